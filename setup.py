@@ -10,7 +10,7 @@ import sys
 
 from setuptools import Extension, setup
 
-CORE = ("ring", "gather")
+CORE = ("ring", "gather", "process")
 
 
 def extensions() -> list[Extension]:
@@ -22,12 +22,12 @@ def extensions() -> list[Extension]:
         Extension(
             f"shmloader._{name}",
             [f"cython_ext/{name}.pyx"],
-            depends=["cython_ext/atomics.h", "cython_ext/ring.pxd"],
+            depends=["cython_ext/atomics.h", "cython_ext/atomics.pxd"],
             extra_compile_args=["-O3", "-std=c11", "-Wall", "-Wextra", "-Wno-unused-parameter"],
         )
         for name in CORE
     ]
-    return cythonize(modules, compiler_directives={"language_level": 3}, build_dir="build")
+    return cythonize(modules, compiler_directives={"language_level": 3}, include_path=["cython_ext"], build_dir="build")
 
 
 setup(ext_modules=extensions())

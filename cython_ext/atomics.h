@@ -1,0 +1,145 @@
+/* The ring's shared words, and every atomic operation on them.
+ *
+ * Nothing outside this file touches a shared word, so the memory-order argument can be read in one sitting.
+ * Linux, 64-bit, little-endian.  The words are lock-free, therefore address-free: each process maps the ring
+ * wherever it likes (C11, section 7.17.5).  NOTE [ Slot ring ] in ring.pyx tells the protocol these verbs make up.
+ */
+#pragma once
+#include <errno.h>
+#include <linux/futex.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+_Static_assert(ATOMIC_LLONG_LOCK_FREE == 2 && ATOMIC_INT_LOCK_FREE == 2, "shared words must be lock-free");
+_Static_assert(sizeof(void *) == 8, "the ring needs a 64-bit address space");
+
+#define RING_LINE 128 /* two 64-byte lines: x86 prefetches pairs, and some arm64 lines are 128 bytes */
+#define RING_MAGIC 0x676e69726d6873ULL /* "shmring" */
+#define RING_VERSION 1u
+
+/* A sequence's whole protocol state is one word:  seq:40 | owner:16 | state:8.
+ * Claiming and recording who claimed are the same CAS, so a SIGKILL cannot fall between them.
+ * 40 bits last 12 days at a million batches a second. */
+enum { RING_VOID, RING_OPEN, RING_CLAIMED, RING_READY };
+
+/* A ring entry: the word of the sequence that lives in it, and the plain words that come with it, which the trainer
+ * writes before ring_open and the worker reads after ring_claim. */
+typedef struct {
+    _Alignas(RING_LINE) _Atomic uint64_t word;
+    uint64_t task_size; /* in the entry's task area: indices, or bytes where the task is pickled */
+    uint32_t task_kind;
+    uint32_t payload;   /* the payload slot this sequence is to fill */
+} ring_entry;
+
+typedef struct {
+    _Alignas(RING_LINE) _Atomic uint32_t bell; /* count:31 | sleeper:1, rung by open, stop and dismiss */
+    _Atomic uint32_t dismissed;                /* leave when nothing more is open for you */
+} ring_worker;
+
+typedef struct {
+    _Alignas(RING_LINE) uint64_t magic; /* these are written once, before any worker is started */
+    uint32_t version, workers, entries, payloads;
+    _Alignas(RING_LINE) _Atomic uint32_t ready_bell; /* count:31 | sleeper:1, rung by publish and by a death */
+    _Alignas(RING_LINE) _Atomic uint32_t stop;
+} ring_header;
+
+/* What a payload slot holds.  All but `committed` are plain words: they belong to whoever holds the sequence that
+ * names the payload, and travel with the release and acquire of its sequence word. */
+typedef struct {
+    _Alignas(RING_LINE) _Atomic uint64_t committed; /* bytes that have pages; read by others only as an estimate */
+    uint64_t used;                                  /* bytes written, from the payload's start */
+    uint64_t meta_at, meta_size;                    /* where in it the description of its leaves lies */
+    uint64_t objects_at, objects_size;              /* where in it the pickled leaves lie; size 0: there are none */
+    uint32_t overflowed;                            /* 1: its pages are in the memfd, for /dev/shm had no room */
+    uint32_t outcome;                               /* FILLED, KEPT or SKIPPED, see ring.pyx */
+} ring_payload;
+
+_Static_assert(sizeof(ring_entry) == RING_LINE && sizeof(ring_worker) == RING_LINE, "one shared word a line");
+_Static_assert(sizeof(ring_payload) == RING_LINE && sizeof(ring_header) == 3 * RING_LINE, "no line is shared");
+
+static inline uint64_t ring_pack(uint64_t seq, uint32_t owner, uint32_t state)
+{ return seq << 24 | (uint64_t)(owner & 0xffff) << 8 | (state & 0xff); }
+static inline uint64_t ring_seq(uint64_t w)   { return w >> 24; }
+static inline uint32_t ring_owner(uint64_t w) { return (uint32_t)(w >> 8) & 0xffff; }
+static inline uint32_t ring_state(uint64_t w) { return (uint32_t)w & 0xff; }
+
+/* acquire, pairs with ring_publish (trainer: the payload is whole) and with ring_open (worker: the task is whole). */
+static inline uint64_t ring_load(const ring_entry *e)
+{ return atomic_load_explicit((_Atomic uint64_t *)&e->word, memory_order_acquire); }
+
+/* acquire, pairs with ring_open: the task is whole, and the trainer has stopped reading the payload.
+ * (The ring_load that saw OPEN already synchronised; this keeps the claim correct without it.) */
+static inline int ring_claim(ring_entry *e, uint64_t seq, uint32_t me)
+{
+    uint64_t want = ring_pack(seq, me, RING_OPEN);
+    return atomic_compare_exchange_strong_explicit(&e->word, &want, ring_pack(seq, me, RING_CLAIMED),
+                                                   memory_order_acquire, memory_order_relaxed);
+}
+
+/* release, pairs with ring_load in the trainer: the payload precedes the word.  A CAS and not a store, so that it
+ * fails where the claim has been taken away. */
+static inline int ring_publish(ring_entry *e, uint64_t seq, uint32_t me)
+{
+    uint64_t want = ring_pack(seq, me, RING_CLAIMED);
+    return atomic_compare_exchange_strong_explicit(&e->word, &want, ring_pack(seq, me, RING_READY),
+                                                   memory_order_release, memory_order_relaxed);
+}
+
+/* release, pairs with ring_load and ring_claim in the worker: the task, and the trainer's reads of the payload the
+ * task names, precede the word. */
+static inline void ring_open(ring_entry *e, uint64_t seq, uint32_t owner)
+{ atomic_store_explicit(&e->word, ring_pack(seq, owner, RING_OPEN), memory_order_release); }
+
+/* release / acquire, with one another: who sees the flag also sees all that was opened before it was raised. */
+static inline void ring_raise(_Atomic uint32_t *flag) { atomic_store_explicit(flag, 1, memory_order_release); }
+static inline int ring_raised(const _Atomic uint32_t *flag)
+{ return (int)atomic_load_explicit((_Atomic uint32_t *)flag, memory_order_acquire); }
+
+/* relaxed: an amount to report and to add up; nobody reads memory on the strength of it. */
+static inline void ring_note_committed(ring_payload *p, uint64_t bytes)
+{ atomic_store_explicit(&p->committed, bytes, memory_order_relaxed); }
+static inline uint64_t ring_committed(const ring_payload *p)
+{ return atomic_load_explicit((_Atomic uint64_t *)&p->committed, memory_order_relaxed); }
+
+/* An eventcount.  Sleeper and ringer meet in one word, so its modification order decides every race and no
+ * store-load (seq_cst) fence is needed: either the ringer's add sees the sleeper bit, or the sleeper's or reads
+ * from the add, and the look that follows sees what the ringer did before it.
+ * ring_ring: acq_rel, pairs with ring_announce.  Not _PRIVATE: other processes wait. */
+static inline void ring_wake(_Atomic uint32_t *bell)
+{
+    atomic_fetch_and_explicit(bell, ~1u, memory_order_relaxed);
+    syscall(SYS_futex, bell, FUTEX_WAKE, INT32_MAX, 0, 0, 0);
+}
+static inline void ring_ring(_Atomic uint32_t *bell)
+{ if (atomic_fetch_add_explicit(bell, 2, memory_order_acq_rel) & 1) ring_wake(bell); }
+
+/* The ring of one who reports a death: it wakes whatever the sleeper bit says, for the victim may have died after
+ * it cleared the bit and before its FUTEX_WAKE. */
+static inline void ring_toll(_Atomic uint32_t *bell)
+{
+    atomic_fetch_add_explicit(bell, 2, memory_order_acq_rel);
+    ring_wake(bell);
+}
+
+/* acq_rel, pairs with ring_ring.  Announce, then LOOK AGAIN, then sleep. */
+static inline uint32_t ring_announce(_Atomic uint32_t *bell)
+{ return atomic_fetch_or_explicit(bell, 1, memory_order_acq_rel) | 1; }
+
+/* 0: woken, or the value had changed, or for no reason.  EINTR: run the signal handlers and retry.  ETIMEDOUT. */
+static inline int ring_sleep(_Atomic uint32_t *bell, uint32_t seen, const struct timespec *monotonic_deadline)
+{
+    long r = syscall(SYS_futex, bell, FUTEX_WAIT_BITSET, seen, monotonic_deadline, 0, FUTEX_BITSET_MATCH_ANY);
+    return r == 0 || errno == EAGAIN ? 0 : errno;
+}
+
+static inline void ring_relax(void)
+{
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ __volatile__("isb" ::: "memory");
+#endif
+}

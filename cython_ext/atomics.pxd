@@ -1,0 +1,43 @@
+"""atomics.h for Cython: the shared words, and the verbs that touch them."""
+
+from libc.stdint cimport uint32_t, uint64_t
+from posix.time cimport timespec
+
+cdef extern from "atomics.h" nogil:
+    enum: RING_MAGIC, RING_VERSION
+    enum: RING_VOID, RING_OPEN, RING_CLAIMED, RING_READY
+    ctypedef struct word_t "_Atomic uint64_t":
+        pass
+    ctypedef struct bell_t "_Atomic uint32_t":
+        pass
+    ctypedef struct ring_entry:
+        uint64_t task_size
+        uint32_t task_kind
+        uint32_t payload
+    ctypedef struct ring_worker:
+        bell_t bell
+        bell_t dismissed
+    ctypedef struct ring_header:
+        uint64_t magic
+        uint32_t version, workers, entries, payloads
+        bell_t ready_bell
+        bell_t stop
+    ctypedef struct ring_payload:
+        uint64_t used, meta_at, meta_size, objects_at, objects_size
+        uint32_t overflowed, outcome
+    uint64_t ring_seq(uint64_t word)
+    uint32_t ring_owner(uint64_t word)
+    uint32_t ring_state(uint64_t word)
+    uint64_t ring_load(const ring_entry *entry)
+    bint ring_claim(ring_entry *entry, uint64_t seq, uint32_t me)
+    bint ring_publish(ring_entry *entry, uint64_t seq, uint32_t me)
+    void ring_open(ring_entry *entry, uint64_t seq, uint32_t owner)
+    void ring_raise(bell_t *flag)
+    bint ring_raised(const bell_t *flag)
+    void ring_note_committed(ring_payload *payload, uint64_t bytes)
+    uint64_t ring_committed(const ring_payload *payload)
+    void ring_ring(bell_t *bell)
+    void ring_toll(bell_t *bell)
+    uint32_t ring_announce(bell_t *bell)
+    int ring_sleep(bell_t *bell, uint32_t seen, const timespec *deadline)
+    void ring_relax()

@@ -1,0 +1,667 @@
+# cython: language_level=3, boundscheck=False, wraparound=False
+"""The slot ring: sequences, payload slots, and the leases of what was delivered.
+
+NOTE [ Slot ring ]
+
+The ring has two things in it, apart from one another:
+
+    entries    R of them, each with the word of one sequence (atomics.h) and a task area.  Sequence s lives in
+               entry s % R, and after it s + R.
+    payloads   P > R slots of bytes.  An entry names the payload that its sequence is to fill.
+
+A batch is one sequence, and its word says where it is on its way:
+
+    trainer: open(worker, task)   writes the task, picks a free payload     -> OPEN(s, worker)    rings the worker's bell
+    worker:  claim()              one CAS, by the owner that OPEN names     -> CLAIMED(s, worker)
+             ... fetches, collates into the payload ...
+    worker:  publish()            one CAS                                   -> READY(s, worker)   rings the ready bell
+    trainer: take()               in order of s: the ring is the reorder buffer
+
+Who may touch what follows from the word.  OPEN or CLAIMED: the task belongs to the worker named, the payload too.
+READY: both belong to the trainer.  So nothing here is locked, and nothing can be left locked by a killed process.
+
+A worker walks all sequences in order and passes over those that are not its own, and those that are over.  It
+stops at the first one that is not open yet, and sleeps on its own bell; with a bell each, opening one task wakes one
+worker.  The trainer sleeps on the ready bell.  Both announce, look again, and only then sleep.
+
+Handing out batch s spends its payload for as long as a tensor over it lives (NOTE [ Lease ] in delivery.py).  The
+trainer lends a payload only while fewer than `spare` are lent, and copies the batch out otherwise.  Therefore
+P = R + spare payloads are always enough: R in flight, the rest lent, and open() never waits for a tensor to die.
+
+A payload that a worker turns out to hold on to (a collate function that keeps what it returned) is KEPT: the
+trainer copies the batch out, never uses that payload again, and takes one from the reserve in its place.  A worker
+keeps one at most, for then it stops collating into slots; so the reserve is one payload a worker.
+"""
+
+cimport cython
+from cpython.buffer cimport PyBuffer_FillInfo
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.exc cimport PyErr_CheckSignals, PyErr_SetFromErrno
+from cpython.list cimport PyList_GET_ITEM, PyList_GET_SIZE, PyList_New, PyList_SET_ITEM
+from cpython.long cimport PyLong_AsLongLong, PyLong_CheckExact, PyLong_FromLongLong
+from cpython.ref cimport Py_INCREF, Py_REFCNT
+from libc.errno cimport EINTR, ETIMEDOUT
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport calloc, free
+from libc.string cimport memcpy
+from posix.mman cimport MAP_FAILED, MAP_FIXED, MAP_SHARED, PROT_READ, PROT_WRITE, madvise, mmap, munmap
+from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
+from posix.types cimport pid_t
+from posix.unistd cimport getpid
+
+from atomics cimport (
+    RING_CLAIMED, RING_MAGIC, RING_OPEN, RING_READY, RING_VERSION, RING_VOID, ring_announce, ring_claim, ring_committed,
+    ring_entry, ring_header, ring_load, ring_note_committed, ring_open, ring_owner, ring_payload, ring_publish,
+    ring_raise, ring_raised, ring_relax, ring_ring, ring_seq, ring_sleep, ring_state, ring_toll, ring_worker,
+)
+
+cdef extern from *:
+    """
+    #include <sys/mman.h>
+    """
+    enum: MAP_NORESERVE, MADV_REMOVE, MADV_DONTDUMP
+
+cdef enum:
+    ALIGN = 128
+    INDEX, INDICES, PICKLED     # kinds of task
+    FEWEST_SPINS = 20           # about 1 us
+    MOST_SPINS = 2000           # about 60 us: what two futex calls and a switch cost, several times over
+
+FILLED, KEPT, SKIPPED = range(3)
+HEADER_BYTES = sizeof(ring_header)
+WORKER_BYTES = sizeof(ring_worker)
+ENTRY_BYTES = sizeof(ring_entry)
+PAYLOAD_BYTES = sizeof(ring_payload)
+
+
+cdef class Mapping:
+    """The segment's addresses in this process.
+
+    Args:
+        fd: the segment; it may be closed afterwards.
+        size: bytes to map, from its start.  They cost address space alone until they are committed.
+
+    Raises:
+        OSError: ENOMEM where the process's address space is limited (RLIMIT_AS) to less.
+    """
+    cdef char *base
+    cdef readonly Py_ssize_t size
+    cdef bint whole                     # false once the ring is closed: then only what is lent is still mapped
+
+    def __cinit__(self, int fd, Py_ssize_t size):
+        cdef void *at = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0)
+        if at == MAP_FAILED:
+            PyErr_SetFromErrno(OSError)
+        self.base, self.size, self.whole = <char *>at, size, True
+        madvise(at, size, MADV_DONTDUMP)    # a core dump of the trainer need not hold the ring
+
+    def __dealloc__(self):
+        if self.base != NULL and self.whole:
+            munmap(self.base, self.size)
+
+    cdef void drop(self, Py_ssize_t at, Py_ssize_t bytes) noexcept nogil:
+        munmap(self.base + at, bytes)
+
+
+cdef class Ring:
+    """One side's view of the ring.  Use TrainerSide or WorkerSide.
+
+    Args:
+        mapping: the segment, mapped.
+        geometry: where things lie in it (segment.Geometry).
+        memfd: the overflow segment's descriptor, or -1; it must stay open while payloads may overflow.
+        spin: whether a waiting side may spin before it sleeps.
+    """
+    cdef Mapping mapping
+    cdef char *base
+    cdef readonly int workers, entries, payloads
+    cdef readonly Py_ssize_t task_at, task_stride, slot_at, slot_stride
+    cdef ring_header *header
+    cdef ring_worker *worker
+    cdef ring_entry *entry
+    cdef ring_payload *payload
+    cdef uint8_t *remapped              # which payloads this process maps from the memfd
+    cdef int memfd                      # -1: there is none
+    cdef int spins                      # recent need, in pauses; -1 where a spin would hold up the other side
+
+    def __cinit__(self, Mapping mapping, geometry, int memfd, bint spin, *_):
+        self.mapping, self.base, self.memfd = mapping, mapping.base, memfd
+        self.workers, self.entries, self.payloads = geometry.workers, geometry.entries, geometry.payloads
+        self.task_at, self.task_stride = geometry.task_at, geometry.task_stride
+        self.slot_at, self.slot_stride = geometry.slot_at, geometry.slot_stride
+        self.spins = FEWEST_SPINS if spin else -1
+        self.header = <ring_header *>self.base
+        self.worker = <ring_worker *>(self.base + sizeof(ring_header))
+        self.entry = <ring_entry *>(self.worker + self.workers)
+        self.payload = <ring_payload *>(self.entry + self.entries)
+        self.remapped = <uint8_t *>calloc(self.payloads, 1)
+        if self.remapped == NULL:
+            raise MemoryError()
+
+    def __dealloc__(self):
+        free(self.remapped)
+
+    cdef char *slot(self, int payload) noexcept nogil:
+        return self.base + self.slot_at + payload * self.slot_stride
+
+    cdef int follow(self, int payload) except -1:
+        """Map a payload from the memfd, if it has moved there since this process last looked."""
+        if not self.payload[payload].overflowed or self.remapped[payload]:
+            return 0
+        cdef char *at = self.slot(payload)
+        cdef Py_ssize_t offset = at - self.base
+        if mmap(at, self.slot_stride, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE | MAP_FIXED,
+                self.memfd, offset) == MAP_FAILED:
+            PyErr_SetFromErrno(OSError)
+        madvise(at, self.slot_stride, MADV_DONTDUMP)
+        self.remapped[payload] = True
+        return 0
+
+    def committed(self, int payload) -> int:
+        """Bytes of this payload that have pages.  Exact for its holder, an estimate for others."""
+        return ring_committed(&self.payload[payload])
+
+    def committed_in_all(self) -> int:
+        """Bytes of all payloads that have pages: an estimate, others may be growing theirs."""
+        cdef int k
+        return sum([ring_committed(&self.payload[k]) for k in range(self.payloads)])
+
+    def note_committed(self, int payload, Py_ssize_t bytes) -> None:
+        """Say that the first `bytes` of this payload have pages now.  By its holder."""
+        ring_note_committed(&self.payload[payload], bytes)
+
+    def slot_offset(self, int payload) -> int:
+        """Where this payload starts, in bytes from the segment's start."""
+        return self.slot_at + payload * self.slot_stride
+
+    def overflowed(self, int payload) -> bool:
+        """Whether this payload's pages are in the memfd."""
+        return self.payload[payload].overflowed
+
+    def move_to_memfd(self, int payload, Py_ssize_t keep) -> None:
+        """Put this payload into the memfd, which has pages for it, with its first `keep` bytes; by its holder.
+
+        Addresses stay as they are, so tensors over the payload live on.  Its pages in /dev/shm are given back.
+        """
+        cdef char *old = self.slot(payload)
+        cdef void *new
+        cdef Py_ssize_t offset = old - self.base
+        if keep:
+            new = mmap(NULL, keep, PROT_READ | PROT_WRITE, MAP_SHARED, self.memfd, offset)
+            if new == MAP_FAILED:
+                PyErr_SetFromErrno(OSError)
+            with nogil:
+                memcpy(new, old, keep)
+            munmap(new, keep)
+        madvise(old, self.slot_stride, MADV_REMOVE)
+        self.payload[payload].overflowed = 1
+        self.follow(payload)
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the trainer has ended the ring."""
+        return ring_raised(&self.header.stop)
+
+
+cdef inline bint until(double seconds, timespec *deadline) noexcept nogil:
+    """The deadline `seconds` from now; false where there is none (seconds < 0)."""
+    cdef int64_t nanoseconds
+    if seconds < 0:
+        return False
+    clock_gettime(CLOCK_MONOTONIC, deadline)
+    nanoseconds = <int64_t>(min(seconds, 1e9) * 1e9) + deadline.tv_nsec
+    deadline.tv_sec += nanoseconds // 1000000000
+    deadline.tv_nsec = nanoseconds % 1000000000
+    return True
+
+
+cdef inline void learn(int *spins, int needed) noexcept nogil:
+    """Average the need over about eight waits.  A wait that slept needed no spinning: it counts as none."""
+    spins[0] += (needed - spins[0]) // 8
+
+
+@cython.final
+cdef class TrainerSide(Ring):
+    """What the trainer does: opens sequences, waits for them in order, lends their payloads.  One thread at a time."""
+    cdef readonly int lent              # payloads that a Lease holds
+    cdef readonly uint64_t next_open    # the sequence that open() will open
+    cdef readonly uint64_t next_take    # the sequence that take() will take
+    cdef readonly bint alarmed          # a worker died: wait() returns at once until it is looked after
+    cdef int *free                      # payloads nobody uses, a stack
+    cdef int frees
+    cdef int reserve                    # the first payload never yet used: replacements for those a worker keeps
+    cdef set retired                    # those a worker keeps
+    cdef uint64_t *task_room            # bytes that have pages in each task area
+    cdef bint closed
+    cdef pid_t pid
+
+    def __cinit__(self, mapping, geometry, memfd, spin, int spare):
+        cdef int k, working = self.entries + spare
+        self.pid, self.retired = getpid(), set()
+        self.free = <int *>calloc(self.payloads, sizeof(int))
+        self.task_room = <uint64_t *>calloc(self.entries, sizeof(uint64_t))
+        if self.free == NULL or self.task_room == NULL:
+            raise MemoryError()
+        for k in range(working):
+            self.free[k] = working - 1 - k      # a stack: the payload freed last is the warmest in the caches
+        self.frees, self.reserve = working, working
+
+    def format(self) -> None:
+        """Write the header of a fresh segment, before any worker sees it."""
+        self.header.version = RING_VERSION
+        self.header.workers, self.header.entries = self.workers, self.entries
+        self.header.payloads = self.payloads
+        self.header.magic = RING_MAGIC
+
+    def __dealloc__(self):
+        free(self.free)
+        free(self.task_room)
+
+    # ---------------------------------------------------------------------------------------------- tasks
+
+    @property
+    def next_entry(self) -> int:
+        """The entry whose task area the next open() writes."""
+        return self.next_open % self.entries
+
+    @property
+    def in_flight(self) -> int:
+        """Sequences opened and not taken."""
+        return self.next_open - self.next_take
+
+    def note_task_room(self, int entry, Py_ssize_t bytes) -> None:
+        """Say that the first `bytes` of this entry's task area have pages now."""
+        self.task_room[entry] = bytes
+
+    def open(self, int worker, task) -> int:
+        """Give the next sequence to `worker`, and wake it.
+
+        Args:
+            worker: index of the worker that alone may claim it.
+            task: an index (int), a list of indices (ints of 64 bits), or any task pickled to bytes.
+
+        Returns:
+            0, or the bytes of task area that are wanting: nothing was opened, commit them and call again.  -1: the
+            task is a list or an int that needs pickling.
+        """
+        cdef ring_entry *entry = &self.entry[self.next_open % self.entries]
+        cdef char *area = self.base + self.task_at + (self.next_open % self.entries) * self.task_stride
+        cdef uint64_t room = self.task_room[self.next_open % self.entries]
+        cdef Py_ssize_t k, n
+        cdef object item
+        cdef int64_t *indices = <int64_t *>area
+        if self.next_open - self.next_take >= <uint64_t>self.entries:
+            raise RuntimeError(f"all {self.entries} entries of the ring are in flight")
+        if type(task) is list:
+            n = PyList_GET_SIZE(task)
+            if n * 8 > <Py_ssize_t>room:
+                return n * 8
+            try:
+                for k in range(n):
+                    item = <object>PyList_GET_ITEM(task, k)
+                    if not PyLong_CheckExact(item):
+                        return -1
+                    indices[k] = PyLong_AsLongLong(item)
+            except OverflowError:
+                return -1
+            entry.task_kind, entry.task_size = INDICES, n
+        elif type(task) is int:
+            if room < 8:
+                return 8
+            try:
+                indices[0] = PyLong_AsLongLong(task)
+            except OverflowError:
+                return -1
+            entry.task_kind, entry.task_size = INDEX, 1
+        else:
+            n = PyBytes_GET_SIZE(task)
+            if n > <Py_ssize_t>room:
+                return n
+            memcpy(area, PyBytes_AS_STRING(task), n)
+            entry.task_kind, entry.task_size = PICKLED, n
+        if not self.frees:  # P = R + spare payloads, at most `spare` of them lent: see NOTE [ Slot ring ]
+            raise RuntimeError(f"no payload is free: {self.lent} of {self.payloads} are lent")
+        self.frees -= 1
+        entry.payload = self.free[self.frees]
+        ring_open(entry, self.next_open, worker)
+        self.next_open += 1
+        ring_ring(&self.worker[worker].bell)
+        return 0
+
+    def dismiss(self, int worker) -> None:
+        """Let `worker` leave once nothing more is open for it."""
+        ring_raise(&self.worker[worker].dismissed)
+        ring_ring(&self.worker[worker].bell)
+
+    def stop(self) -> None:
+        """End every wait of every worker, now."""
+        cdef int k
+        ring_raise(&self.header.stop)
+        for k in range(self.workers):
+            ring_toll(&self.worker[k].bell)
+
+    # ------------------------------------------------------------------------------------------- delivery
+
+    cdef bint is_ready(self) noexcept nogil:
+        cdef uint64_t word = ring_load(&self.entry[self.next_take % self.entries])
+        return ring_seq(word) == self.next_take and ring_state(word) == RING_READY
+
+    def wait(self, double seconds=-1) -> bool:
+        """Wait until the next sequence can be taken; false when `seconds` have passed or an alarm was raised.
+
+        Spins where that cannot hold up a worker, then sleeps on the ready bell, without the GIL.  Python's signal
+        handlers run between sleeps, so Ctrl-C and the SIGCHLD handler work while a batch is late.
+        """
+        if self.is_ready():
+            return True
+        cdef timespec deadline
+        cdef bint limited = until(seconds, &deadline)
+        cdef int error = 0, k = 0, budget = min(MOST_SPINS, max(FEWEST_SPINS, 2 * self.spins))
+        cdef uint32_t seen
+        if self.spins >= 0:
+            with nogil:
+                while k < budget and not self.is_ready():
+                    ring_relax()
+                    k += 1
+            learn(&self.spins, k if self.is_ready() else 0)
+        while not self.is_ready():
+            if self.alarmed or error == ETIMEDOUT:
+                return False
+            with nogil:
+                seen = ring_announce(&self.header.ready_bell)
+                error = 0
+                if not self.is_ready() and not self.alarmed:
+                    error = ring_sleep(&self.header.ready_bell, seen, &deadline if limited else NULL)
+            if error == EINTR:
+                PyErr_CheckSignals()
+        return True
+
+    def alarm(self) -> None:
+        """Make wait() return.  From the thread that watches the workers, when one has died."""
+        self.alarmed = True
+        ring_toll(&self.header.ready_bell)
+
+    def clear_alarm(self) -> None:
+        """The alarm was looked after."""
+        self.alarmed = False
+
+    def take(self) -> Lease:
+        """Take the sequence that wait() found ready; its payload is the caller's for as long as the lease lives."""
+        cdef ring_entry *entry = &self.entry[self.next_take % self.entries]
+        cdef int payload = entry.payload
+        cdef Lease lease = Lease.__new__(Lease)
+        self.follow(payload)
+        lease.ring, lease.payload = self, payload
+        lease.data, lease.bytes = self.slot(payload), self.payload[payload].used
+        self.lent += 1
+        self.next_take += 1
+        return lease
+
+    def replace(self, Lease lease) -> None:
+        """Never use this lease's payload again: a worker keeps it.  One of the reserve takes its place."""
+        if self.reserve < self.payloads:
+            self.free[self.frees] = self.reserve
+            self.frees += 1
+            self.reserve += 1
+            self.retired.add(lease.payload)
+            lease.payload = -1
+            self.lent -= 1
+
+    cdef void give_back(self, int payload) noexcept:
+        """The lease of `payload` has died, in whatever thread; the GIL is held.  See NOTE [ Lease ]."""
+        self.lent -= 1
+        if not self.closed:
+            self.free[self.frees] = payload
+            self.frees += 1
+        else:
+            if self.pid == getpid():
+                madvise(self.slot(payload), self.slot_stride, MADV_REMOVE)
+            self.mapping.drop(self.slot(payload) - self.base, self.slot_stride)
+
+    def close(self) -> None:
+        """Give all memory back but what is lent; that follows, payload by payload, as the leases die.
+
+        The pages go at once even where a process that was forked meanwhile still maps them.  A forked child that
+        closes its copy of the ring only unmaps it.
+        """
+        if self.closed:
+            return
+        self.closed = True
+        cdef set lent = set(range(self.payloads)) - {self.free[k] for k in range(self.frees)}
+        lent -= self.retired.union(range(self.reserve, self.payloads))
+        cdef int k
+        cdef uint64_t s
+        for s in range(self.next_take, self.next_open):       # in flight: the workers are gone, nobody fills them
+            lent.discard(self.entry[s % self.entries].payload)
+        if self.pid == getpid():
+            madvise(self.base, self.slot_at, MADV_REMOVE)
+        for k in range(self.payloads):
+            if k not in lent:
+                if self.pid == getpid():
+                    madvise(self.slot(k), self.slot_stride, MADV_REMOVE)
+                if lent:
+                    self.mapping.drop(self.slot(k) - self.base, self.slot_stride)
+        if lent:
+            self.mapping.drop(0, self.slot_at)
+            self.mapping.whole = False
+
+
+@cython.final
+@cython.no_gc
+@cython.freelist(16)
+cdef class Lease:
+    """The bytes of one delivered batch, exported as a buffer.  See NOTE [ Lease ] in delivery.py.
+
+    Every tensor and array over the payload keeps the lease alive; when the last one dies the payload is free again.
+    """
+    cdef TrainerSide ring
+    cdef int payload
+    cdef char *data
+    cdef Py_ssize_t bytes
+
+    def __getbuffer__(self, Py_buffer *view, int flags):
+        PyBuffer_FillInfo(view, self, self.data, self.bytes, 0, flags)
+
+    def __dealloc__(self):
+        # Any thread, at any time, also while the interpreter goes down: no Python call, no lock, no wait.
+        if self.ring is not None and self.payload >= 0:
+            self.ring.give_back(self.payload)
+
+    def release(self) -> None:
+        """Free the payload now, though somebody may still be over it."""
+        if self.payload >= 0:
+            self.ring.give_back(self.payload)
+            self.payload = -1
+
+    @property
+    def outcome(self) -> int:
+        """FILLED, KEPT (copy it, then TrainerSide.replace) or SKIPPED (it holds nothing)."""
+        return self.ring.payload[self.payload].outcome
+
+    @property
+    def overflowed(self) -> bool:
+        """Whether its pages are in the memfd."""
+        return self.ring.payload[self.payload].overflowed
+
+    def meta(self) -> bytes:
+        """The description of its leaves, as WorkerSide.seal() got it."""
+        cdef ring_payload *payload = &self.ring.payload[self.payload]
+        if payload.meta_at + payload.meta_size > <uint64_t>self.bytes:
+            raise RuntimeError(f"a payload of {self.bytes} bytes cannot have its description at {payload.meta_at}")
+        return PyBytes_FromStringAndSize(self.data + payload.meta_at, payload.meta_size)
+
+    def objects(self) -> tuple[int, int]:
+        """Where its pickled leaves lie: offset and size in bytes; size 0 where there are none."""
+        cdef ring_payload *payload = &self.ring.payload[self.payload]
+        return payload.objects_at, payload.objects_size
+
+
+@cython.final
+cdef class WorkerSide(Ring):
+    """What one worker does: claims the sequences that are its own, fills their payloads, publishes them."""
+    cdef readonly int me
+    cdef readonly int current           # the payload being filled; -1 between tasks
+    cdef readonly Py_ssize_t used       # bytes of it allocated so far
+    cdef uint64_t cursor                # the lowest sequence not yet passed
+    cdef Fill fill
+
+    def __cinit__(self, mapping, geometry, memfd, spin, int me):
+        self.me, self.current = me, -1
+        if self.header.magic != RING_MAGIC or self.header.version != RING_VERSION:
+            raise RuntimeError(f"this is not a ring of version {RING_VERSION}: magic {self.header.magic:#x}, version "
+                               f"{self.header.version}; trainer and worker must run the same shmloader")
+
+    # ---------------------------------------------------------------------------------------------- tasks
+
+    cdef bint look(self) noexcept nogil:
+        """Walk to the next sequence that is this worker's; false where that one is not open yet."""
+        cdef uint64_t word
+        while True:
+            word = ring_load(&self.entry[self.cursor % self.entries])
+            if ring_seq(word) < self.cursor or ring_state(word) == RING_VOID:
+                return False
+            if ring_seq(word) == self.cursor and ring_state(word) == RING_OPEN and ring_owner(word) == <uint32_t>self.me:
+                return True
+            self.cursor += 1
+
+    cdef bint over(self) noexcept nogil:
+        return ring_raised(&self.header.stop) or ring_raised(&self.worker[self.me].dismissed)
+
+    def claim(self):
+        """Wait for this worker's next sequence and claim it.
+
+        Returns:
+            Its task: an index, a list of indices, or bytes (a pickled task); None when it is time to leave.  Then
+            `sequence` is claimed and `current` is the payload to fill.
+        """
+        cdef uint32_t seen
+        cdef int error, k = 0, budget
+        if self.spins >= 0:
+            budget = min(MOST_SPINS, max(FEWEST_SPINS, 2 * self.spins))
+            with nogil:
+                while k < budget and not self.look() and not self.over():
+                    ring_relax()
+                    k += 1
+            learn(&self.spins, k if k < budget else 0)
+        while True:
+            if ring_raised(&self.header.stop):
+                return None
+            if self.look():
+                if ring_claim(&self.entry[self.cursor % self.entries], self.cursor, self.me):
+                    break
+                continue
+            if ring_raised(&self.worker[self.me].dismissed):
+                return None
+            with nogil:
+                seen = ring_announce(&self.worker[self.me].bell)
+                error = 0
+                if not self.look() and not self.over():
+                    error = ring_sleep(&self.worker[self.me].bell, seen, NULL)
+            if error == EINTR:
+                PyErr_CheckSignals()
+        cdef ring_entry *entry = &self.entry[self.cursor % self.entries]
+        self.current, self.used = entry.payload, 0
+        self.follow(self.current)
+        return self.task(entry)
+
+    cdef object task(self, ring_entry *entry):
+        cdef char *area = self.base + self.task_at + (self.cursor % self.entries) * self.task_stride
+        cdef int64_t *indices = <int64_t *>area
+        cdef Py_ssize_t k, n = entry.task_size
+        cdef object index
+        if entry.task_kind == INDEX:
+            return PyLong_FromLongLong(indices[0])
+        if entry.task_kind == PICKLED:
+            return PyBytes_FromStringAndSize(area, n)
+        cdef list task = PyList_New(n)
+        for k in range(n):
+            index = PyLong_FromLongLong(indices[k])
+            Py_INCREF(index)
+            PyList_SET_ITEM(task, k, index)
+        return task
+
+    @property
+    def sequence(self) -> int:
+        """The sequence that is claimed."""
+        return self.cursor
+
+    # -------------------------------------------------------------------------------------------- filling
+
+    @property
+    def room(self) -> int:
+        """Bytes of the current payload that have pages."""
+        return ring_committed(&self.payload[self.current])
+
+    def allocate(self, Py_ssize_t bytes) -> int:
+        """Set bytes of the current payload aside; their offset in it, or -1 where too few have pages."""
+        cdef Py_ssize_t at = (self.used + ALIGN - 1) // ALIGN * ALIGN
+        if at + bytes > <Py_ssize_t>ring_committed(&self.payload[self.current]):
+            return -1
+        self.used = at + bytes
+        return at
+
+    def rewind(self) -> None:
+        """Forget what was allocated: the batch failed, and its exception goes into the payload instead."""
+        self.used = 0
+
+    def buffer(self) -> Fill:
+        """The current payload as a buffer, for tensors over it.  One object until publish()."""
+        if self.fill is None:
+            self.fill = Fill.__new__(Fill)
+            self.fill.ring, self.fill.data, self.fill.bytes = self, self.slot(self.current), self.slot_stride
+        return self.fill
+
+    def offset_of(self, uint64_t address, Py_ssize_t bytes) -> int:
+        """Where in what is allocated of the current payload these bytes lie; -1 where they lie elsewhere."""
+        cdef uint64_t start = <uint64_t>self.slot(self.current)
+        if start <= address and address + bytes <= start + self.used:
+            return address - start
+        return -1
+
+    def copy_in(self, Py_ssize_t at, uint64_t address, Py_ssize_t bytes) -> None:
+        """Copy bytes from an address of this process to offset `at` of the current payload."""
+        cdef char *to = self.slot(self.current) + at
+        if bytes < 16384:               # giving up the GIL costs more than so short a copy
+            memcpy(to, <char *>address, bytes)
+        else:
+            with nogil:
+                memcpy(to, <char *>address, bytes)
+
+    def write(self, Py_ssize_t at, const unsigned char[::1] data) -> None:
+        """Copy a buffer to offset `at` of the current payload."""
+        if data.shape[0]:
+            with nogil:
+                memcpy(self.slot(self.current) + at, &data[0], data.shape[0])
+
+    def seal(self, Py_ssize_t meta_at, Py_ssize_t meta_size, Py_ssize_t objects_at, Py_ssize_t objects_size) -> None:
+        """Say where the description of the leaves and the pickled leaves lie."""
+        cdef ring_payload *payload = &self.payload[self.current]
+        payload.meta_at, payload.meta_size = meta_at, meta_size
+        payload.objects_at, payload.objects_size = objects_at, objects_size
+
+    def kept(self) -> bool:
+        """Whether tensors over the current payload are still alive in this process."""
+        return self.fill is not None and Py_REFCNT(self.fill) > 1
+
+    def publish(self, int outcome) -> bool:
+        """Hand the current payload to the trainer, and wake it; false where the claim was taken away."""
+        cdef ring_payload *payload = &self.payload[self.current]
+        payload.used, payload.outcome = self.used, outcome
+        self.current, self.fill = -1, None
+        if not ring_publish(&self.entry[self.cursor % self.entries], self.cursor, self.me):
+            return False
+        self.cursor += 1
+        ring_ring(&self.header.ready_bell)
+        return True
+
+
+@cython.final
+@cython.no_gc
+cdef class Fill:
+    """The payload that a worker is filling, exported as a buffer.  Its reference count says who is over it."""
+    cdef WorkerSide ring
+    cdef char *data
+    cdef Py_ssize_t bytes
+
+    def __getbuffer__(self, Py_buffer *view, int flags):
+        PyBuffer_FillInfo(view, self, self.data, self.bytes, 0, flags)

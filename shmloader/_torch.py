@@ -1,0 +1,113 @@
+"""Every name of torch's that is not public, in one place: a new release breaks this file and no other.
+
+A name without which nothing works is imported plainly.  `why_not()` compares the rest with what was tested, so that
+a torch which has changed is served by its own iterator and never wrongly by ours.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.autograd.profiler as profiler
+from torch._tensor import _rebuild_from_type_v2
+from torch._utils import ExceptionWrapper, _get_obj_state, _rebuild_parameter
+from torch.utils.data import _utils
+from torch.utils.data._utils.collate import collate_tensor_fn, default_collate_fn_map
+from torch.utils.data._utils.worker import _ResumeIteration, _worker_loop
+from torch.utils.data.dataloader import (
+    IterDataPipe,
+    MapDataPipe,
+    _BaseDataLoaderIter,
+    _DatasetKind,
+    _MultiProcessingDataLoaderIter,
+    _SingleProcessDataLoaderIter,
+)
+
+__all__ = [
+    "ExceptionWrapper",
+    "IterDataPipe",
+    "MapDataPipe",
+    "ResumeIteration",
+    "_BaseDataLoaderIter",
+    "_DatasetKind",
+    "_MultiProcessingDataLoaderIter",
+    "_SingleProcessDataLoaderIter",
+    "collate_tensor_fn",
+    "default_collate_fn_map",
+    "is_exiting",
+    "is_profiling",
+    "object_state",
+    "raise_if_any_worker_failed",
+    "rebuild_from_type",
+    "rebuild_parameter",
+    "run_worker_loop",
+    "unwatch_pids",
+    "watch_pids",
+    "why_not",
+]
+
+ResumeIteration = _ResumeIteration
+rebuild_from_type = _rebuild_from_type_v2
+rebuild_parameter = _rebuild_parameter
+object_state = _get_obj_state
+
+_LOOP_ARGUMENTS = {
+    "dataset_kind",
+    "dataset",
+    "index_queue",
+    "data_queue",
+    "done_event",
+    "auto_collation",
+    "collate_fn",
+    "drop_last",
+    "base_seed",
+    "init_fn",
+    "worker_id",
+    "num_workers",
+    "persistent_workers",
+    "shared_seed",
+}
+_ITERATOR_METHODS = ("_reset", "_next_data", "_try_put_index", "_process_data", "_get_data", "_shutdown_workers")
+
+
+def why_not() -> str | None:
+    """Why this torch cannot be driven through the ring; None where it can."""
+    arguments = set(inspect.signature(_worker_loop).parameters)
+    if arguments != _LOOP_ARGUMENTS:
+        return f"torch {torch.__version__} starts its workers with other arguments: {arguments ^ _LOOP_ARGUMENTS}"
+    missing = [name for name in _ITERATOR_METHODS if not hasattr(_MultiProcessingDataLoaderIter, name)]
+    return f"torch {torch.__version__} has no {missing} in its iterator" if missing else None
+
+
+def run_worker_loop(**arguments: Any) -> None:
+    """torch's worker: seeds, sets the worker info and the signal handlers, fetches, wraps exceptions."""
+    _worker_loop(**arguments)
+
+
+def is_profiling() -> bool:
+    """Whether a profiler wants to see each `__next__`; its record costs 6 us a batch."""
+    enabled: Callable[[], bool] | bool = getattr(profiler, "_is_profiler_enabled", True)
+    return bool(enabled)
+
+
+def is_exiting() -> bool:
+    """Whether the interpreter is going down: then multiprocessing ends the workers, and nobody else may."""
+    return _utils is None or _utils.python_exit_status is not False
+
+
+def watch_pids(key: int, pids: tuple[int, ...]) -> None:
+    """Have torch's SIGCHLD handler raise in the main thread when one of these processes fails."""
+    _utils.signal_handling._set_worker_pids(key, pids)
+    _utils.signal_handling._set_SIGCHLD_handler()
+
+
+def unwatch_pids(key: int) -> None:
+    _utils.signal_handling._remove_worker_pids(key)
+
+
+def raise_if_any_worker_failed() -> None:
+    """Raise torch's own error, with the signal or the exit code, where a watched child has failed."""
+    _utils.signal_handling._error_if_any_worker_fails()

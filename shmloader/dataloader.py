@@ -1,0 +1,144 @@
+"""DataLoader: torch's, with batches that travel through a ring of shared memory."""
+
+from __future__ import annotations
+
+import platform
+import sys
+import weakref
+from collections.abc import Callable, Iterable
+from multiprocessing.context import BaseContext
+from types import TracebackType
+from typing import Any, TypeVar
+
+import torch
+import torch.utils.data
+from torch.utils.data import Dataset, Sampler
+
+T_co = TypeVar("T_co", covariant=True)
+
+_iterators: weakref.WeakKeyDictionary[DataLoader[Any], weakref.WeakSet[Any]] = weakref.WeakKeyDictionary()
+
+
+class DataLoader(torch.utils.data.DataLoader[T_co]):
+    """Loads batches in worker processes and hands them over through one ring of shared memory.
+
+    A drop-in for `torch.utils.data.DataLoader`: its whole signature, the same batches in the same order from the same
+    seed, bit for bit.  A batch is delivered as tensors over the slot that a worker collated it into, without a copy.
+    What the ring does not carry yet is loaded by torch's own iterator: IterableDataset, DataPipes, `in_order=False`,
+    and `pin_memory=True` where there is an accelerator.
+
+    Args:
+        dataset, batch_size, shuffle, sampler, batch_sampler, num_workers, collate_fn, pin_memory, drop_last, timeout,
+        worker_init_fn, multiprocessing_context, generator, prefetch_factor, persistent_workers, pin_memory_device,
+        in_order: as in torch.
+        spare_slots: delivered batches that may be lent at once, before further ones are handed out as copies
+            (default 2: the batch in use and the one before it).  Each costs one slot of shared memory.
+        ring_memory: where the ring lies: "posix" (/dev/shm), "memfd" (memory that the size of /dev/shm does not
+            bound), or "auto" (default): /dev/shm, and a memfd where /dev/shm is too small.
+
+    Raises:
+        ValueError: an argument is out of its range; torch's own text for torch's own arguments.
+        RuntimeError: this is not 64-bit Linux.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset[T_co],
+        batch_size: int | None = 1,
+        shuffle: bool | None = None,
+        sampler: Sampler[Any] | Iterable[Any] | None = None,
+        batch_sampler: Sampler[list[Any]] | Iterable[list[Any]] | None = None,
+        num_workers: int = 0,
+        collate_fn: Callable[[list[Any]], Any] | None = None,
+        pin_memory: bool = False,
+        drop_last: bool = False,
+        timeout: float = 0,
+        worker_init_fn: Callable[[int], None] | None = None,
+        multiprocessing_context: str | BaseContext | None = None,
+        generator: torch.Generator | None = None,
+        *,
+        prefetch_factor: int | None = None,
+        persistent_workers: bool = False,
+        pin_memory_device: str = "",
+        in_order: bool = True,
+        spare_slots: int = 2,
+        ring_memory: str = "auto",
+    ) -> None:
+        _check_platform()
+        _check_ring(spare_slots, ring_memory)
+        self.spare_slots = spare_slots
+        self.ring_memory = ring_memory
+        super().__init__(
+            dataset,
+            batch_size,
+            shuffle,
+            sampler,
+            batch_sampler,
+            num_workers,
+            collate_fn,
+            pin_memory,
+            drop_last,
+            timeout,
+            worker_init_fn,
+            multiprocessing_context,
+            generator,
+            prefetch_factor=prefetch_factor,
+            persistent_workers=persistent_workers,
+            pin_memory_device=pin_memory_device,
+            in_order=in_order,
+        )
+
+    def _get_iterator(self) -> Any:
+        if self.num_workers == 0 or not self._rides_the_ring():
+            return super()._get_iterator()
+        self.check_worker_number_rationality()  # torch.profiler knows an asynchronous loader by this call, here
+        from shmloader.iterator import RingIterator
+
+        iterator = RingIterator(self)
+        _iterators.setdefault(self, weakref.WeakSet()).add(iterator)
+        return iterator
+
+    def _rides_the_ring(self) -> bool:
+        """Whether the ring carries what this loader asks for; torch's own iterator does otherwise."""
+        from shmloader import _torch
+
+        return (
+            self._dataset_kind == _torch._DatasetKind.Map
+            and not isinstance(self.dataset, (_torch.IterDataPipe, _torch.MapDataPipe))
+            and self.in_order
+            and not (self.pin_memory and torch.accelerator.is_available())
+            and _torch.why_not() is None
+        )
+
+    def close(self) -> None:
+        """End the workers of all iterators of this loader and give their memory back.
+
+        Batches already delivered stay as they are, and iterating again starts anew.
+        """
+        for iterator in list(_iterators.pop(self, ())):
+            iterator.close()
+        self._iterator = None
+
+    def __enter__(self) -> DataLoader[T_co]:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+
+def _check_platform() -> None:
+    if sys.platform != "linux" or sys.maxsize < 2**32:
+        raise RuntimeError(
+            f"shmloader needs 64-bit Linux, and this is {sys.platform} on {platform.machine()}: "
+            "use torch.utils.data.DataLoader here"
+        )
+
+
+def _check_ring(spare_slots: int, ring_memory: str) -> None:
+    if isinstance(spare_slots, bool) or not isinstance(spare_slots, int) or spare_slots < 0:
+        raise ValueError(
+            f"spare_slots should be a non-negative integer, but got spare_slots={spare_slots!r}; "
+            "0 hands every batch out as a copy, 2 is the default"
+        )
+    if ring_memory not in ("auto", "posix", "memfd"):
+        raise ValueError(f"ring_memory should be 'auto', 'posix' or 'memfd', but got ring_memory={ring_memory!r}")

@@ -1,0 +1,77 @@
+"""Slot to batch: lent as tensors over the slot, or copied out.
+
+NOTE [ Lease ]
+
+A delivered batch is a set of tensors over its payload, and nobody can say when the user is done with it: views,
+numpy views, tensors saved for backward, a list that keeps every target.  torch can.  Each storage keeps the object
+that exports its bytes alive until the storage itself dies, so one Lease (ring.pyx) is made for each batch and every
+tensor and array of the batch is built over it.  When the last one dies, in whatever thread, so does the lease, and
+its payload is free.  `weakref.finalize` on the tensors would not do: it fires while a `detach()` of one lives.
+
+    1. Each tensor has a storage of its own that ends where the tensor ends.  One storage for the slot would have
+       `torch.save` write, and `deepcopy` allocate, all of it.
+    2. At most `spare_slots` payloads are lent.  Past that, a batch is copied out as it is handed out, leaf by leaf
+       (kept together, one small target would keep the memory of all the images).  So `list(loader)` works, a first
+       batch may be kept for ever, and the ring never waits for a tensor to die.
+    3. A lease only hands a payload's number to a list of its own process.  It makes no Python call, takes no lock and
+       waits for nothing, for it may die in any thread and while the interpreter goes down.
+    4. A lease outlives its ring.  When the ring is closed, what is lent stays mapped, payload by payload, until its
+       lease dies.
+    5. A process forked while a batch is lent sees the slot, not a copy of it: the batch changes under it once the
+       trainer has dropped its own.  Send it through a queue, or clone it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from shmloader._ring import KEPT, SKIPPED, TrainerSide
+from shmloader._torch import ExceptionWrapper
+from shmloader.layout import Reader
+from shmloader.segment import warn_overflow
+
+NOTHING: Final = object()  # the sequence was skipped: its worker has nothing more to give
+
+
+class Delivery:
+    """Takes the ring's sequences in order and makes batches of them.
+
+    Args:
+        ring: the trainer's side.
+        spare: batches that may be lent at once.
+    """
+
+    def __init__(self, ring: TrainerSide, spare: int) -> None:
+        self._ring = ring
+        self._spare = spare
+        self._reader = Reader()
+        self._overflowed = False
+
+    def take(self) -> Any:
+        """The batch of the sequence that the ring has ready: lent, copied, or NOTHING.
+
+        What fails here, in unpickling, becomes an ExceptionWrapper, as what fails in a worker does.
+        """
+        ring = self._ring
+        lease = ring.take()
+        outcome = lease.outcome
+        if outcome == SKIPPED:
+            return NOTHING
+        if lease.overflowed and not self._overflowed:
+            self._overflowed = True
+            warn_overflow()
+        copy = outcome == KEPT or ring.lent > self._spare
+        try:
+            batch = self._reader.read(lease, lease.meta(), lease.objects(), copy)
+        except Exception:
+            batch = ExceptionWrapper(where="in the trainer, where a batch was unpickled")
+            lease.release()  # whatever holds the exception's frames must not hold the payload
+        if outcome == KEPT:
+            ring.replace(lease)
+        return batch
+
+    def discard(self) -> None:
+        """Take the sequence that the ring has ready, and drop it."""
+        lease = self._ring.take()
+        if lease.outcome == KEPT:
+            self._ring.replace(lease)

@@ -1,0 +1,191 @@
+"""One epoch after another: torch's own conductor, with the ring in place of its queues.
+
+torch's multi-process iterator decides what is asked of whom, and in which order batches are handed out; that is the
+contract people rely on, so it is reused and not written again.  Its queues are the ring: to put an index into a
+worker's queue is to open a sequence, to get a result is to take one.
+
+NOTE [ Shutdown ]
+
+    1. An iterator ends when its epoch does (unless its workers persist), when it is closed, or when it is collected;
+       whichever comes first, once.  At interpreter exit nothing is done: multiprocessing terminates the workers, which
+       are daemons, and the kernel frees memory that has no name.
+    2. The order: `stop` is raised and every worker's bell tolled; the watching thread is ended; all workers are
+       joined by one deadline, then terminated, then killed; only then the memory is given back, for a worker that is
+       still filling a slot must not fault.
+    3. A worker whose trainer is gone is ended by the kernel (process.pyx), whatever it is doing.
+    4. A forked child that drops its copy of an iterator must end nobody: it is recognised by its pid.
+    5. Batches that are still lent live on; see NOTE [ Lease ].
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader
+
+from shmloader import _torch
+from shmloader._ring import TrainerSide
+from shmloader.crew import Crew
+from shmloader.delivery import NOTHING, Delivery
+from shmloader.segment import Segment
+from shmloader.tasks import open_task
+
+
+class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
+    """Iterates over the batches of a DataLoader through a ring of its own.
+
+    It can be closed, and used as a context manager; an iterator that is dropped closes itself.
+    """
+
+    _crew: Crew | None = None
+    _shutdown = True
+
+    def __init__(self, loader: DataLoader[Any]) -> None:
+        _torch._BaseDataLoaderIter.__init__(self, loader)
+        self._prefetch_factor: int = loader.prefetch_factor  # type: ignore[assignment]
+        self._in_order = loader.in_order
+        if self._num_workers <= 0:
+            raise AssertionError("num_workers must be greater than 0 for MultiProcessingDataLoaderIter")
+        if self._prefetch_factor <= 0:
+            raise AssertionError("prefetch_factor must be greater than 0 for MultiProcessingDataLoaderIter")
+        self._worker_init_fn = loader.worker_init_fn
+        self._owner = os.getpid()
+        self._hire(loader)
+        try:
+            self._reset(loader, first_iter=True)
+        except BaseException:
+            self._shutdown_workers()
+            raise
+
+    def _hire(self, loader: Any) -> None:
+        """Make the ring and start the workers."""
+        spin = len(os.sched_getaffinity(0)) > self._num_workers + 1  # else who spins keeps a worker from its core
+        entries = self._num_workers * self._prefetch_factor
+        self._segment = Segment(self._num_workers, entries, loader.spare_slots, loader.ring_memory)
+        segment = self._segment
+        self._ring = TrainerSide(segment.mapping, segment.geometry, segment.memfd, spin, loader.spare_slots)
+        segment.format(self._ring)
+        self._delivery = Delivery(self._ring, loader.spare_slots)
+        self._tags: deque[Any] = deque()  # what torch calls the sequences in flight: its task number, or a resume
+        self._crew = Crew(loader.multiprocessing_context or torch.multiprocessing, self._ring, segment)
+        self._shutdown = False
+        self._workers_done_event = _Done(self._ring)
+        self._index_queues = [_IndexQueue(self, index) for index in range(self._num_workers)]
+        try:
+            self._crew.start(
+                self._num_workers,
+                spin,
+                {
+                    "dataset_kind": self._dataset_kind,
+                    "dataset": self._dataset,
+                    "auto_collation": self._auto_collation,
+                    "collate_fn": self._collate_fn,
+                    "drop_last": self._drop_last,
+                    "base_seed": self._base_seed,
+                    "init_fn": self._worker_init_fn,
+                    "num_workers": self._num_workers,
+                    "persistent_workers": self._persistent_workers,
+                    "shared_seed": self._shared_seed,
+                },
+            )
+        except BaseException:
+            self._shutdown_workers()
+            raise
+
+    @property
+    def _workers(self) -> list[Any]:
+        return self._crew.workers if self._crew else []
+
+    # -------------------------------------------------------------------------------------------- torch's queues
+
+    def _reset(self, loader: DataLoader[Any], first_iter: bool = False) -> None:
+        while self._ring.in_flight:  # an epoch left half-way: its entries must be free before new ones are opened
+            self._await()
+            self._tags.popleft()
+            self._delivery.discard()
+        super()._reset(loader, first_iter)
+
+    def _await(self) -> None:
+        """Wait for the next sequence in order."""
+        while not self._ring.wait(self._timeout or -1):
+            if not self._ring.alarmed:
+                raise RuntimeError(f"DataLoader timed out after {self._timeout} seconds")
+            assert self._crew is not None
+            self._crew.raise_if_dead()
+
+    def _get_data(self) -> tuple[Any, Any]:
+        while True:
+            self._await()
+            tag = self._tags.popleft()
+            batch = self._delivery.take()
+            if batch is not NOTHING:
+                return tag, batch
+
+    def __next__(self) -> Any:
+        if _torch.is_profiling() or self._dataset_kind == _torch._DatasetKind.Iterable:
+            return super().__next__()
+        batch = self._next_data()
+        self._num_yielded += 1
+        return batch
+
+    # --------------------------------------------------------------------------------------------- the end
+
+    def _shutdown_workers(self) -> None:
+        """See NOTE [ Shutdown ]."""
+        if self._shutdown or _torch.is_exiting() or self._owner != os.getpid():
+            return
+        self._shutdown = True
+        assert self._crew is not None
+        try:
+            self._crew.stop()
+        finally:
+            self._ring.close()
+            self._segment.close()
+
+    def close(self) -> None:
+        """End the workers and give the memory back.  Batches already delivered stay as they are.
+
+        Closing twice is harmless; a closed iterator is at its end.
+        """
+        self._shutdown_workers()
+        self._rcvd_idx = self._send_idx
+
+    def __enter__(self) -> RingIterator:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+
+class _IndexQueue:
+    """What torch takes for a worker's index queue: to put a task into it is to open a sequence for that worker."""
+
+    def __init__(self, iterator: RingIterator, worker: int) -> None:
+        assert iterator._crew is not None
+        self._crew, self._ring, self._segment = iterator._crew, iterator._ring, iterator._segment
+        self._tags = iterator._tags
+        self._worker = worker
+
+    def put(self, task: Any) -> None:
+        if task is None:
+            self._crew.dismiss(self._worker)
+        elif type(task) is tuple:
+            open_task(self._ring, self._segment, self._worker, task[1])
+            self._tags.append(task[0])
+        else:
+            open_task(self._ring, self._segment, self._worker, task)
+            self._tags.append(task)
+
+
+class _Done:
+    """What torch takes for the event that ends all workers."""
+
+    def __init__(self, ring: TrainerSide) -> None:
+        self._ring = ring
+
+    def is_set(self) -> bool:
+        return self._ring.stopped

@@ -1,0 +1,103 @@
+"""What is not a plain tensor or array: pickled, with the bytes of all tensors and arrays in it out of band.
+
+Pickle protocol 5 hands large buffers over instead of copying them into the pickle.  Tensors are made to do the same,
+of every dtype and kind, so that their elements (and only theirs, where one is a view) travel in the slot and no
+descriptor is opened for them.
+"""
+
+from __future__ import annotations
+
+import collections
+import io
+import pickle
+from collections.abc import Callable, Iterable
+from multiprocessing.reduction import ForkingPickler
+from typing import Any
+
+import torch
+
+from shmloader._torch import object_state, rebuild_from_type, rebuild_parameter
+
+Buffer = Any  # whatever exports its bytes: a Lease, a memoryview, a bytearray
+
+
+def is_dense(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is its elements: on the CPU, strided, and nothing between them and their bytes."""
+    return (
+        tensor.layout is torch.strided
+        and tensor.is_cpu
+        and not tensor.is_quantized
+        and not tensor.is_nested
+    )
+
+
+def dump(value: Any) -> tuple[bytes, list[pickle.PickleBuffer]]:
+    """Pickle a value; returns the pickle and the buffers that are to go beside it."""
+    buffers: list[pickle.PickleBuffer] = []
+    file = io.BytesIO()
+    _Pickler(file, protocol=5, buffer_callback=buffers.append).dump(value)
+    return file.getvalue(), buffers
+
+
+def load(pickled: Buffer, buffers: Iterable[Buffer]) -> Any:
+    """The value again.  Tensors and arrays in it lie over `buffers`."""
+    return pickle.loads(pickled, buffers=buffers)
+
+
+class _Pickler(pickle.Pickler):
+    """multiprocessing's pickler (its reducers for methods, connections and what users registered), save tensors."""
+
+    def __init__(self, file: io.BytesIO, protocol: int, buffer_callback: Callable[[pickle.PickleBuffer], Any]) -> None:
+        super().__init__(file, protocol, buffer_callback=buffer_callback)
+        self.dispatch_table = ForkingPickler(io.BytesIO()).dispatch_table  # type: ignore[attr-defined]
+
+    def reducer_override(self, value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            return _reduce_tensor(value)
+        if isinstance(value, torch.UntypedStorage):
+            return _untyped_storage, (torch.empty(0, dtype=torch.uint8).set_(value),)  # type: ignore[call-overload]
+        if isinstance(value, torch.TypedStorage):
+            return _typed_storage, (value._untyped_storage, value.dtype)
+        return NotImplemented
+
+
+def _reduce_tensor(tensor: torch.Tensor) -> Any:
+    kind = type(tensor)
+    if tensor.requires_grad and not tensor.is_leaf:
+        raise RuntimeError(
+            "Cowardly refusing to serialize non-leaf tensor which requires_grad, since autograd does not support "
+            "crossing process boundaries.  If you just want to transfer the data, call detach() on the tensor before "
+            "serializing (e.g., putting it on the queue)."
+        )
+    if kind.__reduce_ex__ not in (torch.Tensor.__reduce_ex__, torch.nn.Parameter.__reduce_ex__):
+        return tensor.__reduce_ex__(2)
+    if not is_dense(tensor) or kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
+        return tensor.__reduce_ex__(2)  # its parts are tensors or storages, and come by here
+    with torch._C.DisableTorchFunctionSubclass():
+        elements = tensor.detach().as_subclass(torch.Tensor)
+        if kind is torch.nn.Parameter:
+            return rebuild_parameter, (elements, tensor.requires_grad, collections.OrderedDict())
+        over = pickle.PickleBuffer(_bytes_of(elements)), elements.dtype, tuple(elements.shape), tensor.requires_grad
+    if kind is torch.Tensor:
+        return _tensor_over, over
+    return rebuild_from_type, (_tensor_over, kind, over, object_state(tensor))
+
+
+def _bytes_of(tensor: torch.Tensor) -> Any:
+    """A tensor's elements, in order, as an array of bytes."""
+    dense = tensor.resolve_conj().resolve_neg().contiguous()
+    return dense.reshape(-1).view(torch.uint8).numpy()
+
+
+def _tensor_over(buffer: Buffer, dtype: torch.dtype, shape: tuple[int, ...], requires_grad: bool) -> torch.Tensor:
+    if not memoryview(buffer).nbytes:
+        return torch.empty(shape, dtype=dtype, requires_grad=requires_grad)
+    return torch.frombuffer(buffer, dtype=dtype).view(shape).requires_grad_(requires_grad)
+
+
+def _untyped_storage(elements: torch.Tensor) -> torch.UntypedStorage:
+    return elements.untyped_storage()
+
+
+def _typed_storage(storage: torch.UntypedStorage, dtype: torch.dtype) -> torch.TypedStorage:
+    return torch.TypedStorage(wrap_storage=storage, dtype=dtype, _internal=True)

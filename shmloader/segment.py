@@ -1,0 +1,334 @@
+"""The shared memory itself: created nameless, reserved wide, committed on demand, passed to a child."""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+import resource
+import warnings
+from dataclasses import dataclass
+from multiprocessing import reduction
+from typing import Any, Literal
+
+import posix_ipc
+
+from shmloader._ring import ENTRY_BYTES, HEADER_BYTES, PAYLOAD_BYTES, WORKER_BYTES, Mapping, Ring, TrainerSide
+
+RingMemory = Literal["auto", "posix", "memfd"]
+RING_MEMORIES = ("auto", "posix", "memfd")
+
+PAGE = mmap.PAGESIZE
+MiB = 1 << 20
+SHM_MOUNT = "/dev/shm"
+
+TASK_RESERVED = 64 * MiB  # address space of one task area: 8 million indices
+FIRST_COMMIT = 16 * 1024  # pages of a payload before its first batch: enough for an exception and its traceback
+SPARE_COMMIT = 64 * 1024  # committed beyond what is asked for, so that a batch's description rarely asks again
+MOST_RESERVED = 1 << 40  # a terabyte of address space for a ring; it maps in microseconds, but `top` shows it
+
+
+def _up(number: int, unit: int) -> int:
+    return -(-number // unit) * unit
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """What lies where in the segment, in bytes from its start: control words, task areas, payload slots."""
+
+    workers: int
+    entries: int
+    payloads: int
+    task_stride: int
+    slot_stride: int
+
+    @property
+    def task_at(self) -> int:
+        words = HEADER_BYTES + self.workers * WORKER_BYTES + self.entries * ENTRY_BYTES + self.payloads * PAYLOAD_BYTES
+        return _up(words, PAGE)
+
+    @property
+    def slot_at(self) -> int:
+        return self.task_at + self.entries * self.task_stride
+
+    @property
+    def size(self) -> int:
+        return self.slot_at + self.payloads * self.slot_stride
+
+    def task_offset(self, entry: int) -> int:
+        return self.task_at + entry * self.task_stride
+
+
+def reserve(workers: int, entries: int, spare: int, reserved: int) -> Geometry:
+    """Lay a ring out over about `reserved` bytes of addresses.
+
+    Payload slots: one an entry, `spare` to lend, and one a worker to replace a slot that a worker keeps.
+    """
+    payloads = entries + spare + workers
+    task = min(TASK_RESERVED, _up(reserved // 16 // entries, PAGE))
+    slot = max(_up(FIRST_COMMIT + SPARE_COMMIT, PAGE), reserved * 15 // 16 // payloads // PAGE * PAGE)
+    return Geometry(workers, entries, payloads, task, slot)
+
+
+def physical_memory() -> int:
+    return os.sysconf("SC_PHYS_PAGES") * PAGE
+
+
+def free_in_shm() -> int:
+    """Bytes free in /dev/shm, 0 where there is none."""
+    try:
+        mount = os.statvfs(SHM_MOUNT)
+    except OSError:
+        return 0
+    return mount.f_bavail * mount.f_frsize
+
+
+def _posix_segment() -> int:
+    """A POSIX shared-memory object that nobody can find: unlinked at once, so a killed run leaves no name."""
+    shm = posix_ipc.SharedMemory(None, posix_ipc.O_CREX, mode=0o600)
+    shm.unlink()
+    return int(shm.fd)
+
+
+def _memfd_segment() -> int:
+    return os.memfd_create("shmloader", os.MFD_CLOEXEC)
+
+
+class Segment:
+    """Shared memory for one ring.
+
+    Created by the trainer; a worker gets it by fork, or pickled while it is being spawned.  It has no name: the
+    memory is there for those who hold a descriptor or a mapping, and goes with the last of them.
+
+    Args:
+        workers, entries, spare: the ring's shape (see reserve()).
+        memory: "posix" (/dev/shm), "memfd" (not bounded by that mount), or "auto": /dev/shm, from which payloads
+            move to a memfd where it has no room for all of them.
+
+    Raises:
+        MemoryError: the process may not map, or the machine does not have, what the ring needs.
+        OSError: no descriptor is left (RLIMIT_NOFILE).
+    """
+
+    def __init__(self, workers: int, entries: int, spare: int, memory: RingMemory) -> None:
+        self.memory = memory
+        self.spare = spare
+        self.fd, self.memfd = -1, -1
+        try:
+            self.fd, self.memfd = self._create(memory)
+            self.geometry, self.mapping = self._map(workers, entries, spare)
+            self._commit_control()
+        except OSError as error:
+            self.close()
+            if error.errno in (errno.EMFILE, errno.ENFILE):
+                raise OSError(error.errno, too_many_files()) from None
+            raise
+        except BaseException:
+            self.close()
+            raise
+
+    def _create(self, memory: RingMemory) -> tuple[int, int]:
+        if memory == "memfd":
+            return _memfd_segment(), -1
+        try:
+            fd = _posix_segment()
+        except (posix_ipc.Error, PermissionError, FileNotFoundError):
+            if memory == "posix":
+                raise
+            _say_moved(f"{SHM_MOUNT} cannot be used here")
+            return _memfd_segment(), -1
+        if memory == "posix":
+            return fd, -1
+        try:
+            return fd, _memfd_segment()
+        except BaseException:
+            os.close(fd)
+            raise
+
+    def _map(self, workers: int, entries: int, spare: int) -> tuple[Geometry, Mapping]:
+        """Map as wide as the process may, so that slots can grow without moving: address space, not memory."""
+        reserved = min(4 * physical_memory(), MOST_RESERVED)
+        limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+        if limit != resource.RLIM_INFINITY:
+            reserved = min(reserved, limit // 4)  # the limit is the whole process's, and a spawned worker's too
+        while True:
+            geometry = reserve(workers, entries, spare, reserved)
+            try:
+                for fd in (self.fd, self.memfd):
+                    if fd >= 0:
+                        os.ftruncate(fd, geometry.size)
+                return geometry, Mapping(self.fd, geometry.size)
+            except OSError as error:
+                if error.errno not in (errno.ENOMEM, errno.EFBIG, errno.EINVAL):
+                    raise
+                if geometry.slot_stride <= MiB:
+                    raise MemoryError(
+                        f"shmloader could not map {_bytes(geometry.size)} for a ring of {geometry.payloads} slots "
+                        f"({os.strerror(error.errno)}); the process may use "
+                        f"{_limit(resource.RLIMIT_AS)} of address space (ulimit -v) and files of "
+                        f"{_limit(resource.RLIMIT_FSIZE)} (ulimit -f): raise them, or lower num_workers, "
+                        "prefetch_factor or spare_slots"
+                    ) from None
+                reserved //= 2
+
+    def _commit_control(self) -> None:
+        geometry = self.geometry
+        first = geometry.entries + self.spare
+        wanted = [(0, geometry.task_at)]
+        wanted += [(geometry.task_offset(k), PAGE) for k in range(geometry.entries)]
+        wanted += [(geometry.slot_at + k * geometry.slot_stride, FIRST_COMMIT) for k in range(first)]
+        try:
+            for at, size in wanted:
+                os.posix_fallocate(self.fd, at, size)
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.ENOMEM):
+                raise
+            if self.memfd < 0:
+                raise MemoryError(self._no_room(first, FIRST_COMMIT)) from None
+            _say_moved(f"{SHM_MOUNT} has {_bytes(free_in_shm())} free, too little even for the ring's control words")
+            os.close(self.fd)
+            self.fd, self.memfd = self.memfd, -1
+            self.mapping = Mapping(self.fd, geometry.size)
+            self._commit_control()
+
+    def format(self, ring: TrainerSide) -> None:
+        """Write the control words of a fresh ring, and say what was committed for it."""
+        ring.format()
+        for payload in range(self.geometry.entries + self.spare):
+            ring.note_committed(payload, FIRST_COMMIT)
+        for entry in range(self.geometry.entries):
+            ring.note_task_room(entry, PAGE)
+
+    def commit_task(self, ring: TrainerSide, entry: int, size: int) -> None:
+        """Have pages for a task of `size` bytes.  By the trainer."""
+        if size > self.geometry.task_stride:
+            raise MemoryError(
+                f"a batch's indices take {_bytes(size)}, and {_bytes(self.geometry.task_stride)} are reserved for "
+                "them: use a smaller batch_size, or indices that pickle smaller"
+            )
+        size = min(_up(size + size // 4, PAGE), self.geometry.task_stride)
+        try:
+            os.posix_fallocate(self.fd, self.geometry.task_offset(entry), size)
+        except OSError as error:
+            raise MemoryError(self._no_room(self.geometry.entries, size)) from error
+        ring.note_task_room(entry, size)
+
+    def commit(self, ring: Ring, payload: int, size: int, filled: int) -> None:
+        """Have pages for the first `size` bytes of a payload, whose first `filled` hold data.  By its holder.
+
+        Grows by a quarter at least, so that sizes that creep up from batch to batch do not commit each time.
+
+        Raises:
+            MemoryError: the machine, or /dev/shm, does not have them.
+        """
+        stride = self.geometry.slot_stride
+        if size > stride:
+            raise MemoryError(
+                f"a batch takes more than {_bytes(size)}, and each of the ring's {self.geometry.payloads} slots may "
+                f"grow to {_bytes(stride)}: use a smaller batch_size, or fewer slots (num_workers, prefetch_factor, "
+                "spare_slots)"
+            )
+        have = ring.committed(payload)
+        size = min(_up(max(size + SPARE_COMMIT, have + have // 4), PAGE), stride)
+        moved = ring.overflowed(payload)
+        if not moved and self.memfd >= 0 and not self._fits(ring, payload, size):
+            self._overflow(ring, payload, size, filled)
+        else:
+            try:
+                os.posix_fallocate(self.memfd if moved else self.fd, ring.slot_offset(payload), size)
+            except OSError as error:
+                if error.errno not in (errno.ENOSPC, errno.ENOMEM):
+                    raise
+                if moved or self.memfd < 0:
+                    raise MemoryError(self._no_room(self.geometry.entries + self.spare, size)) from None
+                self._overflow(ring, payload, size, filled)
+        ring.note_committed(payload, size)
+
+    def _fits(self, ring: Ring, payload: int, size: int) -> bool:
+        """Whether /dev/shm has room for all slots at this size, and would keep a sixteenth for others."""
+        slots = self.geometry.entries + self.spare
+        mount = os.statvfs(SHM_MOUNT)
+        wanted = max(slots * size - ring.committed_in_all(), size - ring.committed(payload))
+        return wanted <= mount.f_bavail * mount.f_frsize - mount.f_blocks * mount.f_frsize // 16
+
+    def _overflow(self, ring: Ring, payload: int, size: int, filled: int) -> None:
+        try:
+            os.posix_fallocate(self.memfd, ring.slot_offset(payload), size)
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.ENOMEM):
+                raise
+            raise MemoryError(self._no_room(self.geometry.entries + self.spare, size)) from None
+        ring.move_to_memfd(payload, filled)
+
+    def _no_room(self, slots: int, size: int) -> str:
+        return (
+            f"the ring needs {slots} slots x {_bytes(size)} = {_bytes(slots * size)} of shared memory, and "
+            f"{SHM_MOUNT} has {_bytes(free_in_shm())} free, the machine {_bytes(available_memory())}: "
+            + ("use ring_memory='auto' or 'memfd', a larger /dev/shm (docker run --shm-size), " if self.memory == "posix" else "use ")
+            + "a smaller batch_size, or fewer slots (num_workers x prefetch_factor + spare_slots)"
+        )
+
+    def close(self) -> None:
+        """Close the descriptors; mappings, and so lent batches, live on."""
+        for fd in (self.fd, self.memfd):
+            if fd >= 0:
+                os.close(fd)
+        self.fd, self.memfd = -1, -1
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = {key: value for key, value in self.__dict__.items() if key not in ("fd", "memfd", "mapping")}
+        state["fds"] = [reduction.DupFd(fd) for fd in (self.fd, self.memfd) if fd >= 0]
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        fds = [fd.detach() for fd in state.pop("fds")]
+        self.__dict__.update(state)
+        self.fd, self.memfd = fds[0], fds[1] if len(fds) > 1 else -1
+        self.mapping = Mapping(self.fd, self.geometry.size)
+
+
+def warn_overflow() -> None:
+    """Say once that "auto" has moved payloads out of /dev/shm.  In the trainer, which alone may be heard."""
+    _say_moved(f"{SHM_MOUNT} is too small for the ring's slots ({_bytes(free_in_shm())} free)")
+
+
+_said = False
+
+
+def _say_moved(why: str) -> None:
+    global _said
+    if not _said:
+        _said = True
+        warnings.warn(
+            f"{why}; they are in a memfd instead, which is as fast. ring_memory='memfd' says so from the start.",
+            stacklevel=2,
+        )
+
+
+def too_many_files() -> str:
+    return (
+        f"too many open files: this process may have {_limit(resource.RLIMIT_NOFILE, '{}')} (ulimit -n). A ring takes 2, "
+        "and each worker about 3 while it lives: raise the limit, or lower num_workers"
+    )
+
+
+def available_memory() -> int:
+    """Bytes that the machine can still give (MemAvailable)."""
+    with open("/proc/meminfo", encoding="ascii") as lines:
+        for line in lines:
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    return os.sysconf("SC_AVPHYS_PAGES") * PAGE
+
+
+def _limit(which: int, form: str = "{} bytes") -> str:
+    soft = resource.getrlimit(which)[0]
+    return "an unlimited number" if soft == resource.RLIM_INFINITY else form.format(soft)
+
+
+def _bytes(number: float) -> str:
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(number) < 1024:
+            return f"{number:.0f} {unit}" if unit == "B" else f"{number:.1f} {unit}"
+        number /= 1024
+    return f"{number:.1f} TiB"
