@@ -10,7 +10,7 @@ import sys
 
 from setuptools import Extension, setup
 
-CORE = ("ring", "gather", "process")
+CORE = ("ring", "gather", "process", "probe")
 
 
 def extensions() -> list[Extension]:
@@ -22,7 +22,7 @@ def extensions() -> list[Extension]:
         Extension(
             f"shmloader._{name}",
             [f"cython_ext/{name}.pyx"],
-            depends=["cython_ext/atomics.h", "cython_ext/atomics.pxd"],
+            depends=["cython_ext/atomics.h", "cython_ext/atomics.pxd", "cython_ext/stream.h"],
             extra_compile_args=["-O3", "-std=c11", "-Wall", "-Wextra", "-Wno-unused-parameter"],
         )
         for name in CORE

@@ -39,7 +39,8 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes
 from cpython.exc cimport PyErr_CheckSignals, PyErr_SetFromErrno
 from cpython.list cimport PyList_GET_ITEM, PyList_GET_SIZE, PyList_New, PyList_SET_ITEM
 from cpython.long cimport PyLong_AsLongLong, PyLong_CheckExact, PyLong_FromLongLong
-from cpython.ref cimport Py_INCREF, Py_REFCNT
+from cpython.object cimport PyObject
+from cpython.ref cimport Py_INCREF
 from libc.errno cimport EINTR, ETIMEDOUT
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
@@ -618,14 +619,9 @@ cdef class WorkerSide(Ring):
             return address - start
         return -1
 
-    def copy_in(self, Py_ssize_t at, uint64_t address, Py_ssize_t bytes) -> None:
-        """Copy bytes from an address of this process to offset `at` of the current payload."""
-        cdef char *to = self.slot(self.current) + at
-        if bytes < 16384:               # giving up the GIL costs more than so short a copy
-            memcpy(to, <char *>address, bytes)
-        else:
-            with nogil:
-                memcpy(to, <char *>address, bytes)
+    def address(self, Py_ssize_t at) -> int:
+        """The address of offset `at` of the current payload, in this process."""
+        return <uint64_t>self.slot(self.current) + at
 
     def write(self, Py_ssize_t at, const unsigned char[::1] data) -> None:
         """Copy a buffer to offset `at` of the current payload."""
@@ -641,7 +637,8 @@ cdef class WorkerSide(Ring):
 
     def kept(self) -> bool:
         """Whether tensors over the current payload are still alive in this process."""
-        return self.fill is not None and Py_REFCNT(self.fill) > 1
+        # by the pointer: as an object, Cython would hold a reference of its own while it asks
+        return self.fill is not None and (<PyObject *>self.fill).ob_refcnt > 1
 
     def publish(self, int outcome) -> bool:
         """Hand the current payload to the trainer, and wake it; false where the claim was taken away."""

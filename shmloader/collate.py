@@ -11,8 +11,13 @@ from typing import Any, Protocol
 
 import torch
 
+from shmloader._gather import stack_rows
 from shmloader._torch import collate_tensor_fn, default_collate_fn_map
 from shmloader.objects import is_dense
+
+
+FEW = 4  # rows
+LONG = 16 * 1024  # bytes a row
 
 
 class Room(Protocol):
@@ -35,6 +40,11 @@ class SlotCollate:
         if type(first) is torch.Tensor and is_dense(first):
             out = self._room.tensor(first.dtype, (len(batch), *first.shape))
             if out is not None:
+                # Checking a row from here costs more than torch.stack's own check, so it must pay: where torch.stack's
+                # fixed cost is most of it, or where rows are long enough to be streamed.
+                few_or_long = len(batch) < FEW or out.nbytes > len(batch) * LONG
+                if few_or_long and stack_rows(batch if type(batch) is list else list(batch), torch.Tensor, out.data_ptr()):
+                    return out
                 return torch.stack(batch, 0, out=out)
         return collate_tensor_fn(batch, collate_fn_map=collate_fn_map)
 

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from shmloader import _process
+from shmloader._gather import copy_bytes
 from shmloader._ring import FILLED, KEPT, SKIPPED, WorkerSide
 from shmloader._torch import ExceptionWrapper, ResumeIteration, run_worker_loop
 from shmloader.collate import collate_apart, collate_into
@@ -144,7 +145,7 @@ class Bench:
             if at >= 0:
                 return at
             at = self.allocate(size)
-            self._ring.copy_in(at, address, size)
+            copy_bytes(self._ring.address(at), address, size)
             return at
         at = self.allocate(size)
         if isinstance(leaf, torch.Tensor):
