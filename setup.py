@@ -10,7 +10,7 @@ import sys
 
 from setuptools import Extension, setup
 
-CORE = ("ring", "gather", "process", "probe")
+CORE = ("ring", "gather", "layout", "process", "probe")
 
 
 def extensions() -> list[Extension]:

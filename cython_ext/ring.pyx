@@ -485,14 +485,14 @@ cdef class Lease:
         return self.ring.payload[self.payload].overflowed
 
     def meta(self) -> bytes:
-        """The description of its leaves, as WorkerSide.seal() got it."""
+        """The description of its leaves, as WorkerSide.describe() got it."""
         cdef ring_payload *payload = &self.ring.payload[self.payload]
         if payload.meta_at + payload.meta_size > <uint64_t>self.bytes:
             raise RuntimeError(f"a payload of {self.bytes} bytes cannot have its description at {payload.meta_at}")
         return PyBytes_FromStringAndSize(self.data + payload.meta_at, payload.meta_size)
 
     def objects(self) -> tuple[int, int]:
-        """Where its pickled leaves lie: offset and size in bytes; size 0 where there are none."""
+        """Where the table of its pickled leaves lies: offset and size in bytes; size 0 where there are none."""
         cdef ring_payload *payload = &self.ring.payload[self.payload]
         return payload.objects_at, payload.objects_size
 
@@ -629,11 +629,33 @@ cdef class WorkerSide(Ring):
             with nogil:
                 memcpy(self.slot(self.current) + at, &data[0], data.shape[0])
 
-    def seal(self, Py_ssize_t meta_at, Py_ssize_t meta_size, Py_ssize_t objects_at, Py_ssize_t objects_size) -> None:
-        """Say where the description of the leaves and the pickled leaves lie."""
+    def describe(self, list words, bytes plan) -> int:
+        """Write the plan and the meta of the batch (layout.pyx) behind its leaves.
+
+        Args:
+            words: the meta, with the plan's place (words 1 and 2) to be filled in here.
+            plan: the pickled plan.
+
+        Returns:
+            0, or the bytes of payload that must have pages first.
+        """
+        cdef Py_ssize_t k, count = len(words), size = PyBytes_GET_SIZE(plan)
+        cdef Py_ssize_t meta_at = (self.used + ALIGN - 1) // ALIGN * ALIGN, plan_at = meta_at + 8 * count
         cdef ring_payload *payload = &self.payload[self.current]
-        payload.meta_at, payload.meta_size = meta_at, meta_size
-        payload.objects_at, payload.objects_size = objects_at, objects_size
+        cdef int64_t *meta = <int64_t *>(self.slot(self.current) + meta_at)
+        if plan_at + size > <Py_ssize_t>ring_committed(payload):
+            return plan_at + size
+        for k in range(count):
+            meta[k] = PyLong_AsLongLong(words[k])
+        meta[1], meta[2] = plan_at, size
+        memcpy(self.slot(self.current) + plan_at, PyBytes_AS_STRING(plan), size)
+        payload.meta_at, payload.meta_size, payload.objects_size = meta_at, 8 * count, 0
+        self.used = plan_at + size
+        return 0
+
+    def point_to_objects(self, Py_ssize_t at, Py_ssize_t size) -> None:
+        """Say where the table of the batch's pickled leaves lies."""
+        self.payload[self.current].objects_at, self.payload[self.current].objects_size = at, size
 
     def kept(self) -> bool:
         """Whether tensors over the current payload are still alive in this process."""

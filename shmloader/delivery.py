@@ -26,8 +26,8 @@ from __future__ import annotations
 from typing import Any, Final
 
 from shmloader._ring import KEPT, SKIPPED, TrainerSide
+from shmloader._layout import Reader
 from shmloader._torch import ExceptionWrapper
-from shmloader.layout import Reader
 from shmloader.segment import warn_overflow
 
 NOTHING: Final = object()  # the sequence was skipped: its worker has nothing more to give
@@ -62,7 +62,7 @@ class Delivery:
             warn_overflow()
         copy = outcome == KEPT or ring.lent > self._spare
         try:
-            batch = self._reader.read(lease, lease.meta(), lease.objects(), copy)
+            batch = self._reader.read(lease, copy)
         except Exception:
             batch = ExceptionWrapper(where="in the trainer, where a batch was unpickled")
             lease.release()  # whatever holds the exception's frames must not hold the payload

@@ -10,14 +10,11 @@ import gc
 import os
 from typing import Any
 
-import torch
-
 from shmloader import _process
-from shmloader._gather import copy_bytes
 from shmloader._ring import FILLED, KEPT, SKIPPED, WorkerSide
+from shmloader._layout import Writer
 from shmloader._torch import ExceptionWrapper, ResumeIteration, run_worker_loop
 from shmloader.collate import collate_apart, collate_into
-from shmloader.layout import Leaf, Writer, tensor_over
 from shmloader.segment import Segment
 from shmloader.tasks import read_task
 
@@ -34,7 +31,7 @@ def work(segment: Segment, trainer: int, spin: bool, worker_id: int, arguments: 
     if _process.die_with_parent() != trainer and not _lives(trainer):  # under forkserver the parent is the server
         return
     bench = Bench(segment, WorkerSide(segment.mapping, segment.geometry, segment.memfd, spin, worker_id))
-    collate_into(bench)
+    collate_into(bench.writer)
     try:
         run_worker_loop(index_queue=bench, data_queue=bench, done_event=bench, worker_id=worker_id, **arguments)
     except KeyboardInterrupt:
@@ -55,9 +52,8 @@ class Bench:
     def __init__(self, segment: Segment, ring: WorkerSide) -> None:
         self._segment = segment
         self._ring = ring
-        self._writer = Writer(ring.me)
-        self._outcome: int | None = None  # of the task claimed, once torch's loop has put its batch
-        self._collates = True
+        self.writer = Writer(ring, self._grow)
+        self._filled = False  # whether torch's loop has put a batch for the task claimed
 
     # ------------------------------------------------------------------------------- the queues of torch's loop
 
@@ -73,10 +69,10 @@ class Bench:
     def put(self, result: tuple[Any, Any]) -> None:
         """Write a batch into the payload.  It is published by the next get(), once torch's loop has let go of it."""
         try:
-            self._writer.write(result[1], self)
+            self.writer.write(result[1])
         except Exception:
             self._write_exception()
-        self._outcome = FILLED
+        self._filled = True
 
     def is_set(self) -> bool:
         """Whether the trainer has ended the ring."""
@@ -88,74 +84,31 @@ class Bench:
     def close(self) -> None:
         """The memory goes with the process."""
 
+    def _grow(self, size: int) -> None:
+        """Have pages for the first `size` bytes of the payload."""
+        self._segment.commit(self._ring, self._ring.current, size, self._ring.used)
+
     def _write_exception(self) -> None:
         """What cannot be pickled, or does not fit, becomes an exception at its place in the order."""
         where = f"in DataLoader worker process {self._ring.me}"
         wrapped = ExceptionWrapper(where=where)
         self._ring.rewind()
         try:
-            self._writer.write(wrapped, self)
+            self.writer.write(wrapped)
         except Exception:  # its class cannot be pickled, or memory is so short that its traceback does not fit
             self._ring.rewind()
             short = ExceptionWrapper((RuntimeError, RuntimeError(wrapped.exc_msg[-2000:]), None), where)
-            self._writer.write(short, self)
+            self.writer.write(short)
 
     def _publish(self) -> None:
-        outcome = SKIPPED if self._outcome is None else self._outcome  # torch's loop skips tasks once it has ended
-        self._outcome = None
+        outcome = FILLED if self._filled else SKIPPED  # torch's loop skips tasks once its dataset has ended
+        self._filled = False
         if self._ring.kept():
             gc.collect()  # a cycle is no keeping
             if self._ring.kept():
                 # Something here holds on to what default_collate returned: a collate function that remembers its
                 # batches, a dataset that does.  It must not see the slot filled anew, so the trainer leaves this
                 # payload alone for good, and from now on nothing is collated into slots.  See NOTE [ Slot ring ].
-                outcome, self._collates = KEPT, False
+                outcome = KEPT
                 collate_apart()
         self._ring.publish(outcome)
-
-    # --------------------------------------------------------------------------------------------- the payload
-
-    def allocate(self, size: int) -> int:
-        """Set bytes of the payload aside; their offset in it."""
-        at = self._ring.allocate(size)
-        while at < 0:
-            filled = self._ring.used
-            self._segment.commit(self._ring, self._ring.current, filled + 128 + size, filled)
-            at = self._ring.allocate(size)
-        return at
-
-    def tensor(self, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor | None:
-        """A tensor in the payload, to collate into; None where there is no payload to put it in."""
-        if self._ring.current < 0 or self._outcome is not None:
-            return None
-        size = dtype.itemsize
-        for side in shape:
-            size *= side
-        return tensor_over(self._ring.buffer(), dtype, self.allocate(size), shape)
-
-    def place(self, leaf: Leaf) -> int:
-        """Have a leaf's elements in the payload; their offset.  What was collated there stays where it is."""
-        if isinstance(leaf, torch.Tensor):
-            address, whole = leaf.data_ptr(), leaf.is_contiguous() and not (leaf.is_conj() or leaf.is_neg())
-            size = leaf.numel() * leaf.itemsize
-        else:
-            address, whole, size = leaf.ctypes.data, leaf.flags.c_contiguous, leaf.nbytes
-        if whole:
-            at = self._ring.offset_of(address, size)
-            if at >= 0:
-                return at
-            at = self.allocate(size)
-            copy_bytes(self._ring.address(at), address, size)
-            return at
-        at = self.allocate(size)
-        if isinstance(leaf, torch.Tensor):
-            tensor_over(self._ring.buffer(), leaf.dtype, at, tuple(leaf.shape)).copy_(leaf)
-        else:
-            self._ring.write(at, memoryview(leaf.tobytes()))
-        return at
-
-    def write(self, at: int, data: Any) -> None:
-        self._ring.write(at, data)
-
-    def seal(self, meta_at: int, meta_size: int, objects_at: int, objects_size: int) -> None:
-        self._ring.seal(meta_at, meta_size, objects_at, objects_size)
