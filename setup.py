@@ -22,7 +22,7 @@ def extensions() -> list[Extension]:
         Extension(
             f"shmloader._{name}",
             [f"cython_ext/{name}.pyx"],
-            depends=["cython_ext/atomics.h", "cython_ext/atomics.pxd", "cython_ext/stream.h"],
+            depends=["cython_ext/atomics.h", "cython_ext/atomics.pxd", "cython_ext/dlpack.h", "cython_ext/stream.h"],
             extra_compile_args=["-O3", "-std=c11", "-Wall", "-Wextra", "-Wno-unused-parameter"],
         )
         for name in CORE

@@ -48,8 +48,6 @@ cdef dict NUMPY_DTYPE = {
 }
 
 cdef enum:
-    FEW = 4             # rows
-    LONG = 16384        # bytes a row
     MOST_PLANS = 1024   # plans and recipes remembered: a tree that never repeats must not fill the memory
 
 
@@ -229,10 +227,7 @@ cdef class Writer:
         shape = (len(batch), *first.shape)
         size = len(batch) * first.nbytes
         out = tensor_over(self.ring.buffer(), first.dtype, self.allocate(size), shape)
-        # Checking a row from here costs more than torch.stack's own check, so it must pay: where torch.stack's fixed
-        # cost is most of it, or where rows are long enough to be streamed.
-        if ((len(batch) <= FEW or size >= len(batch) * LONG) and size
-                and stack_rows(batch if type(batch) is list else list(batch), Tensor, out.data_ptr())):
+        if size and stack_rows(batch if type(batch) is list else list(batch), Tensor, out.data_ptr()):
             return out
         return stack(batch, 0, out=out)
 

@@ -37,6 +37,7 @@ __all__ = [
     "_SingleProcessDataLoaderIter",
     "collate_tensor_fn",
     "default_collate_fn_map",
+    "dlpack_c_api",
     "is_exiting",
     "is_profiling",
     "object_state",
@@ -85,6 +86,11 @@ def why_not() -> str | None:
 def run_worker_loop(**arguments: Any) -> None:
     """torch's worker: seeds, sets the worker info and the signal handlers, fetches, wraps exceptions."""
     _worker_loop(**arguments)
+
+
+def dlpack_c_api() -> Any:
+    """The capsule with which C reads tensors (torch >= 2.10 or so); None where torch has none."""
+    return getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
 
 
 def is_profiling() -> bool:

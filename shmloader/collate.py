@@ -11,8 +11,9 @@ from typing import Any
 
 import torch
 
+from shmloader._gather import read_tensors_with
 from shmloader._layout import Writer
-from shmloader._torch import collate_tensor_fn, default_collate_fn_map
+from shmloader._torch import collate_tensor_fn, default_collate_fn_map, dlpack_c_api
 
 
 class SlotCollate:
@@ -31,6 +32,8 @@ class SlotCollate:
 
 def collate_into(writer: Writer) -> None:
     """From now on, have this process's default_collate lay its tensors into the slot."""
+    if (capsule := dlpack_c_api()) is not None:
+        read_tensors_with(capsule)
     if default_collate_fn_map.get(torch.Tensor) is collate_tensor_fn:
         default_collate_fn_map[torch.Tensor] = SlotCollate(writer)
 
