@@ -14,12 +14,10 @@ import torch
 import torch.autograd.profiler as profiler
 from torch._tensor import _rebuild_from_type_v2
 from torch._utils import ExceptionWrapper, _get_obj_state, _rebuild_parameter
-from torch.utils.data import _utils
+from torch.utils.data import IterDataPipe, MapDataPipe, _utils
 from torch.utils.data._utils.collate import collate_tensor_fn, default_collate_fn_map
 from torch.utils.data._utils.worker import _ResumeIteration, _worker_loop
 from torch.utils.data.dataloader import (
-    IterDataPipe,
-    MapDataPipe,
     _BaseDataLoaderIter,
     _DatasetKind,
     _MultiProcessingDataLoaderIter,
@@ -106,14 +104,14 @@ def is_exiting() -> bool:
 
 def watch_pids(key: int, pids: tuple[int, ...]) -> None:
     """Have torch's SIGCHLD handler raise in the main thread when one of these processes fails."""
-    _utils.signal_handling._set_worker_pids(key, pids)
+    torch._C._set_worker_pids(key, pids)
     _utils.signal_handling._set_SIGCHLD_handler()
 
 
 def unwatch_pids(key: int) -> None:
-    _utils.signal_handling._remove_worker_pids(key)
+    torch._C._remove_worker_pids(key)
 
 
 def raise_if_any_worker_failed() -> None:
     """Raise torch's own error, with the signal or the exit code, where a watched child has failed."""
-    _utils.signal_handling._error_if_any_worker_fails()
+    torch._C._error_if_any_worker_fails()

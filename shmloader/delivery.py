@@ -25,8 +25,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from shmloader._ring import KEPT, SKIPPED, TrainerSide
 from shmloader._layout import Reader
+from shmloader._ring import KEPT, SKIPPED, TrainerSide
 from shmloader._torch import ExceptionWrapper
 from shmloader.segment import warn_overflow
 

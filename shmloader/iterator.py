@@ -35,7 +35,7 @@ from shmloader.segment import Segment
 from shmloader.tasks import open_task
 
 
-class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
+class RingIterator(_torch._MultiProcessingDataLoaderIter):
     """Iterates over the batches of a DataLoader through a ring of its own.
 
     It can be closed, and used as a context manager; an iterator that is dropped closes itself.
@@ -72,9 +72,10 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
         self._delivery = Delivery(self._ring, loader.spare_slots)
         self._tags: deque[Any] = deque()  # what torch's part put into the queues: results come back by these
         self._crew = Crew(loader.multiprocessing_context or torch.multiprocessing, self._ring, segment)
+        self._workers = self._crew.workers
         self._shutdown = False
-        self._workers_done_event = _Done(self._ring)
-        self._index_queues = [_IndexQueue(self, index) for index in range(self._num_workers)]
+        self._workers_done_event = _Done(self._ring)  # type: ignore[assignment]
+        self._index_queues = [_IndexQueue(self, k) for k in range(self._num_workers)]  # type: ignore[misc]
         try:
             self._crew.start(
                 self._num_workers,
@@ -95,10 +96,6 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
         except BaseException:
             self._shutdown_workers()
             raise
-
-    @property
-    def _workers(self) -> list[Any]:
-        return self._crew.workers if self._crew else []
 
     # -------------------------------------------------------------------------------------------- torch's queues
 

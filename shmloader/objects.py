@@ -23,12 +23,7 @@ Buffer = Any  # whatever exports its bytes: a Lease, a memoryview, a bytearray
 
 def is_dense(tensor: torch.Tensor) -> bool:
     """Whether a tensor is its elements: on the CPU, strided, and nothing between them and their bytes."""
-    return (
-        tensor.layout is torch.strided
-        and tensor.is_cpu
-        and not tensor.is_quantized
-        and not tensor.is_nested
-    )
+    return tensor.layout is torch.strided and tensor.is_cpu and not tensor.is_quantized and not tensor.is_nested
 
 
 def dump(value: Any) -> tuple[bytes, list[pickle.PickleBuffer]]:
@@ -49,13 +44,13 @@ class _Pickler(pickle.Pickler):
 
     def __init__(self, file: io.BytesIO, protocol: int, buffer_callback: Callable[[pickle.PickleBuffer], Any]) -> None:
         super().__init__(file, protocol, buffer_callback=buffer_callback)
-        self.dispatch_table = ForkingPickler(io.BytesIO()).dispatch_table  # type: ignore[attr-defined]
+        self.dispatch_table = ForkingPickler(io.BytesIO()).dispatch_table
 
     def reducer_override(self, value: Any) -> Any:
         if isinstance(value, torch.Tensor):
             return _reduce_tensor(value)
         if isinstance(value, torch.UntypedStorage):
-            return _untyped_storage, (torch.empty(0, dtype=torch.uint8).set_(value),)  # type: ignore[call-overload]
+            return _untyped_storage, (torch.empty(0, dtype=torch.uint8).set_(value),)
         if isinstance(value, torch.TypedStorage):
             return _typed_storage, (value._untyped_storage, value.dtype)
         return NotImplemented

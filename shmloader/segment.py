@@ -264,7 +264,11 @@ class Segment:
         return (
             f"the ring needs {slots} slots x {_bytes(size)} = {_bytes(slots * size)} of shared memory, and "
             f"{SHM_MOUNT} has {_bytes(free_in_shm())} free, the machine {_bytes(available_memory())}: "
-            + ("use ring_memory='auto' or 'memfd', a larger /dev/shm (docker run --shm-size), " if self.memory == "posix" else "use ")
+            + (
+                "use ring_memory='auto' or 'memfd', a larger /dev/shm (docker run --shm-size), "
+                if self.memory == "posix"
+                else "use "
+            )
             + "a smaller batch_size, or fewer slots (num_workers x prefetch_factor + spare_slots)"
         )
 

@@ -6,13 +6,14 @@ Bench plays all its queues: a task is a sequence claimed from the ring, a batch 
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 from typing import Any
 
 from shmloader import _process
-from shmloader._ring import FILLED, KEPT, SKIPPED, WorkerSide
 from shmloader._layout import Writer
+from shmloader._ring import FILLED, KEPT, SKIPPED, WorkerSide
 from shmloader._torch import ExceptionWrapper, ResumeIteration, run_worker_loop
 from shmloader.collate import collate_apart, collate_into
 from shmloader.segment import Segment
@@ -32,10 +33,8 @@ def work(segment: Segment, trainer: int, spin: bool, worker_id: int, arguments: 
         return
     bench = Bench(segment, WorkerSide(segment.mapping, segment.geometry, segment.memfd, spin, worker_id))
     collate_into(bench.writer)
-    try:
+    with contextlib.suppress(KeyboardInterrupt):  # the trainer raises it as well
         run_worker_loop(index_queue=bench, data_queue=bench, done_event=bench, worker_id=worker_id, **arguments)
-    except KeyboardInterrupt:
-        pass  # the trainer raises it as well
 
 
 def _lives(pid: int) -> bool:

@@ -1,0 +1,19 @@
+"""Types of the extension built from cython_ext/layout.pyx, where each is explained."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from shmloader._ring import Lease, WorkerSide
+
+def tensor_over(buffer: Any, dtype: torch.dtype, at: int, shape: tuple[int, ...]) -> torch.Tensor: ...
+def walk(batch: Any) -> tuple[tuple[Any, ...], list[Any], list[Any]]: ...
+
+class Writer:
+    def __init__(self, ring: WorkerSide, grow: Callable[[int], None]) -> None: ...
+    def stack(self, batch: Any) -> torch.Tensor | None: ...
+    def write(self, batch: Any) -> None: ...
+
+class Reader:
+    def read(self, lease: Lease, copy: bool) -> Any: ...

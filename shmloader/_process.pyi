@@ -1,0 +1,3 @@
+"""Types of the extension built from cython_ext/process.pyx, where each is explained."""
+
+def die_with_parent() -> int: ...
