@@ -291,6 +291,7 @@ cdef class TrainerSide(Ring):
         cdef Py_ssize_t k, n
         cdef object item
         cdef int64_t *indices = <int64_t *>area
+        self.check_open()
         if self.next_open - self.next_take >= <uint64_t>self.entries:
             raise RuntimeError(f"all {self.entries} entries of the ring are in flight")
         if type(task) is list:
@@ -329,14 +330,21 @@ cdef class TrainerSide(Ring):
         ring_ring(&self.worker[worker].bell)
         return 0
 
+    cdef int check_open(self) except -1:
+        if self.closed:
+            raise RuntimeError("this iterator has been shut down: iterate over the DataLoader again")
+        return 0
+
     def dismiss(self, int worker) -> None:
         """Let `worker` leave once nothing more is open for it."""
+        self.check_open()
         ring_raise(&self.worker[worker].dismissed)
         ring_ring(&self.worker[worker].bell)
 
     def stop(self) -> None:
         """End every wait of every worker, now."""
         cdef int k
+        self.check_open()
         ring_raise(&self.header.stop)
         for k in range(self.workers):
             ring_toll(&self.worker[k].bell)
@@ -347,13 +355,18 @@ cdef class TrainerSide(Ring):
         cdef uint64_t word = ring_load(&self.entry[self.next_take % self.entries])
         return ring_seq(word) == self.next_take and ring_state(word) == RING_READY
 
+    def ready(self) -> bool:
+        """Whether the next sequence can be taken."""
+        self.check_open()
+        return self.is_ready()
+
     def wait(self, double seconds=-1) -> bool:
         """Wait until the next sequence can be taken; false when `seconds` have passed or an alarm was raised.
 
         Spins where that cannot hold up a worker, then sleeps on the ready bell, without the GIL.  Python's signal
         handlers run between sleeps, so Ctrl-C and the SIGCHLD handler work while a batch is late.
         """
-        if self.is_ready():
+        if self.ready():
             return True
         cdef timespec deadline
         cdef bint limited = until(seconds, &deadline)
@@ -387,7 +400,9 @@ cdef class TrainerSide(Ring):
         self.alarmed = False
 
     def take(self) -> Lease:
-        """Take the sequence that wait() found ready; its payload is the caller's for as long as the lease lives."""
+        """Take the sequence that is ready; its payload is the caller's for as long as the lease lives."""
+        if not self.ready():
+            raise RuntimeError(f"sequence {self.next_take} is not ready")
         cdef ring_entry *entry = &self.entry[self.next_take % self.entries]
         cdef int payload = entry.payload
         cdef Lease lease = Lease.__new__(Lease)

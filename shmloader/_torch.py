@@ -46,12 +46,14 @@ __all__ = [
     "unwatch_pids",
     "watch_pids",
     "why_not",
+    "without_torch_function",
 ]
 
 ResumeIteration = _ResumeIteration
 rebuild_from_type = _rebuild_from_type_v2
 rebuild_parameter = _rebuild_parameter
 object_state = _get_obj_state
+without_torch_function: Any = torch._C.DisableTorchFunctionSubclass
 
 _LOOP_ARGUMENTS = {
     "dataset_kind",

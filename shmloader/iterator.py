@@ -72,7 +72,7 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):
         self._delivery = Delivery(self._ring, loader.spare_slots)
         self._tags: deque[Any] = deque()  # what torch's part put into the queues: results come back by these
         self._crew = Crew(loader.multiprocessing_context or torch.multiprocessing, self._ring, segment)
-        self._workers = self._crew.workers
+        self._workers = self._crew.workers  # type: ignore[assignment]
         self._shutdown = False
         self._workers_done_event = _Done(self._ring)  # type: ignore[assignment]
         self._index_queues = [_IndexQueue(self, k) for k in range(self._num_workers)]  # type: ignore[misc]
@@ -139,7 +139,7 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):
             if not self._persistent_workers:
                 self._shutdown_workers()
             raise StopIteration
-        if not self._ring.wait(0):
+        if not self._ring.ready():
             self._await()
         batch = self._delivery.take()
         self._rcvd_idx += 1
@@ -150,7 +150,7 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):
 
     def _try_put_index(self) -> None:
         try:
-            index = self._next_index()
+            index = next(self._sampler_iter)
         except StopIteration:
             return
         open_task(self._ring, self._segment, self._send_idx % self._num_workers, index)
@@ -163,6 +163,7 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):
         if self._shutdown or _torch.is_exiting() or self._owner != os.getpid():
             return
         self._shutdown = True
+        self._rcvd_idx = self._send_idx = 0  # it is at its end
         assert self._crew is not None
         try:
             self._crew.stop()
@@ -176,7 +177,6 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):
         Closing twice is harmless; a closed iterator is at its end.
         """
         self._shutdown_workers()
-        self._rcvd_idx = self._send_idx
 
     def __enter__(self) -> RingIterator:
         return self

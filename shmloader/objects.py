@@ -8,15 +8,16 @@ descriptor is opened for them.
 from __future__ import annotations
 
 import collections
+import copyreg
 import io
 import pickle
 from collections.abc import Callable, Iterable
-from multiprocessing.reduction import ForkingPickler
+from multiprocessing import reduction
 from typing import Any
 
 import torch
 
-from shmloader._torch import object_state, rebuild_from_type, rebuild_parameter
+from shmloader._torch import object_state, rebuild_from_type, rebuild_parameter, without_torch_function
 
 Buffer = Any  # whatever exports its bytes: a Lease, a memoryview, a bytearray
 
@@ -39,12 +40,17 @@ def load(pickled: Buffer, buffers: Iterable[Buffer]) -> Any:
     return pickle.loads(pickled, buffers=buffers)
 
 
+# multiprocessing keeps what users register for its processes here
+extra_reducers: dict[type, Any] = reduction.ForkingPickler._extra_reducers  # type: ignore[attr-defined]
+_REDUCERS: Any = collections.ChainMap(extra_reducers, copyreg.dispatch_table)  # live, as theirs is
+
+
 class _Pickler(pickle.Pickler):
     """multiprocessing's pickler (its reducers for methods, connections and what users registered), save tensors."""
 
     def __init__(self, file: io.BytesIO, protocol: int, buffer_callback: Callable[[pickle.PickleBuffer], Any]) -> None:
         super().__init__(file, protocol, buffer_callback=buffer_callback)
-        self.dispatch_table = ForkingPickler(io.BytesIO()).dispatch_table
+        self.dispatch_table = _REDUCERS
 
     def reducer_override(self, value: Any) -> Any:
         if isinstance(value, torch.Tensor):
@@ -68,7 +74,7 @@ def _reduce_tensor(tensor: torch.Tensor) -> Any:
         return tensor.__reduce_ex__(2)
     if not is_dense(tensor) or kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
         return tensor.__reduce_ex__(2)  # its parts are tensors or storages, and come by here
-    with torch._C.DisableTorchFunctionSubclass():
+    with without_torch_function():
         elements = tensor.detach().as_subclass(torch.Tensor)
         if kind is torch.nn.Parameter:
             return rebuild_parameter, (elements, tensor.requires_grad, collections.OrderedDict())

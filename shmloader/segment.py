@@ -261,15 +261,13 @@ class Segment:
         ring.move_to_memfd(payload, filled)
 
     def _no_room(self, slots: int, size: int) -> str:
+        elsewhere = ""
+        if self.memory == "posix":
+            elsewhere = "ring_memory='auto' or 'memfd', a larger /dev/shm (docker run --shm-size), "
         return (
             f"the ring needs {slots} slots x {_bytes(size)} = {_bytes(slots * size)} of shared memory, and "
-            f"{SHM_MOUNT} has {_bytes(free_in_shm())} free, the machine {_bytes(available_memory())}: "
-            + (
-                "use ring_memory='auto' or 'memfd', a larger /dev/shm (docker run --shm-size), "
-                if self.memory == "posix"
-                else "use "
-            )
-            + "a smaller batch_size, or fewer slots (num_workers x prefetch_factor + spare_slots)"
+            f"{SHM_MOUNT} has {_bytes(free_in_shm())} free, the machine {_bytes(available_memory())}: use {elsewhere}"
+            "a smaller batch_size, or fewer slots (num_workers x prefetch_factor + spare_slots)"
         )
 
     def close(self) -> None:
@@ -311,8 +309,8 @@ def _say_moved(why: str) -> None:
 
 def too_many_files() -> str:
     return (
-        f"too many open files: this process may have {_limit(resource.RLIMIT_NOFILE, '{}')} (ulimit -n). A ring takes 2, "
-        "and each worker about 3 while it lives: raise the limit, or lower num_workers"
+        f"too many open files: this process may have {_limit(resource.RLIMIT_NOFILE, '{}')} (ulimit -n). "
+        "A ring takes 3, and each worker 2 or 3 while it lives: raise the limit, or lower num_workers"
     )
 
 
