@@ -37,7 +37,7 @@ __all__ = [
     "default_collate_fn_map",
     "dlpack_c_api",
     "is_exiting",
-    "is_profiling",
+    "profiler",
     "object_state",
     "raise_if_any_worker_failed",
     "rebuild_from_type",
@@ -91,12 +91,6 @@ def run_worker_loop(**arguments: Any) -> None:
 def dlpack_c_api() -> Any:
     """The capsule with which C reads tensors (torch >= 2.10 or so); None where torch has none."""
     return getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
-
-
-def is_profiling() -> bool:
-    """Whether a profiler wants to see each `__next__`; its record costs 6 us a batch."""
-    enabled: Callable[[], bool] | bool = getattr(profiler, "_is_profiler_enabled", True)
-    return bool(enabled)
 
 
 def is_exiting() -> bool:

@@ -74,7 +74,7 @@ def _reduce_tensor(tensor: torch.Tensor) -> Any:
         return tensor.__reduce_ex__(2)
     if not is_dense(tensor) or kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
         return tensor.__reduce_ex__(2)  # its parts are tensors or storages, and come by here
-    with without_torch_function():
+    with without_torch_function():  # a subclass must not see this
         elements = tensor.detach().as_subclass(torch.Tensor)
         if kind is torch.nn.Parameter:
             return rebuild_parameter, (elements, tensor.requires_grad, collections.OrderedDict())
