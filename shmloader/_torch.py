@@ -37,8 +37,8 @@ __all__ = [
     "default_collate_fn_map",
     "dlpack_c_api",
     "is_exiting",
-    "profiler",
     "object_state",
+    "profiler",
     "raise_if_any_worker_failed",
     "rebuild_from_type",
     "rebuild_parameter",
@@ -52,7 +52,7 @@ __all__ = [
 ResumeIteration = _ResumeIteration
 rebuild_from_type = _rebuild_from_type_v2
 rebuild_parameter = _rebuild_parameter
-object_state = _get_obj_state
+object_state: Callable[[Any], Any] = _get_obj_state
 without_torch_function: Any = torch._C.DisableTorchFunctionSubclass
 
 _LOOP_ARGUMENTS = {

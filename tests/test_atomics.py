@@ -1,0 +1,60 @@
+"""The memory orders of atomics.h: silent under ThreadSanitizer, and each one that is weakened is caught."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+HEADER = (ROOT / "cython_ext" / "atomics.h").read_text()
+STRESS = ROOT / "tests" / "stress" / "ring_stress.c"
+
+# verb -> what stands in it, and the same with the order taken away
+WEAKENED = {
+    "publish": (
+        "RING_READY),\n                                                   memory_order_release, memory_order_relaxed)",
+        "RING_READY),\n                                                   memory_order_relaxed, memory_order_relaxed)",
+    ),
+    "open": ("RING_OPEN), memory_order_release)", "RING_OPEN), memory_order_relaxed)"),
+    "load": ("&e->word, memory_order_acquire)", "&e->word, memory_order_relaxed)"),
+}
+
+
+def reports(header: str, folder: Path) -> int:
+    """How many data races ThreadSanitizer reports for the ring built on this header."""
+    (folder / "atomics.h").write_text(header)
+    program = folder / "stress"
+    build = ["gcc", "-std=c11", "-O1", "-g", "-fsanitize=thread", "-pthread", f"-I{folder}", str(STRESS), "-o"]
+    subprocess.run([*build, str(program)], check=True, timeout=60)
+    run = subprocess.run([str(program), "3000"], capture_output=True, text=True, timeout=100)
+    count = run.stderr.count("WARNING: ThreadSanitizer: data race")
+    if not count:
+        assert run.returncode == 0, run.stderr
+    return count
+
+
+@pytest.fixture(scope="module", autouse=True)
+def sanitizer(tmp_path_factory: pytest.TempPathFactory) -> None:
+    folder = tmp_path_factory.mktemp("probe")
+    (folder / "probe.c").write_text("int main(void) { return 0; }")
+    if shutil.which("gcc") is None:
+        pytest.skip("no gcc")
+    built = subprocess.run(
+        ["gcc", "-fsanitize=thread", str(folder / "probe.c"), "-o", str(folder / "probe")], capture_output=True
+    )
+    if built.returncode or subprocess.run([str(folder / "probe")], capture_output=True).returncode:
+        pytest.skip("ThreadSanitizer does not run here")
+
+
+def test_ring_has_no_data_race(tmp_path: Path) -> None:
+    assert reports(HEADER, tmp_path) == 0
+
+
+@pytest.mark.parametrize("verb", WEAKENED)
+def test_weaker_order_is_caught(verb: str, tmp_path: Path) -> None:
+    strong, weak = WEAKENED[verb]
+    assert HEADER.count(strong) == 1
+    assert reports(HEADER.replace(strong, weak), tmp_path) > 0
