@@ -24,7 +24,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
 
     A drop-in for `torch.utils.data.DataLoader`: its whole signature, the same batches in the same order from the same
     seed, bit for bit.  A batch is delivered as tensors over the slot that a worker collated it into, without a copy.
-    What the ring does not carry yet is loaded by torch's own iterator: IterableDataset, DataPipes, `in_order=False`,
+    What the ring does not carry yet is loaded by torch's own iterator: DataPipes, `in_order=False`,
     and `pin_memory=True` where there is an accelerator.
 
     Args:
@@ -108,8 +108,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         from shmloader import _torch
 
         return (
-            self._dataset_kind == _torch._DatasetKind.Map
-            and not isinstance(self.dataset, (_torch.IterDataPipe, _torch.MapDataPipe))
+            not isinstance(self.dataset, (_torch.IterDataPipe, _torch.MapDataPipe))
             and self.in_order
             and not (self.pin_memory and torch.accelerator.is_available())
             and _torch.why_not() is None
