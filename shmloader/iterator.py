@@ -137,7 +137,8 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):
 
     def _next_data(self) -> Any:
         if self._dataset_kind == _torch._DatasetKind.Iterable:
-            return super()._next_data()  # torch keeps account of which workers have come to their end
+            # torch keeps account of which workers have come to their end
+            return super()._next_data()  # type: ignore[no-untyped-call]
         if self._rcvd_idx == self._send_idx:
             if not self._persistent_workers:
                 self._shutdown_workers()
