@@ -20,7 +20,6 @@ SMALLEST_CROP = 0.75  # of the shorter side
 JITTER = 0.2  # brightness and contrast are scaled by 1 - JITTER to 1 + JITTER
 
 LabelledFile = tuple[Path, int]
-Box = tuple[float, float, float, float]  # left, top, right, bottom, in pixels
 
 
 class DataFolderError(ValueError):
@@ -138,18 +137,15 @@ class ImageFolder(Dataset[tuple[Tensor, int]]):
     def _random_view(self, image: Image.Image) -> Image.Image:
         # Drawn from torch's generator, which each worker finds seeded by the loader: the same seed in the training run
         # gives the same pictures, and with either loader.
-        width, height, across, down, brightness, contrast = torch.rand(6).tolist()
-        side = min(image.size)
-        image = self._resized(image, side * _between(SMALLEST_CROP, 1, width), side * _between(SMALLEST_CROP, 1, height), across, down)
-        image = ImageEnhance.Brightness(image).enhance(_between(1 - JITTER, 1 + JITTER, brightness))
-        return ImageEnhance.Contrast(image).enhance(_between(1 - JITTER, 1 + JITTER, contrast))
+        width, height = (torch.empty(2).uniform_(SMALLEST_CROP, 1) * min(image.size)).tolist()
+        across, down = torch.rand(2).tolist()
+        brightness, contrast = torch.empty(2).uniform_(1 - JITTER, 1 + JITTER).tolist()
+        image = self._resized(image, width, height, across, down)
+        image = ImageEnhance.Brightness(image).enhance(brightness)
+        return ImageEnhance.Contrast(image).enhance(contrast)
 
     def _resized(self, image: Image.Image, width: float, height: float, across: float, down: float) -> Image.Image:
         """The part of that width and height, scaled to a square; `across` and `down` (0 to 1) say where it lies."""
         left, top = across * (image.width - width), down * (image.height - height)
         box = (left, top, left + width, top + height)
         return image.resize((self.size, self.size), Image.Resampling.BILINEAR, box=box)
-
-
-def _between(low: float, high: float, share: float) -> float:
-    return low + (high - low) * share

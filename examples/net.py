@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-WIDTHS = (16, 32, 64, 128)  # channels after each block; a block halves height and width
+# (channels, stride) of each convolution; stride 2 halves height and width.
+CONVOLUTIONS = ((16, 2), (32, 2), (64, 2), (64, 1), (128, 2), (128, 1))
 
 
 class SmallNet(nn.Module):
@@ -13,20 +14,22 @@ class SmallNet(nn.Module):
 
     def __init__(self, classes: int) -> None:
         super().__init__()
-        self.blocks = nn.Sequential(*(_block(*ends) for ends in zip((3, *WIDTHS), WIDTHS, strict=False)))
-        self.scores = nn.Linear(WIDTHS[-1], classes)
+        layers: list[nn.Module] = []
+        channels_in = 3
+        for channels, stride in CONVOLUTIONS:
+            layers += [
+                nn.Conv2d(channels_in, channels, 3, stride=stride, padding=1, bias=False),
+                nn.BatchNorm2d(channels),
+                nn.ReLU(inplace=True),
+            ]
+            channels_in = channels
+        self.features = nn.Sequential(*layers)
+        self.scores = nn.Linear(channels_in, classes)
 
     def forward(self, images: Tensor) -> Tensor:
         # Colours go from last to second as a view: in memory they stay last, which convolutions on a CPU like best.
         pixels = images.permute(0, 3, 1, 2).to(torch.float32).sub(127.5).div(64)
-        features: Tensor = self.blocks(pixels).mean(dim=(2, 3))
-        scores: Tensor = self.scores(features)
+        # The strongest answer wherever it lies: most of an image is background, which a mean would let in.
+        strongest: Tensor = self.features(pixels).amax(dim=(2, 3))
+        scores: Tensor = self.scores(strongest)
         return scores
-
-
-def _block(channels_in: int, channels_out: int) -> nn.Sequential:
-    return nn.Sequential(
-        nn.Conv2d(channels_in, channels_out, 3, stride=2, padding=1, bias=False),
-        nn.BatchNorm2d(channels_out),
-        nn.ReLU(inplace=True),
-    )
