@@ -18,6 +18,7 @@ TEST_FOLDERS = ("test", "val")  # the first one that exists is taken
 TEST_SHARE = 0.2  # of each class, where the folder brings no split of its own
 SMALLEST_CROP = 0.75  # of the shorter side
 JITTER = 0.2  # brightness and contrast are scaled by 1 - JITTER to 1 + JITTER
+EXPECTED = "A data folder holds train/<class>/*.jpg and test/<class>/*.jpg (or val/), or <class>/*.jpg to be split."
 
 LabelledFile = tuple[Path, int]
 
@@ -39,12 +40,12 @@ def find_images(root: Path) -> Split:
     the same side.  Raises DataFolderError for anything else.
     """
     if not root.is_dir():
-        raise DataFolderError(f"{root} is not a folder. {_expected(root)}")
+        raise DataFolderError(f"{root} is not a folder. {EXPECTED}")
     test_root = next((root / name for name in TEST_FOLDERS if (root / name).is_dir()), None)
     if (root / "train").is_dir() and test_root is not None:
         return _given_split(root / "train", test_root)
     if (root / "train").is_dir() or test_root is not None:
-        raise DataFolderError(f"{root} holds one side of a split and not the other. {_expected(root)}")
+        raise DataFolderError(f"{root} holds one side of a split and not the other. {EXPECTED}")
     return _own_split(root)
 
 
@@ -79,9 +80,9 @@ def _images_by_class(root: Path) -> dict[str, list[Path]]:
     if flat := len(_images_in(root)):
         raise DataFolderError(
             f"{root} holds {flat} image files but no class folders, so their classes are not known: "
-            f"move each file into a folder named after its class. {_expected(root)}"
+            f"move each file into a folder named after its class. {EXPECTED}"
         )
-    raise DataFolderError(f"{root} holds no images in class folders. {_expected(root)}")
+    raise DataFolderError(f"{root} holds no images in class folders. {EXPECTED}")
 
 
 def _images_in(folder: Path) -> list[Path]:
@@ -97,13 +98,6 @@ def _label(train: dict[str, list[Path]], test: dict[str, list[Path]]) -> Split:
         return [(file, label) for label, name in enumerate(classes) for file in side.get(name, [])]
 
     return Split(classes, labelled(train), labelled(test))
-
-
-def _expected(root: Path) -> str:
-    return (
-        f"Expected {root}/train/<class>/*.jpg and {root}/test/<class>/*.jpg (or val/), "
-        f"or {root}/<class>/*.jpg to have them split."
-    )
 
 
 class ImageFolder(Dataset[tuple[Tensor, int]]):
