@@ -1,0 +1,65 @@
+# Each target makes its own environment in .venv; it needs python3 >= 3.10 with its headers, a C compiler and make.
+
+PYTHON ?= python3
+LOADER ?= shmloader
+DATA ?=
+EPOCHS ?=
+BATCH ?=
+WORKERS ?=
+SEED ?=
+ARGS ?=
+
+BIN := .venv/bin
+# The project stays editable; what it was installed from and built from is what the stamp depends on.
+STAMP := .venv/installed
+SOURCES := $(wildcard cython_ext/*.pyx cython_ext/*.pxd cython_ext/*.h) setup.py pyproject.toml constraints.txt
+
+# A variable that is set becomes its option; one that is not leaves the default to the program.
+option = $(if $($(1)),$(2) "$($(1))")
+TRAIN_OPTIONS = $(call option,LOADER,--loader) $(call option,DATA,--data) $(call option,EPOCHS,--epochs) \
+	$(call option,BATCH,--batch-size) $(call option,WORKERS,--workers) $(call option,SEED,--seed) $(ARGS)
+
+.PHONY: help train test bench lint clean
+
+help:
+	@echo 'make train   train a small network on JPEG files and say what the loader cost'
+	@echo '             LOADER=shmloader|torch  DATA=folder  EPOCHS=  BATCH=  WORKERS=  SEED=  ARGS="--lr 0.01"'
+	@echo 'make bench   measure shmloader beside other loaders; ARGS="..." goes to python -m bench'
+	@echo 'make test    lint, types and tests, as .ci/run does; ARGS="-k name" goes to pytest alone'
+	@echo 'make lint    lint and types alone'
+	@echo 'make clean   remove all that these made: .venv, build outputs, caches, data/digits'
+	@echo 'PYTHON=python3.12 builds .venv with another Python (make clean first).'
+
+train: $(STAMP)
+	@$(BIN)/python -m examples.train $(TRAIN_OPTIONS)
+
+bench: $(STAMP)
+	@$(BIN)/python -m bench $(ARGS)
+
+test: lint
+	$(BIN)/pytest $(ARGS)
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+clean:
+	rm -rf .venv build dist *.egg-info data/digits .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -f shmloader/*.so
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# setuptools and Cython go in first and the build uses them (no isolation), so that they are the pinned versions too and
+# a rebuild needs no network.
+$(STAMP): $(SOURCES)
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
+		{ echo 'shmloader needs Python 3.10 or newer: make PYTHON=/path/to/python3' >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || \
+		{ echo '$(PYTHON) cannot make a virtual environment; on Debian or Ubuntu: apt install python3-venv' >&2; exit 1; }
+	@$(PYTHON) -c 'import os, sysconfig; os.stat(sysconfig.get_path("include") + "/Python.h")' 2>/dev/null || \
+		{ echo '$(PYTHON) has no C headers; on Debian or Ubuntu: apt install python3-dev' >&2; exit 1; }
+	@echo 'installing into .venv (the first time takes some minutes)' >&2
+	@$(PYTHON) -m venv .venv
+	@$(BIN)/pip install --quiet -c constraints.txt setuptools cython
+	@$(BIN)/pip install --quiet -c constraints.txt --no-build-isolation -e '.[train,bench,test,dev]'
+	@touch $@

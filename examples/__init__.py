@@ -1,0 +1,1 @@
+"""A training run on JPEG files that takes either loader: `python -m examples.train --help`."""
