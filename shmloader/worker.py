@@ -61,8 +61,11 @@ class Bench:
         """The next task, as (sequence, indices), or a word of torch's own; None when it is time to leave."""
         if self._ring.current >= 0:
             self._publish()
-        task = read_task(self._ring.claim())
-        if task is None or isinstance(task, ResumeIteration):
+        written = self._ring.claim()
+        if written is None:  # a task may be None too: what a sampler gave
+            return None
+        task = read_task(written)
+        if isinstance(task, ResumeIteration):
             return task
         return self._ring.sequence, task
 
