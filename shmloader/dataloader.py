@@ -88,6 +88,11 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
             in_order=in_order,
         )
 
+    def __iter__(self) -> Any:
+        if getattr(self._iterator, "_shutdown", False):  # its workers are gone: start anew
+            self._iterator = None
+        return super().__iter__()
+
     def _get_iterator(self) -> Any:
         if self.num_workers == 0 or not self._rides_the_ring():
             return super()._get_iterator()

@@ -112,6 +112,8 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
     def _await(self) -> None:
         """Wait for the next sequence in order."""
         while not self._ring.wait(self._timeout or -1):
+            if self._shutdown:
+                raise StopIteration
             if not self._ring.alarmed:
                 raise RuntimeError(f"DataLoader timed out after {self._timeout} seconds")
             assert self._crew is not None
@@ -166,8 +168,10 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
         if self._shutdown or _torch.is_exiting() or self._owner != os.getpid():
             return
         self._shutdown = True
+        self._rcvd_idx = self._send_idx = 0  # at its end
         assert self._crew is not None
         try:
+            self._ring.alarm()  # ends the wait of another thread
             self._crew.stop()
         finally:
             self._ring.close()
