@@ -234,6 +234,9 @@ cdef class Writer:
         out = tensor_over(self.ring.buffer(), first.dtype, self.allocate(size), shape)
         if size and stack_rows(batch if type(batch) is list else list(batch), Tensor, out.data_ptr()):
             return out
+        for row in batch:
+            if not isinstance(row, Tensor):     # torch says it its own way
+                return None
         return stack(batch, 0, out=out)
 
     def write(self, batch) -> None:
@@ -330,7 +333,7 @@ cdef class Reader:
         for token, at, shape in <list>recipe[0]:
             if type(token) is TorchDtype:
                 leaf = tensor_over(lease, token, at, shape)
-                leaves.append(leaf.clone() if copy else leaf)
+                leaves.append(copied(leaf) if copy else leaf)
             else:
                 leaf = Array(shape, token, lease, at)
                 leaves.append(leaf.copy() if copy else leaf)
@@ -357,6 +360,13 @@ cdef class Reader:
             self.recipes.clear()
         self.recipes[meta] = leaves, build
         return leaves, build
+
+
+cdef object copied(object tensor):
+    try:
+        return tensor.clone()
+    except NotImplementedError:     # dtypes of less than a byte
+        return tensor.view(torch.uint8).clone().view(tensor.dtype)
 
 
 cdef list read_objects(lease, Py_ssize_t at, Py_ssize_t size, bint copy):
