@@ -48,6 +48,7 @@ cdef dict NUMPY_DTYPE = {
 }
 
 cdef enum:
+    DEEPEST = 500       # nesting; C has no limit of its own, it would run off its stack
     MOST_PLANS = 1024   # plans and recipes remembered: a tree that never repeats must not fill the memory
 
 
@@ -80,14 +81,16 @@ def walk(batch):
     """Take a batch apart into its plan, its leaves and its objects."""
     cdef list plan = [], leaves = [], others = []
     try:
-        descend(batch, plan, leaves, others, set())
+        descend(batch, plan, leaves, others, set(), 0)
     except (MetTwice, RecursionError):
         return (None,), [], [batch]
     return tuple(plan), leaves, others
 
 
-cdef int descend(object node, list plan, list leaves, list others, set met) except -1:
+cdef int descend(object node, list plan, list leaves, list others, set met, int depth) except -1:
     cdef object kind = type(node), child
+    if depth > DEEPEST:
+        raise RecursionError
     if kind is Tensor:
         once(node, met)
         if not node.requires_grad and is_dense(node):
@@ -101,14 +104,14 @@ cdef int descend(object node, list plan, list leaves, list others, set met) exce
         if node and all_of_str(node):
             plan.append((dict, tuple(node)))
             for child in (<dict>node).values():
-                descend(child, plan, leaves, others, met)
+                descend(child, plan, leaves, others, met, depth + 1)
             return 0
     elif kind is list or kind is tuple:
         if node and not all_atoms(node):
             once(node, met)
             plan.append((kind, len(node)))
             for child in node:
-                descend(child, plan, leaves, others, met)
+                descend(child, plan, leaves, others, met, depth + 1)
             return 0
     elif kind is Array:
         once(node, met)
@@ -120,13 +123,13 @@ cdef int descend(object node, list plan, list leaves, list others, set met) exce
         once(node, met)
         plan.append((kind, len(node)))
         for child in node:
-            descend(child, plan, leaves, others, met)
+            descend(child, plan, leaves, others, met, depth + 1)
         return 0
     elif is_its_dict(kind):
         once(node, met)
         plan.append((kind, tuple(node.__dict__)))
         for child in node.__dict__.values():
-            descend(child, plan, leaves, others, met)
+            descend(child, plan, leaves, others, met, depth + 1)
         return 0
     else:
         once(node, met)
@@ -224,11 +227,16 @@ cdef class Writer:
         cdef Py_ssize_t size
         if type(first) is not Tensor or self.ring.current < 0 or not is_dense(first):
             return None
+        if not isinstance(batch, (list, tuple)):    # torch.stack would not have it, and says so better
+            return None
         shape = (len(batch), *first.shape)
         size = len(batch) * first.nbytes
         out = tensor_over(self.ring.buffer(), first.dtype, self.allocate(size), shape)
         if size and stack_rows(batch if type(batch) is list else list(batch), Tensor, out.data_ptr()):
             return out
+        for row in batch:
+            if not isinstance(row, Tensor):     # torch says it its own way
+                return None
         return stack(batch, 0, out=out)
 
     def write(self, batch) -> None:
@@ -325,7 +333,7 @@ cdef class Reader:
         for token, at, shape in <list>recipe[0]:
             if type(token) is TorchDtype:
                 leaf = tensor_over(lease, token, at, shape)
-                leaves.append(leaf.clone() if copy else leaf)
+                leaves.append(copied(leaf) if copy else leaf)
             else:
                 leaf = Array(shape, token, lease, at)
                 leaves.append(leaf.copy() if copy else leaf)
@@ -352,6 +360,13 @@ cdef class Reader:
             self.recipes.clear()
         self.recipes[meta] = leaves, build
         return leaves, build
+
+
+cdef object copied(object tensor):
+    try:
+        return tensor.clone()
+    except NotImplementedError:     # dtypes of less than a byte
+        return tensor.view(torch.uint8).clone().view(tensor.dtype)
 
 
 cdef list read_objects(lease, Py_ssize_t at, Py_ssize_t size, bint copy):

@@ -366,7 +366,9 @@ cdef class TrainerSide(Ring):
         Spins where that cannot hold up a worker, then sleeps on the ready bell, without the GIL.  Python's signal
         handlers run between sleeps, so Ctrl-C and the SIGCHLD handler work while a batch is late.
         """
-        if self.ready():
+        if self.closed:
+            return False
+        if self.is_ready():
             return True
         cdef timespec deadline
         cdef bint limited = until(seconds, &deadline)
@@ -378,7 +380,7 @@ cdef class TrainerSide(Ring):
                     ring_relax()
                     k += 1
             learn(&self.spins, k if self.is_ready() else 0)
-        while not self.is_ready():
+        while not self.closed and not self.is_ready():
             if self.alarmed or error == ETIMEDOUT:
                 return False
             with nogil:
@@ -388,7 +390,7 @@ cdef class TrainerSide(Ring):
                     error = ring_sleep(&self.header.ready_bell, seen, &deadline if limited else NULL)
             if error == EINTR:
                 PyErr_CheckSignals()
-        return True
+        return not self.closed
 
     def alarm(self) -> None:
         """Make wait() return.  From the thread that watches the workers, when one has died."""

@@ -39,6 +39,7 @@ class Crew:
         self._ring = ring
         self._segment = segment
         self._dismissed: set[int] = set()
+        self._ended: set[int] = set()  # added to by the watching thread
         self._watch: threading.Thread | None = None
         self._bye = -1
 
@@ -86,7 +87,7 @@ class Crew:
                 os.close(death)
             raise
         watch = threading.Thread(
-            target=_watch, args=(deaths, self._bye, self._ring), name="shmloader_watch", daemon=True
+            target=_watch, args=(deaths, self._bye, self._ring, self._ended), name="shmloader_watch", daemon=True
         )
         watch.start()
         self._watch = watch
@@ -98,12 +99,15 @@ class Crew:
 
     def raise_if_dead(self) -> None:
         """Raise torch's error for workers that died; called when the ring's alarm was raised."""
+        self._ring.clear_alarm()  # first, so that a death seen from here on raises it again
+        # not is_alive(): under forkserver that hears of a death from the server, later than the watching thread does
+        dead = sorted(self._ended - self._dismissed)
+        if dead:
+            self._ring.alarm()  # whoever waits again is told again
         raise_if_any_worker_failed()
-        dead = [w for k, w in enumerate(self.workers) if k not in self._dismissed and not w.is_alive()]
-        if dead:  # the alarm stays: whoever waits again is told again
-            pids = ", ".join(str(worker.pid) for worker in dead)
+        if dead:
+            pids = ", ".join(str(self.workers[index].pid) for index in dead)
             raise RuntimeError(f"DataLoader worker (pid(s) {pids}) exited unexpectedly")
-        self._ring.clear_alarm()
 
     def stop(self) -> None:
         """End all workers, by one deadline for all of them; nothing of them is left when this returns."""
@@ -140,7 +144,7 @@ def _death(worker: BaseProcess) -> int:
         return os.dup(worker.sentinel)  # no pidfd in this kernel, or it is gone already
 
 
-def _watch(deaths: list[int], bye: int, ring: TrainerSide) -> None:
+def _watch(deaths: list[int], bye: int, ring: TrainerSide, gone: set[int]) -> None:
     poll = select.poll()
     for fd in (*deaths, bye):
         poll.register(fd, select.POLLIN)
@@ -151,6 +155,7 @@ def _watch(deaths: list[int], bye: int, ring: TrainerSide) -> None:
                 return
             for fd in ended:
                 poll.unregister(fd)
+                gone.add(deaths.index(fd))
             ring.alarm()
     finally:
         for fd in deaths:

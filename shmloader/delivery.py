@@ -65,7 +65,8 @@ class Delivery:
             batch = self._reader.read(lease, copy)
         except Exception:
             batch = ExceptionWrapper(where="in the trainer, where a batch was unpickled")
-            lease.release()  # whatever holds the exception's frames must not hold the payload
+            if outcome != KEPT:
+                lease.release()  # whatever holds the exception's frames must not hold the payload
         if outcome == KEPT:
             ring.replace(lease)
         return batch

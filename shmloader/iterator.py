@@ -110,6 +110,8 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):
     def _await(self) -> None:
         """Wait for the next sequence in order."""
         while not self._ring.wait(self._timeout or -1):
+            if self._shutdown:
+                raise StopIteration
             if not self._ring.alarmed:
                 raise RuntimeError(f"DataLoader timed out after {self._timeout} seconds")
             assert self._crew is not None
@@ -172,6 +174,7 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):
         self._rcvd_idx = self._send_idx = 0  # it is at its end
         assert self._crew is not None
         try:
+            self._ring.alarm()  # ends the wait of another thread
             self._crew.stop()
         finally:
             self._ring.close()

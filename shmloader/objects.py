@@ -87,7 +87,7 @@ def _reduce_tensor(tensor: torch.Tensor) -> Any:
 def _bytes_of(tensor: torch.Tensor) -> Any:
     """A tensor's elements, in order, as an array of bytes."""
     dense = tensor.resolve_conj().resolve_neg().contiguous()
-    return dense.reshape(-1).view(torch.uint8).numpy()
+    return dense.as_strided((dense.numel(),), (1,)).view(torch.uint8).numpy()  # one element may have any stride
 
 
 def _tensor_over(buffer: Buffer, dtype: torch.dtype, shape: tuple[int, ...], requires_grad: bool) -> torch.Tensor:

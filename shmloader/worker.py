@@ -61,7 +61,7 @@ class Bench:
         if self._ring.current >= 0:
             self._publish()
         written = self._ring.claim()
-        if written is None:
+        if written is None:  # a task may be None too: what a sampler gave
             return None
         task = read_task(written)
         if isinstance(task, ResumeIteration):

@@ -1,0 +1,360 @@
+"""What the tests share: torch's outcome beside ours, deep comparison, scripts of their own, and a watch for leftovers."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import gc
+import math
+import os
+import pathlib
+import random
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from multiprocessing import forkserver, resource_tracker
+from typing import Any
+
+import numpy
+import psutil
+import pytest
+import torch
+import torch.utils.data
+
+import shmloader
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+BOTH = (torch.utils.data.DataLoader, shmloader.DataLoader)
+
+
+# ------------------------------------------------------------------------------------------------------ both loaders
+
+
+@dataclasses.dataclass
+class Raised:
+    """An exception in place of a batch."""
+
+    kind: type
+    first_line: str
+
+
+def seed_all(seed: int = 7) -> None:
+    random.seed(seed)
+    numpy.random.seed(seed)
+    torch.manual_seed(seed)
+
+
+def rng_states() -> list[Any]:
+    return [torch.get_rng_state(), random.getstate(), [list(part) if isinstance(part, numpy.ndarray) else part
+                                                       for part in numpy.random.get_state()]]
+
+
+def iterate(loader: Any, most: int = 10_000) -> list[Any]:
+    """All batches of an epoch, with a Raised wherever next() raised; the epoch goes on after it, as torch's does."""
+    got: list[Any] = []
+    try:
+        iterator = iter(loader)
+    except Exception as error:
+        return [raised(error)]
+    while len(got) < most:
+        try:
+            got.append(next(iterator))
+        except StopIteration:
+            return got
+        except Exception as error:
+            got.append(raised(error))
+    raise AssertionError(f"no end after {most} batches")
+
+
+def raised(error: BaseException) -> Raised:
+    return Raised(type(error), (str(error).splitlines() or [""])[0])
+
+
+def outcome(kind: type, dataset: Any, *, epochs: int = 1, seed: int = 7, generator_seed: int | None = None, **options: Any) -> Any:
+    """What a loader of this class gives: each epoch's batches, and the state of the generators afterwards."""
+    seed_all(seed)
+    if generator_seed is not None:
+        options["generator"] = torch.Generator().manual_seed(generator_seed)
+    loader = kind(dataset(), **{key: value() if isinstance(value, Fresh) else value for key, value in options.items()})
+    got = [iterate(loader) for _ in range(epochs)]
+    states = rng_states()
+    if options.get("generator") is not None:
+        states.append(options["generator"].get_state())
+    return got, states
+
+
+class Fresh:
+    """An option that is made anew for each of the two loaders: a sampler with a state, a collate function with one."""
+
+    def __init__(self, make: Any) -> None:
+        self.make = make
+
+    def __call__(self) -> Any:
+        return self.make()
+
+
+def assert_same_outcome(dataset: Any, **options: Any) -> Any:
+    """Run torch's loader and ours with the same options; returns our epochs once they are found equal."""
+    (theirs, their_rng), (ours, our_rng) = (outcome(kind, dataset, **options) for kind in BOTH)
+    assert_same(ours, theirs)
+    assert_same(our_rng, their_rng)
+    return ours
+
+
+# ---------------------------------------------------------------------------------------------------------- comparing
+
+
+def assert_same(ours: Any, theirs: Any, at: str = "batch") -> None:
+    """Type for type and bit for bit (so NaNs are equal)."""
+    assert type(ours) is type(theirs), f"{at}: {type(ours)} for {type(theirs)}"
+    if isinstance(theirs, torch.Tensor):
+        assert_same_tensor(ours, theirs, at)
+    elif isinstance(theirs, numpy.ndarray):
+        assert (ours.dtype, ours.shape) == (theirs.dtype, theirs.shape), at
+        if theirs.dtype.hasobject:
+            assert_same(ours.tolist(), theirs.tolist(), at)
+        else:
+            assert ours.tobytes() == theirs.tobytes(), at
+        assert ours.flags.writeable == theirs.flags.writeable, f"{at}: writeable {ours.flags.writeable}"
+    elif isinstance(theirs, collections.abc.Mapping):
+        assert [(type(k), k) for k in ours] == [(type(k), k) for k in theirs], at
+        for key in theirs:
+            assert_same(ours[key], theirs[key], f"{at}[{key!r}]")
+        assert getattr(ours, "default_factory", None) == getattr(theirs, "default_factory", None)
+    elif isinstance(theirs, (list, tuple)):
+        assert len(ours) == len(theirs), f"{at}: {len(ours)} items for {len(theirs)}"
+        for k, (a, b) in enumerate(zip(ours, theirs)):
+            assert_same(a, b, f"{at}[{k}]")
+    elif isinstance(theirs, (float, complex, numpy.generic)):
+        assert repr(ours) == repr(theirs), at
+    elif isinstance(theirs, (int, str, bytes, type(None), type)):
+        assert ours == theirs, at
+    elif dataclasses.is_dataclass(theirs) or hasattr(theirs, "__dict__"):
+        for name in fields(theirs):
+            assert_same(getattr(ours, name), getattr(theirs, name), f"{at}.{name}")
+        assert fields(ours) == fields(theirs), at
+    else:
+        assert ours == theirs, at
+
+
+def fields(value: Any) -> list[str]:
+    if dataclasses.is_dataclass(value):
+        return [field.name for field in dataclasses.fields(value)]
+    return list(vars(value))
+
+
+def assert_same_tensor(ours: torch.Tensor, theirs: torch.Tensor, at: str) -> None:
+    for what in ("dtype", "layout", "device", "shape", "requires_grad", "is_leaf", "is_nested", "is_quantized"):
+        if what == "shape" and theirs.is_nested:
+            continue
+        assert getattr(ours, what) == getattr(theirs, what), f"{at}.{what}: {getattr(ours, what)}"
+    if theirs.device.type == "meta":
+        return
+    if theirs.is_nested:
+        assert_same(list(ours.unbind()), list(theirs.unbind()), at)
+    elif theirs.is_quantized:
+        assert ours.qscheme() == theirs.qscheme() and torch.equal(ours.int_repr(), theirs.int_repr()), at
+        assert torch.equal(ours.dequantize(), theirs.dequantize()), at
+    elif theirs.layout is torch.sparse_coo:
+        assert ours.is_coalesced() == theirs.is_coalesced(), at
+        assert_same([ours._indices(), ours._values()], [theirs._indices(), theirs._values()], at)
+    elif theirs.layout in (torch.sparse_csr, torch.sparse_bsr):
+        assert_same([ours.crow_indices(), ours.col_indices(), ours.values()],
+                    [theirs.crow_indices(), theirs.col_indices(), theirs.values()], at)
+    else:
+        assert bits(ours) == bits(theirs), f"{at}: {ours} for {theirs}"
+
+
+def bits(tensor: torch.Tensor) -> bytes:
+    """The elements of a tensor, in order, whatever their dtype."""
+    with torch._C.DisableTorchFunctionSubclass():
+        dense = tensor.detach().as_subclass(torch.Tensor).resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format)
+        return bytes(dense.untyped_storage())[: dense.nbytes]
+
+
+# ------------------------------------------------------------------------------------------------------------ datasets
+
+
+class Augmented(torch.utils.data.Dataset):
+    """A dataset whose items depend on all three generators of the worker, and on how often they were drawn from."""
+
+    def __init__(self, length: int = 22) -> None:
+        self.length = length
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> Any:
+        return {
+            "x": torch.randn(3, 2) + index,
+            "r": random.random(),
+            "n": numpy.random.rand(2),
+            "i": index,
+            "s": f"item {index}",
+        }
+
+
+class Items(torch.utils.data.Dataset):
+    """A dataset of given items; each is made by calling it, so that a worker can make what cannot be pickled."""
+
+    def __init__(self, items: list[Any]) -> None:
+        self.items = items
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def __getitem__(self, index: int) -> Any:
+        item = self.items[index]
+        return item() if callable(item) else item
+
+
+# ------------------------------------------------------------------------------------------------------------- scripts
+
+
+@dataclasses.dataclass
+class Ran:
+    status: int
+    out: str
+    err: str
+    seconds: float
+
+
+def start_script(text: str, **options: Any) -> subprocess.Popen[str]:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests")]), "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(
+        [*options.pop("before", ()), sys.executable, "-u", *options.pop("flags", ()), *script_file(text)],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, start_new_session=True, **options,
+    )
+
+
+_scripts: list[pathlib.Path] = []
+
+
+def script_file(text: str) -> list[str]:
+    """A real file, for spawn imports it again."""
+    path = pathlib.Path(os.environ["SHMLOADER_TEST_DIR"]) / f"script_{len(_scripts)}.py"
+    path.write_text(textwrap.dedent(text))
+    _scripts.append(path)
+    return [str(path)]
+
+
+def run_script(text: str, seconds: float = 50, **options: Any) -> Ran:
+    """Run a script in a session of its own; whatever it leaves running is a failure."""
+    began = time.monotonic()
+    process = start_script(text, **options)
+    try:
+        out, err = process.communicate(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        out, err = process.communicate()
+        raise AssertionError(f"the script hangs\n{out}\n{err}") from None
+    took = time.monotonic() - began
+    left = wait_until_gone(process.pid, 2)
+    for pid in left:
+        os.kill(pid, signal.SIGKILL)
+    assert not left, f"processes are left: {left}\n{out}\n{err}"
+    return Ran(process.returncode, out, err, took)
+
+
+def session_members(session: int) -> list[int]:
+    """Living processes of a session (a zombie is no longer there)."""
+    members = []
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            try:
+                stat = pathlib.Path(f"/proc/{entry}/stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue
+            if int(stat[3]) == session and stat[0] not in "ZX":
+                members.append(int(entry))
+    return members
+
+
+def wait_until_gone(session: int, seconds: float) -> list[int]:
+    end = time.monotonic() + seconds
+    while (left := session_members(session)) and time.monotonic() < end:
+        time.sleep(0.02)
+    return left
+
+
+# ------------------------------------------------------------------------------------------------------------ leftovers
+
+
+def shm_entries() -> set[str]:
+    """Names in /dev/shm that can be ours: torch writes the pid into its own, and others on this machine use torch."""
+    ours = set()
+    for name in os.listdir("/dev/shm"):
+        parts = name.split("_")
+        if parts[0] == "torch" and len(parts) > 1 and parts[1].isdigit() and psutil.pid_exists(int(parts[1])):
+            continue
+        ours.add(name)
+    return ours
+
+
+def children() -> set[int]:
+    keep = {resource_tracker._resource_tracker._pid, forkserver._forkserver._forkserver_pid}
+    return {p.pid for p in psutil.Process().children(recursive=True) if p.pid not in keep}
+
+
+def descriptors() -> collections.Counter[str]:
+    found: collections.Counter[str] = collections.Counter()
+    for fd in os.listdir("/proc/self/fd"):
+        try:
+            found[os.readlink(f"/proc/self/fd/{fd}").split(":[")[0]] += 1
+        except OSError:
+            pass
+    return found
+
+
+def own_threads() -> set[str]:
+    return {thread.name for thread in threading.enumerate()}
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _settled(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """What starts once and stays (multiprocessing's own processes) is started before anything is counted."""
+    os.environ["SHMLOADER_TEST_DIR"] = str(tmp_path_factory.mktemp("scripts"))
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
+    resource_tracker.ensure_running()
+    forkserver.ensure_running()
+    list(torch.utils.data.DataLoader(Items([1, 2]), num_workers=1))
+    list(shmloader.DataLoader(Items([1, 2]), num_workers=1))
+
+
+@pytest.fixture(autouse=True)
+def nothing_left(_settled: None) -> Any:
+    """No process, descriptor, thread or name in /dev/shm outlives a test."""
+    gc.collect()
+    before = descriptors(), shm_entries(), own_threads(), children()
+    yield
+    end = time.monotonic() + 3
+    while True:
+        gc.collect()
+        open_now = descriptors() - before[0]
+        left = {
+            "descriptors": dict(open_now),
+            "/dev/shm": shm_entries() - before[1],
+            "threads": own_threads() - before[2],
+            "processes": children() - before[3],
+        }
+        if not any(left.values()):
+            return
+        if time.monotonic() > end:
+            break
+        time.sleep(0.05)
+    for pid in left["processes"]:
+        os.kill(pid, signal.SIGKILL)
+    raise AssertionError(f"left behind: { {what: those for what, those in left.items() if those} }")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(60))
+
+
+def close_to(value: float, other: float, share: float) -> bool:
+    return math.isclose(value, other, rel_tol=share)
