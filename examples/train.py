@@ -66,7 +66,7 @@ class Trainer:
         images, labels = (part.to(self.device, non_blocking=True) for part in batch)
         self.optimizer.zero_grad()
         loss: Tensor = self.loss_of(self.net(images), labels)
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         self.optimizer.step()
         self.schedule.step()
         return loss.detach()
