@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import multiprocessing
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -64,7 +65,7 @@ def _parser() -> argparse.ArgumentParser:
     latency.add_argument(
         "--start-methods", nargs="+", choices=methods, default=["fork", "spawn"], help="how workers start"
     )
-    latency.add_argument("--restarts", type=_count, default=5, help="further epochs in a measurement")
+    latency.add_argument("--restarts", type=_count, default=3, help="further epochs in a measurement")
 
     for bench in (transport, latency):
         bench.add_argument("--rounds", type=_count, default=5, help="measurements of each loader in each case")
@@ -93,4 +94,8 @@ def _checked(number: Callable[[str], float], text: str, least: float) -> float:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that child.py kills what it started
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(128 + signal.SIGINT)

@@ -49,7 +49,7 @@ def run(function: str, arguments: dict[str, Any], timeout: float) -> Any:
             process.wait()
         printed, complaint = _last_line(output), _without_paths(_last_line(errors))[:200]
     if not in_time:
-        raise ChildError(f"killed after {timeout:g} s{': ' + complaint if complaint else ''}")
+        raise ChildError(f"killed after {timeout:g} s")
     if process.returncode:
         raise ChildError(complaint or f"exit code {process.returncode}")
     try:

@@ -85,7 +85,7 @@ def summary(method: str, measurements: list[dict[str, Any]]) -> dict[str, Any]:
 
 def _print(out: Console, result: dict[str, Any]) -> None:
     table = Table(
-        title=f"latency: {result['settings']['workers']} workers, {result['settings']['rounds']} rounds, "
+        title=f"latency; workers: {result['settings']['workers']}, rounds: {result['settings']['rounds']}, "
         f"{result['settings']['batch']}, medians \\[min..max]",
         title_justify="left",
     )

@@ -17,6 +17,7 @@ from shmloader._probe import touch_pages
 PREFETCH = 2  # batches a worker is ahead; torch's default
 SPARE = 2  # slots for batches that are lent; shmloader's default
 WARM_UP = 0.2  # of a measurement's length, at least
+WARM_UP_ROUNDS = 4  # through the ring, at least: each worker maps each slot's pages when it first fills it
 
 
 def ring_slots(workers: int) -> int:
@@ -45,7 +46,7 @@ def throughput(loader: str, case: str, seconds: float, workers: int, start_metho
     pages = _touch_dict if what.tensors > 1 else _touch
     _check(what, next(batches))
 
-    least, end = 2 * ring_slots(workers), time.perf_counter() + WARM_UP * seconds
+    least, end = WARM_UP_ROUNDS * ring_slots(workers), time.perf_counter() + WARM_UP * seconds
     while least > 0 or time.perf_counter() < end:
         pages(next(batches))
         least -= 1

@@ -31,7 +31,7 @@ def measured(function: str, arguments: dict[str, Any], timeout: float) -> dict[s
 def failures(measurements: list[dict[str, Any]], *named_by: str) -> list[str]:
     """One line for each measurement that failed, named by these of its keys."""
     return [
-        f"round {of['round']}, {', '.join(str(of[key]) for key in named_by)}: {of['failure']}"
+        f"round {of['round'] + 1}, {', '.join(str(of[key]) for key in named_by)}: {of['failure']}"
         for of in measurements
         if "failure" in of
     ]

@@ -20,6 +20,7 @@ from bench.picture import draw
 from bench.results import console, failures, measured, print_lines, write
 from bench.spread import Spread, shown, spread
 
+SCOPE = "the dataset: one prebuilt sample again and again, hot in the cache; a dataset that has work to do gains less"
 FIGURES = (
     "batches_per_second",
     "bytes_per_second",
@@ -122,8 +123,8 @@ def summary(case: str, measurements: list[dict[str, Any]]) -> dict[str, Any]:
 
 def _print(out: Console, result: dict[str, Any]) -> None:
     table = Table(
-        title=f"transport: {result['settings']['workers']} workers by {result['settings']['start_method']}, "
-        f"{result['settings']['rounds']} rounds, medians \\[min..max]; two figures: torch | shmloader",
+        title=f"transport; workers: {result['settings']['workers']} by {result['settings']['start_method']}, "
+        f"rounds: {result['settings']['rounds']}, medians \\[min..max]; two figures: torch | shmloader",
         title_justify="left",
         padding=(0, 1, 0, 0),
     )
@@ -169,4 +170,4 @@ def _print(out: Console, result: dict[str, Any]) -> None:
     print_lines(out, failures(result["measurements"], "case", "subject"), style="red")
     if any(CASES[case].is_large for case in result["summary"]):
         print_lines(out, [f"ceiling, {kind}: {meaning}" for kind, meaning in MEANING.items()])
-    print_lines(out, [in_one_line(result["machine"])])
+    print_lines(out, [SCOPE, in_one_line(result["machine"])])

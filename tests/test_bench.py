@@ -94,7 +94,7 @@ def test_a_failure_is_named_and_nothing_else_is_lost(tmp_path: Path, capsys: pyt
     arguments = ["transport", "--rounds", "1", "--seconds", "0.01", "--timeout", "0.05", "--cases", "scalar"]
     assert main([*arguments, "--output", str(tmp_path)]) == 1
     out = capsys.readouterr().out
-    assert "FAILED" in out and "round 0, scalar, torch: killed after 0.07 s" in out
+    assert "FAILED" in out and "round 1, scalar, torch: killed after 0.07 s" in out
     assert json.loads((tmp_path / "transport.json").read_text())["summary"]["scalar"]["ratio"] is None
     assert (tmp_path / "transport.png").exists()
 
