@@ -48,7 +48,8 @@ def throughput(loader: str, case: str, seconds: float, workers: int, start_metho
 
     least, end = WARM_UP_ROUNDS * ring_slots(workers), time.perf_counter() + WARM_UP * seconds
     while least > 0 or time.perf_counter() < end:
-        pages(next(batches))
+        batch = next(batches)  # the batch before it is given back only now, as in a training loop
+        pages(batch)
         least -= 1
 
     count = 0
@@ -56,7 +57,7 @@ def throughput(loader: str, case: str, seconds: float, workers: int, start_metho
     faults, cpu, start = _faults(), time.process_time(), time.perf_counter()
     end = start + seconds
     while (now := time.perf_counter()) < end:
-        batch = next(batches)  # the batch before it is given back only now, as in a training loop
+        batch = next(batches)
         pages(batch)
         count += 1
     cpu, faults = time.process_time() - cpu, _faults() - faults
