@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
-from datetime import datetime, timezone
+import time
 
 import torch
 
@@ -21,7 +21,7 @@ def machine() -> dict[str, str | int]:
         "python": platform.python_version(),
         "torch": torch.__version__,
         "shmloader": shmloader.__version__,
-        "date": datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
+        "date": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
     }
 
 
