@@ -1,0 +1,101 @@
+"""The command line: `python -m bench transport`, `python -m bench latency`."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import multiprocessing
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from bench.cases import CASES
+
+EXTRAS = ("matplotlib", "rich")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run one bench; returns 0, or 1 where a measurement failed."""
+    given = _parser().parse_args(arguments)
+    missing = [name for name in EXTRAS if importlib.util.find_spec(name) is None]
+    if missing:
+        print(f"python -m bench needs {' and '.join(missing)}: pip install 'shmloader[bench]'", file=sys.stderr)
+        return 2
+    if given.bench == "transport":
+        from bench import transport
+
+        return transport.run(
+            given.cases, given.rounds, given.seconds, given.workers, given.start_method, given.timeout, given.output
+        )
+    from bench import latency
+
+    return latency.run(given.start_methods, given.rounds, given.restarts, given.workers, given.timeout, given.output)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m bench",
+        description="Measures torch's DataLoader and shmloader's side by side, in turns, each time in a new process.",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    benches = parser.add_subparsers(dest="bench", required=True)
+    methods = multiprocessing.get_all_start_methods()
+
+    transport = benches.add_parser(
+        "transport",
+        help="batches a second, processor time and page faults of handing batches over",
+        description="The dataset returns one prebuilt sample again and again, so collating and handing over is all "
+        "that is measured.  Writes transport.json and transport.png.",
+        epilog="cases: " + "; ".join(f"{case.name}: {case.label}" for case in CASES.values()),
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    transport.add_argument("--cases", nargs="+", choices=tuple(CASES), default=list(CASES), help="which to measure")
+    transport.add_argument("--seconds", type=_seconds, default=1.5, help="length of one measurement, after its warm-up")
+    transport.add_argument(
+        "--start-method", choices=methods, default=multiprocessing.get_start_method(), help="how workers start"
+    )
+
+    latency = benches.add_parser(
+        "latency",
+        help="time to the first batch, of a new loader and of a further epoch",
+        description="Batches of 128 x 3x32x32 uint8.  Writes latency.json.",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    latency.add_argument(
+        "--start-methods", nargs="+", choices=methods, default=["fork", "spawn"], help="how workers start"
+    )
+    latency.add_argument("--restarts", type=_count, default=3, help="further epochs in a measurement")
+
+    for bench in (transport, latency):
+        bench.add_argument("--rounds", type=_count, default=5, help="measurements of each loader in each case")
+        bench.add_argument("--workers", type=_count, default=2, help="worker processes")
+        bench.add_argument("--timeout", type=_seconds, default=60.0, help="seconds after which one process is killed")
+        bench.add_argument("--output", type=Path, default=Path("bench/results"), help="folder for what is written")
+    return parser
+
+
+def _count(text: str) -> int:
+    return int(_checked(int, text, 1))
+
+
+def _seconds(text: str) -> float:
+    return _checked(float, text, 0.01)
+
+
+def _checked(number: Callable[[str], float], text: str, least: float) -> float:
+    try:
+        value = number(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number") from None
+    if not least <= value < 1e6:
+        raise argparse.ArgumentTypeError(f"{text} is out of range: at least {least}, and below a million")
+    return value
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that child.py kills what it started
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(128 + signal.SIGINT)
