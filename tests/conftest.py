@@ -171,7 +171,11 @@ def assert_same_tensor(ours: torch.Tensor, theirs: torch.Tensor, at: str) -> Non
 def bits(tensor: torch.Tensor) -> bytes:
     """The elements of a tensor, in order, whatever their dtype."""
     with torch._C.DisableTorchFunctionSubclass():
-        dense = tensor.detach().as_subclass(torch.Tensor).resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format)
+        dense = tensor.detach().as_subclass(torch.Tensor).resolve_conj().resolve_neg()
+        try:
+            dense = dense.clone(memory_format=torch.contiguous_format)
+        except NotImplementedError:  # dtypes of less than a byte
+            dense = dense.view(torch.uint8).clone()
         return bytes(dense.untyped_storage())[: dense.nbytes]
 
 
@@ -288,6 +292,8 @@ def shm_entries() -> set[str]:
     ours = set()
     for name in os.listdir("/dev/shm"):
         parts = name.split("_")
+        if name.startswith("sem.mp-"):  # others on this machine spawn; a loader of ours has no semaphore
+            continue
         if parts[0] == "torch" and len(parts) > 1 and parts[1].isdigit() and psutil.pid_exists(int(parts[1])):
             continue
         ours.add(name)

@@ -1,0 +1,161 @@
+"""An exception arrives at its place in the order, as torch raises it, and the iteration goes on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy
+import pytest
+import torch
+from torch.utils.data import default_collate
+
+import shmloader
+from conftest import BOTH, Augmented, Fresh, Raised, assert_same, assert_same_outcome, iterate
+
+
+class NeedsArguments(Exception):
+    def __init__(self, code: int, *, reason: str) -> None:
+        super().__init__(f"{code}: {reason}")
+
+
+class Messaged(Exception):
+    def __init__(self, message: str) -> None:
+        self.message = message
+
+
+class Unpicklable(Exception):
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.lock = lambda: text
+
+
+def local_exception() -> Exception:
+    class Local(Exception):
+        pass
+
+    return Local("nobody can import it")
+
+
+ERRORS = {
+    "ValueError": lambda: ValueError("a bad item"), "KeyError": lambda: KeyError("missing"), "IndexError": lambda: IndexError(3),
+    "arguments": lambda: NeedsArguments(3, reason="why"), "message": lambda: Messaged("text"), "unpicklable": lambda: Unpicklable("text"),
+    "local": local_exception, "StopIteration": lambda: StopIteration(), "long": lambda: ValueError("long " * 50_000),
+    "OSError": lambda: FileNotFoundError(2, "No such file"), "unicode": lambda: UnicodeDecodeError("utf-8", b"\xff", 0, 1, "bad"),
+    "memory": lambda: MemoryError("no"), "assert": lambda: AssertionError(), "group": lambda: ExceptionGroup("g", [ValueError(1)]),
+    "chained": lambda: chained(),
+}
+
+
+def chained() -> Exception:
+    try:
+        raise ValueError("first")
+    except ValueError as error:
+        second = RuntimeError("second")
+        second.__cause__ = error
+        return second
+
+
+class Failing(Augmented):
+    def __init__(self, error: Any, at: tuple[int, ...] = (5, 6, 12)) -> None:
+        super().__init__(16)
+        self.error, self.at = error, at
+
+    def __getitem__(self, index: int) -> Any:
+        if index in self.at:
+            raise self.error()
+        return super().__getitem__(index)
+
+
+@pytest.mark.parametrize("error", ERRORS.values(), ids=ERRORS)
+def test_in_the_dataset(error: Any) -> None:
+    epochs = assert_same_outcome(lambda: Failing(error), batch_size=2, num_workers=2, epochs=1)
+    if error is not ERRORS["StopIteration"]:
+        assert [isinstance(batch, Raised) for batch in epochs[0]] == [k in (2, 3, 6) for k in range(8)]
+    else:
+        assert len(epochs[0]) == 2
+
+
+def test_the_whole_text_is_torchs() -> None:
+    def text(kind: type) -> str:
+        with pytest.raises(ValueError) as caught:
+            list(kind(Failing(ERRORS["ValueError"]), num_workers=1))
+        return str(caught.value)
+
+    theirs, ours = (text(kind) for kind in BOTH)
+    assert ours == theirs
+
+
+def test_first_and_last_batch_and_all() -> None:
+    for at in ((0,), (15,), tuple(range(16))):
+        assert_same_outcome(lambda at=at: Failing(ERRORS["KeyError"], at), num_workers=2, persistent_workers=True, epochs=2)
+
+
+def collate_failing(items: list[Any]) -> Any:
+    batch = default_collate(items)
+    if batch["i"][0] == 4:
+        raise KeyError("in collate")
+    return batch
+
+
+def collate_ragged(items: list[Any]) -> Any:
+    return default_collate([numpy.zeros(item["i"] // 4) for item in items])
+
+
+@pytest.mark.parametrize("collate_fn", [collate_failing, collate_ragged])
+def test_in_the_collate_function(collate_fn: Any) -> None:
+    assert_same_outcome(lambda: Augmented(16), batch_size=2, num_workers=2, collate_fn=collate_fn, epochs=2)
+
+
+def failing_init(worker_id: int) -> None:
+    if worker_id == 1:
+        raise LookupError("in worker_init_fn")
+
+
+def test_in_worker_init_fn() -> None:
+    assert_same_outcome(Augmented, batch_size=2, num_workers=2, worker_init_fn=failing_init)
+
+
+class FailingSampler:
+    def __init__(self) -> None:
+        self.epoch = 0
+
+    def __iter__(self) -> Any:
+        self.epoch += 1
+        yield from range(9)
+        if self.epoch == 1:
+            raise ArithmeticError("in the sampler")
+        yield from range(3)
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_in_the_sampler(persistent: bool) -> None:
+    assert_same_outcome(
+        Augmented, batch_size=1, sampler=Fresh(FailingSampler), num_workers=2, epochs=3, persistent_workers=persistent,
+    )
+
+
+class FailingAtOnce:
+    def __iter__(self) -> Any:
+        yield 0
+        raise ArithmeticError("while the first indices are asked for")
+
+
+def test_in_the_sampler_at_once() -> None:
+    for sampler in (FailingAtOnce(), 5):
+        theirs, ours = (iterate(kind(Augmented(), sampler=sampler, num_workers=2)) for kind in BOTH)
+        assert_same(ours, theirs)
+        assert isinstance(ours[0], Raised)
+
+
+def test_an_exception_keeps_no_batch() -> None:
+    """A traceback that the user keeps must not keep slots."""
+    iterator = iter(shmloader.DataLoader(Failing(ERRORS["ValueError"], tuple(range(0, 16, 2))), num_workers=1))
+    kept = []
+    for k in range(16):
+        try:
+            next(iterator)
+        except ValueError as error:
+            kept.append(error)
+        assert iterator._ring.lent <= 1
+    assert len(kept) == 8
+    del iterator

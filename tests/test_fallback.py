@@ -1,0 +1,65 @@
+"""What the ring does not carry is loaded by torch's own iterator, with torch's batches."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import IterableDataset, get_worker_info
+from torch.utils.data.datapipes.iter import IterableWrapper
+
+import shmloader
+from conftest import BOTH, Augmented, assert_same, assert_same_outcome
+from shmloader.iterator import RingIterator
+
+
+class Stream(IterableDataset):
+    def __len__(self) -> int:
+        return 20
+
+    def __iter__(self) -> Any:
+        info = get_worker_info()
+        for k in range(info.id if info else 0, 20, info.num_workers if info else 1):
+            yield torch.full((3,), k) + torch.rand(3)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("options", [{}, {"drop_last": True}, {"batch_size": None}, {"persistent": True}], ids=repr)
+def test_iterable_datasets(workers: int, options: dict[str, Any]) -> None:
+    options = dict(options)
+    persistent = bool(options.pop("persistent", False) and workers)
+    assert_same_outcome(Stream, **{"batch_size": 3, **options}, num_workers=workers, persistent_workers=persistent, epochs=2)
+
+
+def test_out_of_order() -> None:
+    theirs, ours = (list(kind(Augmented(), batch_size=2, num_workers=2, in_order=False)) for kind in BOTH)
+    assert sorted(i for batch in ours for i in batch["i"].tolist()) == list(range(22))
+    assert len(ours) == len(theirs)
+    assert_same_outcome(Augmented, batch_size=2, num_workers=1, in_order=False)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_datapipes() -> None:
+    assert_same_outcome(lambda: IterableWrapper(range(20)).shuffle().sharding_filter(), batch_size=4, num_workers=2, epochs=2, shuffle=True)
+
+
+def test_which_iterator() -> None:
+    loader = shmloader.DataLoader(Augmented(), num_workers=1)
+    assert type(iter(loader)) is RingIterator
+    loader.in_order = False
+    assert type(iter(loader)) is not RingIterator
+    assert not isinstance(iter(shmloader.DataLoader(Augmented())), RingIterator)
+    assert not isinstance(iter(shmloader.DataLoader(Stream(), num_workers=1)), RingIterator)
+
+
+def test_a_torch_that_has_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shmloader._torch._LOOP_ARGUMENTS", {"other"})
+    assert not isinstance(iter(shmloader.DataLoader(Augmented(), num_workers=1)), RingIterator)
+    assert_same_outcome(Augmented, num_workers=1)
+
+
+def test_closing_what_torch_iterates() -> None:
+    with shmloader.DataLoader(Stream(), num_workers=2, persistent_workers=True) as loader:
+        assert len(list(loader)) == 20
+    assert loader._iterator is None

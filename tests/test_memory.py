@@ -1,0 +1,225 @@
+"""Descriptors, mappings and shared memory: bounded, given back, and refused in words where there is too little."""
+
+from __future__ import annotations
+
+import gc
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import time
+from typing import Any
+
+import pytest
+import torch
+
+import shmloader
+from conftest import Augmented, descriptors, run_script
+
+
+class Sizes(torch.utils.data.Dataset):
+    """Batches of changing size and structure."""
+
+    def __init__(self, length: int, most: int = 5000) -> None:
+        self.length, self.most = length, most
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> Any:
+        x = torch.full((index * 37 % self.most,), index % 100, dtype=torch.uint8)
+        return [x, {"x": x, "k": index}, (x[: index % 7], "s" * (index % 50))][index % 3]
+
+
+def mapped() -> tuple[int, int]:
+    """Lines of /proc/self/maps, and VmSize in KiB."""
+    status = pathlib.Path("/proc/self/status").read_text()
+    return len(pathlib.Path("/proc/self/maps").read_text().splitlines()), int(re.search(r"VmSize:\s+(\d+)", status)[1])
+
+
+def test_nothing_grows_with_the_batches() -> None:
+    iterator = iter(shmloader.DataLoader(Sizes(1_000_000), batch_size=None, num_workers=2))
+    for _ in range(1500):
+        next(iterator)
+    lines, size = mapped()
+    fds = sum(descriptors().values())
+    end = time.monotonic() + 10
+    count = 0
+    while count < 10_000 and time.monotonic() < end:
+        next(iterator)
+        count += 1
+    assert count > 2000
+    assert sum(descriptors().values()) == fds
+    assert mapped()[0] <= lines + 3 and mapped()[1] <= size + 4096
+    iterator.close()
+
+
+def test_nothing_grows_with_the_epochs() -> None:
+    def epoch() -> None:
+        for _ in shmloader.DataLoader(Sizes(12), batch_size=None, num_workers=1):
+            pass
+
+    for _ in range(4):
+        epoch()
+    gc.collect()
+    lines, size = mapped()
+    fds = descriptors()
+    for _ in range(25):
+        epoch()
+    gc.collect()
+    assert not descriptors() - fds
+    assert mapped()[0] <= lines + 3 and mapped()[1] <= size + 4096
+
+
+@pytest.mark.parametrize("memory", ["posix", "memfd", "auto"])
+def test_slots_grow(memory: str) -> None:
+    sizes = [10, 5_000_000, 100, 0, 300_000, 20_000_000, 1, 70_000]
+    batches = shmloader.DataLoader([torch.full((n,), k % 100, dtype=torch.uint8) for k, n in enumerate(sizes)], batch_size=None,
+                                   num_workers=1, ring_memory=memory)
+    for k, batch in enumerate(batches):
+        assert batch.numel() == sizes[k] and bool((batch == k % 100).all())
+
+
+def test_many_iterators_at_once_and_their_batches() -> None:
+    before = descriptors()
+    iterators = [iter(shmloader.DataLoader(Augmented(8), num_workers=1)) for _ in range(8)]
+    kept = [[next(iterator) for iterator in iterators] for _ in range(8)]
+    assert all(batch["i"].item() == k for k, batches in enumerate(kept) for batch in batches)
+    del iterators
+    gc.collect()
+    assert not descriptors() - before
+    assert all(batch["i"].item() == k for k, batches in enumerate(kept) for batch in batches)
+
+
+def test_kept_batches_of_closed_rings_hold_their_payload_and_no_more() -> None:
+    kept = []
+    _, size = mapped()
+    for _ in range(6):
+        loader = shmloader.DataLoader([torch.ones(10)] * 4, batch_size=None, num_workers=1)
+        iterator = iter(loader)
+        kept.append(next(iterator))
+        slot = iterator._ring.slot_stride
+        loader.close()
+        del iterator
+    gc.collect()
+    assert mapped()[1] - size < 7 * slot / 1024
+    assert all(bool((batch == 1).all()) for batch in kept)
+    kept.clear()
+    gc.collect()
+    assert mapped()[1] - size < 16384
+
+
+# ------------------------------------------------------------------------------------------------- too little of it all
+
+SMALL_SHM = """
+import ctypes, os, sys, warnings, torch, shmloader
+libc = ctypes.CDLL(None, use_errno=True)
+CLONE_NEWNS, MS_REC, MS_PRIVATE = 0x20000, 0x4000, 1 << 18
+if libc.unshare(CLONE_NEWNS) or libc.mount(b"none", b"/", None, MS_REC | MS_PRIVATE, None) or libc.mount(
+        b"tmpfs", b"/dev/shm", b"tmpfs", 0, b"size=64m"):
+    print("not permitted")
+    sys.exit()
+class Big(torch.utils.data.Dataset):
+    def __len__(self): return 40
+    def __getitem__(self, k): return torch.full((BYTES,), k, dtype=torch.uint8)
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    loader = shmloader.DataLoader(Big(), batch_size=None, num_workers=2, ring_memory="MEMORY")
+    kept = []
+    try:
+        for epoch in range(2):
+            for k, batch in enumerate(loader):
+                assert batch.numel() == BYTES and bool((batch == k).all()), k
+                if k == 3: kept.append(batch)
+        assert bool((kept[0] == 3).all())
+        print("trained")
+    except Exception as error:
+        print(type(error).__name__, "|", error)
+for warning in caught:
+    if "suggested max" not in str(warning.message): print("warning:", warning.message)
+del loader
+print("left", os.listdir("/dev/shm"), os.statvfs("/dev/shm").f_bfree - os.statvfs("/dev/shm").f_blocks)
+"""
+
+
+def in_small_shm(memory: str, size: int) -> str:
+    ran = run_script(SMALL_SHM.replace("MEMORY", memory).replace("BYTES", str(size)))
+    if "not permitted" in ran.out:
+        pytest.skip("this user may not mount")
+    assert ran.status == 0, ran.err
+    return ran.out + ran.err
+
+
+def test_a_small_dev_shm_and_posix() -> None:
+    out = in_small_shm("posix", 20_000_000)
+    assert "Caught MemoryError" in out or "MemoryError |" in out
+    for word in ("slots x", "of shared memory, and /dev/shm has", "free", "--shm-size", "ring_memory='auto' or 'memfd'", "batch_size", "num_workers"):
+        assert word in out, (word, out)
+    assert "left [] 0" in out
+
+
+def test_a_small_dev_shm_and_auto() -> None:
+    out = in_small_shm("auto", 20_000_000)
+    assert "trained" in out and out.count("warning:") == 1 and "is too small for the ring's slots" in out
+    assert "left [] 0" in out
+
+
+def test_a_small_dev_shm_and_memfd() -> None:
+    out = in_small_shm("memfd", 20_000_000)
+    assert "trained" in out and "warning:" not in out and "left [] 0" in out
+
+
+def test_a_small_dev_shm_that_is_large_enough() -> None:
+    for memory in ("posix", "auto"):
+        out = in_small_shm(memory, 1_000_000)
+        assert "trained" in out and "warning:" not in out and "left [] 0" in out
+
+
+LIMITED = """
+import os, resource, torch, shmloader, gc
+class Big(torch.utils.data.Dataset):
+    def __len__(self): return 6
+    def __getitem__(self, k): return torch.full((BYTES,), k, dtype=torch.uint8)
+def fds(): return len(os.listdir("/proc/self/fd"))
+list(shmloader.DataLoader(Big(), batch_size=None, num_workers=1))
+before = fds()
+resource.setrlimit(resource.LIMIT, (VALUE, resource.RLIM_INFINITY if VALUE > 1000 else 1000))
+for memory in ("auto", "posix", "memfd"):
+    try:
+        for k, batch in enumerate(shmloader.DataLoader(Big(), batch_size=None, num_workers=WORKERS, ring_memory=memory)):
+            assert bool((batch == k).all())
+        print("trained")
+    except Exception as error:
+        print(type(error).__name__, "|", error)
+        del error
+gc.collect()
+print("fds", fds() - before)
+"""
+
+
+def limited(limit: str, value: str, size: int = 1000, workers: int = 2) -> str:
+    ran = run_script(LIMITED.replace("LIMIT", limit).replace("VALUE", value).replace("BYTES", str(size)).replace("WORKERS", str(workers)))
+    assert ran.status == 0, ran.err
+    assert "fds 0" in ran.out, ran.out
+    return ran.out
+
+
+def test_limited_descriptors() -> None:
+    out = limited("RLIMIT_NOFILE", "fds() + 6", workers=20)
+    assert out.count("OSError |") == 3 and out.count("too many open files: this process may have") == 3 and "ulimit -n" in out
+    assert limited("RLIMIT_NOFILE", "fds() + 40", workers=2).count("trained") == 3
+
+
+def test_limited_address_space() -> None:
+    used = "(int(open('/proc/self/statm').read().split()[0]) * 4096)"
+    assert limited("RLIMIT_AS", f"{used} + (2 << 30)").count("trained") == 3
+    out = limited("RLIMIT_AS", f"{used} + (1 << 20)")
+    assert out.count("MemoryError |") == 3 and "ulimit -v" in out, out
+
+
+def test_limited_file_size() -> None:
+    out = limited("RLIMIT_FSIZE", "1 << 30")
+    assert out.count("trained") == 3, out
+    out = limited("RLIMIT_FSIZE", "4096 * 1024", size=3_000_000)
+    assert out.count("MemoryError") == 3 and "ulimit -f" in out or out.count("trained") == 3, out

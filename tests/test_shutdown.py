@@ -1,0 +1,321 @@
+"""Workers, memory and threads end with the iterator, the loader or the trainer, however that one ends."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import threading
+import time
+from typing import Any
+
+import pytest
+import torch
+
+import shmloader
+from conftest import Augmented, Items, run_script, session_members, shm_entries, start_script, wait_until_gone
+
+DATASET = """
+import ctypes, os, signal, sys, threading, time, torch, shmloader
+class Numbers(torch.utils.data.Dataset):
+    def __init__(self, slow_from=10**9, seconds=60): self.slow_from, self.seconds = slow_from, seconds
+    def __len__(self): return 1000
+    def __getitem__(self, k):
+        if k >= self.slow_from: time.sleep(self.seconds)
+        return torch.full((1000,), k)
+class Starting(Numbers):
+    def __setstate__(self, state):
+        self.__dict__.update(state)
+        print("starting", flush=True)
+        time.sleep(60)
+"""
+
+
+# --------------------------------------------------------------------------------------------- the trainer is killed
+
+PHASES = {
+    "waiting": "loader = make(Numbers(8))\nfor k, batch in enumerate(loader):\n    if k == 4: print('now', flush=True)",
+    "computing": "it = iter(make(Numbers()))\nnext(it)\nprint('now', flush=True)\nwhile True: pass",
+    "starting": "print('now', flush=True)\nit = iter(make(Starting()))\ntime.sleep(60)",
+}
+
+
+@pytest.mark.parametrize("start, phase", [
+    ("fork", "waiting"), ("fork", "computing"), ("spawn", "computing"), ("spawn", "starting"), ("forkserver", "waiting"),
+])
+def test_the_trainer_is_killed(start: str, phase: str) -> None:
+    body = "\n    ".join(PHASES[phase].splitlines())
+    names = shm_entries()
+    process = start_script(DATASET + f"""
+def make(dataset): return shmloader.DataLoader(dataset, num_workers=2, multiprocessing_context="{start}")
+if __name__ == "__main__":
+    {body}
+""")
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "now\n"
+        if phase == "starting":
+            process.stdout.readline()
+        time.sleep(0.3)
+        process.kill()
+        process.wait()
+        left = wait_until_gone(process.pid, 2)
+        assert not left
+        assert not shm_entries() - names
+    finally:
+        for pid in session_members(process.pid):
+            os.kill(pid, signal.SIGKILL)
+        assert "leaked" not in process.communicate()[1]
+
+
+# ------------------------------------------------------------------------------------------------- the trainer ends
+
+
+def test_ctrl_c() -> None:
+    process = start_script(DATASET + """
+for k, batch in enumerate(shmloader.DataLoader(Numbers(20), num_workers=2)):
+    if k == 10: print("now", flush=True)
+""")
+    assert process.stdout is not None and process.stdout.readline() == "now\n"
+    time.sleep(0.5)
+    os.killpg(process.pid, signal.SIGINT)
+    _, err = process.communicate(timeout=20)
+    left = wait_until_gone(process.pid, 2)
+    assert not left
+    assert err.count("Traceback") == 1 and err.strip().endswith("KeyboardInterrupt"), err
+    assert process.returncode in (-signal.SIGINT, 130, 1)
+
+
+ENDS = {
+    "mid-epoch": ("it = iter(loader); next(it); kept = next(it)", 0),
+    "exception": ("for batch in loader: raise ValueError('in training')", 1),
+    "generator": ("def g():\n    for batch in loader: yield batch\nx = g(); next(x); del x; print('dropped')", 0),
+    "generator at exit": ("def g():\n    for batch in loader: yield batch\nx = g(); next(x)", 0),
+    "sys.exit": ("for batch in loader: sys.exit(3)", 3),
+    "os._exit": ("for batch in loader: os._exit(4)", 4),
+    "persistent": ("loader = shmloader.DataLoader(Numbers(), num_workers=2, persistent_workers=True); next(iter(loader))", 0),
+    "a thread": ("def run():\n    for k, batch in enumerate(loader):\n        if k == 5: break\nt = threading.Thread(target=run); t.start(); t.join()", 0),
+    "SIGTERM": ("next(iter(loader)); it = iter(loader); next(it); os.kill(os.getpid(), signal.SIGTERM); time.sleep(5)", -signal.SIGTERM),
+    "a cycle": ("it = iter(loader); next(it); box = [it]; box.append(box); del it, box", 0),
+}
+
+
+@pytest.mark.parametrize("how", ENDS)
+def test_the_trainer_ends(how: str) -> None:
+    body, status = ENDS[how]
+    ran = run_script(DATASET + "loader = shmloader.DataLoader(Numbers(), num_workers=2)\n" + body + "\n")
+    assert ran.status == status, ran.err
+    assert ran.seconds < 20
+    assert ran.err.count("Traceback") == (how == "exception"), ran.err
+    if how != "exception":
+        assert not [line for line in ran.err.splitlines() if "Warning" not in line and "check_worker" not in line], ran.err
+
+
+# -------------------------------------------------------------------------------------------------- a worker is lost
+
+LOSSES = {
+    "SIGKILL": ("os.kill(os.getpid(), signal.SIGKILL)", "is killed by signal: Killed"),
+    "SIGSEGV": ("ctypes.string_at(0)", "is killed by signal: Segmentation fault"),
+    "exit 0": ("os._exit(0)", "exited unexpectedly"),
+    "exit 3": ("os._exit(3)", "exited unexpectedly with exit code 3"),
+    "sys.exit": ("sys.exit(0)", "exited unexpectedly"),
+}
+LOSING = DATASET + """
+class Losing(Numbers):
+    def __getitem__(self, k):
+        if k == 5: LOSS
+        return super().__getitem__(k)
+def run():
+    began = time.monotonic()
+    it = iter(shmloader.DataLoader(Losing(), num_workers=2, multiprocessing_context="START"))
+    for again in range(2):
+        try:
+            for k, batch in enumerate(it): began = time.monotonic(); assert batch[0, 0] == k
+        except RuntimeError as error:
+            print("error", error, "|", "quickly" if time.monotonic() - began < 1.5 else "late")
+    it.close()
+if __name__ == "__main__":
+    if "WHERE" == "main": run()
+    else:
+        thread = threading.Thread(target=run); thread.start(); thread.join()
+"""
+
+
+@pytest.mark.parametrize("where", ["main", "thread"])
+@pytest.mark.parametrize("loss", LOSSES)
+def test_a_worker_is_lost(loss: str, where: str) -> None:
+    code, text = LOSSES[loss]
+    ran = run_script(LOSING.replace("LOSS", code).replace("WHERE", where).replace("START", "fork"))
+    assert ran.out.count("error DataLoader worker (pid") == 2 and ran.out.count("| quickly") == 2, ran.out + ran.err
+    assert text in ran.out, ran.out
+    assert "Traceback" not in ran.err or loss == "SIGSEGV", ran.err
+
+
+def test_a_worker_is_lost_under_forkserver() -> None:
+    """Several times: the trainer may learn of the death before the fork server does."""
+    ran = run_script(DATASET + """
+class Losing(Numbers):
+    def __getitem__(self, k):
+        if k == 5: os._exit(0)
+        return super().__getitem__(k)
+if __name__ == "__main__":
+    for _ in range(8):
+        try: list(shmloader.DataLoader(Losing(), num_workers=1, multiprocessing_context="forkserver"))
+        except RuntimeError as error: print("error", error)
+""", seconds=55)
+    assert ran.out.count("exited unexpectedly") == 8, ran.out + ran.err
+
+
+def test_a_worker_is_lost_that_others_know_nothing_of() -> None:
+    """Two iterators: the one whose workers live goes on."""
+    other = iter(shmloader.DataLoader(Augmented(), num_workers=1))
+    next(other)
+    iterator = iter(shmloader.DataLoader(Augmented(), num_workers=1))
+    next(iterator)
+    os.kill(iterator._workers[0].pid, signal.SIGKILL)
+    with pytest.raises(RuntimeError, match="is killed by signal: Killed"):
+        list(iterator)
+    assert len(list(other)) == 21
+    iterator.close()
+
+
+# ----------------------------------------------------------------------------------------------------------- closing
+
+
+def test_workers_that_do_not_listen() -> None:
+    ran = run_script(DATASET + """
+def deaf(worker):
+    for number in (signal.SIGTERM, signal.SIGINT): signal.signal(number, signal.SIG_IGN)
+class Deaf(Numbers):
+    def __getitem__(self, k):
+        if k >= 2: ctypes.CDLL(None).sleep(60) if k % 2 else sum(iter(int, 1))
+        return super().__getitem__(k)
+for init in (None, deaf):
+    it = iter(shmloader.DataLoader(Deaf(), num_workers=2, worker_init_fn=init))
+    next(it)
+    time.sleep(0.3)
+    began = time.monotonic()
+    it.close()
+    print("closed after", time.monotonic() - began)
+""")
+    took = [float(line.split()[-1]) for line in ran.out.splitlines()]
+    assert len(took) == 2 and took[0] < 6.5 and took[1] < 11.5, (took, ran.err)
+
+
+def test_closing_is_quick_and_may_be_repeated() -> None:
+    for close in (lambda it, loader: it.close(), lambda it, loader: loader.close(), lambda it, loader: it._shutdown_workers()):
+        loader = shmloader.DataLoader(Augmented(), num_workers=2)
+        iterator = iter(loader)
+        first = next(iterator)
+        value = first["x"].clone()
+        workers = list(iterator._workers)
+        began = time.monotonic()
+        for _ in range(3):
+            close(iterator, loader)
+        assert time.monotonic() - began < 1.5
+        assert not any(worker.is_alive() for worker in workers)
+        assert torch.equal(first["x"], value)
+        assert list(iterator) == []
+        assert len(list(loader)) == 22
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+@pytest.mark.parametrize("which", ["loader", "iterator"])
+def test_iterating_again_after_close(persistent: bool, which: str) -> None:
+    loader = shmloader.DataLoader(Augmented(), num_workers=1, persistent_workers=persistent)
+    for most in (3, 100):
+        iterator = iter(loader)
+        for _ in zip(range(most), iterator):
+            pass
+        (loader if which == "loader" else iterator).close()
+    assert len(list(loader)) == 22
+    loader.close()
+
+
+def test_as_context_managers() -> None:
+    with shmloader.DataLoader(Augmented(), num_workers=1, persistent_workers=True) as loader:
+        for _ in zip(range(3), loader):
+            pass
+        with iter(loader) as iterator:
+            workers = list(iterator._workers)
+            next(iterator)
+        assert not any(worker.is_alive() for worker in workers)
+        with pytest.raises(ZeroDivisionError), loader:
+            next(iter(loader))
+            raise ZeroDivisionError
+    with shmloader.DataLoader(Augmented()) as without_workers:
+        assert len(list(without_workers)) == 22
+
+
+def test_closing_while_another_thread_waits() -> None:
+    class Slow(Augmented):
+        def __getitem__(self, index: int) -> Any:
+            if index > 2:
+                time.sleep(0.7)
+            return super().__getitem__(index)
+
+    loader = shmloader.DataLoader(Slow(), num_workers=1)
+    kept: list[Any] = []
+    thread = threading.Thread(target=lambda: kept.extend(iter(loader)))
+    thread.start()
+    time.sleep(0.4)
+    loader.close()
+    thread.join(10)
+    assert not thread.is_alive()
+
+
+def test_an_iterator_dropped_in_a_cycle_or_thread() -> None:
+    box: list[Any] = [iter(shmloader.DataLoader(Augmented(), num_workers=1))]
+    next(box[0])
+    box.append(box)
+    workers = list(box[0]._workers)
+    del box
+    gc.collect()
+    assert not any(worker.is_alive() for worker in workers)
+
+
+def test_a_forked_child_ends_nobody() -> None:
+    iterator = iter(shmloader.DataLoader(Augmented(), num_workers=2))
+    batch = next(iterator)
+    child = os.fork()
+    if not child:
+        del iterator
+        gc.collect()
+        del batch
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    child = os.fork()
+    if not child:
+        iterator.close()
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    assert batch["i"].item() == 0
+    assert [b["i"].item() for b in iterator] == list(range(1, 22))
+
+
+def test_an_iterator_made_in_a_thread_that_ends() -> None:
+    made: list[Any] = []
+    thread = threading.Thread(target=lambda: made.append(iter(shmloader.DataLoader(Augmented(), num_workers=2))))
+    thread.start()
+    thread.join()
+    time.sleep(0.3)
+    assert [batch["i"].item() for batch in made[0]] == list(range(22))
+
+
+def test_workers_die_with_a_trainer_whose_thread_made_them() -> None:
+    ran = run_script(DATASET + """
+made = []
+thread = threading.Thread(target=lambda: made.append(iter(shmloader.DataLoader(Numbers(8), num_workers=2))))
+thread.start(); thread.join(); next(made[0])
+os.kill(os.getpid(), signal.SIGKILL)
+""")
+    assert ran.status == -signal.SIGKILL
+
+
+def test_spawned_workers_leave_nothing_to_be_tracked() -> None:
+    ran = run_script(DATASET + """
+if __name__ == "__main__":
+    loader = shmloader.DataLoader(Numbers(), num_workers=1, multiprocessing_context="spawn")
+    it = iter(loader); kept = next(it); next(it)
+""")
+    assert ran.status == 0 and not ran.err, ran.err
