@@ -7,7 +7,9 @@ Bench plays all its queues: a task is a sequence claimed from the ring, a batch 
 from __future__ import annotations
 
 import gc
+import multiprocessing
 import os
+import threading
 from typing import Any
 
 from shmloader import _process
@@ -28,14 +30,23 @@ def work(segment: Segment, trainer: int, spin: bool, worker_id: int, arguments: 
         spin: whether to spin before sleeping.
         arguments: of torch's worker loop, without its queues.
     """
-    if _process.die_with_parent() != trainer and not _lives(trainer):  # under forkserver the parent is the server
-        return
+    if _process.die_with_parent() != trainer:  # under forkserver the parent is the server, which outlives the trainer
+        if not _lives(trainer):
+            return
+        threading.Thread(target=_end_with_trainer, name="shmloader_trainer", daemon=True).start()
     bench = Bench(segment, WorkerSide(segment.mapping, segment.geometry, segment.memfd, spin, worker_id))
     collate_into(bench.writer)
     try:
         run_worker_loop(index_queue=bench, data_queue=bench, done_event=bench, worker_id=worker_id, **arguments)
     except KeyboardInterrupt:
         pass  # the trainer raises it as well
+
+
+def _end_with_trainer() -> None:
+    trainer = multiprocessing.parent_process()
+    if trainer is not None:
+        trainer.join()
+        os._exit(1)
 
 
 def _lives(pid: int) -> bool:
