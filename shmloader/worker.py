@@ -106,9 +106,8 @@ class Bench:
         """What cannot be pickled, or does not fit, becomes an exception at its place in the order."""
         where = f"in DataLoader worker process {self._ring.me}"
         wrapped = ExceptionWrapper(where=where)
-        self._ring.rewind()
         try:
-            self.writer.write(wrapped)
+            self.writer.write(wrapped)  # behind what was stacked there: a collate function may keep it
         except Exception:  # its class cannot be pickled, or memory is so short that its traceback does not fit
             self._ring.rewind()
             short = ExceptionWrapper((RuntimeError, RuntimeError(wrapped.exc_msg[-2000:]), None), where)

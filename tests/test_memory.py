@@ -113,7 +113,7 @@ def test_kept_batches_of_closed_rings_hold_their_payload_and_no_more() -> None:
 # ------------------------------------------------------------------------------------------------- too little of it all
 
 SMALL_SHM = """
-import ctypes, os, sys, warnings, torch, shmloader
+import ctypes, gc, os, sys, warnings, torch, shmloader
 libc = ctypes.CDLL(None, use_errno=True)
 CLONE_NEWNS, MS_REC, MS_PRIVATE = 0x20000, 0x4000, 1 << 18
 if libc.unshare(CLONE_NEWNS) or libc.mount(b"none", b"/", None, MS_REC | MS_PRIVATE, None) or libc.mount(
@@ -138,7 +138,8 @@ with warnings.catch_warnings(record=True) as caught:
         print(type(error).__name__, "|", error)
 for warning in caught:
     if "suggested max" not in str(warning.message): print("warning:", warning.message)
-del loader
+loader = batch = kept = caught = None
+gc.collect()
 print("left", os.listdir("/dev/shm"), os.statvfs("/dev/shm").f_bfree - os.statvfs("/dev/shm").f_blocks)
 """
 
