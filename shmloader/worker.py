@@ -85,7 +85,7 @@ class Bench:
         try:
             self.writer.write(result[1])
         except Exception:
-            self._write_exception()
+            self._write_exception(result[1])
         self._filled = True
 
     def is_set(self) -> bool:
@@ -102,10 +102,13 @@ class Bench:
         """Have pages for the first `size` bytes of the payload."""
         self._segment.commit(self._ring, self._ring.current, size, self._ring.used)
 
-    def _write_exception(self) -> None:
+    def _write_exception(self, batch: Any) -> None:
         """What cannot be pickled, or does not fit, becomes an exception at its place in the order."""
         where = f"in DataLoader worker process {self._ring.me}"
         wrapped = ExceptionWrapper(where=where)
+        if type(batch) is ExceptionWrapper:  # its class cannot be pickled: what it said still matters most
+            wrapped = ExceptionWrapper((RuntimeError, RuntimeError(), None), where)
+            wrapped.exc_msg = batch.exc_msg
         try:
             self.writer.write(wrapped)  # behind what was stacked there: a collate function may keep it
         except Exception:  # its class cannot be pickled, or memory is so short that its traceback does not fit

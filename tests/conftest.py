@@ -176,7 +176,7 @@ def bits(tensor: torch.Tensor) -> bytes:
             dense = dense.clone(memory_format=torch.contiguous_format)
         except NotImplementedError:  # dtypes of less than a byte
             dense = dense.view(torch.uint8).clone()
-        return bytes(dense.untyped_storage())[: dense.nbytes]
+        return dense.as_strided((dense.numel(),), (1,)).view(torch.uint8).numpy().tobytes()
 
 
 # ------------------------------------------------------------------------------------------------------------ datasets

