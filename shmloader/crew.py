@@ -41,6 +41,7 @@ class Crew:
         self._dismissed: set[int] = set()
         self._ended: set[int] = set()  # added to by the watching thread
         self._watch: threading.Thread | None = None
+        self._watched = False  # whether torch knows of the workers
         self._bye = -1
 
     def start(self, count: int, spin: bool, arguments: dict[str, Any]) -> None:
@@ -75,6 +76,7 @@ class Crew:
         except OSError as error:
             raise _explained(error, count, count) from None
         watch_pids(id(self), tuple(worker.pid or 0 for worker in self.workers))
+        self._watched = True
 
     def _start_watch(self) -> None:
         self._bye = os.eventfd(0, os.EFD_CLOEXEC)
@@ -124,7 +126,9 @@ class Crew:
             for worker in self.workers:
                 worker.join(max(0.0, deadline - time.monotonic()))
         finally:  # the SIGCHLD handler may raise in a join
-            unwatch_pids(id(self))
+            if self._watched:
+                self._watched = False
+                unwatch_pids(id(self))
             for end in (BaseProcess.terminate, BaseProcess.kill):
                 left = [worker for worker in self.workers if worker.is_alive()]
                 for worker in left:

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 import posix_ipc
 
+from shmloader._process import die_with_parent
 from shmloader._ring import ENTRY_BYTES, HEADER_BYTES, PAYLOAD_BYTES, WORKER_BYTES, Mapping, Ring, TrainerSide
 
 RingMemory = Literal["auto", "posix", "memfd"]
@@ -283,6 +284,7 @@ class Segment:
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
+        die_with_parent()  # what is unpickled next is the dataset, which may take long
         fds = [fd.detach() for fd in state.pop("fds")]
         self.__dict__.update(state)
         self.fd, self.memfd = fds[0], fds[1] if len(fds) > 1 else -1

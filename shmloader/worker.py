@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import multiprocessing
 import os
+import threading
 from typing import Any
 
 from shmloader import _process
@@ -29,12 +31,21 @@ def work(segment: Segment, trainer: int, spin: bool, worker_id: int, arguments: 
         spin: whether to spin before sleeping.
         arguments: of torch's worker loop, without its queues.
     """
-    if _process.die_with_parent() != trainer and not _lives(trainer):  # under forkserver the parent is the server
-        return
+    if _process.die_with_parent() != trainer:  # under forkserver the parent is the server, which outlives the trainer
+        if not _lives(trainer):
+            return
+        threading.Thread(target=_end_with_trainer, name="shmloader_trainer", daemon=True).start()
     bench = Bench(segment, WorkerSide(segment.mapping, segment.geometry, segment.memfd, spin, worker_id))
     collate_into(bench.writer)
     with contextlib.suppress(KeyboardInterrupt):  # the trainer raises it as well
         run_worker_loop(index_queue=bench, data_queue=bench, done_event=bench, worker_id=worker_id, **arguments)
+
+
+def _end_with_trainer() -> None:
+    trainer = multiprocessing.parent_process()
+    if trainer is not None:
+        trainer.join()
+        os._exit(1)
 
 
 def _lives(pid: int) -> bool:
@@ -73,7 +84,7 @@ class Bench:
         try:
             self.writer.write(result[1])
         except Exception:
-            self._write_exception()
+            self._write_exception(result[1])
         self._filled = True
 
     def is_set(self) -> bool:
@@ -90,13 +101,15 @@ class Bench:
         """Have pages for the first `size` bytes of the payload."""
         self._segment.commit(self._ring, self._ring.current, size, self._ring.used)
 
-    def _write_exception(self) -> None:
+    def _write_exception(self, batch: Any) -> None:
         """What cannot be pickled, or does not fit, becomes an exception at its place in the order."""
         where = f"in DataLoader worker process {self._ring.me}"
         wrapped = ExceptionWrapper(where=where)
-        self._ring.rewind()
+        if type(batch) is ExceptionWrapper:  # its class cannot be pickled: what it said still matters most
+            wrapped = ExceptionWrapper((RuntimeError, RuntimeError(), None), where)
+            wrapped.exc_msg = batch.exc_msg
         try:
-            self.writer.write(wrapped)
+            self.writer.write(wrapped)  # behind what was stacked there: a collate function may keep it
         except Exception:  # its class cannot be pickled, or memory is so short that its traceback does not fit
             self._ring.rewind()
             short = ExceptionWrapper((RuntimeError, RuntimeError(wrapped.exc_msg[-2000:]), None), where)

@@ -176,7 +176,7 @@ def bits(tensor: torch.Tensor) -> bytes:
             dense = dense.clone(memory_format=torch.contiguous_format)
         except NotImplementedError:  # dtypes of less than a byte
             dense = dense.view(torch.uint8).clone()
-        return bytes(dense.untyped_storage())[: dense.nbytes]
+        return dense.as_strided((dense.numel(),), (1,)).view(torch.uint8).numpy().tobytes()
 
 
 # ------------------------------------------------------------------------------------------------------------ datasets
@@ -326,6 +326,7 @@ def _settled(tmp_path_factory: pytest.TempPathFactory) -> None:
     os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
     resource_tracker.ensure_running()
     forkserver.ensure_running()
+    torch.multiprocessing.get_context("fork").SimpleQueue().put(torch.ones(1))
     list(torch.utils.data.DataLoader(Items([1, 2]), num_workers=1))
     list(shmloader.DataLoader(Items([1, 2]), num_workers=1))
 
@@ -351,8 +352,6 @@ def nothing_left(_settled: None) -> Any:
         if time.monotonic() > end:
             break
         time.sleep(0.05)
-    for pid in left["processes"]:
-        os.kill(pid, signal.SIGKILL)
     raise AssertionError(f"left behind: { {what: those for what, those in left.items() if those} }")
 
 

@@ -39,7 +39,7 @@ def local_exception() -> Exception:
 ERRORS = {
     "ValueError": lambda: ValueError("a bad item"), "KeyError": lambda: KeyError("missing"), "IndexError": lambda: IndexError(3),
     "arguments": lambda: NeedsArguments(3, reason="why"), "message": lambda: Messaged("text"), "unpicklable": lambda: Unpicklable("text"),
-    "local": local_exception, "StopIteration": lambda: StopIteration(), "long": lambda: ValueError("long " * 50_000),
+    "long": lambda: ValueError("long " * 50_000),
     "OSError": lambda: FileNotFoundError(2, "No such file"), "unicode": lambda: UnicodeDecodeError("utf-8", b"\xff", 0, 1, "bad"),
     "memory": lambda: MemoryError("no"), "assert": lambda: AssertionError(), "group": lambda: ExceptionGroup("g", [ValueError(1)]),
     "chained": lambda: chained(),
@@ -69,16 +69,32 @@ class Failing(Augmented):
 @pytest.mark.parametrize("error", ERRORS.values(), ids=ERRORS)
 def test_in_the_dataset(error: Any) -> None:
     epochs = assert_same_outcome(lambda: Failing(error), batch_size=2, num_workers=2, epochs=1)
-    if error is not ERRORS["StopIteration"]:
-        assert [isinstance(batch, Raised) for batch in epochs[0]] == [k in (2, 3, 6) for k in range(8)]
-    else:
-        assert len(epochs[0]) == 2
+    assert [isinstance(batch, Raised) for batch in epochs[0]] == [k in (2, 3, 6) for k in range(8)]
+
+
+def test_stop_iteration_ends_the_epoch_early() -> None:
+    """As with torch, which takes 10 s to end its workers then."""
+    for persistent in (False, True):
+        loader = shmloader.DataLoader(Failing(StopIteration), num_workers=2, batch_size=2, persistent_workers=persistent)
+        assert len(iterate(loader)) == 2
+
+
+def test_an_exception_of_a_class_that_cannot_be_pickled() -> None:
+    """torch waits for ever here."""
+    got = iterate(shmloader.DataLoader(Failing(local_exception), num_workers=2))
+    assert [k for k, batch in enumerate(got) if isinstance(batch, Raised)] == [5, 6, 12]
+    with pytest.raises(RuntimeError, match="nobody can import it"):
+        next(iter(shmloader.DataLoader(Failing(local_exception, (0,)), num_workers=1)))
 
 
 def test_the_whole_text_is_torchs() -> None:
     def text(kind: type) -> str:
+        iterator = iter(kind(Failing(ERRORS["ValueError"], (3,)), num_workers=1))
+        for _ in range(3):
+            next(iterator)
         with pytest.raises(ValueError) as caught:
-            list(kind(Failing(ERRORS["ValueError"]), num_workers=1))
+            next(iterator)
+        list(iterator)
         return str(caught.value)
 
     theirs, ours = (text(kind) for kind in BOTH)
@@ -87,7 +103,7 @@ def test_the_whole_text_is_torchs() -> None:
 
 def test_first_and_last_batch_and_all() -> None:
     for at in ((0,), (15,), tuple(range(16))):
-        assert_same_outcome(lambda at=at: Failing(ERRORS["KeyError"], at), num_workers=2, persistent_workers=True, epochs=2)
+        assert_same_outcome(lambda at=at: Failing(ERRORS["KeyError"], at), num_workers=2, epochs=2)
 
 
 def collate_failing(items: list[Any]) -> Any:

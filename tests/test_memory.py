@@ -113,7 +113,7 @@ def test_kept_batches_of_closed_rings_hold_their_payload_and_no_more() -> None:
 # ------------------------------------------------------------------------------------------------- too little of it all
 
 SMALL_SHM = """
-import ctypes, os, sys, warnings, torch, shmloader
+import ctypes, gc, os, sys, warnings, torch, shmloader
 libc = ctypes.CDLL(None, use_errno=True)
 CLONE_NEWNS, MS_REC, MS_PRIVATE = 0x20000, 0x4000, 1 << 18
 if libc.unshare(CLONE_NEWNS) or libc.mount(b"none", b"/", None, MS_REC | MS_PRIVATE, None) or libc.mount(
@@ -138,7 +138,8 @@ with warnings.catch_warnings(record=True) as caught:
         print(type(error).__name__, "|", error)
 for warning in caught:
     if "suggested max" not in str(warning.message): print("warning:", warning.message)
-del loader
+loader = batch = kept = caught = None
+gc.collect()
 print("left", os.listdir("/dev/shm"), os.statvfs("/dev/shm").f_bfree - os.statvfs("/dev/shm").f_blocks)
 """
 
@@ -201,7 +202,9 @@ print("fds", fds() - before)
 def limited(limit: str, value: str, size: int = 1000, workers: int = 2) -> str:
     ran = run_script(LIMITED.replace("LIMIT", limit).replace("VALUE", value).replace("BYTES", str(size)).replace("WORKERS", str(workers)))
     assert ran.status == 0, ran.err
-    assert "fds 0" in ran.out, ran.out
+    left = int(ran.out.rpartition("fds ")[2])
+    # a fork that finds no descriptor for its second pipe leaks its first (CPython): 2 in each of the three attempts
+    assert left <= (6 if "OSError" in ran.out else 0), ran.out
     return ran.out
 
 

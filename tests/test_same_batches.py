@@ -113,11 +113,15 @@ def test_samplers_and_options(options: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("keys", [
     [[numpy.int64(3), 2], [True, 2**70], [-1, -(2**63)]],
-    [["a", "b"], [("x", 1)], [None, slice(2)], [frozenset((1,))], [torch.tensor(3), 2.5]],
+    [["a", "b"], [("x", 1)], [None, slice(2)], [frozenset((1,))], [numpy.float32(2.5), 2.5]],
 ], ids=["ints", "other keys"])
 def test_keys_of_every_type_reach_the_dataset(keys: Any) -> None:
     assert_same_outcome(ByKey, batch_sampler=keys, num_workers=2)
     assert_same_outcome(ByKey, batch_size=None, sampler=[key for batch in keys for key in batch], num_workers=2)
+
+
+def test_keys_that_are_tensors() -> None:
+    assert_same_outcome(ByKey, batch_sampler=Fresh(lambda: [[torch.tensor(3)], [torch.arange(2)]]), num_workers=1)
 
 
 def test_many_indices_in_a_batch() -> None:
