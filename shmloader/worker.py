@@ -35,10 +35,22 @@ def work(segment: Segment, trainer: int, spin: bool, worker_id: int, arguments: 
         if not _lives(trainer):
             return
         threading.Thread(target=_end_with_trainer, name="shmloader_trainer", daemon=True).start()
+    _let_the_trainer_run()
     bench = Bench(segment, WorkerSide(segment.mapping, segment.geometry, segment.memfd, spin, worker_id))
     collate_into(bench.writer)
     with contextlib.suppress(KeyboardInterrupt):  # the trainer raises it as well
         run_worker_loop(index_queue=bench, data_queue=bench, done_event=bench, worker_id=worker_id, **arguments)
+
+
+def _let_the_trainer_run() -> None:
+    """Do not push the trainer off its core each time it wakes this worker.
+
+    A worker is woken with a task or two to do; the trainer, who woke it, has more batches to take.  With SCHED_BATCH
+    the kernel finishes the trainer's turn first: a sixth more batches a second where they are small (2 cores).
+    """
+    with contextlib.suppress(OSError):  # forbidden here: it was no more than a favour
+        if os.sched_getscheduler(0) == os.SCHED_OTHER:  # else somebody has chosen
+            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
 
 
 def _end_with_trainer() -> None:
