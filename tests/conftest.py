@@ -1,8 +1,9 @@
-"""What the tests share: torch's outcome beside ours, deep comparison, scripts of their own, and a watch for leftovers."""
+"""What the tests share: torch's outcome beside ours, deep comparison, scripts of their own, and leftovers."""
 
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
 import gc
 import math
@@ -48,8 +49,11 @@ def seed_all(seed: int = 7) -> None:
 
 
 def rng_states() -> list[Any]:
-    return [torch.get_rng_state(), random.getstate(), [list(part) if isinstance(part, numpy.ndarray) else part
-                                                       for part in numpy.random.get_state()]]
+    return [
+        torch.get_rng_state(),
+        random.getstate(),
+        [list(part) if isinstance(part, numpy.ndarray) else part for part in numpy.random.get_state()],
+    ]
 
 
 def iterate(loader: Any, most: int = 10_000) -> list[Any]:
@@ -73,7 +77,9 @@ def raised(error: BaseException) -> Raised:
     return Raised(type(error), (str(error).splitlines() or [""])[0])
 
 
-def outcome(kind: type, dataset: Any, *, epochs: int = 1, seed: int = 7, generator_seed: int | None = None, **options: Any) -> Any:
+def outcome(
+    kind: type, dataset: Any, *, epochs: int = 1, seed: int = 7, generator_seed: int | None = None, **options: Any
+) -> Any:
     """What a loader of this class gives: each epoch's batches, and the state of the generators afterwards."""
     seed_all(seed)
     if generator_seed is not None:
@@ -126,7 +132,7 @@ def assert_same(ours: Any, theirs: Any, at: str = "batch") -> None:
         assert getattr(ours, "default_factory", None) == getattr(theirs, "default_factory", None)
     elif isinstance(theirs, (list, tuple)):
         assert len(ours) == len(theirs), f"{at}: {len(ours)} items for {len(theirs)}"
-        for k, (a, b) in enumerate(zip(ours, theirs)):
+        for k, (a, b) in enumerate(zip(ours, theirs, strict=True)):
             assert_same(a, b, f"{at}[{k}]")
     elif isinstance(theirs, (float, complex, numpy.generic)):
         assert repr(ours) == repr(theirs), at
@@ -162,8 +168,11 @@ def assert_same_tensor(ours: torch.Tensor, theirs: torch.Tensor, at: str) -> Non
         assert ours.is_coalesced() == theirs.is_coalesced(), at
         assert_same([ours._indices(), ours._values()], [theirs._indices(), theirs._values()], at)
     elif theirs.layout in (torch.sparse_csr, torch.sparse_bsr):
-        assert_same([ours.crow_indices(), ours.col_indices(), ours.values()],
-                    [theirs.crow_indices(), theirs.col_indices(), theirs.values()], at)
+        assert_same(
+            [ours.crow_indices(), ours.col_indices(), ours.values()],
+            [theirs.crow_indices(), theirs.col_indices(), theirs.values()],
+            at,
+        )
     else:
         assert bits(ours) == bits(theirs), f"{at}: {ours} for {theirs}"
 
@@ -227,10 +236,19 @@ class Ran:
 
 
 def start_script(text: str, **options: Any) -> subprocess.Popen[str]:
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests")]), "OMP_NUM_THREADS": "1"}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests")]),
+        "OMP_NUM_THREADS": "1",
+    }
     return subprocess.Popen(
         [*options.pop("before", ()), sys.executable, "-u", *options.pop("flags", ()), *script_file(text)],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, start_new_session=True, **options,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+        start_new_session=True,
+        **options,
     )
 
 
@@ -308,10 +326,8 @@ def children() -> set[int]:
 def descriptors() -> collections.Counter[str]:
     found: collections.Counter[str] = collections.Counter()
     for fd in os.listdir("/proc/self/fd"):
-        try:
+        with contextlib.suppress(OSError):  # the one of this listing
             found[os.readlink(f"/proc/self/fd/{fd}").split(":[")[0]] += 1
-        except OSError:
-            pass
     return found
 
 

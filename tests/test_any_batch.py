@@ -1,4 +1,4 @@
-"""Whatever a dataset or collate function returns arrives as torch would deliver it; what cannot be, raises in its place."""
+"""Whatever a dataset or collate function returns arrives as torch delivers it; what cannot be, raises in its place."""
 
 from __future__ import annotations
 
@@ -13,15 +13,47 @@ import hypothesis.strategies as st
 import numpy
 import pytest
 import torch
+from conftest import BOTH, Raised, assert_same, bits, iterate
 
 import shmloader
-from conftest import BOTH, Items, Raised, assert_same, bits, iterate
 
-DTYPES = [getattr(torch, name) for name in (
-    "bool uint8 int8 int16 int32 int64 uint16 uint32 uint64 float16 bfloat16 float32 float64 complex32 complex64 complex128 "
-    "float8_e4m3fn float8_e5m2 float8_e4m3fnuz float8_e5m2fnuz float8_e8m0fnu float4_e2m1fn_x2 "
-    "uint1 uint4 uint7 int1 int4 bits8 bits16 bits1x8 bits4x2"
-).split() if hasattr(torch, name)]
+DTYPES = [
+    getattr(torch, name)
+    for name in [
+        "bool",
+        "uint8",
+        "int8",
+        "int16",
+        "int32",
+        "int64",
+        "uint16",
+        "uint32",
+        "uint64",
+        "float16",
+        "bfloat16",
+        "float32",
+        "float64",
+        "complex32",
+        "complex64",
+        "complex128",
+        "float8_e4m3fn",
+        "float8_e5m2",
+        "float8_e4m3fnuz",
+        "float8_e5m2fnuz",
+        "float8_e8m0fnu",
+        "float4_e2m1fn_x2",
+        "uint1",
+        "uint4",
+        "uint7",
+        "int1",
+        "int4",
+        "bits8",
+        "bits16",
+        "bits1x8",
+        "bits4x2",
+    ]
+    if hasattr(torch, name)
+]
 
 
 def as_it_is(batch: Any) -> Any:
@@ -63,12 +95,14 @@ def tensor_of(dtype: torch.dtype, *shape: int) -> torch.Tensor:
     return torch.empty(0, dtype=dtype).set_(raw.untyped_storage(), 0, shape)
 
 
-# --------------------------------------------------------------------------------------------------------------- tensors
+# ------------------------------------------------------------------------------------------------------------ tensors
 
 
 @pytest.mark.parametrize("spare", [0, 2])
 def test_every_dtype(spare: int) -> None:
-    makers = [lambda d=dtype, s=shape: tensor_of(d, *s) for dtype in DTYPES for shape in ((), (3,), (2, 5), (0,), (2, 0, 3))]
+    makers = [
+        lambda d=dtype, s=shape: tensor_of(d, *s) for dtype in DTYPES for shape in ((), (3,), (2, 5), (0,), (2, 0, 3))
+    ]
     theirs = deliver(torch.utils.data.DataLoader, makers)
     ours = deliver(shmloader.DataLoader, makers, spare_slots=spare)
     assert_same(ours, theirs)
@@ -77,7 +111,12 @@ def test_every_dtype(spare: int) -> None:
 
 
 def test_every_dtype_collated() -> None:
-    makers = [lambda d=dtype, s=shape: tensor_of(d, *s) for dtype in DTYPES for shape in ((3, 2), (), (2, 0)) for _ in range(4)]
+    makers = [
+        lambda d=dtype, s=shape: tensor_of(d, *s)
+        for dtype in DTYPES
+        for shape in ((3, 2), (), (2, 0))
+        for _ in range(4)
+    ]
     theirs, ours = (deliver(kind, makers, batch_size=4, collate_fn=None) for kind in BOTH)
     for k, (a, b) in enumerate(zip(ours, theirs, strict=True)):
         if not isinstance(b, Raised):  # torch cannot stack dtypes of less than a byte in a worker
@@ -88,9 +127,18 @@ def test_views_and_lazy_tensors_collated() -> None:
     big = torch.arange(120.0).view(10, 12)
     made = torch.complex(torch.rand(4, 3), torch.rand(4, 3))
     rows = [
-        lambda: big[::2, ::3], lambda: big.t()[:5, :4], lambda: big[1].expand(5, 12)[:, :4], lambda: big[:5, 4:8],
-        lambda: made.conj(), lambda: made, lambda: made.mH.t(), lambda: made.conj(),
-        lambda: made.conj().imag, lambda: made.real, lambda: made.conj().imag, lambda: made.imag,
+        lambda: big[::2, ::3],
+        lambda: big.t()[:5, :4],
+        lambda: big[1].expand(5, 12)[:, :4],
+        lambda: big[:5, 4:8],
+        lambda: made.conj(),
+        lambda: made,
+        lambda: made.mH.t(),
+        lambda: made.conj(),
+        lambda: made.conj().imag,
+        lambda: made.real,
+        lambda: made.conj().imag,
+        lambda: made.imag,
     ]
     # torch raises in a worker where lazily conjugated tensors are stacked, and not without workers
     theirs = deliver(torch.utils.data.DataLoader, rows, batch_size=4, collate_fn=None, num_workers=0)
@@ -101,7 +149,9 @@ def test_views_and_lazy_tensors_collated() -> None:
 
 def test_only_the_elements_of_a_view_travel() -> None:
     big = torch.zeros(1000, 1000)
-    batches = deliver(shmloader.DataLoader, [lambda: big[:2, :3], lambda: {"a": big[5:7]}, lambda: [1, big[::400, 0], "x"]])
+    batches = deliver(
+        shmloader.DataLoader, [lambda: big[:2, :3], lambda: {"a": big[5:7]}, lambda: [1, big[::400, 0], "x"]]
+    )
     assert [t.untyped_storage().nbytes() for t in (batches[0], batches[1]["a"], batches[2][1])] == [24, 8000, 12]
     for makers in ([lambda: big[:2, :3]], [lambda: {"a": torch.nn.Parameter(big[:2, :3])}]):
         loader = shmloader.DataLoader(Gives(makers), batch_size=None, num_workers=1, collate_fn=as_it_is)
@@ -111,15 +161,48 @@ def test_only_the_elements_of_a_view_travel() -> None:
         assert used < 100_000, f"{used} bytes were committed for 24"
 
 
+@pytest.mark.parametrize("spare", [0, 2])
+def test_order_of_elements_in_memory_is_kept(spare: int) -> None:
+    images = torch.arange(4 * 3 * 5 * 7.0).view(4, 3, 5, 7)
+    makers = [
+        lambda: images.contiguous(memory_format=torch.channels_last),
+        lambda: images.permute(0, 2, 3, 1),
+        lambda: images.bfloat16().permute(1, 0, 2, 3),
+        lambda: {"collated in the slot": torch.utils.data.default_collate(list(images)).permute(0, 2, 3, 1)},
+        lambda: numpy.asfortranarray(images.numpy()),
+        lambda: images.numpy().transpose(2, 0, 1, 3),
+    ]
+    ours = deliver(shmloader.DataLoader, makers, spare_slots=spare)
+    assert ours[0].is_contiguous(memory_format=torch.channels_last)
+    assert [batch.stride() for batch in ours[:3]] == [make().stride() for make in makers[:3]]
+    assert ours[3]["collated in the slot"].stride() == images.permute(0, 2, 3, 1).stride()
+    assert [batch.strides for batch in ours[4:]] == [make().strides for make in makers[4:]]
+    assert_same(ours, [make() for make in makers])
+
+
 MIXED = [
-    [torch.zeros(2), torch.zeros(3)], [torch.zeros(2), torch.zeros(2, 1)], [torch.zeros(2), torch.zeros(2, dtype=torch.int64)],
-    [torch.zeros(2, dtype=torch.int64), torch.zeros(2)], [torch.zeros(2), torch.zeros(2, dtype=torch.float64)],
-    [torch.zeros(2), 1], [torch.zeros(2), "a"], [torch.zeros(2), torch.zeros(2, requires_grad=True)],
-    [torch.zeros(2, requires_grad=True), torch.zeros(2)], [torch.zeros(2), torch.nn.Parameter(torch.zeros(2))],
-    [torch.zeros(2), torch.eye(2)[0].to_sparse()], [torch.eye(2).to_sparse(), torch.eye(2).to_sparse()],
-    [torch.nested.nested_tensor([torch.zeros(2)])] * 2, [torch.zeros(2, device="meta")] * 2, [torch.zeros(2), torch.zeros(2, device="meta")],
-    [torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.quint8)] * 2, [{"a": 1}, {"b": 1}], [[1], [1, 2]], [None, None],
-    [numpy.array("a"), numpy.array("b")], [numpy.zeros(2), numpy.zeros(3)], [object(), object()],
+    [torch.zeros(2), torch.zeros(3)],
+    [torch.zeros(2), torch.zeros(2, 1)],
+    [torch.zeros(2), torch.zeros(2, dtype=torch.int64)],
+    [torch.zeros(2, dtype=torch.int64), torch.zeros(2)],
+    [torch.zeros(2), torch.zeros(2, dtype=torch.float64)],
+    [torch.zeros(2), 1],
+    [torch.zeros(2), "a"],
+    [torch.zeros(2), torch.zeros(2, requires_grad=True)],
+    [torch.zeros(2, requires_grad=True), torch.zeros(2)],
+    [torch.zeros(2), torch.nn.Parameter(torch.zeros(2))],
+    [torch.zeros(2), torch.eye(2)[0].to_sparse()],
+    [torch.eye(2).to_sparse(), torch.eye(2).to_sparse()],
+    [torch.nested.nested_tensor([torch.zeros(2)])] * 2,
+    [torch.zeros(2, device="meta")] * 2,
+    [torch.zeros(2), torch.zeros(2, device="meta")],
+    [torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.quint8)] * 2,
+    [{"a": 1}, {"b": 1}],
+    [[1], [1, 2]],
+    [None, None],
+    [numpy.array("a"), numpy.array("b")],
+    [numpy.zeros(2), numpy.zeros(3)],
+    [object(), object()],
 ]
 
 
@@ -130,28 +213,46 @@ def test_what_default_collate_makes_of_odd_batches() -> None:
 
 def test_kinds_of_tensors() -> None:
     class_of_its_own = lambda: torch.ones(3).as_subclass(Tagged)  # noqa: E731
-    assert_as_torch([
-        lambda: torch.nn.Parameter(torch.ones(3)), lambda: torch.nn.Parameter(torch.ones(3), requires_grad=False),
-        lambda: torch.ones(3, requires_grad=True), lambda: torch.nn.Buffer(torch.ones(2)) if hasattr(torch.nn, "Buffer") else 0,
-        lambda: torch.eye(4).to_sparse(), lambda: torch.eye(4).to_sparse().coalesce(), lambda: torch.eye(4).to_sparse_csr(),
-        lambda: torch.nested.nested_tensor([torch.ones(2), torch.zeros(3)]),
-        class_of_its_own, lambda: [class_of_its_own(), torch.ones(3)], lambda: torch.zeros(3, device="meta"),
-        lambda: torch.ones(2).untyped_storage().tolist(), lambda: torch.Size([1, 2]), lambda: torch.float32, lambda: torch.device("cpu"),
-    ])
+    assert_as_torch(
+        [
+            lambda: torch.nn.Parameter(torch.ones(3)),
+            lambda: torch.nn.Parameter(torch.ones(3), requires_grad=False),
+            lambda: torch.ones(3, requires_grad=True),
+            lambda: torch.nn.Buffer(torch.ones(2)) if hasattr(torch.nn, "Buffer") else 0,
+            lambda: torch.eye(4).to_sparse(),
+            lambda: torch.eye(4).to_sparse().coalesce(),
+            lambda: torch.eye(4).to_sparse_csr(),
+            lambda: torch.nested.nested_tensor([torch.ones(2), torch.zeros(3)]),
+            class_of_its_own,
+            lambda: [class_of_its_own(), torch.ones(3)],
+            lambda: torch.zeros(3, device="meta"),
+            lambda: torch.ones(2).untyped_storage().tolist(),
+            lambda: torch.Size([1, 2]),
+            lambda: torch.float32,
+            lambda: torch.device("cpu"),
+        ]
+    )
 
 
 def test_quantised_tensors() -> None:
     makers = [  # torch delivers them without their scales
-        lambda: torch.quantize_per_tensor(torch.rand(3, generator=torch.Generator().manual_seed(2)), 0.1, 2, torch.qint8),
-        lambda: torch.quantize_per_channel(torch.ones(2, 2), torch.tensor([0.1, 0.2]), torch.tensor([0, 1]), 0, torch.quint8),
+        lambda: torch.quantize_per_tensor(
+            torch.rand(3, generator=torch.Generator().manual_seed(2)), 0.1, 2, torch.qint8
+        ),
+        lambda: torch.quantize_per_channel(
+            torch.ones(2, 2), torch.tensor([0.1, 0.2]), torch.tensor([0, 1]), 0, torch.quint8
+        ),
     ]
     assert_same(deliver(shmloader.DataLoader, makers), [make() for make in makers])
 
 
 def test_small_tensors_with_odd_strides() -> None:
     makers = [
-        lambda: torch.from_numpy(numpy.zeros(0, "f4")), lambda: torch.ones(10)[::7][:1], lambda: torch.ones(4)[4:],
-        lambda: torch.zeros(1, 3).expand(0, 3), lambda: torch.ones(3).as_strided((1, 1), (9, 0)),
+        lambda: torch.from_numpy(numpy.zeros(0, "f4")),
+        lambda: torch.ones(10)[::7][:1],
+        lambda: torch.ones(4)[4:],
+        lambda: torch.zeros(1, 3).expand(0, 3),
+        lambda: torch.ones(3).as_strided((1, 1), (9, 0)),
     ]
     assert_as_torch(makers + [lambda make=make: Slotted(make()) for make in makers])
     assert_as_torch([makers[1]] * 4, batch_size=2, collate_fn=None)
@@ -172,7 +273,9 @@ def test_a_subclass_keeps_its_attributes() -> None:
 
 
 def test_storages() -> None:
-    got = deliver(shmloader.DataLoader, [lambda: torch.arange(3.0).untyped_storage(), lambda: torch.arange(3.0).storage()])
+    got = deliver(
+        shmloader.DataLoader, [lambda: torch.arange(3.0).untyped_storage(), lambda: torch.arange(3.0).storage()]
+    )
     assert bytes(got[0]) == bits(torch.arange(3.0)) and got[1].tolist() == [0, 1, 2]
 
 
@@ -181,7 +284,7 @@ def test_what_carries_a_graph_raises() -> None:
     assert got[0].kind is RuntimeError and got[1].tolist() == [1, 1]
 
 
-# ---------------------------------------------------------------------------------------------------------------- arrays
+# ------------------------------------------------------------------------------------------------------------- arrays
 
 
 class Matrix(numpy.ndarray):
@@ -217,7 +320,13 @@ ARRAYS = {
     "broadcast": lambda: numpy.broadcast_to(numpy.arange(3.0), (4, 3)),
     "subclass": lambda: numpy.arange(3.0).view(Matrix),
     "masked": lambda: numpy.ma.array([1, 2, 3], mask=[0, 1, 0]).filled(9),
-    "scalars": lambda: [numpy.float32(1.5), numpy.int8(3), numpy.bool_(True), numpy.str_("a"), numpy.datetime64("2020")],
+    "scalars": lambda: [
+        numpy.float32(1.5),
+        numpy.int8(3),
+        numpy.bool_(True),
+        numpy.str_("a"),
+        numpy.datetime64("2020"),
+    ],
     "with metadata": lambda: numpy.zeros(2, dtype=numpy.dtype("f8", metadata={"unit": "m"})),
 }
 
@@ -237,7 +346,7 @@ def test_arrays_collated_and_converted() -> None:
         assert_as_torch(list(ARRAYS.values()), batch_size=batch_size, collate_fn=None)
 
 
-# ------------------------------------------------------------------------------------------------------------ containers
+# --------------------------------------------------------------------------------------------------------- containers
 
 
 Pair = collections.namedtuple("Pair", "left right")
@@ -322,33 +431,83 @@ def attributed() -> Dict:
 
 def test_containers() -> None:
     t = lambda: torch.arange(4.0)  # noqa: E731
-    assert_as_torch([
-        lambda: {"a": t(), "b": {"c": [t(), (t(), 1)]}}, lambda: [], lambda: {}, lambda: (), lambda: [[]], lambda: ((),), lambda: [{}],
-        lambda: [1, 2.5, True, None, "s", b"b", 1j, 10**30], lambda: ([1, 2], (3, 4), [None]), lambda: 5, lambda: "text", lambda: None,
-        lambda: {1: t()}, lambda: {True: t()}, lambda: {1.0: t()}, lambda: {None: t(), (1, 2): t()}, lambda: {"a": 1, 2: t()},
-        lambda: Pair(t(), [1]), lambda: Typed(t()), lambda: Longer(t(), 2), lambda: [Pair(1, 2)] * 1,
-        lambda: Plain(t(), {"k": t()}), lambda: Frozen(t(), 2), lambda: Slotted(t(), 2), lambda: FrozenSlotted(t(), 2),
-        lambda: collections.OrderedDict(b=t(), a=1), lambda: collections.defaultdict(list, a=[t()]), lambda: collections.Counter("aab"),
-        lambda: collections.deque([1, 2], maxlen=3) and [1], attributed, lambda: IntLike(3), lambda: bytearray(b"abc"),
-        lambda: {1, 2, 3} and 0, lambda: frozenset((1, 2)), lambda: range(3), lambda: slice(1, 2), lambda: Ellipsis, lambda: int,
-        Ordinary, Lazy, Reduced, lambda: WithNew(1, 2), lambda: {"o": Ordinary(), "t": t()},
-        lambda: [t() for _ in range(300)], lambda: {f"key {k}": k for k in range(300)}, lambda: "long " * 100_000, lambda: bytes(300_000),
-    ])
+    assert_as_torch(
+        [
+            lambda: {"a": t(), "b": {"c": [t(), (t(), 1)]}},
+            lambda: [],
+            lambda: {},
+            lambda: (),
+            lambda: [[]],
+            lambda: ((),),
+            lambda: [{}],
+            lambda: [1, 2.5, True, None, "s", b"b", 1j, 10**30],
+            lambda: ([1, 2], (3, 4), [None]),
+            lambda: 5,
+            lambda: "text",
+            lambda: None,
+            lambda: {1: t()},
+            lambda: {True: t()},
+            lambda: {1.0: t()},
+            lambda: {None: t(), (1, 2): t()},
+            lambda: {"a": 1, 2: t()},
+            lambda: Pair(t(), [1]),
+            lambda: Typed(t()),
+            lambda: Longer(t(), 2),
+            lambda: [Pair(1, 2)] * 1,
+            lambda: Plain(t(), {"k": t()}),
+            lambda: Frozen(t(), 2),
+            lambda: Slotted(t(), 2),
+            lambda: FrozenSlotted(t(), 2),
+            lambda: collections.OrderedDict(b=t(), a=1),
+            lambda: collections.defaultdict(list, a=[t()]),
+            lambda: collections.Counter("aab"),
+            lambda: collections.deque([1, 2], maxlen=3) and [1],
+            attributed,
+            lambda: IntLike(3),
+            lambda: bytearray(b"abc"),
+            lambda: {1, 2, 3},
+            lambda: frozenset((1, 2)),
+            lambda: range(3),
+            lambda: slice(1, 2),
+            lambda: Ellipsis,
+            lambda: int,
+            Ordinary,
+            Lazy,
+            Reduced,
+            lambda: WithNew(1, 2),
+            lambda: {"o": Ordinary(), "t": t()},
+            lambda: [t() for _ in range(300)],
+            lambda: {f"key {k}": k for k in range(300)},
+            lambda: "long " * 100_000,
+            lambda: bytes(300_000),
+        ]
+    )
 
 
 def test_containers_collated() -> None:
     t = lambda: torch.arange(4.0)  # noqa: E731
     for made in (
-        lambda: {"a": t(), "b": (t(), 1, [2.5, "s"])}, lambda: Pair(t(), 3), lambda: collections.OrderedDict(a=t()),
-        lambda: collections.defaultdict(list, a=t()), lambda: [t(), {"x": numpy.ones(2)}], attributed, lambda: (b"x", None and 1, 2)[:1],
-        lambda: {1: t(), "a": numpy.float32(1)}, lambda: Plain(t()),
+        lambda: {"a": t(), "b": (t(), 1, [2.5, "s"])},
+        lambda: Pair(t(), 3),
+        lambda: collections.OrderedDict(a=t()),
+        lambda: collections.defaultdict(list, a=t()),
+        lambda: [t(), {"x": numpy.ones(2)}],
+        attributed,
+        lambda: (b"x",),
+        lambda: {1: t(), "a": numpy.float32(1)},
+        lambda: Plain(t()),
     ):
         assert_as_torch([made] * 4, batch_size=2, collate_fn=None)
 
 
 def test_structure_and_size_change_from_batch_to_batch() -> None:
     def made(k: int) -> Any:
-        body = [torch.full((k * 7 % 50, k % 3), float(k)), numpy.arange(k * 1000 % 70_000), "s" * k, {f"k{k % 5}": torch.ones(k)}]
+        body = [
+            torch.full((k * 7 % 50, k % 3), float(k)),
+            numpy.arange(k * 1000 % 70_000),
+            "s" * k,
+            {f"k{k % 5}": torch.ones(k)},
+        ]
         return [body, {"a": body[0], "b": body[1]}, tuple(body), body[k % 4]][k % 4]
 
     assert_as_torch([lambda k=k: made(k) for k in range(120)], num_workers=2)
@@ -361,16 +520,25 @@ def test_more_shapes_of_tree_than_are_remembered() -> None:
     assert all(next(iter(batch.values())).tolist() == [k] * (k % 2 + 1) for k, batch in enumerate(got))
 
 
-# -------------------------------------------------------------------------------------------------------------- identity
+# ----------------------------------------------------------------------------------------------------------- identity
 
 
 def test_the_same_object_twice_stays_one() -> None:
     def twice(thing: Any) -> Any:
         return {"a": thing, "b": [thing, 1]}
 
-    for make in (lambda: torch.ones(2), lambda: numpy.ones(2), lambda: [1, 2], lambda: {"x": torch.ones(1)}, Ordinary, lambda: Pair(1, 2),
-                 lambda: [torch.ones(1)], lambda: torch.nn.Parameter(torch.ones(1)), lambda: bytearray(3)):
-        theirs, ours = (deliver(kind, [lambda: twice(make())])[0] for kind in BOTH)
+    for make in (
+        lambda: torch.ones(2),
+        lambda: numpy.ones(2),
+        lambda: [1, 2],
+        lambda: {"x": torch.ones(1)},
+        Ordinary,
+        lambda: Pair(1, 2),
+        lambda: [torch.ones(1)],
+        lambda: torch.nn.Parameter(torch.ones(1)),
+        lambda: bytearray(3),
+    ):
+        theirs, ours = (deliver(kind, [lambda make=make: twice(make())])[0] for kind in BOTH)
         assert theirs["a"] is theirs["b"][0] and ours["a"] is ours["b"][0]
         assert_same(ours, theirs)
 
@@ -457,31 +625,79 @@ def local_pair() -> Any:
 
 
 @pytest.mark.parametrize("spare", [0, 2])
-@pytest.mark.parametrize("bad", [
-    lambda: lambda: 1, threading.Lock, lambda: (k for k in range(3)), local_class, local_pair, Refuses, Spoils, needs_two,
-    lambda: open("/dev/null"), lambda: __import__("sys").modules["sys"],
-], ids=["lambda", "lock", "generator", "local class", "local namedtuple", "refuses", "spoils", "exception", "file", "module"])
+@pytest.mark.parametrize(
+    "bad",
+    [
+        lambda: lambda: 1,
+        threading.Lock,
+        lambda: (k for k in range(3)),
+        local_class,
+        local_pair,
+        Refuses,
+        Spoils,
+        needs_two,
+        lambda: open("/dev/null"),  # noqa: SIM115
+        lambda: __import__("sys").modules["sys"],
+    ],
+    ids=[
+        "lambda",
+        "lock",
+        "generator",
+        "local class",
+        "local namedtuple",
+        "refuses",
+        "spoils",
+        "exception",
+        "file",
+        "module",
+    ],
+)
 def test_what_cannot_be_pickled_raises_in_its_place(bad: Any, spare: int) -> None:
     good = lambda k: lambda: {"x": torch.full((1000,), k)}  # noqa: E731
-    makers = [good(0), bad, good(2), lambda: {"x": torch.ones(5), "bad": bad()}, good(4), lambda: [numpy.ones(3), bad()]] + [good(k) for k in range(6, 12)]
+    makers = [
+        good(0),
+        bad,
+        good(2),
+        lambda: {"x": torch.ones(5), "bad": bad()},
+        good(4),
+        lambda: [numpy.ones(3), bad()],
+    ] + [good(k) for k in range(6, 12)]
     got = deliver(shmloader.DataLoader, makers, num_workers=2, spare_slots=spare)
     assert [isinstance(batch, Raised) for batch in got] == [k in (1, 3, 5) for k in range(12)], got
     assert all(batch["x"].tolist() == [k] * 1000 for k, batch in enumerate(got) if not isinstance(batch, Raised))
 
 
-# ------------------------------------------------------------------------------------------------------------ generated
+# --------------------------------------------------------------------------------------------------------- generated
 
 leaf = st.one_of(
-    st.none(), st.booleans(), st.integers(), st.floats(), st.complex_numbers(), st.text(max_size=5), st.binary(max_size=5),
-    st.tuples(st.sampled_from(["tensor", "array"]), st.sampled_from(["f4", "i8", "u1", "c8", "b1", "f2"]),
-              st.lists(st.integers(0, 3), max_size=3), st.booleans()),
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.floats(),
+    st.complex_numbers(),
+    st.text(max_size=5),
+    st.binary(max_size=5),
+    st.tuples(
+        st.sampled_from(["tensor", "array"]),
+        st.sampled_from(["f4", "i8", "u1", "c8", "b1", "f2"]),
+        st.lists(st.integers(0, 3), max_size=3),
+        st.booleans(),
+    ),
 )
-tree = st.recursive(leaf, lambda inner: st.one_of(
-    st.lists(inner, max_size=4), st.lists(inner, max_size=4).map(tuple), st.dictionaries(st.text(max_size=3), inner, max_size=4),
-    st.dictionaries(st.one_of(st.integers(), st.booleans(), st.none()), inner, max_size=3),
-    st.tuples(inner, inner).map(lambda two: Pair(*two)), st.tuples(inner, inner).map(lambda two: Plain(*two)),
-    inner.map(lambda one: Frozen(one, one)), inner.map(lambda one: Slotted(one)),
-), max_leaves=12)
+tree = st.recursive(
+    leaf,
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=4),
+        st.lists(inner, max_size=4).map(tuple),
+        st.dictionaries(st.text(max_size=3), inner, max_size=4),
+        st.dictionaries(st.one_of(st.integers(), st.booleans(), st.none()), inner, max_size=3),
+        st.tuples(inner, inner).map(lambda two: Pair(*two)),
+        st.tuples(inner, inner).map(lambda two: Plain(*two)),
+        inner.map(lambda one: Frozen(one, one)),
+        inner.map(lambda one: Slotted(one)),
+    ),
+    max_leaves=12,
+)
 
 
 def grow(value: Any) -> Any:
@@ -503,7 +719,12 @@ def grow(value: Any) -> Any:
     return value
 
 
-@hypothesis.settings(max_examples=6, deadline=None, phases=[hypothesis.Phase.generate], suppress_health_check=list(hypothesis.HealthCheck))
+@hypothesis.settings(
+    max_examples=6,
+    deadline=None,
+    phases=[hypothesis.Phase.generate],
+    suppress_health_check=list(hypothesis.HealthCheck),
+)
 @hypothesis.given(st.lists(tree, min_size=30, max_size=60), st.integers(0, 3))
 def test_random_batches(trees: list[Any], spare: int) -> None:
     makers = [lambda t=t: grow(t) for t in trees]

@@ -8,11 +8,10 @@ import warnings
 from typing import Any
 
 import pytest
-import torch
+from conftest import BOTH, Augmented, Raised, iterate
 from torch.utils.data import IterableDataset
 
 import shmloader
-from conftest import BOTH, Augmented, Fresh, Raised, iterate
 
 
 class Stream(IterableDataset):
@@ -22,7 +21,9 @@ class Stream(IterableDataset):
 
 @pytest.mark.parametrize("spare", [-1, 1.0, True, None, "2"])
 def test_spare_slots(spare: Any) -> None:
-    with pytest.raises(ValueError, match=f"spare_slots should be a non-negative integer, but got spare_slots={spare!r}"):
+    with pytest.raises(
+        ValueError, match=f"spare_slots should be a non-negative integer, but got spare_slots={spare!r}"
+    ):
         shmloader.DataLoader(Augmented(), spare_slots=spare)
 
 
@@ -34,7 +35,7 @@ def test_ring_memory(memory: Any) -> None:
 
 def test_another_platform(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "platform", "darwin")
-    with pytest.raises(RuntimeError, match="needs 64-bit Linux, and this is darwin.*use torch.utils.data.DataLoader"):
+    with pytest.raises(RuntimeError, match=r"needs 64-bit Linux, and this is darwin.*use torch.utils.data.DataLoader"):
         shmloader.DataLoader(Augmented())
 
 
@@ -92,7 +93,9 @@ def test_torchs_own_errors(row: str) -> None:
     assert ours == theirs
 
 
-@pytest.mark.parametrize("name", ["batch_size", "batch_sampler", "sampler", "drop_last", "dataset", "persistent_workers"])
+@pytest.mark.parametrize(
+    "name", ["batch_size", "batch_sampler", "sampler", "drop_last", "dataset", "persistent_workers"]
+)
 def test_what_cannot_be_set_afterwards(name: str) -> None:
     texts = []
     for kind in BOTH:

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 import torch
+from conftest import BOTH, Augmented, assert_same_outcome
 from torch.utils.data import IterableDataset, get_worker_info
 from torch.utils.data.datapipes.iter import IterableWrapper
 
 import shmloader
-from conftest import BOTH, Augmented, assert_same, assert_same_outcome
 from shmloader.iterator import RingIterator
 
 
@@ -29,7 +29,9 @@ class Stream(IterableDataset):
 def test_iterable_datasets(workers: int, options: dict[str, Any]) -> None:
     options = dict(options)
     persistent = bool(options.pop("persistent", False) and workers)
-    assert_same_outcome(Stream, **{"batch_size": 3, **options}, num_workers=workers, persistent_workers=persistent, epochs=2)
+    assert_same_outcome(
+        Stream, **{"batch_size": 3, **options}, num_workers=workers, persistent_workers=persistent, epochs=2
+    )
 
 
 def test_out_of_order() -> None:
@@ -41,7 +43,13 @@ def test_out_of_order() -> None:
 
 @pytest.mark.filterwarnings("ignore")
 def test_datapipes() -> None:
-    assert_same_outcome(lambda: IterableWrapper(range(20)).shuffle().sharding_filter(), batch_size=4, num_workers=2, epochs=2, shuffle=True)
+    assert_same_outcome(
+        lambda: IterableWrapper(range(20)).shuffle().sharding_filter(),
+        batch_size=4,
+        num_workers=2,
+        epochs=2,
+        shuffle=True,
+    )
 
 
 def test_which_iterator() -> None:

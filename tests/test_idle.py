@@ -7,9 +7,9 @@ from typing import Any
 
 import psutil
 import pytest
+from conftest import Augmented
 
 import shmloader
-from conftest import Augmented
 
 
 def used(process: psutil.Process) -> tuple[float, int]:
@@ -36,9 +36,9 @@ def test_a_trainer_that_takes_its_time(persistent: bool) -> None:
     before, mine = [used(worker) for worker in workers], used(me)
     time.sleep(2)
     after, mine_after = [used(worker) for worker in workers], used(me)
-    assert sum(b[0] - a[0] for a, b in zip(before, after)) <= 0.02
+    assert sum(b[0] - a[0] for a, b in zip(before, after, strict=True)) <= 0.02
     assert mine_after[0] - mine[0] <= 0.02
-    assert all(b[1] - a[1] <= 1 for a, b in zip(before, after)), (before, after)
+    assert all(b[1] - a[1] <= 1 for a, b in zip(before, after, strict=True)), (before, after)
     next(iterator)
     iterator.close()
 

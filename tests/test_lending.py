@@ -12,11 +12,11 @@ from typing import Any
 import numpy
 import pytest
 import torch
+from conftest import BOTH, assert_same, bits
 from torch.utils.data import default_collate
 from torch.utils.data._utils.collate import collate, default_collate_fn_map
 
 import shmloader
-from conftest import BOTH, assert_same, bits
 
 
 class Numbered(torch.utils.data.Dataset):
@@ -39,7 +39,8 @@ def ours(length: int = 200, **options: Any) -> shmloader.DataLoader[Any]:
 def right(batch: Any, first: int, size: int = 1) -> bool:
     wanted = torch.arange(first, first + size)
     return (
-        bool((batch["x"] == wanted[:, None]).all()) and bool((batch["n"] == wanted[:, None]).all())
+        bool((batch["x"] == wanted[:, None]).all())
+        and bool((batch["n"] == wanted[:, None]).all())
         and torch.equal(batch["label"], wanted)
     )
 
@@ -121,7 +122,7 @@ def test_what_is_kept_of_a_batch_never_changes(keep: Any, closing: str) -> None:
 
 def test_tensors_saved_for_backward() -> None:
     graphs = []
-    for k, batch in enumerate(ours(30)):
+    for batch in ours(30):
         graphs.append(keep_graph(batch))
         del batch
     for k, (loss, weight) in enumerate(graphs):
@@ -271,9 +272,18 @@ class KeepsAndCannotBeRead(KeepsAll):
         return {**batch, "bad": Unloadable()} if first else batch
 
 
-@pytest.mark.parametrize("make", [
-    Memo, lambda: Memo(3), Last, KeepsAll, lambda: KeepsAll(by_a_map_of_its_own), lambda: Memo(how=by_a_map_of_its_own),
-], ids=["memo", "memo of some", "last", "all", "all, own map", "memo, own map"])
+@pytest.mark.parametrize(
+    "make",
+    [
+        Memo,
+        lambda: Memo(3),
+        Last,
+        KeepsAll,
+        lambda: KeepsAll(by_a_map_of_its_own),
+        lambda: Memo(how=by_a_map_of_its_own),
+    ],
+    ids=["memo", "memo of some", "last", "all", "all, own map", "memo, own map"],
+)
 @pytest.mark.parametrize("persistent", [False, True])
 def test_collate_functions_that_keep_batches(make: Any, persistent: bool) -> None:
     def run(kind: type) -> Any:
@@ -302,7 +312,7 @@ class MemoDataset(Numbered):
 
     def __getitem__(self, index: int) -> Any:
         if index % 5 not in self.seen:
-            self.seen[index % 5] = default_collate([super(MemoDataset, self).__getitem__(index)])
+            self.seen[index % 5] = default_collate([super().__getitem__(index)])
         return self.seen[index % 5]
 
 

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import gc
-import os
 import pathlib
 import re
-import subprocess
-import sys
 import time
 from typing import Any
 
 import pytest
 import torch
+from conftest import Augmented, descriptors, run_script
 
 import shmloader
-from conftest import Augmented, descriptors, run_script
 
 
 class Sizes(torch.utils.data.Dataset):
@@ -75,8 +72,12 @@ def test_nothing_grows_with_the_epochs() -> None:
 @pytest.mark.parametrize("memory", ["posix", "memfd", "auto"])
 def test_slots_grow(memory: str) -> None:
     sizes = [10, 5_000_000, 100, 0, 300_000, 20_000_000, 1, 70_000]
-    batches = shmloader.DataLoader([torch.full((n,), k % 100, dtype=torch.uint8) for k, n in enumerate(sizes)], batch_size=None,
-                                   num_workers=1, ring_memory=memory)
+    batches = shmloader.DataLoader(
+        [torch.full((n,), k % 100, dtype=torch.uint8) for k, n in enumerate(sizes)],
+        batch_size=None,
+        num_workers=1,
+        ring_memory=memory,
+    )
     for k, batch in enumerate(batches):
         assert batch.numel() == sizes[k] and bool((batch == k % 100).all())
 
@@ -155,7 +156,15 @@ def in_small_shm(memory: str, size: int) -> str:
 def test_a_small_dev_shm_and_posix() -> None:
     out = in_small_shm("posix", 20_000_000)
     assert "Caught MemoryError" in out or "MemoryError |" in out
-    for word in ("slots x", "of shared memory, and /dev/shm has", "free", "--shm-size", "ring_memory='auto' or 'memfd'", "batch_size", "num_workers"):
+    for word in (
+        "slots x",
+        "of shared memory, and /dev/shm has",
+        "free",
+        "--shm-size",
+        "ring_memory='auto' or 'memfd'",
+        "batch_size",
+        "num_workers",
+    ):
         assert word in out, (word, out)
     assert "left [] 0" in out
 
@@ -188,7 +197,8 @@ before = fds()
 resource.setrlimit(resource.LIMIT, (VALUE, resource.RLIM_INFINITY if VALUE > 1000 else 1000))
 for memory in ("auto", "posix", "memfd"):
     try:
-        for k, batch in enumerate(shmloader.DataLoader(Big(), batch_size=None, num_workers=WORKERS, ring_memory=memory)):
+        loader = shmloader.DataLoader(Big(), batch_size=None, num_workers=WORKERS, ring_memory=memory)
+        for k, batch in enumerate(loader):
             assert bool((batch == k).all())
         print("trained")
     except Exception as error:
@@ -200,7 +210,12 @@ print("fds", fds() - before)
 
 
 def limited(limit: str, value: str, size: int = 1000, workers: int = 2) -> str:
-    ran = run_script(LIMITED.replace("LIMIT", limit).replace("VALUE", value).replace("BYTES", str(size)).replace("WORKERS", str(workers)))
+    ran = run_script(
+        LIMITED.replace("LIMIT", limit)
+        .replace("VALUE", value)
+        .replace("BYTES", str(size))
+        .replace("WORKERS", str(workers))
+    )
     assert ran.status == 0, ran.err
     left = int(ran.out.rpartition("fds ")[2])
     # a fork that finds no descriptor for its second pipe leaks its first (CPython): 2 in each of the three attempts
@@ -210,7 +225,11 @@ def limited(limit: str, value: str, size: int = 1000, workers: int = 2) -> str:
 
 def test_limited_descriptors() -> None:
     out = limited("RLIMIT_NOFILE", "fds() + 6", workers=20)
-    assert out.count("OSError |") == 3 and out.count("too many open files: this process may have") == 3 and "ulimit -n" in out
+    assert (
+        out.count("OSError |") == 3
+        and out.count("too many open files: this process may have") == 3
+        and "ulimit -n" in out
+    )
     assert limited("RLIMIT_NOFILE", "fds() + 40", workers=2).count("trained") == 3
 
 
@@ -225,4 +244,4 @@ def test_limited_file_size() -> None:
     out = limited("RLIMIT_FSIZE", "1 << 30")
     assert out.count("trained") == 3, out
     out = limited("RLIMIT_FSIZE", "4096 * 1024", size=3_000_000)
-    assert out.count("MemoryError") == 3 and "ulimit -f" in out or out.count("trained") == 3, out
+    assert (out.count("MemoryError") == 3 and "ulimit -f" in out) or out.count("trained") == 3, out

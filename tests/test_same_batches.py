@@ -8,10 +8,17 @@ from typing import Any
 import numpy
 import pytest
 import torch
-from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler, Subset, WeightedRandomSampler, default_collate
+from conftest import Augmented, Fresh, assert_same_outcome
+from torch.utils.data import (
+    BatchSampler,
+    RandomSampler,
+    SequentialSampler,
+    Subset,
+    WeightedRandomSampler,
+    default_collate,
+)
 
 import shmloader
-from conftest import Augmented, Fresh, assert_same_outcome
 
 
 class Bulk(Augmented):
@@ -46,7 +53,11 @@ def scaled(items: list[Any]) -> Any:
 
 
 def stacked_by_hand(items: list[Any]) -> Any:
-    return {"x": torch.stack([item["x"] for item in items]).transpose(0, 1), "noise": numpy.random.rand(4), "n": len(items)}
+    return {
+        "x": torch.stack([item["x"] for item in items]).transpose(0, 1),
+        "noise": numpy.random.rand(4),
+        "n": len(items),
+    }
 
 
 def half_stacked(items: list[Any]) -> Any:
@@ -73,8 +84,14 @@ def test_three_epochs(workers: int, persistent: bool) -> None:
 @pytest.mark.parametrize("start", ["spawn", "forkserver"])
 def test_start_methods(start: str) -> None:
     assert_same_outcome(
-        Augmented, epochs=2, batch_size=6, shuffle=True, num_workers=1, persistent_workers=True,
-        multiprocessing_context=start, collate_fn=half_stacked,
+        Augmented,
+        epochs=2,
+        batch_size=6,
+        shuffle=True,
+        num_workers=1,
+        persistent_workers=True,
+        multiprocessing_context=start,
+        collate_fn=half_stacked,
     )
 
 
@@ -88,33 +105,41 @@ def test_collate_functions(collate: Any) -> None:
     assert_same_outcome(Augmented, batch_size=4, num_workers=2, collate_fn=collate, epochs=2)
 
 
-@pytest.mark.parametrize("options", [
-    {"batch_size": 4, "drop_last": True},
-    {"batch_size": 5, "drop_last": False},
-    {"batch_size": 100},
-    {"batch_size": None},
-    {"batch_size": None, "shuffle": True},
-    {"batch_size": None, "sampler": [[0, 1], [2], []]},
-    {"sampler": Fresh(Odd), "batch_size": 2},
-    {"sampler": [3, 1, 2], "batch_size": 2},
-    {"batch_sampler": [[0, 1, 2], (3, 4), [5]]},
-    {"batch_sampler": Fresh(lambda: BatchSampler(RandomSampler(range(9)), 2, True))},
-    {"batch_sampler": Fresh(lambda: BatchSampler(SequentialSampler(range(9)), 4, False))},
-    {"sampler": Fresh(lambda: RandomSampler(range(9), replacement=True, num_samples=13)), "batch_size": 3},
-    {"sampler": Fresh(lambda: WeightedRandomSampler([0.1, 0.9, 0.3], 12)), "batch_size": 3},
-    {"batch_size": 3, "shuffle": True, "generator_seed": 5},
-    {"batch_size": 3, "shuffle": True, "worker_init_fn": reseed},
-    {"batch_size": 3, "timeout": 30},
-], ids=repr)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"batch_size": 4, "drop_last": True},
+        {"batch_size": 5, "drop_last": False},
+        {"batch_size": 100},
+        {"batch_size": None},
+        {"batch_size": None, "shuffle": True},
+        {"batch_size": None, "sampler": [[0, 1], [2], []]},
+        {"sampler": Fresh(Odd), "batch_size": 2},
+        {"sampler": [3, 1, 2], "batch_size": 2},
+        {"batch_sampler": [[0, 1, 2], (3, 4), [5]]},
+        {"batch_sampler": Fresh(lambda: BatchSampler(RandomSampler(range(9)), 2, True))},
+        {"batch_sampler": Fresh(lambda: BatchSampler(SequentialSampler(range(9)), 4, False))},
+        {"sampler": Fresh(lambda: RandomSampler(range(9), replacement=True, num_samples=13)), "batch_size": 3},
+        {"sampler": Fresh(lambda: WeightedRandomSampler([0.1, 0.9, 0.3], 12)), "batch_size": 3},
+        {"batch_size": 3, "shuffle": True, "generator_seed": 5},
+        {"batch_size": 3, "shuffle": True, "worker_init_fn": reseed},
+        {"batch_size": 3, "timeout": 30},
+    ],
+    ids=repr,
+)
 def test_samplers_and_options(options: dict[str, Any]) -> None:
     dataset = ByKey if options.get("batch_size", 1) is None else Augmented
     assert_same_outcome(dataset, num_workers=2, epochs=2, **options)
 
 
-@pytest.mark.parametrize("keys", [
-    [[numpy.int64(3), 2], [True, 2**70], [-1, -(2**63)]],
-    [["a", "b"], [("x", 1)], [None, slice(2)], [frozenset((1,))], [numpy.float32(2.5), 2.5]],
-], ids=["ints", "other keys"])
+@pytest.mark.parametrize(
+    "keys",
+    [
+        [[numpy.int64(3), 2], [True, 2**70], [-1, -(2**63)]],
+        [["a", "b"], [("x", 1)], [None, slice(2)], [frozenset((1,))], [numpy.float32(2.5), 2.5]],
+    ],
+    ids=["ints", "other keys"],
+)
 def test_keys_of_every_type_reach_the_dataset(keys: Any) -> None:
     assert_same_outcome(ByKey, batch_sampler=keys, num_workers=2)
     assert_same_outcome(ByKey, batch_size=None, sampler=[key for batch in keys for key in batch], num_workers=2)
@@ -129,7 +154,9 @@ def test_many_indices_in_a_batch() -> None:
         def __getitems__(self, indices: list[int]) -> Any:
             return [torch.tensor([len(indices), sum(indices)])]
 
-    assert_same_outcome(Length, batch_sampler=[[1], list(range(100_000)), [str(k) for k in range(3)] and [1, 2]], num_workers=1)
+    assert_same_outcome(
+        Length, batch_sampler=[[1], list(range(100_000)), [str(k) for k in range(3)] and [1, 2]], num_workers=1
+    )
 
 
 @pytest.mark.parametrize("dataset", [Bulk, OneTensor])
@@ -146,7 +173,7 @@ def test_an_epoch_left_half_way() -> None:
     def two_epochs(kind: type) -> Any:
         torch.manual_seed(3)
         loader = kind(Augmented(), batch_size=2, num_workers=2, shuffle=True, persistent_workers=True)
-        first = [batch for _, batch in zip(range(3), loader)]
+        first = [batch for _, batch in zip(range(3), loader, strict=False)]
         return first, list(loader), list(loader)
 
     from conftest import BOTH, assert_same
@@ -163,7 +190,7 @@ def test_two_iterators_of_one_loader() -> None:
     def pairs(kind: type) -> Any:
         torch.manual_seed(3)
         loader = kind(Augmented(), batch_size=4, num_workers=1, shuffle=True)
-        return list(zip(loader, loader))
+        return list(zip(loader, loader, strict=True))
 
     from conftest import BOTH, assert_same
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 import torch
+from conftest import Augmented, run_script, session_members, shm_entries, start_script, wait_until_gone
 
 import shmloader
-from conftest import Augmented, Items, run_script, session_members, shm_entries, start_script, wait_until_gone
 
 DATASET = """
 import ctypes, os, signal, sys, threading, time, torch, shmloader
@@ -40,17 +40,27 @@ PHASES = {
 }
 
 
-@pytest.mark.parametrize("start, phase", [
-    ("fork", "waiting"), ("fork", "computing"), ("spawn", "computing"), ("spawn", "starting"), ("forkserver", "waiting"),
-])
+@pytest.mark.parametrize(
+    ("start", "phase"),
+    [
+        ("fork", "waiting"),
+        ("fork", "computing"),
+        ("spawn", "computing"),
+        ("spawn", "starting"),
+        ("forkserver", "waiting"),
+    ],
+)
 def test_the_trainer_is_killed(start: str, phase: str) -> None:
     body = "\n    ".join(PHASES[phase].splitlines())
     names = shm_entries()
-    process = start_script(DATASET + f"""
+    process = start_script(
+        DATASET
+        + f"""
 def make(dataset): return shmloader.DataLoader(dataset, num_workers=2, multiprocessing_context="{start}")
 if __name__ == "__main__":
     {body}
-""")
+"""
+    )
     try:
         assert process.stdout is not None
         assert process.stdout.readline() == "now\n"
@@ -72,10 +82,13 @@ if __name__ == "__main__":
 
 
 def test_ctrl_c() -> None:
-    process = start_script(DATASET + """
+    process = start_script(
+        DATASET
+        + """
 for k, batch in enumerate(shmloader.DataLoader(Numbers(20), num_workers=2)):
     if k == 10: print("now", flush=True)
-""")
+"""
+    )
     assert process.stdout is not None and process.stdout.readline() == "now\n"
     time.sleep(0.5)
     os.killpg(process.pid, signal.SIGINT)
@@ -93,9 +106,19 @@ ENDS = {
     "generator at exit": ("def g():\n    for batch in loader: yield batch\nx = g(); next(x)", 0),
     "sys.exit": ("for batch in loader: sys.exit(3)", 3),
     "os._exit": ("for batch in loader: os._exit(4)", 4),
-    "persistent": ("loader = shmloader.DataLoader(Numbers(), num_workers=2, persistent_workers=True); next(iter(loader))", 0),
-    "a thread": ("def run():\n    for k, batch in enumerate(loader):\n        if k == 5: break\nt = threading.Thread(target=run); t.start(); t.join()", 0),
-    "SIGTERM": ("next(iter(loader)); it = iter(loader); next(it); os.kill(os.getpid(), signal.SIGTERM); time.sleep(5)", -signal.SIGTERM),
+    "persistent": (
+        "loader = shmloader.DataLoader(Numbers(), num_workers=2, persistent_workers=True); next(iter(loader))",
+        0,
+    ),
+    "a thread": (
+        "def run():\n    for k, batch in enumerate(loader):\n        if k == 5: break\n"
+        "t = threading.Thread(target=run); t.start(); t.join()",
+        0,
+    ),
+    "SIGTERM": (
+        "next(iter(loader)); it = iter(loader); next(it); os.kill(os.getpid(), signal.SIGTERM); time.sleep(5)",
+        -signal.SIGTERM,
+    ),
     "a cycle": ("it = iter(loader); next(it); box = [it]; box.append(box); del it, box", 0),
 }
 
@@ -108,7 +131,9 @@ def test_the_trainer_ends(how: str) -> None:
     assert ran.seconds < 20
     assert ran.err.count("Traceback") == (how == "exception"), ran.err
     if how != "exception":
-        assert not [line for line in ran.err.splitlines() if "Warning" not in line and "check_worker" not in line], ran.err
+        assert not [line for line in ran.err.splitlines() if "Warning" not in line and "check_worker" not in line], (
+            ran.err
+        )
 
 
 # -------------------------------------------------------------------------------------------------- a worker is lost
@@ -120,7 +145,9 @@ LOSSES = {
     "exit 3": ("os._exit(3)", "exited unexpectedly with exit code 3"),
     "sys.exit": ("sys.exit(0)", "exited unexpectedly"),
 }
-LOSING = DATASET + """
+LOSING = (
+    DATASET
+    + """
 class Losing(Numbers):
     def __getitem__(self, k):
         if k == 5: LOSS
@@ -139,6 +166,7 @@ if __name__ == "__main__":
     else:
         thread = threading.Thread(target=run); thread.start(); thread.join()
 """
+)
 
 
 @pytest.mark.parametrize("where", ["main", "thread"])
@@ -153,7 +181,9 @@ def test_a_worker_is_lost(loss: str, where: str) -> None:
 
 def test_a_worker_is_lost_under_forkserver() -> None:
     """Several times: the trainer may learn of the death before the fork server does."""
-    ran = run_script(DATASET + """
+    ran = run_script(
+        DATASET
+        + """
 class Losing(Numbers):
     def __getitem__(self, k):
         if k == 5: os._exit(0)
@@ -162,7 +192,9 @@ if __name__ == "__main__":
     for _ in range(4):
         try: list(shmloader.DataLoader(Losing(), num_workers=1, multiprocessing_context="forkserver"))
         except RuntimeError as error: print("error", error)
-""", seconds=55)
+""",
+        seconds=55,
+    )
     assert ran.out.count("exited unexpectedly") == 4, ran.out + ran.err
 
 
@@ -183,7 +215,9 @@ def test_a_worker_is_lost_that_others_know_nothing_of() -> None:
 
 
 def test_workers_that_do_not_listen() -> None:
-    ran = run_script(DATASET + """
+    ran = run_script(
+        DATASET
+        + """
 def deaf(worker):
     for number in (signal.SIGTERM, signal.SIGINT): signal.signal(number, signal.SIG_IGN)
 class Deaf(Numbers):
@@ -197,13 +231,18 @@ for init in (None, deaf):
     began = time.monotonic()
     it.close()
     print("closed after", time.monotonic() - began)
-""")
+"""
+    )
     took = [float(line.split()[-1]) for line in ran.out.splitlines()]
     assert len(took) == 2 and took[0] < 6.5 and took[1] < 11.5, (took, ran.err)
 
 
 def test_closing_is_quick_and_may_be_repeated() -> None:
-    for close in (lambda it, loader: it.close(), lambda it, loader: loader.close(), lambda it, loader: it._shutdown_workers()):
+    for close in (
+        lambda it, loader: it.close(),
+        lambda it, loader: loader.close(),
+        lambda it, loader: it._shutdown_workers(),
+    ):
         loader = shmloader.DataLoader(Augmented(), num_workers=2)
         iterator = iter(loader)
         first = next(iterator)
@@ -225,7 +264,7 @@ def test_iterating_again_after_close(persistent: bool, which: str) -> None:
     loader = shmloader.DataLoader(Augmented(), num_workers=1, persistent_workers=persistent)
     for most in (3, 100):
         iterator = iter(loader)
-        for _ in zip(range(most), iterator):
+        for _ in zip(range(most), iterator, strict=False):
             pass
         (loader if which == "loader" else iterator).close()
     assert len(list(loader)) == 22
@@ -234,7 +273,7 @@ def test_iterating_again_after_close(persistent: bool, which: str) -> None:
 
 def test_as_context_managers() -> None:
     with shmloader.DataLoader(Augmented(), num_workers=1, persistent_workers=True) as loader:
-        for _ in zip(range(3), loader):
+        for _ in zip(range(3), loader, strict=False):
             pass
         with iter(loader) as iterator:
             workers = list(iterator._workers)
@@ -303,19 +342,25 @@ def test_an_iterator_made_in_a_thread_that_ends() -> None:
 
 
 def test_workers_die_with_a_trainer_whose_thread_made_them() -> None:
-    ran = run_script(DATASET + """
+    ran = run_script(
+        DATASET
+        + """
 made = []
 thread = threading.Thread(target=lambda: made.append(iter(shmloader.DataLoader(Numbers(8), num_workers=2))))
 thread.start(); thread.join(); next(made[0])
 os.kill(os.getpid(), signal.SIGKILL)
-""")
+"""
+    )
     assert ran.status == -signal.SIGKILL
 
 
 def test_spawned_workers_leave_nothing_to_be_tracked() -> None:
-    ran = run_script(DATASET + """
+    ran = run_script(
+        DATASET
+        + """
 if __name__ == "__main__":
     loader = shmloader.DataLoader(Numbers(), num_workers=1, multiprocessing_context="spawn")
     it = iter(loader); kept = next(it); next(it)
-""")
+"""
+    )
     assert ran.status == 0 and not ran.err, ran.err
