@@ -26,7 +26,7 @@ cdef extern from *:
         sigaddset(&blocked, ORPHANED);
         sigprocmask(SIG_UNBLOCK, &blocked, NULL);   /* a fork inherits its thread's mask */
         prctl(PR_SET_PDEATHSIG, ORPHANED);
-        return process_parent;
+        return getppid();                           /* another, if the parent died before the kernel was asked */
     }
     """
     int process_die_with_parent()
@@ -35,6 +35,6 @@ cdef extern from *:
 def die_with_parent() -> int:
     """Have this process end at once when its parent does, whatever it is doing then; returns the parent's pid.
 
-    The parent may have died before this call: the caller compares the pid with the one it expects.
+    The parent may have died before this call: the caller compares the pid with the one it expects (orphan.py).
     """
     return process_die_with_parent()

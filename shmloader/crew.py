@@ -53,9 +53,7 @@ class Crew:
             arguments: of torch's worker loop, without its queues and the worker's number.
         """
         for index in range(count):
-            worker = self._context.Process(
-                target=work, args=(self._segment, os.getpid(), spin, index, arguments), daemon=True
-            )
+            worker = self._context.Process(target=work, args=(self._segment, spin, index, arguments), daemon=True)
             try:
                 worker.start()
             except (TypeError, AttributeError, pickle.PicklingError):

@@ -13,8 +13,8 @@ from typing import Any, Literal
 
 import posix_ipc
 
-from shmloader._process import die_with_parent
 from shmloader._ring import ENTRY_BYTES, HEADER_BYTES, PAYLOAD_BYTES, WORKER_BYTES, Mapping, Ring, TrainerSide
+from shmloader.orphan import follow
 
 RingMemory = Literal["auto", "posix", "memfd"]
 RING_MEMORIES = ("auto", "posix", "memfd")
@@ -113,6 +113,7 @@ class Segment:
 
     def __init__(self, workers: int, entries: int, spare: int, memory: RingMemory) -> None:
         self.memory = memory
+        self.trainer = os.getpid()
         self.spare = spare
         self.fd, self.memfd = -1, -1
         try:
@@ -284,7 +285,7 @@ class Segment:
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        die_with_parent()  # what is unpickled next is the dataset, which may take long
+        follow(state["trainer"])  # what is unpickled next is the dataset, which may take long
         fds = [fd.detach() for fd in state.pop("fds")]
         self.__dict__.update(state)
         self.fd, self.memfd = fds[0], fds[1] if len(fds) > 1 else -1

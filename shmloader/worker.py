@@ -8,33 +8,27 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import multiprocessing
 import os
-import threading
 from typing import Any
 
-from shmloader import _process
 from shmloader._layout import Writer
 from shmloader._ring import FILLED, KEPT, SKIPPED, WorkerSide
 from shmloader._torch import ExceptionWrapper, ResumeIteration, run_worker_loop
 from shmloader.collate import collate_apart, collate_into
+from shmloader.orphan import follow
 from shmloader.segment import Segment
 from shmloader.tasks import read_task
 
 
-def work(segment: Segment, trainer: int, spin: bool, worker_id: int, arguments: dict[str, Any]) -> None:
+def work(segment: Segment, spin: bool, worker_id: int, arguments: dict[str, Any]) -> None:
     """Be worker number `worker_id`, from the first task to the last.
 
     Args:
         segment: the ring's memory.
-        trainer: pid of the process that the batches are for.
         spin: whether to spin before sleeping.
         arguments: of torch's worker loop, without its queues.
     """
-    if _process.die_with_parent() != trainer:  # under forkserver the parent is the server, which outlives the trainer
-        if not _lives(trainer):
-            return
-        threading.Thread(target=_end_with_trainer, name="shmloader_trainer", daemon=True).start()
+    follow(segment.trainer)
     _let_the_trainer_run()
     bench = Bench(segment, WorkerSide(segment.mapping, segment.geometry, segment.memfd, spin, worker_id))
     collate_into(bench.writer)
@@ -51,21 +45,6 @@ def _let_the_trainer_run() -> None:
     with contextlib.suppress(OSError):  # forbidden here: it was no more than a favour
         if os.sched_getscheduler(0) == os.SCHED_OTHER:  # else somebody has chosen
             os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
-
-
-def _end_with_trainer() -> None:
-    trainer = multiprocessing.parent_process()
-    if trainer is not None:
-        trainer.join()
-        os._exit(1)
-
-
-def _lives(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
 
 
 class Bench:
