@@ -14,6 +14,10 @@ import torch
 import torch.utils.data
 from torch.utils.data import Dataset, Sampler
 
+if sys.platform == "linux":  # elsewhere there are no extensions, and DataLoader says so
+    from shmloader import _torch
+    from shmloader.iterator import RingIterator
+
 T_co = TypeVar("T_co", covariant=True)
 
 _iterators: weakref.WeakKeyDictionary[DataLoader[Any], weakref.WeakSet[Any]] = weakref.WeakKeyDictionary()
@@ -97,16 +101,12 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         if self.num_workers == 0 or not self._rides_the_ring():
             return super()._get_iterator()
         self.check_worker_number_rationality()  # torch.profiler knows an asynchronous loader by this call, here
-        from shmloader.iterator import RingIterator
-
         iterator = RingIterator(self)
         _iterators.setdefault(self, weakref.WeakSet()).add(iterator)
         return iterator
 
     def _rides_the_ring(self) -> bool:
         """Whether the ring carries what this loader asks for; torch's own iterator does otherwise."""
-        from shmloader import _torch
-
         return (
             not isinstance(self.dataset, (_torch.IterDataPipe, _torch.MapDataPipe))
             and self.in_order
