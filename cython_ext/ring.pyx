@@ -605,11 +605,6 @@ cdef class WorkerSide(Ring):
 
     # -------------------------------------------------------------------------------------------- filling
 
-    @property
-    def room(self) -> int:
-        """Bytes of the current payload that have pages."""
-        return ring_committed(&self.payload[self.current])
-
     def allocate(self, Py_ssize_t bytes) -> int:
         """Set bytes of the current payload aside; their offset in it, or -1 where too few have pages."""
         cdef Py_ssize_t at = (self.used + ALIGN - 1) // ALIGN * ALIGN

@@ -85,6 +85,7 @@ def test_ctrl_c() -> None:
     process = start_script(
         DATASET
         + """
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs are started with it ignored
 for k, batch in enumerate(shmloader.DataLoader(Numbers(20), num_workers=2)):
     if k == 10: print("now", flush=True)
 """
