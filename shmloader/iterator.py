@@ -12,7 +12,8 @@ NOTE [ Shutdown ]
     2. The order: `stop` is raised and every worker's bell tolled; the watching thread is ended; all workers are
        joined by one deadline, then terminated, then killed; only then the memory is given back, for a worker that is
        still filling a slot must not fault.
-    3. A worker whose trainer is gone is ended by the kernel (process.pyx), whatever it is doing.
+    3. A worker whose trainer is gone is ended whatever it is doing (orphan.py): from its first line of ours on.  A
+       spawned one that still imports the trainer's script leaves when that import is done.
     4. A forked child that drops its copy of an iterator must end nobody: it is recognised by its pid.
     5. Batches that are still lent live on; see NOTE [ Lease ].
 """
@@ -128,7 +129,7 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):
     # ------------------------------------------------------------------- the short way: map-style datasets, in order
     #
     # There the ring alone keeps the order, so torch's reorder buffer and its accounts of who holds what have nothing
-    # to do.  These three do what theirs would, in the same order, in a quarter of the time a batch.
+    # to do.  These three do what theirs would, in the same order.
 
     def __next__(self) -> Any:
         if profiler._is_profiler_enabled or self._dataset_kind == _torch._DatasetKind.Iterable:
