@@ -14,6 +14,7 @@ from typing import Any
 
 from shmloader._ring import TrainerSide
 from shmloader._torch import raise_if_any_worker_failed, unwatch_pids, watch_pids
+from shmloader.orphan import FollowingName
 from shmloader.segment import Segment, too_many_files
 from shmloader.worker import work
 
@@ -54,6 +55,7 @@ class Crew:
         """
         for index in range(count):
             worker = self._context.Process(target=work, args=(self._segment, spin, index, arguments), daemon=True)
+            worker.name = FollowingName(worker.name)
             try:
                 worker.start()
             except (TypeError, AttributeError, pickle.PicklingError):

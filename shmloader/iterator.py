@@ -12,8 +12,8 @@ NOTE [ Shutdown ]
     2. The order: `stop` is raised and every worker's bell tolled; the watching thread is ended; all workers are
        joined by one deadline, then terminated, then killed; only then the memory is given back, for a worker that is
        still filling a slot must not fault.
-    3. A worker whose trainer is gone is ended whatever it is doing (orphan.py): from its first line of ours on.  A
-       spawned one that still imports the trainer's script leaves when that import is done.
+    3. A worker whose trainer is gone is ended whatever it is doing (orphan.py), a spawned one also while it imports
+       the trainer's script.
     4. A forked child that drops its copy of an iterator must end nobody: it is recognised by its pid.
     5. Batches that are still lent live on; see NOTE [ Lease ].
 """

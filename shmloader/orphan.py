@@ -1,13 +1,17 @@
-"""A worker whose trainer is gone ends at once, whatever it is doing then."""
+"""A worker whose trainer is gone ends at once, whatever it is doing then: from its first unpickled object on."""
 
 from __future__ import annotations
 
 import os
 import select
+import sys
 import threading
 from functools import cache
+from importlib.machinery import PathFinder
+from importlib.util import module_from_spec
+from typing import Any
 
-from shmloader._process import die_with_parent
+PROCESS = "shmloader._process"
 
 
 @cache
@@ -17,7 +21,7 @@ def follow(trainer: int) -> None:
     Under fork and spawn the trainer is the parent, and the kernel sees to it.  Under forkserver the parent is the
     server, which does not leave before its workers do: a thread sleeps on the trainer's descriptor instead.
     """
-    if die_with_parent() == trainer:
+    if _process().die_with_parent() == trainer:
         return
     try:
         death = os.pidfd_open(trainer)
@@ -31,3 +35,28 @@ def _end_with(death: int) -> None:
     poll.register(death, select.POLLIN)
     poll.poll()
     os._exit(1)
+
+
+class FollowingName(str):
+    """A process's name; the process that unpickles it follows its trainer from then on.
+
+    The name is what a spawned worker unpickles first of all.  Next it imports the trainer's script, and with it torch:
+    seconds in which nothing else of ours runs, and a trainer that is killed then would leave the worker behind.
+    This file is run by its path, for sys.path is not the trainer's yet, and by itself: the package imports torch.
+    """
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        following = "__import__('runpy').run_path(orphan)['follow'](trainer) or name"
+        return eval, (following, {"orphan": __file__, "trainer": os.getpid(), "name": str(self)})
+
+
+def _process() -> Any:
+    """The extension of that name, found next to this file (see FollowingName)."""
+    if PROCESS not in sys.modules:
+        spec = PathFinder.find_spec(PROCESS, [os.path.dirname(__file__)])
+        if spec is None or spec.loader is None:
+            raise ImportError(f"{PROCESS} has not been built: pip install shmloader, or pip install -e . in its tree")
+        module = module_from_spec(spec)
+        spec.loader.exec_module(module)
+        sys.modules[PROCESS] = module
+    return sys.modules[PROCESS]

@@ -235,14 +235,14 @@ class Ran:
     seconds: float
 
 
-def start_script(text: str, **options: Any) -> subprocess.Popen[str]:
+def start_script(text: str, *arguments: str, **options: Any) -> subprocess.Popen[str]:
     environment = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests")]),
         "OMP_NUM_THREADS": "1",
     }
     return subprocess.Popen(
-        [*options.pop("before", ()), sys.executable, "-u", *options.pop("flags", ()), *script_file(text)],
+        [*options.pop("before", ()), sys.executable, "-u", *options.pop("flags", ()), *script_file(text), *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

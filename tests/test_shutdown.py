@@ -33,9 +33,18 @@ class Starting(Numbers):
 
 # --------------------------------------------------------------------------------------------- the trainer is killed
 
+# A worker that imports the trainer's script has imported nothing else yet: neither torch nor shmloader.
+IMPORT = """
+import sys, time
+if "importing" in sys.argv and __name__ != "__main__":
+    print("importing", flush=True)
+    time.sleep(60)
+"""
+
 PHASES = {
     "waiting": "loader = make(Numbers(8))\nfor k, batch in enumerate(loader):\n    if k == 4: print('now', flush=True)",
     "computing": "it = iter(make(Numbers()))\nnext(it)\nprint('now', flush=True)\nwhile True: pass",
+    "importing": "print('now', flush=True)\nit = iter(make(Numbers()))\ntime.sleep(60)",
     "starting": "print('now', flush=True)\nit = iter(make(Starting()))\ntime.sleep(60)",
 }
 
@@ -46,6 +55,7 @@ PHASES = {
         ("fork", "waiting"),
         ("fork", "computing"),
         ("spawn", "computing"),
+        ("spawn", "importing"),
         ("spawn", "starting"),
         ("forkserver", "waiting"),
     ],
@@ -54,17 +64,19 @@ def test_the_trainer_is_killed(start: str, phase: str) -> None:
     body = "\n    ".join(PHASES[phase].splitlines())
     names = shm_entries()
     process = start_script(
-        DATASET
+        IMPORT
+        + DATASET
         + f"""
 def make(dataset): return shmloader.DataLoader(dataset, num_workers=2, multiprocessing_context="{start}")
 if __name__ == "__main__":
     {body}
-"""
+""",
+        phase,
     )
     try:
         assert process.stdout is not None
         assert process.stdout.readline() == "now\n"
-        if phase == "starting":
+        if phase in ("importing", "starting"):
             process.stdout.readline()
         time.sleep(0.3)
         process.kill()
