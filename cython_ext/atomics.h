@@ -18,7 +18,7 @@ _Static_assert(sizeof(void *) == 8, "the ring needs a 64-bit address space");
 
 #define RING_LINE 128 /* two 64-byte lines: x86 prefetches pairs, and some arm64 lines are 128 bytes */
 #define RING_MAGIC 0x676e69726d6873ULL /* "shmring" */
-#define RING_VERSION 1u
+#define RING_VERSION 2u
 
 /* A sequence's whole protocol state is one word:  seq:40 | owner:16 | state:8.
  * Claiming and recording who claimed are the same CAS, so a SIGKILL cannot fall between them.
@@ -41,7 +41,7 @@ typedef struct {
 
 typedef struct {
     _Alignas(RING_LINE) uint64_t magic; /* these are written once, before any worker is started */
-    uint32_t version, workers, entries, payloads;
+    uint32_t version, workers, entries, payloads, in_order;
     _Alignas(RING_LINE) _Atomic uint32_t ready_bell; /* count:31 | sleeper:1, rung by publish and by a death */
     _Alignas(RING_LINE) _Atomic uint32_t stop;
 } ring_header;

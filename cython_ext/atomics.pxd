@@ -19,7 +19,7 @@ cdef extern from "atomics.h" nogil:
         bell_t dismissed
     ctypedef struct ring_header:
         uint64_t magic
-        uint32_t version, workers, entries, payloads
+        uint32_t version, workers, entries, payloads, in_order
         bell_t ready_bell
         bell_t stop
     ctypedef struct ring_payload:

@@ -24,6 +24,10 @@ A worker walks all sequences in order and passes over those that are not its own
 stops at the first one that is not open yet, and sleeps on its own bell; with a bell each, opening one task wakes one
 worker.  The trainer sleeps on the ready bell.  Both announce, look again, and only then sleep.
 
+With `in_order=False` a slow batch may not hold up the others, so the trainer takes the lowest sequence that is READY,
+and opens the next one whose entry is free: it passes over the sequences of entries that are still in use.  Nobody
+can walk then; both sides look through all entries instead (lowest()).
+
 Handing out batch s spends its payload for as long as a tensor over it lives (NOTE [ Lease ] in delivery.py).  The
 trainer lends a payload only while fewer than `spare` are lent, and copies the batch out otherwise.  Therefore
 P = R + spare payloads are always enough: R in flight, the rest lent, and open() never waits for a tensor to die.
@@ -67,6 +71,8 @@ cdef enum:
     INDEX, INDICES, PICKLED     # kinds of task
     FEWEST_SPINS = 20           # about 1 us
     MOST_SPINS = 2000           # about 60 us: what two futex calls and a switch cost, several times over
+
+cdef uint64_t NOWHERE = <uint64_t>-1    # no sequence
 
 FILLED, KEPT, SKIPPED = range(3)
 HEADER_BYTES = sizeof(ring_header)
@@ -141,6 +147,30 @@ cdef class Ring:
 
     def __dealloc__(self):
         free(self.remapped)
+
+    cdef bint lowest(self, uint32_t state, int owner, const uint8_t *among, uint64_t *seq) noexcept nogil:
+        """Find the lowest sequence in this state, of this owner (-1: any), in these entries (NULL: all).
+
+        One pass may meet a sequence that was written after it had passed the entry of an earlier one of the same
+        writer.  That earlier one is seen by the next pass, so passes are made until one finds nothing lower: what one
+        worker published, or what was opened for it, is found in its order.
+        """
+        cdef uint64_t word, before, found = NOWHERE
+        cdef int k
+        while True:
+            before = found
+            for k in range(self.entries):
+                if among != NULL and not among[k]:
+                    continue
+                word = ring_load(&self.entry[k])
+                if ring_state(word) == state and ring_seq(word) < found and (owner < 0 or ring_owner(word) == <uint32_t>owner):
+                    found = ring_seq(word)
+            if found == before:
+                break
+        if found == NOWHERE:
+            return False
+        seq[0] = found
+        return True
 
     cdef char *slot(self, int payload) noexcept nogil:
         return self.base + self.slot_at + payload * self.slot_stride
@@ -223,10 +253,19 @@ cdef inline void learn(int *spins, int needed) noexcept nogil:
 
 @cython.final
 cdef class TrainerSide(Ring):
-    """What the trainer does: opens sequences, waits for them in order, lends their payloads.  One thread at a time."""
+    """What the trainer does: opens sequences, waits for them, lends their payloads.  One thread at a time.
+
+    Args:
+        spare: payloads that may be lent at once.
+        in_order: whether sequences are taken in their order, or as they become ready.
+    """
     cdef readonly int lent              # payloads that a Lease holds
     cdef readonly uint64_t next_open    # the sequence that open() will open
-    cdef readonly uint64_t next_take    # the sequence that take() will take
+    cdef readonly uint64_t next_take    # the sequence that take() will take; out of order: once it is ready
+    cdef readonly uint64_t taken        # the one that it took last
+    cdef readonly int in_flight         # sequences opened and not taken
+    cdef uint8_t *busy                  # the entries that these are in
+    cdef bint in_order
     cdef readonly bint alarmed          # a worker died: wait() returns at once until it is looked after
     cdef int *free                      # payloads nobody uses, a stack
     cdef int frees
@@ -236,12 +275,13 @@ cdef class TrainerSide(Ring):
     cdef bint closed
     cdef pid_t pid
 
-    def __cinit__(self, mapping, geometry, memfd, spin, int spare):
+    def __cinit__(self, mapping, geometry, memfd, spin, int spare, bint in_order):
         cdef int k, working = self.entries + spare
-        self.pid, self.retired = getpid(), set()
+        self.pid, self.retired, self.in_order = getpid(), set(), in_order
+        self.busy = <uint8_t *>calloc(self.entries, 1)
         self.free = <int *>calloc(self.payloads, sizeof(int))
         self.task_room = <uint64_t *>calloc(self.entries, sizeof(uint64_t))
-        if self.free == NULL or self.task_room == NULL:
+        if self.busy == NULL or self.free == NULL or self.task_room == NULL:
             raise MemoryError()
         for k in range(working):
             self.free[k] = working - 1 - k      # a stack: the payload freed last is the warmest in the caches
@@ -251,10 +291,11 @@ cdef class TrainerSide(Ring):
         """Write the header of a fresh segment, before any worker sees it."""
         self.header.version = RING_VERSION
         self.header.workers, self.header.entries = self.workers, self.entries
-        self.header.payloads = self.payloads
+        self.header.payloads, self.header.in_order = self.payloads, self.in_order
         self.header.magic = RING_MAGIC
 
     def __dealloc__(self):
+        free(self.busy)
         free(self.free)
         free(self.task_room)
 
@@ -264,11 +305,6 @@ cdef class TrainerSide(Ring):
     def next_entry(self) -> int:
         """The entry whose task area the next open() writes."""
         return self.next_open % self.entries
-
-    @property
-    def in_flight(self) -> int:
-        """Sequences opened and not taken."""
-        return self.next_open - self.next_take
 
     def note_task_room(self, int entry, Py_ssize_t bytes) -> None:
         """Say that the first `bytes` of this entry's task area have pages now."""
@@ -292,7 +328,7 @@ cdef class TrainerSide(Ring):
         cdef object item
         cdef int64_t *indices = <int64_t *>area
         self.check_open()
-        if self.next_open - self.next_take >= <uint64_t>self.entries:
+        if self.in_flight == self.entries:
             raise RuntimeError(f"all {self.entries} entries of the ring are in flight")
         if type(task) is list:
             n = PyList_GET_SIZE(task)
@@ -325,10 +361,18 @@ cdef class TrainerSide(Ring):
             raise RuntimeError(f"no payload is free: {self.lent} of {self.payloads} are lent")
         self.frees -= 1
         entry.payload = self.free[self.frees]
+        self.busy[self.next_open % self.entries] = True
+        self.in_flight += 1
         ring_open(entry, self.next_open, worker)
         self.next_open += 1
+        self.pass_over()
         ring_ring(&self.worker[worker].bell)
         return 0
+
+    cdef void pass_over(self) noexcept:
+        """Have next_open be a sequence whose entry is free, if one is.  In order, it always is."""
+        while self.busy[self.next_open % self.entries] and self.in_flight < self.entries:
+            self.next_open += 1
 
     cdef int check_open(self) except -1:
         if self.closed:
@@ -352,6 +396,8 @@ cdef class TrainerSide(Ring):
     # ------------------------------------------------------------------------------------------- delivery
 
     cdef bint is_ready(self) noexcept nogil:
+        if not self.in_order:
+            return self.lowest(RING_READY, -1, self.busy, &self.next_take)
         cdef uint64_t word = ring_load(&self.entry[self.next_take % self.entries])
         return ring_seq(word) == self.next_take and ring_state(word) == RING_READY
 
@@ -402,7 +448,7 @@ cdef class TrainerSide(Ring):
         self.alarmed = False
 
     def take(self) -> Lease:
-        """Take the sequence that is ready; its payload is the caller's for as long as the lease lives."""
+        """Take the sequence `next_take`, which is ready; its payload is the caller's for as long as the lease lives."""
         if not self.ready():
             raise RuntimeError(f"sequence {self.next_take} is not ready")
         cdef ring_entry *entry = &self.entry[self.next_take % self.entries]
@@ -412,7 +458,11 @@ cdef class TrainerSide(Ring):
         lease.ring, lease.payload = self, payload
         lease.data, lease.bytes = self.slot(payload), self.payload[payload].used
         self.lent += 1
+        self.taken = self.next_take
+        self.busy[self.taken % self.entries] = False
+        self.in_flight -= 1
         self.next_take += 1
+        self.pass_over()
         return lease
 
     def replace(self, Lease lease) -> None:
@@ -448,9 +498,9 @@ cdef class TrainerSide(Ring):
         cdef set lent = set(range(self.payloads)) - {self.free[k] for k in range(self.frees)}
         lent -= self.retired.union(range(self.reserve, self.payloads))
         cdef int k
-        cdef uint64_t s
-        for s in range(self.next_take, self.next_open):       # in flight: the workers are gone, nobody fills them
-            lent.discard(self.entry[s % self.entries].payload)
+        for k in range(self.entries):
+            if self.busy[k]:                                    # the workers are gone, nobody fills it
+                lent.discard(self.entry[k].payload)
         if self.pid == getpid():
             madvise(self.base, self.slot_at, MADV_REMOVE)
         for k in range(self.payloads):
@@ -534,6 +584,8 @@ cdef class WorkerSide(Ring):
     cdef bint look(self) noexcept nogil:
         """Walk to the next sequence that is this worker's; false where that one is not open yet."""
         cdef uint64_t word
+        if not self.header.in_order:
+            return self.lowest(RING_OPEN, self.me, NULL, &self.cursor)
         while True:
             word = ring_load(&self.entry[self.cursor % self.entries])
             if ring_seq(word) < self.cursor or ring_state(word) == RING_VOID:

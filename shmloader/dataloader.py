@@ -28,8 +28,8 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
 
     A drop-in for `torch.utils.data.DataLoader`: its whole signature, the same batches in the same order from the same
     seed, bit for bit.  A batch is delivered as tensors over the slot that a worker collated it into, without a copy.
-    What the ring does not carry yet is loaded by torch's own iterator: DataPipes, `in_order=False`,
-    and `pin_memory=True` where there is an accelerator.
+    What the ring does not carry yet is loaded by torch's own iterator: DataPipes, and `pin_memory=True` where there is
+    an accelerator.
 
     Args:
         dataset, batch_size, shuffle, sampler, batch_sampler, num_workers, collate_fn, pin_memory, drop_last, timeout,
@@ -109,7 +109,6 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         """Whether the ring carries what this loader asks for; torch's own iterator does otherwise."""
         return (
             not isinstance(self.dataset, (_torch.IterDataPipe, _torch.MapDataPipe))
-            and self.in_order
             and not (self.pin_memory and torch.accelerator.is_available())
             and _torch.why_not() is None
         )

@@ -21,7 +21,6 @@ NOTE [ Shutdown ]
 from __future__ import annotations
 
 import os
-from collections import deque
 from types import TracebackType
 from typing import Any
 
@@ -55,6 +54,7 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):
         if self._prefetch_factor <= 0:
             raise AssertionError("prefetch_factor must be greater than 0 for MultiProcessingDataLoaderIter")
         self._worker_init_fn = loader.worker_init_fn
+        self._short = self._in_order and self._dataset_kind == _torch._DatasetKind.Map
         self._owner = os.getpid()
         self._hire(loader)
         try:
@@ -69,10 +69,12 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):
         entries = self._num_workers * self._prefetch_factor
         self._segment = Segment(self._num_workers, entries, loader.spare_slots, loader.ring_memory)
         segment = self._segment
-        self._ring = TrainerSide(segment.mapping, segment.geometry, segment.memfd, spin, loader.spare_slots)
+        self._ring = TrainerSide(
+            segment.mapping, segment.geometry, segment.memfd, spin, loader.spare_slots, self._in_order
+        )
         segment.format(self._ring)
         self._delivery = Delivery(self._ring, loader.spare_slots)
-        self._tags: deque[Any] = deque()  # what torch's part put into the queues: results come back by these
+        self._tags: dict[int, Any] = {}  # by sequence, what torch's part put into the queues: results come back by it
         self._crew = Crew(loader.multiprocessing_context or torch.multiprocessing, self._ring, segment)
         self._workers = self._crew.workers  # type: ignore[assignment]
         self._shutdown = False
@@ -121,8 +123,8 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):
     def _get_data(self) -> tuple[Any, Any]:
         while True:
             self._await()
-            tag = self._tags.popleft()
             batch = self._delivery.take()
+            tag = self._tags.pop(self._ring.taken)
             if batch is not NOTHING:
                 return tag, batch
 
@@ -132,15 +134,14 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):
     # to do.  These three do what theirs would, in the same order.
 
     def __next__(self) -> Any:
-        if profiler._is_profiler_enabled or self._dataset_kind == _torch._DatasetKind.Iterable:
+        if profiler._is_profiler_enabled or not self._short:
             return super().__next__()
         batch = self._next_data()
         self._num_yielded += 1
         return batch
 
     def _next_data(self) -> Any:
-        if self._dataset_kind == _torch._DatasetKind.Iterable:
-            # torch keeps account of which workers have come to their end
+        if not self._short:  # torch keeps account of who holds what, and of which workers have come to their end
             return super()._next_data()  # type: ignore[no-untyped-call]
         if self._rcvd_idx == self._send_idx:
             if not self._persistent_workers:
@@ -156,7 +157,7 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):
         return batch
 
     def _try_put_index(self) -> None:
-        if self._dataset_kind == _torch._DatasetKind.Iterable:
+        if not self._short:
             return super()._try_put_index()
         try:
             index = next(self._sampler_iter)
@@ -208,11 +209,14 @@ class _IndexQueue:
         if task is None:
             self._crew.dismiss(self._worker)
         elif type(task) is tuple:
-            open_task(self._ring, self._segment, self._worker, task[1])
-            self._tags.append(task[0])
+            self._open(task[0], task[1])
         else:
-            open_task(self._ring, self._segment, self._worker, task)
-            self._tags.append(task)
+            self._open(task, task)
+
+    def _open(self, tag: Any, task: Any) -> None:
+        sequence = self._ring.next_open
+        open_task(self._ring, self._segment, self._worker, task)
+        self._tags[sequence] = tag
 
 
 class _Done:
