@@ -16,6 +16,11 @@
 _Static_assert(ATOMIC_LLONG_LOCK_FREE == 2 && ATOMIC_INT_LOCK_FREE == 2, "shared words must be lock-free");
 _Static_assert(sizeof(void *) == 8, "the ring needs a 64-bit address space");
 
+/* Where tests/test_kill_at_each_step.py has a worker die; nothing in any other build. */
+#ifndef RING_STEP
+#define RING_STEP(step)
+#endif
+
 #define RING_LINE 128 /* two 64-byte lines: x86 prefetches pairs, and some arm64 lines are 128 bytes */
 #define RING_MAGIC 0x676e69726d6873ULL /* "shmring" */
 #define RING_VERSION 2u
@@ -32,6 +37,7 @@ typedef struct {
     uint64_t task_size; /* in the entry's task area: indices, or bytes where the task is pickled */
     uint32_t task_kind;
     uint32_t payload;   /* the payload slot this sequence is to fill */
+    _Atomic uint64_t claimed_at; /* CLOCK_MONOTONIC, nanoseconds: to say how long a worker has held it */
 } ring_entry;
 
 typedef struct {
@@ -57,6 +63,14 @@ typedef struct {
     uint32_t outcome;                               /* FILLED, KEPT or SKIPPED, see ring.pyx */
 } ring_payload;
 
+/* What a worker remembers for the one that takes its place: the generators' states, before the word that vouches for
+ * them.  There are two of these a worker, so that a death in the middle of writing one leaves the other. */
+typedef struct {
+    _Alignas(RING_LINE) _Atomic uint64_t after; /* the sequence whose end this tells of, plus 1; 0: nothing */
+    uint64_t size;                              /* bytes that follow */
+} ring_memory;
+
+_Static_assert(sizeof(ring_memory) == RING_LINE, "what is remembered begins on the next line");
 _Static_assert(sizeof(ring_entry) == RING_LINE && sizeof(ring_worker) == RING_LINE, "one shared word a line");
 _Static_assert(sizeof(ring_payload) == RING_LINE && sizeof(ring_header) == 3 * RING_LINE, "no line is shared");
 
@@ -88,6 +102,15 @@ static inline int ring_publish(ring_entry *e, uint64_t seq, uint32_t me)
                                                    memory_order_release, memory_order_relaxed);
 }
 
+/* acq_rel, by the trainer, once the worker that claimed it is dead and reaped, so that nothing of it writes any more:
+ * the sequence is open again, for the worker that takes its place.  Pairs with that one's ring_load and ring_claim. */
+static inline int ring_revoke(ring_entry *e, uint64_t seq, uint32_t dead)
+{
+    uint64_t want = ring_pack(seq, dead, RING_CLAIMED);
+    return atomic_compare_exchange_strong_explicit(&e->word, &want, ring_pack(seq, dead, RING_OPEN),
+                                                   memory_order_acq_rel, memory_order_relaxed);
+}
+
 /* release, pairs with ring_load and ring_claim in the worker: the task, and the trainer's reads of the payload the
  * task names, precede the word. */
 static inline void ring_open(ring_entry *e, uint64_t seq, uint32_t owner)
@@ -104,6 +127,24 @@ static inline void ring_note_committed(ring_payload *p, uint64_t bytes)
 static inline uint64_t ring_committed(const ring_payload *p)
 { return atomic_load_explicit((_Atomic uint64_t *)&p->committed, memory_order_relaxed); }
 
+/* relaxed: a time to report. */
+static inline void ring_note_claimed(ring_entry *e, uint64_t nanoseconds)
+{ atomic_store_explicit(&e->claimed_at, nanoseconds, memory_order_relaxed); }
+static inline uint64_t ring_claimed_at(const ring_entry *e)
+{ return atomic_load_explicit((_Atomic uint64_t *)&e->claimed_at, memory_order_relaxed); }
+
+/* release / acquire, with one another: the states precede the word.  What is being overwritten is forgotten first
+ * (ring_forget), and a fence keeps the new states behind that. */
+static inline void ring_remember(ring_memory *m, uint64_t seq)
+{ atomic_store_explicit(&m->after, seq + 1, memory_order_release); }
+static inline void ring_forget(ring_memory *m)
+{
+    atomic_store_explicit(&m->after, 0, memory_order_relaxed);
+    atomic_thread_fence(memory_order_release);
+}
+static inline uint64_t ring_remembered(const ring_memory *m)
+{ return atomic_load_explicit((_Atomic uint64_t *)&m->after, memory_order_acquire); }
+
 /* An eventcount.  Sleeper and ringer meet in one word, so its modification order decides every race and no
  * store-load (seq_cst) fence is needed: either the ringer's add sees the sleeper bit, or the sleeper's or reads
  * from the add, and the look that follows sees what the ringer did before it.
@@ -111,6 +152,7 @@ static inline uint64_t ring_committed(const ring_payload *p)
 static inline void ring_wake(_Atomic uint32_t *bell)
 {
     atomic_fetch_and_explicit(bell, ~1u, memory_order_relaxed);
+    RING_STEP(WOKE);
     syscall(SYS_futex, bell, FUTEX_WAKE, INT32_MAX, 0, 0, 0);
 }
 static inline void ring_ring(_Atomic uint32_t *bell)

@@ -5,6 +5,10 @@ from posix.time cimport timespec
 
 cdef extern from "atomics.h" nogil:
     enum: RING_MAGIC, RING_VERSION
+    # where tests have a worker die
+    enum: AFTER_CLAIM, WHILE_FILLING, AFTER_OVERFLOW, WHILE_REMEMBERING, BEFORE_PUBLISH, AFTER_PUBLISH, AFTER_BELL
+    enum: AFTER_ANNOUNCE
+    void RING_STEP(int step)
     enum: RING_VOID, RING_OPEN, RING_CLAIMED, RING_READY
     ctypedef struct word_t "_Atomic uint64_t":
         pass
@@ -14,6 +18,8 @@ cdef extern from "atomics.h" nogil:
         uint64_t task_size
         uint32_t task_kind
         uint32_t payload
+    ctypedef struct ring_memory:
+        uint64_t size
     ctypedef struct ring_worker:
         bell_t bell
         bell_t dismissed
@@ -31,11 +37,17 @@ cdef extern from "atomics.h" nogil:
     uint64_t ring_load(const ring_entry *entry)
     bint ring_claim(ring_entry *entry, uint64_t seq, uint32_t me)
     bint ring_publish(ring_entry *entry, uint64_t seq, uint32_t me)
+    bint ring_revoke(ring_entry *entry, uint64_t seq, uint32_t dead)
     void ring_open(ring_entry *entry, uint64_t seq, uint32_t owner)
     void ring_raise(bell_t *flag)
     bint ring_raised(const bell_t *flag)
     void ring_note_committed(ring_payload *payload, uint64_t bytes)
     uint64_t ring_committed(const ring_payload *payload)
+    void ring_note_claimed(ring_entry *entry, uint64_t nanoseconds)
+    uint64_t ring_claimed_at(const ring_entry *entry)
+    void ring_remember(ring_memory *memory, uint64_t seq)
+    void ring_forget(ring_memory *memory)
+    uint64_t ring_remembered(const ring_memory *memory)
     void ring_ring(bell_t *bell)
     void ring_toll(bell_t *bell)
     uint32_t ring_announce(bell_t *bell)

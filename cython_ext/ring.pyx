@@ -33,8 +33,16 @@ trainer lends a payload only while fewer than `spare` are lent, and copies the b
 P = R + spare payloads are always enough: R in flight, the rest lent, and open() never waits for a tensor to die.
 
 A payload that a worker turns out to hold on to (a collate function that keeps what it returned) is KEPT: the
-trainer copies the batch out, never uses that payload again, and takes one from the reserve in its place.  A worker
-keeps one at most, for then it stops collating into slots; so the reserve is one payload a worker.
+trainer copies the batch out, does not use that payload while that worker lives, and takes one from the reserve in its
+place.  A worker keeps one at most, for then it stops collating into slots; so the reserve is one payload a worker.
+
+A worker may die anywhere.  Claiming and recording who claimed are one CAS, and so are publishing and letting go, so
+what it held is what CLAIMED names.  Once it is reaped, and nothing of it can write any more, the trainer revokes:
+
+    trainer: revoke(worker)       one CAS a claim                           -> OPEN(s, worker)
+
+and starts another process as the same worker.  That one walks from the lowest sequence that is not taken; OPEN names
+the worker and not the process, so it claims what its predecessor had claimed, and what was open for it.
 """
 
 cimport cython
@@ -55,9 +63,12 @@ from posix.types cimport pid_t
 from posix.unistd cimport getpid
 
 from atomics cimport (
-    RING_CLAIMED, RING_MAGIC, RING_OPEN, RING_READY, RING_VERSION, RING_VOID, ring_announce, ring_claim, ring_committed,
-    ring_entry, ring_header, ring_load, ring_note_committed, ring_open, ring_owner, ring_payload, ring_publish,
-    ring_raise, ring_raised, ring_relax, ring_ring, ring_seq, ring_sleep, ring_state, ring_toll, ring_worker,
+    RING_CLAIMED, RING_MAGIC, RING_OPEN, RING_READY, RING_STEP, RING_VERSION, RING_VOID, AFTER_ANNOUNCE, AFTER_BELL,
+    AFTER_CLAIM, AFTER_OVERFLOW, AFTER_PUBLISH, BEFORE_PUBLISH, WHILE_FILLING, WHILE_REMEMBERING, ring_announce,
+    ring_claim, ring_claimed_at, ring_committed, ring_entry, ring_forget, ring_header, ring_load, ring_memory,
+    ring_note_claimed, ring_note_committed, ring_open, ring_owner, ring_payload, ring_publish, ring_raise, ring_raised,
+    ring_relax, ring_remember, ring_remembered, ring_revoke, ring_ring, ring_seq, ring_sleep, ring_state, ring_toll,
+    ring_worker,
 )
 
 cdef extern from *:
@@ -122,7 +133,7 @@ cdef class Ring:
     cdef Mapping mapping
     cdef char *base
     cdef readonly int workers, entries, payloads
-    cdef readonly Py_ssize_t task_at, task_stride, slot_at, slot_stride
+    cdef readonly Py_ssize_t memory_at, memory_stride, task_at, task_stride, slot_at, slot_stride
     cdef ring_header *header
     cdef ring_worker *worker
     cdef ring_entry *entry
@@ -134,6 +145,7 @@ cdef class Ring:
     def __cinit__(self, Mapping mapping, geometry, int memfd, bint spin, *_):
         self.mapping, self.base, self.memfd = mapping, mapping.base, memfd
         self.workers, self.entries, self.payloads = geometry.workers, geometry.entries, geometry.payloads
+        self.memory_at, self.memory_stride = geometry.memory_at, geometry.memory_stride
         self.task_at, self.task_stride = geometry.task_at, geometry.task_stride
         self.slot_at, self.slot_stride = geometry.slot_at, geometry.slot_stride
         self.spins = FEWEST_SPINS if spin else -1
@@ -224,14 +236,42 @@ cdef class Ring:
             with nogil:
                 memcpy(new, old, keep)
             munmap(new, keep)
+        self.payload[payload].overflowed = 1    # first: whoever dies behind this line leaves a payload that has pages
+        RING_STEP(AFTER_OVERFLOW)
         madvise(old, self.slot_stride, MADV_REMOVE)
-        self.payload[payload].overflowed = 1
         self.follow(payload)
+
+    cdef ring_memory *memory(self, int worker, int half) noexcept:
+        return <ring_memory *>(self.base + self.memory_at + (2 * worker + half) * self.memory_stride)
+
+    def task(self, uint64_t sequence):
+        """The task of a sequence that this side holds: an index, a list of indices, or bytes (a pickled task)."""
+        cdef ring_entry *entry = &self.entry[sequence % self.entries]
+        cdef char *area = self.base + self.task_at + (sequence % self.entries) * self.task_stride
+        cdef int64_t *indices = <int64_t *>area
+        cdef Py_ssize_t k, n = entry.task_size
+        cdef object index
+        if entry.task_kind == INDEX:
+            return PyLong_FromLongLong(indices[0])
+        if entry.task_kind == PICKLED:
+            return PyBytes_FromStringAndSize(area, n)
+        cdef list task = PyList_New(n)
+        for k in range(n):
+            index = PyLong_FromLongLong(indices[k])
+            Py_INCREF(index)
+            PyList_SET_ITEM(task, k, index)
+        return task
 
     @property
     def stopped(self) -> bool:
         """Whether the trainer has ended the ring."""
         return ring_raised(&self.header.stop)
+
+
+cdef inline uint64_t now() noexcept nogil:
+    cdef timespec time
+    clock_gettime(CLOCK_MONOTONIC, &time)
+    return <uint64_t>time.tv_sec * 1000000000 + time.tv_nsec
 
 
 cdef inline bint until(double seconds, timespec *deadline) noexcept nogil:
@@ -270,14 +310,14 @@ cdef class TrainerSide(Ring):
     cdef int *free                      # payloads nobody uses, a stack
     cdef int frees
     cdef int reserve                    # the first payload never yet used: replacements for those a worker keeps
-    cdef set retired                    # those a worker keeps
+    cdef dict retired                   # those a worker keeps, and which worker
     cdef uint64_t *task_room            # bytes that have pages in each task area
     cdef bint closed
     cdef pid_t pid
 
     def __cinit__(self, mapping, geometry, memfd, spin, int spare, bint in_order):
         cdef int k, working = self.entries + spare
-        self.pid, self.retired, self.in_order = getpid(), set(), in_order
+        self.pid, self.retired, self.in_order = getpid(), {}, in_order
         self.busy = <uint8_t *>calloc(self.entries, 1)
         self.free = <int *>calloc(self.payloads, sizeof(int))
         self.task_room = <uint64_t *>calloc(self.entries, sizeof(uint64_t))
@@ -402,9 +442,9 @@ cdef class TrainerSide(Ring):
         return ring_seq(word) == self.next_take and ring_state(word) == RING_READY
 
     def ready(self) -> bool:
-        """Whether the next sequence can be taken."""
+        """Whether the next sequence can be taken; not while there is an alarm to look after."""
         self.check_open()
-        return self.is_ready()
+        return not self.alarmed and self.is_ready()
 
     def wait(self, double seconds=-1) -> bool:
         """Wait until the next sequence can be taken; false when `seconds` have passed or an alarm was raised.
@@ -412,7 +452,7 @@ cdef class TrainerSide(Ring):
         Spins where that cannot hold up a worker, then sleeps on the ready bell, without the GIL.  Python's signal
         handlers run between sleeps, so Ctrl-C and the SIGCHLD handler work while a batch is late.
         """
-        if self.closed:
+        if self.closed or self.alarmed:
             return False
         if self.is_ready():
             return True
@@ -449,13 +489,14 @@ cdef class TrainerSide(Ring):
 
     def take(self) -> Lease:
         """Take the sequence `next_take`, which is ready; its payload is the caller's for as long as the lease lives."""
-        if not self.ready():
+        self.check_open()
+        if not self.is_ready():
             raise RuntimeError(f"sequence {self.next_take} is not ready")
         cdef ring_entry *entry = &self.entry[self.next_take % self.entries]
         cdef int payload = entry.payload
         cdef Lease lease = Lease.__new__(Lease)
         self.follow(payload)
-        lease.ring, lease.payload = self, payload
+        lease.ring, lease.payload, lease.sequence = self, payload, self.next_take
         lease.data, lease.bytes = self.slot(payload), self.payload[payload].used
         self.lent += 1
         self.taken = self.next_take
@@ -466,14 +507,52 @@ cdef class TrainerSide(Ring):
         return lease
 
     def replace(self, Lease lease) -> None:
-        """Never use this lease's payload again: a worker keeps it.  One of the reserve takes its place."""
+        """Do not use this lease's payload while its worker lives, who keeps it.  One of the reserve takes its place."""
         if self.reserve < self.payloads:
             self.free[self.frees] = self.reserve
             self.frees += 1
             self.reserve += 1
-            self.retired.add(lease.payload)
-            lease.payload = -1
-            self.lent -= 1
+        self.retired[lease.payload] = ring_owner(ring_load(&self.entry[lease.sequence % self.entries]))
+        lease.payload = -1
+        self.lent -= 1
+
+    # ---------------------------------------------------------------------------------------------- deaths
+
+    def holds(self, int worker) -> list[int]:
+        """The sequences that `worker` has claimed and not published, lowest first."""
+        return self.of(worker, RING_CLAIMED)
+
+    def owes(self, int worker) -> list[int]:
+        """The sequences that were opened for `worker` and that it has not published, lowest first."""
+        return sorted(self.of(worker, RING_CLAIMED) + self.of(worker, RING_OPEN))
+
+    cdef list of(self, int worker, uint32_t state):
+        cdef uint64_t word
+        cdef int k
+        cdef list found = []
+        for k in range(self.entries):
+            word = ring_load(&self.entry[k])
+            if self.busy[k] and ring_state(word) == state and ring_owner(word) == <uint32_t>worker:
+                found.append(ring_seq(word))
+        return sorted(found)
+
+    def owner(self, uint64_t sequence) -> int:
+        """The worker that this sequence, which is in flight, was opened for."""
+        return ring_owner(ring_load(&self.entry[sequence % self.entries]))
+
+    def held_for(self, uint64_t sequence) -> float:
+        """Seconds since this sequence, which is in flight, was claimed; of use only while it is."""
+        return (now() - ring_claimed_at(&self.entry[sequence % self.entries])) / 1e9
+
+    def revoke(self, int worker) -> None:
+        """Open again what `worker` had claimed.  It is dead and reaped; see NOTE [ Slot ring ]."""
+        cdef uint64_t sequence
+        for sequence in self.holds(worker):
+            ring_revoke(&self.entry[sequence % self.entries], sequence, worker)
+        for payload in [payload for payload, keeper in self.retired.items() if keeper == worker]:
+            del self.retired[payload]
+            self.free[self.frees] = payload     # who kept it is gone
+            self.frees += 1
 
     cdef void give_back(self, int payload) noexcept:
         """The lease of `payload` has died, in whatever thread; the GIL is held.  See NOTE [ Lease ]."""
@@ -496,7 +575,7 @@ cdef class TrainerSide(Ring):
             return
         self.closed = True
         cdef set lent = set(range(self.payloads)) - {self.free[k] for k in range(self.frees)}
-        lent -= self.retired.union(range(self.reserve, self.payloads))
+        lent -= set(self.retired).union(range(self.reserve, self.payloads))
         cdef int k
         for k in range(self.entries):
             if self.busy[k]:                                    # the workers are gone, nobody fills it
@@ -523,6 +602,7 @@ cdef class Lease:
     Every tensor and array over the payload keeps the lease alive; when the last one dies the payload is free again.
     """
     cdef TrainerSide ring
+    cdef uint64_t sequence
     cdef int payload
     cdef char *data
     cdef Py_ssize_t bytes
@@ -573,8 +653,8 @@ cdef class WorkerSide(Ring):
     cdef uint64_t cursor                # the lowest sequence not yet passed
     cdef Fill fill
 
-    def __cinit__(self, mapping, geometry, memfd, spin, int me):
-        self.me, self.current = me, -1
+    def __cinit__(self, mapping, geometry, memfd, spin, int me, uint64_t first):
+        self.me, self.current, self.cursor = me, -1, first
         if self.header.magic != RING_MAGIC or self.header.version != RING_VERSION:
             raise RuntimeError(f"this is not a ring of version {RING_VERSION}: magic {self.header.magic:#x}, version "
                                f"{self.header.version}; trainer and worker must run the same shmloader")
@@ -624,31 +704,18 @@ cdef class WorkerSide(Ring):
                 return None
             with nogil:
                 seen = ring_announce(&self.worker[self.me].bell)
+                RING_STEP(AFTER_ANNOUNCE)
                 error = 0
                 if not self.look() and not self.over():
                     error = ring_sleep(&self.worker[self.me].bell, seen, NULL)
             if error == EINTR:
                 PyErr_CheckSignals()
         cdef ring_entry *entry = &self.entry[self.cursor % self.entries]
+        ring_note_claimed(entry, now())
+        RING_STEP(AFTER_CLAIM)
         self.current, self.used = entry.payload, 0
         self.follow(self.current)
-        return self.task(entry)
-
-    cdef object task(self, ring_entry *entry):
-        cdef char *area = self.base + self.task_at + (self.cursor % self.entries) * self.task_stride
-        cdef int64_t *indices = <int64_t *>area
-        cdef Py_ssize_t k, n = entry.task_size
-        cdef object index
-        if entry.task_kind == INDEX:
-            return PyLong_FromLongLong(indices[0])
-        if entry.task_kind == PICKLED:
-            return PyBytes_FromStringAndSize(area, n)
-        cdef list task = PyList_New(n)
-        for k in range(n):
-            index = PyLong_FromLongLong(indices[k])
-            Py_INCREF(index)
-            PyList_SET_ITEM(task, k, index)
-        return task
+        return self.task(self.cursor)
 
     @property
     def sequence(self) -> int:
@@ -662,6 +729,7 @@ cdef class WorkerSide(Ring):
         cdef Py_ssize_t at = (self.used + ALIGN - 1) // ALIGN * ALIGN
         if at + bytes > <Py_ssize_t>ring_committed(&self.payload[self.current]):
             return -1
+        RING_STEP(WHILE_FILLING)
         self.used = at + bytes
         return at
 
@@ -731,11 +799,53 @@ cdef class WorkerSide(Ring):
         cdef ring_payload *payload = &self.payload[self.current]
         payload.used, payload.outcome = self.used, outcome
         self.current, self.fill = -1, None
+        RING_STEP(BEFORE_PUBLISH)
         if not ring_publish(&self.entry[self.cursor % self.entries], self.cursor, self.me):
             return False
         self.cursor += 1
+        RING_STEP(AFTER_PUBLISH)
         ring_ring(&self.header.ready_bell)
+        RING_STEP(AFTER_BELL)
         return True
+
+    # ----------------------------------------------------------------------------------- what outlives a worker
+
+    def remember(self, bytes states) -> None:
+        """Leave `states`, as they are at the end of the sequence that is claimed, before it is published.
+
+        They replace what was left two sequences ago: until this one is published, whoever takes this worker's place
+        needs what was left at the end of the one before.  What is too long is not remembered.
+        """
+        cdef Py_ssize_t size = PyBytes_GET_SIZE(states)
+        cdef ring_memory *memory = self.memory(self.me, 0)
+        if ring_remembered(memory) > ring_remembered(self.memory(self.me, 1)):
+            memory = self.memory(self.me, 1)
+        ring_forget(memory)
+        if sizeof(ring_memory) + size > self.memory_stride:
+            ring_forget(self.memory(self.me, 0))
+            ring_forget(self.memory(self.me, 1))
+            return
+        memcpy(<char *>memory + sizeof(ring_memory), PyBytes_AS_STRING(states), size)
+        RING_STEP(WHILE_REMEMBERING)
+        memory.size = size
+        ring_remember(memory, self.cursor)
+
+    def recall(self):
+        """What this worker's predecessor left at the end of the last sequence that it published; None: nothing.
+
+        To be asked when the next sequence is claimed: what was left at the end of that one, or behind it, is void.
+        """
+        cdef ring_memory *memory
+        cdef object found = None
+        cdef uint64_t after, latest = 0
+        cdef int half
+        for half in range(2):
+            memory = self.memory(self.me, half)
+            after = ring_remembered(memory)
+            if latest < after <= self.cursor and sizeof(ring_memory) + memory.size <= <uint64_t>self.memory_stride:
+                latest = after
+                found = PyBytes_FromStringAndSize(<char *>memory + sizeof(ring_memory), memory.size)
+        return found
 
 
 @cython.final

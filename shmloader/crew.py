@@ -1,14 +1,18 @@
-"""The worker processes: started, watched, stopped."""
+"""The worker processes: started, watched, replaced, stopped."""
 
 from __future__ import annotations
 
 import errno
 import os
 import pickle
+import re
+import reprlib
 import select
+import signal
 import threading
 import time
 import warnings
+from collections.abc import Callable
 from multiprocessing.process import BaseProcess
 from typing import Any
 
@@ -16,34 +20,61 @@ from shmloader._ring import TrainerSide
 from shmloader._torch import raise_if_any_worker_failed, unwatch_pids, watch_pids
 from shmloader.orphan import FollowingName
 from shmloader.segment import Segment, too_many_files
+from shmloader.stacks import Paper
+from shmloader.tasks import read_task
 from shmloader.worker import work
 
 PATIENCE = 5.0  # seconds that all workers together have to leave before they are terminated; torch gives each as much
+LIVES = 3  # deaths of one worker without a batch in between: one may be bad luck, the third is the batch's fault
+
+Number = Callable[[int], int | None]  # a sequence's batch, counted from the epoch's first; None where it is no batch
 
 
 class Crew:
     """The workers of one ring.
 
     A worker's death is what the kernel says: a thread of the trainer sleeps on the workers' descriptors and, when one
-    dies, raises the ring's alarm, which ends the wait of whoever waits for a batch, in any thread.  In the main thread
-    torch's SIGCHLD handler is often quicker.
+    dies, raises the ring's alarm, which ends the wait of whoever waits for a batch, in any thread.  That one looks
+    after it.  In the main thread torch's SIGCHLD handler is often quicker, where deaths are errors.
 
     Args:
         context: multiprocessing, or a context of it.
         ring: the trainer's side.
         segment: its memory.
+        respawn: whether others take dead workers' places; else a death is an error.
+        reissue: whether the batch that a dead worker held can be made again: not where the dataset is a stream.
+        timeout: seconds that a batch may take, 0 for ever; then workers can be asked where they are.
+
+    What is said of a sequence is said in its user's terms; `number` tells which batch of the epoch it is.
     """
 
-    def __init__(self, context: Any, ring: TrainerSide, segment: Segment) -> None:
+    def __init__(
+        self,
+        context: Any,
+        ring: TrainerSide,
+        segment: Segment,
+        *,
+        respawn: bool,
+        reissue: bool,
+        timeout: float,
+    ) -> None:
         self.workers: list[BaseProcess] = []
         self._context = context
         self._ring = ring
         self._segment = segment
+        self._respawn = respawn
+        self._reissue = reissue
+        self._timeout = timeout
+        self._paper = Paper() if timeout > 0 else None
+        self._deaths: dict[int, tuple[int, int]] = {}  # a worker's next sequence when it died, and how often it was so
+        self._hung: dict[int, str] = {}  # workers killed for holding a batch too long, and what there was to say
         self._dismissed: set[int] = set()
         self._ended: set[int] = set()  # added to by the watching thread
         self._watch: threading.Thread | None = None
         self._watched = False  # whether torch knows of the workers
         self._bye = -1
+
+    # ------------------------------------------------------------------------------------------------- starting
 
     def start(self, count: int, spin: bool, arguments: dict[str, Any]) -> None:
         """Start all workers, then the thread that watches them (a fork beside a thread is a risk for the child).
@@ -53,67 +84,54 @@ class Crew:
             spin: whether they may spin before they sleep.
             arguments: of torch's worker loop, without its queues and the worker's number.
         """
+        self._spin, self._arguments, self._count = spin, arguments, count
         for index in range(count):
-            worker = self._context.Process(target=work, args=(self._segment, spin, index, arguments), daemon=True)
-            worker.name = FollowingName(worker.name)
-            try:
-                worker.start()
-            except (TypeError, AttributeError, pickle.PicklingError):
-                warnings.warn(
-                    "Got pickle error when attempting to start a worker Process. "
-                    "This might be because the worker Process arguments are not picklable. "
-                    "Python 3.14+ changed the multiprocessing start method in non-Mac POSIX platforms "
-                    "to 'forkserver', which requires the worker Process arguments to be picklable. "
-                    "You can also try multiprocessing.set_start_method('fork').",
-                    stacklevel=2,
-                )
-                raise
-            except OSError as error:
-                raise _explained(error, index, count) from None
-            self.workers.append(worker)
+            self.workers.append(self._start_one(index, 0))
+        self._start_watch()
+        if not self._respawn:  # torch's handler raises where others can take the place
+            watch_pids(id(self), tuple(worker.pid or 0 for worker in self.workers))
+            self._watched = True
+
+    def _start_one(self, index: int, first: int) -> BaseProcess:
+        worker: BaseProcess = self._context.Process(
+            target=work, args=(self._segment, self._spin, index, first, self._paper, self._arguments), daemon=True
+        )
+        worker.name = FollowingName(worker.name)
         try:
-            self._start_watch()
+            worker.start()
+        except (TypeError, AttributeError, pickle.PicklingError):
+            warnings.warn(
+                "Got pickle error when attempting to start a worker Process. "
+                "This might be because the worker Process arguments are not picklable. "
+                "Python 3.14+ changed the multiprocessing start method in non-Mac POSIX platforms "
+                "to 'forkserver', which requires the worker Process arguments to be picklable. "
+                "You can also try multiprocessing.set_start_method('fork').",
+                stacklevel=2,
+            )
+            raise
         except OSError as error:
-            raise _explained(error, count, count) from None
-        watch_pids(id(self), tuple(worker.pid or 0 for worker in self.workers))
-        self._watched = True
+            raise _explained(error, index, self._count) from None
+        return worker
+
+    # ------------------------------------------------------------------------------------------------- watching
 
     def _start_watch(self) -> None:
-        self._bye = os.eventfd(0, os.EFD_CLOEXEC)
-        deaths = []
+        deaths: list[int] = []
         try:
+            self._bye = os.eventfd(0, os.EFD_CLOEXEC)
             for worker in self.workers:
                 deaths.append(_death(worker))
-        except BaseException:
+        except OSError as error:
             for death in deaths:
                 os.close(death)
-            raise
+            raise _explained(error, self._count, self._count) from None
         watch = threading.Thread(
             target=_watch, args=(deaths, self._bye, self._ring, self._ended), name="shmloader_watch", daemon=True
         )
         watch.start()
         self._watch = watch
 
-    def dismiss(self, index: int) -> None:
-        """Let a worker leave when it has done what is open for it; its end is no death then."""
-        self._dismissed.add(index)
-        self._ring.dismiss(index)
-
-    def raise_if_dead(self) -> None:
-        """Raise torch's error for workers that died; called when the ring's alarm was raised."""
-        self._ring.clear_alarm()  # first, so that a death seen from here on raises it again
-        # not is_alive(): under forkserver that hears of a death from the server, later than the watching thread does
-        dead = sorted(self._ended - self._dismissed)
-        if dead:
-            self._ring.alarm()  # whoever waits again is told again
-        raise_if_any_worker_failed()
-        if dead:
-            pids = ", ".join(str(self.workers[index].pid) for index in dead)
-            raise RuntimeError(f"DataLoader worker (pid(s) {pids}) exited unexpectedly")
-
-    def stop(self) -> None:
-        """End all workers, by one deadline for all of them; nothing of them is left when this returns."""
-        self._ring.stop()
+    def _stop_watch(self) -> None:
         if self._watch is not None:
             os.eventfd_write(self._bye, 1)
             self._watch.join()
@@ -121,6 +139,129 @@ class Crew:
         if self._bye >= 0:
             os.close(self._bye)
             self._bye = -1
+
+    def dismiss(self, index: int) -> None:
+        """Let a worker leave when it has done what is open for it; its end is no death then."""
+        self._dismissed.add(index)
+        self._ring.dismiss(index)
+
+    # --------------------------------------------------------------------------------------------------- deaths
+
+    def look_after(self, number: Number) -> None:
+        """Replace the workers that died, or raise torch's error for them; called when the ring's alarm was raised.
+
+        Raises:
+            RuntimeError: a worker died and nobody may take its place, or it was the third to die over one batch.
+        """
+        self._ring.clear_alarm()  # first, so that a death seen from here on raises it again
+        # not is_alive(): under forkserver that hears of a death from the server, later than the watching thread does
+        dead = sorted(self._ended - self._dismissed)
+        try:
+            if self._respawn:
+                self._replace(dead, number)
+            else:
+                self._raise_for(dead, number)
+        except BaseException:
+            self._ring.alarm()  # whoever waits again is told again
+            raise
+
+    def _raise_for(self, dead: list[int], number: Number) -> None:
+        try:
+            raise_if_any_worker_failed()
+        except RuntimeError as error:
+            raise self.explained(error, number) from None
+        if dead:
+            pids = ", ".join(str(self.workers[index].pid) for index in dead)
+            raise RuntimeError(f"DataLoader worker (pid(s) {pids}) exited unexpectedly{self._loss(dead, number)}")
+
+    def explained(self, error: RuntimeError, number: Number) -> RuntimeError:
+        """torch's error for a worker that died, with what it held; any other error as it is."""
+        died = re.match(r"DataLoader worker \(pid (\d+)\)", str(error))
+        lost = [k for k, worker in enumerate(self.workers) if died and worker.pid == int(died[1])]
+        return RuntimeError(f"{str(error).rstrip()}{self._loss(lost, number)}") if lost else error
+
+    def _loss(self, dead: list[int], number: Number) -> str:
+        held = [self._batch(sequence, number) for index in dead for sequence in self._ring.holds(index)]
+        return f"\nIt held {' and '.join(held)}." if held else "\nIt held no batch."
+
+    def _batch(self, sequence: int, number: Number) -> str:
+        """What a sequence is to its user."""
+        batch = number(sequence)
+        if batch is None:
+            return "no batch, it was beginning an epoch"
+        return f"batch {batch} of this epoch (indices {_indices.repr(read_task(self._ring.task(sequence)))})"
+
+    def _replace(self, dead: list[int], number: Number) -> None:
+        if not dead:
+            return
+        self._stop_watch()  # it must not be there while a worker is forked, and it must know the new ones
+        try:
+            for index in dead:
+                self._replace_one(index, number)
+        finally:
+            self._start_watch()
+
+    def _replace_one(self, index: int, number: Number) -> None:
+        """Have another process be this worker; NOTE [ Slot ring ] says why that loses nothing."""
+        worker = self.workers[index]
+        worker.join()  # reaped: nothing of it writes any more
+        ended = self._hung.pop(index, None) or _end_of(worker)
+        if not self._reissue:
+            raise RuntimeError(
+                f"{ended}{self._loss([index], number)}\non_worker_death='respawn' cannot replace it: how far an "
+                "IterableDataset had come is lost with its worker"
+            )
+        debts = self._ring.owes(index)
+        stuck = debts[0] if debts else self._ring.next_open
+        sequence, deaths = self._deaths.get(index, (stuck, 0))
+        deaths = deaths + 1 if sequence == stuck else 1
+        self._deaths[index] = (stuck, deaths)
+        if deaths >= LIVES:
+            place = self._batch(stuck, number) if debts else "no batch at all"
+            raise RuntimeError(f"{ended}\nIt is the {LIVES}rd to die over {place}, so it is not replaced.")
+        self._ring.revoke(index)
+        self.workers[index] = self._start_one(index, self._ring.next_take)
+        self._ended.discard(index)
+
+    # --------------------------------------------------------------------------------------------------- hanging
+
+    def raise_or_kill(self, awaited: int | None, number: Number) -> None:
+        """What is waited for has not come within the timeout: raise, or end who holds it and have it replaced.
+
+        Args:
+            awaited: the sequence that is waited for; None where any would do.
+
+        Raises:
+            RuntimeError: torch's, with who holds the batch, for how long, and the stack of that worker.
+        """
+        owners = range(len(self.workers)) if awaited is None else [self._ring.owner(awaited)]
+        told = {index: self._holding(index, number) for index in owners if self._ring.owes(index)}
+        error = "\n".join([f"DataLoader timed out after {self._timeout} seconds", *told.values()])
+        if not self._respawn or not told:
+            raise RuntimeError(error)
+        for index in told:
+            self._hung[index] = error
+            self.workers[index].kill()  # the watch sees it, and then it is a death like any other
+
+    def _holding(self, index: int, number: Number) -> str:
+        assert self._paper is not None
+        pid = self.workers[index].pid or 0
+        held = self._ring.holds(index)
+        who = f"Worker {index} (pid {pid})"
+        if held:
+            what = f"{who} has held {self._batch(held[0], number)} for {self._ring.held_for(held[0]):.1f} seconds."
+        else:
+            what = f"{who} has not begun {self._batch(self._ring.owes(index)[0], number)}."
+        return f"{what} It is here:\n{self._paper.stack_of(pid)}"
+
+    # -------------------------------------------------------------------------------------------------- stopping
+
+    def stop(self) -> None:
+        """End all workers, by one deadline for all of them; nothing of them is left when this returns."""
+        self._ring.stop()
+        self._stop_watch()
+        if self._paper is not None:
+            self._paper.close()
         try:
             deadline = time.monotonic() + PATIENCE
             for worker in self.workers:
@@ -136,6 +277,10 @@ class Crew:
                 deadline = time.monotonic() + PATIENCE
                 for worker in left:
                     worker.join(max(0.0, deadline - time.monotonic()))
+
+
+_indices = reprlib.Repr()
+_indices.maxlist = _indices.maxtuple = 64  # a batch's indices, whole where they can be read at a glance
 
 
 def _death(worker: BaseProcess) -> int:
@@ -164,6 +309,15 @@ def _watch(deaths: list[int], bye: int, ring: TrainerSide, gone: set[int]) -> No
     finally:
         for fd in deaths:
             os.close(fd)
+
+
+def _end_of(worker: BaseProcess) -> str:
+    """torch's words for how a worker ended."""
+    code = worker.exitcode
+    who = f"DataLoader worker (pid {worker.pid})"
+    if code is not None and code < 0:
+        return f"{who} is killed by signal: {signal.strsignal(-code)}."
+    return f"{who} exited unexpectedly with exit code {code}."
 
 
 def _explained(error: OSError, started: int, count: int) -> OSError:

@@ -39,6 +39,12 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
             (default 2: the batch in use and the one before it).  Each costs one slot of shared memory.
         ring_memory: where the ring lies: "posix" (/dev/shm), "memfd" (memory that the size of /dev/shm does not
             bound), or "auto" (default): /dev/shm, and a memfd where /dev/shm is too small.
+        on_worker_death: "raise" (default): torch's error, with the batch that the worker held.  "respawn": another
+            process takes its place and makes that batch again, in its place in the order and, as the states of
+            `random`, `numpy.random` and `torch` are handed down, with the same values (a generator or a cache that the
+            dataset keeps for itself begins anew).  The third death in a row over one batch raises.  With `timeout`, a
+            worker that holds a batch for longer is killed and replaced as well.  An IterableDataset's position is
+            lost with its worker, so there a death raises.
 
     Raises:
         ValueError: an argument is out of its range; torch's own text for torch's own arguments.
@@ -67,11 +73,13 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         in_order: bool = True,
         spare_slots: int = 2,
         ring_memory: str = "auto",
+        on_worker_death: str = "raise",
     ) -> None:
         _check_platform()
-        _check_ring(spare_slots, ring_memory)
+        _check_ring(spare_slots, ring_memory, on_worker_death)
         self.spare_slots = spare_slots
         self.ring_memory = ring_memory
+        self.on_worker_death = on_worker_death
         super().__init__(
             dataset,
             batch_size,
@@ -137,7 +145,7 @@ def _check_platform() -> None:
         )
 
 
-def _check_ring(spare_slots: int, ring_memory: str) -> None:
+def _check_ring(spare_slots: int, ring_memory: str, on_worker_death: str) -> None:
     if isinstance(spare_slots, bool) or not isinstance(spare_slots, int) or spare_slots < 0:
         raise ValueError(
             f"spare_slots should be a non-negative integer, but got spare_slots={spare_slots!r}; "
@@ -145,3 +153,5 @@ def _check_ring(spare_slots: int, ring_memory: str) -> None:
         )
     if ring_memory not in ("auto", "posix", "memfd"):
         raise ValueError(f"ring_memory should be 'auto', 'posix' or 'memfd', but got ring_memory={ring_memory!r}")
+    if on_worker_death not in ("raise", "respawn"):
+        raise ValueError(f"on_worker_death should be 'raise' or 'respawn', but got on_worker_death={on_worker_death!r}")

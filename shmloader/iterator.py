@@ -67,7 +67,8 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):
         """Make the ring and start the workers."""
         spin = len(os.sched_getaffinity(0)) > self._num_workers + 1  # else who spins keeps a worker from its core
         entries = self._num_workers * self._prefetch_factor
-        self._segment = Segment(self._num_workers, entries, loader.spare_slots, loader.ring_memory)
+        respawn = loader.on_worker_death == "respawn"
+        self._segment = Segment(self._num_workers, entries, loader.spare_slots, loader.ring_memory, respawn)
         segment = self._segment
         self._ring = TrainerSide(
             segment.mapping, segment.geometry, segment.memfd, spin, loader.spare_slots, self._in_order
@@ -75,7 +76,14 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):
         segment.format(self._ring)
         self._delivery = Delivery(self._ring, loader.spare_slots)
         self._tags: dict[int, Any] = {}  # by sequence, what torch's part put into the queues: results come back by it
-        self._crew = Crew(loader.multiprocessing_context or torch.multiprocessing, self._ring, segment)
+        self._crew = Crew(
+            loader.multiprocessing_context or torch.multiprocessing,
+            self._ring,
+            segment,
+            respawn=respawn,
+            reissue=self._dataset_kind == _torch._DatasetKind.Map,
+            timeout=self._timeout,
+        )
         self._workers = self._crew.workers  # type: ignore[assignment]
         self._shutdown = False
         self._workers_done_event = _Done(self._ring)  # type: ignore[assignment]
@@ -111,14 +119,27 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):
         super()._reset(loader, first_iter)
 
     def _await(self) -> None:
-        """Wait for the next sequence in order."""
-        while not self._ring.wait(self._timeout or -1):
+        """Wait for the next sequence in order, or for any; look after workers that die or hang meanwhile."""
+        assert self._crew is not None
+        while True:
+            try:
+                if self._ring.wait(self._timeout or -1):
+                    return
+            except RuntimeError as error:  # torch's SIGCHLD handler may run in there
+                raise self._crew.explained(error, self._number) from None
             if self._shutdown:
                 raise StopIteration
-            if not self._ring.alarmed:
-                raise RuntimeError(f"DataLoader timed out after {self._timeout} seconds")
-            assert self._crew is not None
-            self._crew.raise_if_dead()
+            if self._ring.alarmed:
+                self._crew.look_after(self._number)
+            else:
+                self._crew.raise_or_kill(self._ring.next_take if self._in_order else None, self._number)
+
+    def _number(self, sequence: int) -> int | None:
+        """Which batch of the epoch a sequence is; None where it is a word of torch's own."""
+        tag = self._tags.get(sequence)
+        if tag is None and self._short:  # batches have been opened one after another, up to _send_idx
+            return self._send_idx - (self._ring.next_open - sequence)
+        return tag if type(tag) is int else None
 
     def _get_data(self) -> tuple[Any, Any]:
         while True:

@@ -24,6 +24,7 @@ MiB = 1 << 20
 SHM_MOUNT = "/dev/shm"
 
 TASK_RESERVED = 64 * MiB  # address space of one task area: 8 million indices
+MEMORY = 16 * 1024  # the states of three generators are 12 KiB
 FIRST_COMMIT = 16 * 1024  # pages of a payload before its first batch: enough for an exception and its traceback
 SPARE_COMMIT = 64 * 1024  # committed beyond what is asked for, so that a batch's description rarely asks again
 MOST_RESERVED = 1 << 40  # a terabyte of address space for a ring; it maps in microseconds, but `top` shows it
@@ -35,18 +36,23 @@ def _up(number: int, unit: int) -> int:
 
 @dataclass(frozen=True)
 class Geometry:
-    """What lies where in the segment, in bytes from its start: control words, task areas, payload slots."""
+    """What lies where in the segment, in bytes from its start: control words, memories, task areas, payload slots."""
 
     workers: int
     entries: int
     payloads: int
+    memory_stride: int
     task_stride: int
     slot_stride: int
 
     @property
-    def task_at(self) -> int:
+    def memory_at(self) -> int:
         words = HEADER_BYTES + self.workers * WORKER_BYTES + self.entries * ENTRY_BYTES + self.payloads * PAYLOAD_BYTES
         return _up(words, PAGE)
+
+    @property
+    def task_at(self) -> int:
+        return self.memory_at + 2 * self.workers * self.memory_stride
 
     @property
     def slot_at(self) -> int:
@@ -60,7 +66,7 @@ class Geometry:
         return self.task_at + entry * self.task_stride
 
 
-def reserve(workers: int, entries: int, spare: int, reserved: int) -> Geometry:
+def reserve(workers: int, entries: int, spare: int, remember: bool, reserved: int) -> Geometry:
     """Lay a ring out over about `reserved` bytes of addresses.
 
     Payload slots: one an entry, `spare` to lend, and one a worker to replace a slot that a worker keeps.
@@ -68,7 +74,7 @@ def reserve(workers: int, entries: int, spare: int, reserved: int) -> Geometry:
     payloads = entries + spare + workers
     task = min(TASK_RESERVED, _up(reserved // 16 // entries, PAGE))
     slot = max(_up(FIRST_COMMIT + SPARE_COMMIT, PAGE), reserved * 15 // 16 // payloads // PAGE * PAGE)
-    return Geometry(workers, entries, payloads, task, slot)
+    return Geometry(workers, entries, payloads, MEMORY if remember else 0, task, slot)
 
 
 def physical_memory() -> int:
@@ -105,20 +111,21 @@ class Segment:
         workers, entries, spare: the ring's shape (see reserve()).
         memory: "posix" (/dev/shm), "memfd" (not bounded by that mount), or "auto": /dev/shm, from which payloads
             move to a memfd where it has no room for all of them.
+        remember: whether workers leave what those that take their places need to go on (generators.py).
 
     Raises:
         MemoryError: the process may not map, or the machine does not have, what the ring needs.
         OSError: no descriptor is left (RLIMIT_NOFILE).
     """
 
-    def __init__(self, workers: int, entries: int, spare: int, memory: RingMemory) -> None:
+    def __init__(self, workers: int, entries: int, spare: int, memory: RingMemory, remember: bool) -> None:
         self.memory = memory
         self.trainer = os.getpid()
         self.spare = spare
         self.fd, self.memfd = -1, -1
         try:
             self.fd, self.memfd = self._create(memory)
-            self.geometry, self.mapping = self._map(workers, entries, spare)
+            self.geometry, self.mapping = self._map(workers, entries, spare, remember)
             self._commit_control()
         except OSError as error:
             self.close()
@@ -147,14 +154,14 @@ class Segment:
             os.close(fd)
             raise
 
-    def _map(self, workers: int, entries: int, spare: int) -> tuple[Geometry, Mapping]:
+    def _map(self, workers: int, entries: int, spare: int, remember: bool) -> tuple[Geometry, Mapping]:
         """Map as wide as the process may, so that slots can grow without moving: address space, not memory."""
         reserved = min(4 * physical_memory(), MOST_RESERVED)
         limit = resource.getrlimit(resource.RLIMIT_AS)[0]
         if limit != resource.RLIM_INFINITY:
             reserved = min(reserved, limit // 4)  # the limit is the whole process's, and a spawned worker's too
         while True:
-            geometry = reserve(workers, entries, spare, reserved)
+            geometry = reserve(workers, entries, spare, remember, reserved)
             try:
                 for fd in (self.fd, self.memfd):
                     if fd >= 0:

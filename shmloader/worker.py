@@ -11,26 +11,34 @@ import gc
 import os
 from typing import Any
 
+from shmloader import generators
 from shmloader._layout import Writer
 from shmloader._ring import FILLED, KEPT, SKIPPED, WorkerSide
 from shmloader._torch import ExceptionWrapper, ResumeIteration, run_worker_loop
 from shmloader.collate import collate_apart, collate_into
 from shmloader.orphan import follow
 from shmloader.segment import Segment
+from shmloader.stacks import Paper
 from shmloader.tasks import read_task
 
 
-def work(segment: Segment, spin: bool, worker_id: int, arguments: dict[str, Any]) -> None:
+def work(
+    segment: Segment, spin: bool, worker_id: int, first: int, paper: Paper | None, arguments: dict[str, Any]
+) -> None:
     """Be worker number `worker_id`, from the first task to the last.
 
     Args:
         segment: the ring's memory.
         spin: whether to spin before sleeping.
+        first: a sequence below which all are done: 0, or more for a worker that takes a dead one's place.
+        paper: where to write its stack when the trainer asks; None where nobody will.
         arguments: of torch's worker loop, without its queues.
     """
     follow(segment.trainer)
     _let_the_trainer_run()
-    bench = Bench(segment, WorkerSide(segment.mapping, segment.geometry, segment.memfd, spin, worker_id))
+    if paper is not None:
+        paper.tell()
+    bench = Bench(segment, WorkerSide(segment.mapping, segment.geometry, segment.memfd, spin, worker_id, first))
     collate_into(bench.writer)
     with contextlib.suppress(KeyboardInterrupt):  # the trainer raises it as well
         run_worker_loop(index_queue=bench, data_queue=bench, done_event=bench, worker_id=worker_id, **arguments)
@@ -55,20 +63,33 @@ class Bench:
         self._ring = ring
         self.writer = Writer(ring, self._grow)
         self._filled = False  # whether torch's loop has put a batch for the task claimed
+        self._remembers = segment.geometry.memory_stride > 0
+        self._begun = not self._remembers
 
     # ------------------------------------------------------------------------------- the queues of torch's loop
 
     def get(self, timeout: float | None = None) -> Any:
         """The next task, as (sequence, indices), or a word of torch's own; None when it is time to leave."""
         if self._ring.current >= 0:
+            if self._remembers:
+                self._ring.remember(generators.states())
             self._publish()
         written = self._ring.claim()
         if written is None:  # a task may be None too: what a sampler gave
             return None
+        if not self._begun:
+            self._begin()
         task = read_task(written)
         if isinstance(task, ResumeIteration):
             return task
         return self._ring.sequence, task
+
+    def _begin(self) -> None:
+        """Go on as the worker whose place this one takes, if there was one; torch's loop has seeded by now."""
+        self._begun = True
+        left = self._ring.recall()
+        if left is not None:
+            generators.restore(left)
 
     def put(self, result: tuple[Any, Any]) -> None:
         """Write a batch into the payload.  It is published by the next get(), once torch's loop has let go of it."""

@@ -1,0 +1,68 @@
+"""Where a worker is: the Python stack of one that does not answer, written by itself on a signal."""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import os
+import signal
+import time
+from multiprocessing import reduction
+from typing import Any
+
+TELL = signal.SIGRTMAX - 4  # a signal nobody uses by habit; the one beside it ends orphans (process.pyx)
+PATIENCE = 0.5  # seconds until a worker that has written nothing counts as one that cannot
+SETTLED = 0.02  # seconds in which nothing more was written
+
+
+class Paper:
+    """Nameless memory that the workers of a ring write their stacks to, one at a time."""
+
+    def __init__(self) -> None:
+        self._fd = os.memfd_create("shmloader_stacks", os.MFD_CLOEXEC)
+
+    def tell(self) -> None:
+        """In a worker: write the stacks of all threads here when the trainer asks.
+
+        faulthandler writes them from C, so it works while Python waits for a call that holds the GIL.
+        """
+        faulthandler.register(TELL, file=self._fd, all_threads=True, chain=False)
+
+    def stack_of(self, pid: int) -> str:
+        """In the trainer: the Python stacks of a worker, or why there are none."""
+        os.ftruncate(self._fd, 0)
+        os.lseek(self._fd, 0, os.SEEK_SET)  # the offset is the workers' too
+        try:
+            os.kill(pid, TELL)
+        except ProcessLookupError:
+            return "  (it is gone)"
+        end = time.monotonic() + PATIENCE
+        before = 0
+        while time.monotonic() < end:
+            time.sleep(SETTLED)
+            size = os.fstat(self._fd).st_size
+            if size and size == before:
+                break
+            before = size
+        told = os.pread(self._fd, 1 << 16, 0).decode(errors="replace").rstrip()
+        return told or f"  (it does not answer; its state is {_state(pid)})"
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"fd": reduction.DupFd(self._fd)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self._fd = state["fd"].detach()
+
+
+def _state(pid: int) -> str:
+    """What the kernel says of a process: "D (disk sleep)", "T (stopped)"."""
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/status", encoding="ascii") as lines:
+        for line in lines:
+            if line.startswith("State:"):
+                return line.split(":", 1)[1].strip()
+    return "unknown"
