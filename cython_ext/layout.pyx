@@ -237,7 +237,7 @@ cdef class Writer:
 
     def __init__(self, ring, grow):
         self.ring, self.grow = ring, grow
-        self.number = ring.me << 40     # so that the numbers of two workers' plans differ
+        self.number = ring.life << 40   # so that the numbers of two processes' plans differ
         self.plans = {}
 
     cdef Py_ssize_t allocate(self, Py_ssize_t size) except -1:

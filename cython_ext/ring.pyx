@@ -646,15 +646,21 @@ cdef class Lease:
 
 @cython.final
 cdef class WorkerSide(Ring):
-    """What one worker does: claims the sequences that are its own, fills their payloads, publishes them."""
-    cdef readonly int me
+    """What one worker does: claims the sequences that are its own, fills their payloads, publishes them.
+
+    Args:
+        me: its index.
+        life: how many processes were this ring's workers before this one.
+        first: a sequence below which all are done.
+    """
+    cdef readonly int me, life
     cdef readonly int current           # the payload being filled; -1 between tasks
     cdef readonly Py_ssize_t used       # bytes of it allocated so far
     cdef uint64_t cursor                # the lowest sequence not yet passed
     cdef Fill fill
 
-    def __cinit__(self, mapping, geometry, memfd, spin, int me, uint64_t first):
-        self.me, self.current, self.cursor = me, -1, first
+    def __cinit__(self, mapping, geometry, memfd, spin, int me, int life, uint64_t first):
+        self.me, self.life, self.current, self.cursor = me, life, -1, first
         if self.header.magic != RING_MAGIC or self.header.version != RING_VERSION:
             raise RuntimeError(f"this is not a ring of version {RING_VERSION}: magic {self.header.magic:#x}, version "
                                f"{self.header.version}; trainer and worker must run the same shmloader")

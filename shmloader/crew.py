@@ -14,7 +14,7 @@ import time
 import warnings
 from collections.abc import Callable
 from multiprocessing.process import BaseProcess
-from typing import Any
+from typing import Any, NoReturn
 
 from shmloader._ring import TrainerSide
 from shmloader._torch import raise_if_any_worker_failed, unwatch_pids, watch_pids
@@ -73,6 +73,7 @@ class Crew:
         self._watch: threading.Thread | None = None
         self._watched = False  # whether torch knows of the workers
         self._bye = -1
+        self._lives = 0
 
     # ------------------------------------------------------------------------------------------------- starting
 
@@ -93,11 +94,13 @@ class Crew:
             self._watched = True
 
     def _start_one(self, index: int, first: int) -> BaseProcess:
-        worker: BaseProcess = self._context.Process(
-            target=work, args=(self._segment, self._spin, index, first, self._paper, self._arguments), daemon=True
-        )
-        worker.name = FollowingName(worker.name)
+        arguments = (self._segment, self._spin, index, self._lives, first, self._paper, self._arguments)
+        worker: BaseProcess = self._context.Process(target=work, args=arguments, daemon=True)
+        self._lives += 1
+        name = getattr(worker, "name", None)  # a context may have processes of its own making
         try:
+            if name is not None:
+                worker.name = FollowingName(name)
             worker.start()
         except (TypeError, AttributeError, pickle.PicklingError):
             warnings.warn(
@@ -111,6 +114,9 @@ class Crew:
             raise
         except OSError as error:
             raise _explained(error, index, self._count) from None
+        finally:
+            if name is not None:
+                worker.name = name
         return worker
 
     # ------------------------------------------------------------------------------------------------- watching
@@ -169,20 +175,29 @@ class Crew:
         try:
             raise_if_any_worker_failed()
         except RuntimeError as error:
-            raise self.explained(error, number) from None
+            self.raise_explained(error, number)
         if dead:
-            pids = ", ".join(str(self.workers[index].pid) for index in dead)
-            raise RuntimeError(f"DataLoader worker (pid(s) {pids}) exited unexpectedly{self._loss(dead, number)}")
+            raise RuntimeError(self._obituary(dead, "", number))
 
-    def explained(self, error: RuntimeError, number: Number) -> RuntimeError:
-        """torch's error for a worker that died, with what it held; any other error as it is."""
+    def raise_explained(self, error: RuntimeError, number: Number) -> NoReturn:
+        """Raise torch's errors for a worker that died, both in one, with what it held; any other error as it is.
+
+        torch's SIGCHLD handler raises one; where that meets a trainer that waits, torch makes another one of it.
+        """
         died = re.match(r"DataLoader worker \(pid (\d+)\)", str(error))
         lost = [k for k, worker in enumerate(self.workers) if died and worker.pid == int(died[1])]
-        return RuntimeError(f"{str(error).rstrip()}{self._loss(lost, number)}") if lost else error
+        if not lost:
+            raise error
+        raise RuntimeError(self._obituary(lost, str(error).strip(), number)) from error
+
+    def _obituary(self, dead: list[int], cause: str, number: Number) -> str:
+        pids = ", ".join(str(self.workers[index].pid) for index in dead)
+        lines = [f"DataLoader worker (pid(s) {pids}) exited unexpectedly", cause, self._loss(dead, number)]
+        return "\n".join(filter(None, lines))
 
     def _loss(self, dead: list[int], number: Number) -> str:
         held = [self._batch(sequence, number) for index in dead for sequence in self._ring.holds(index)]
-        return f"\nIt held {' and '.join(held)}." if held else "\nIt held no batch."
+        return f"It held {' and '.join(held)}." if held else "It held no batch."
 
     def _batch(self, sequence: int, number: Number) -> str:
         """What a sequence is to its user."""
@@ -208,7 +223,7 @@ class Crew:
         ended = self._hung.pop(index, None) or _end_of(worker)
         if not self._reissue:
             raise RuntimeError(
-                f"{ended}{self._loss([index], number)}\non_worker_death='respawn' cannot replace it: how far an "
+                f"{ended}\n{self._loss([index], number)}\non_worker_death='respawn' cannot replace it: how far an "
                 "IterableDataset had come is lost with its worker"
             )
         debts = self._ring.owes(index)
@@ -270,10 +285,10 @@ class Crew:
             if self._watched:
                 self._watched = False
                 unwatch_pids(id(self))
-            for end in (BaseProcess.terminate, BaseProcess.kill):
+            for end in ("terminate", "kill"):
                 left = [worker for worker in self.workers if worker.is_alive()]
                 for worker in left:
-                    end(worker)
+                    getattr(worker, end)()
                 deadline = time.monotonic() + PATIENCE
                 for worker in left:
                     worker.join(max(0.0, deadline - time.monotonic()))

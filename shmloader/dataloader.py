@@ -20,7 +20,7 @@ if sys.platform == "linux":  # elsewhere there are no extensions, and DataLoader
 
 T_co = TypeVar("T_co", covariant=True)
 
-_iterators: weakref.WeakKeyDictionary[DataLoader[Any], weakref.WeakSet[Any]] = weakref.WeakKeyDictionary()
+_iterators: weakref.WeakSet[RingIterator] = weakref.WeakSet()  # not in the loader, whose __dict__ others copy
 
 
 class DataLoader(torch.utils.data.DataLoader[T_co]):
@@ -50,6 +50,11 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         ValueError: an argument is out of its range; torch's own text for torch's own arguments.
         RuntimeError: this is not 64-bit Linux.
     """
+
+    # for a subclass that has another __init__
+    spare_slots = 2
+    ring_memory = "auto"
+    on_worker_death = "raise"
 
     def __init__(
         self,
@@ -100,23 +105,32 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
             in_order=in_order,
         )
 
-    def __iter__(self) -> Any:
-        if getattr(self._iterator, "_shutdown", False):  # a persistent iterator that was closed: begin anew
-            self._iterator = None
-        return super().__iter__()
+    # _get_iterator is torch's: its profiler knows a loader without workers by finding it called from __iter__, both in
+    # torch's file.
 
-    def _get_iterator(self) -> Any:
-        if self.num_workers == 0 or not self._rides_the_ring():
-            return super()._get_iterator()
-        self.check_worker_number_rationality()  # torch.profiler knows an asynchronous loader by this call, here
+    def __iter__(self) -> Any:
+        if not self._rides_the_ring():
+            return super().__iter__()
+        if not self.persistent_workers:
+            return self._ring_iterator()
+        if self._iterator is None or getattr(self._iterator, "_shutdown", False):  # there is none, or it was closed
+            self._iterator = self._ring_iterator()
+        else:
+            self._iterator._reset(self)
+        return self._iterator
+
+    def _ring_iterator(self) -> RingIterator:
+        self.check_worker_number_rationality()
         iterator = RingIterator(self)
-        _iterators.setdefault(self, weakref.WeakSet()).add(iterator)
+        _iterators.add(iterator)
         return iterator
 
     def _rides_the_ring(self) -> bool:
         """Whether the ring carries what this loader asks for; torch's own iterator does otherwise."""
         return (
-            not isinstance(self.dataset, (_torch.IterDataPipe, _torch.MapDataPipe))
+            self.num_workers > 0
+            and type(self)._get_iterator is torch.utils.data.DataLoader._get_iterator  # else a subclass makes its own
+            and not isinstance(self.dataset, (_torch.IterDataPipe, _torch.MapDataPipe))
             and not (self.pin_memory and torch.accelerator.is_available())
             and _torch.why_not() is None
         )
@@ -126,8 +140,9 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
 
         Batches already delivered stay as they are, and iterating again starts anew.
         """
-        for iterator in list(_iterators.pop(self, ())):
-            iterator.close()
+        for iterator in list(_iterators):
+            if iterator.loader() is self:
+                iterator.close()
         self._iterator = None
 
     def __enter__(self) -> DataLoader[T_co]:

@@ -21,6 +21,7 @@ NOTE [ Shutdown ]
 from __future__ import annotations
 
 import os
+import weakref
 from types import TracebackType
 from typing import Any
 
@@ -47,6 +48,7 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):
 
     def __init__(self, loader: DataLoader[Any]) -> None:
         _torch._BaseDataLoaderIter.__init__(self, loader)
+        self.loader = weakref.ref(loader)
         self._prefetch_factor: int = loader.prefetch_factor  # type: ignore[assignment]
         self._in_order = loader.in_order
         if self._num_workers <= 0:
@@ -65,7 +67,8 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):
 
     def _hire(self, loader: Any) -> None:
         """Make the ring and start the workers."""
-        spin = len(os.sched_getaffinity(0)) > self._num_workers + 1  # else who spins keeps a worker from its core
+        cores = len(os.sched_getaffinity(0)) // int(os.environ.get("LOCAL_WORLD_SIZE") or 1)  # torchrun's ranks share
+        spin = cores > self._num_workers + 1  # else who spins keeps a worker from its core
         entries = self._num_workers * self._prefetch_factor
         respawn = loader.on_worker_death == "respawn"
         self._segment = Segment(self._num_workers, entries, loader.spare_slots, loader.ring_memory, respawn)
@@ -126,7 +129,7 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):
                 if self._ring.wait(self._timeout or -1):
                     return
             except RuntimeError as error:  # torch's SIGCHLD handler may run in there
-                raise self._crew.explained(error, self._number) from None
+                self._crew.raise_explained(error, self._number)
             if self._shutdown:
                 raise StopIteration
             if self._ring.alarmed:

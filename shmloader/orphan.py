@@ -9,6 +9,7 @@ import threading
 from functools import cache
 from importlib.machinery import PathFinder
 from importlib.util import module_from_spec
+from multiprocessing.context import get_spawning_popen
 from typing import Any
 
 PROCESS = "shmloader._process"
@@ -38,14 +39,17 @@ def _end_with(death: int) -> None:
 
 
 class FollowingName(str):
-    """A process's name; the process that unpickles it follows its trainer from then on.
+    """A process's name; a process that is spawned with it follows its trainer from then on.
 
     The name is what a spawned worker unpickles first of all.  Next it imports the trainer's script, and with it torch:
     seconds in which nothing else of ours runs, and a trainer that is killed then would leave the worker behind.
     This file is run by its path, for sys.path is not the trainer's yet, and by itself: the package imports torch.
+    Pickled for any other reason (a log record carries the process's name) it is a name like any other.
     """
 
     def __reduce__(self) -> tuple[Any, ...]:
+        if get_spawning_popen() is None:
+            return str, (str(self),)
         following = "__import__('runpy').run_path(orphan)['follow'](trainer) or name"
         return eval, (following, {"orphan": __file__, "trainer": os.getpid(), "name": str(self)})
 

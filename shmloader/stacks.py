@@ -44,7 +44,7 @@ class Paper:
             if size and size == before:
                 break
             before = size
-        told = os.pread(self._fd, 1 << 16, 0).decode(errors="replace").rstrip()
+        told = _without_machinery(os.pread(self._fd, 1 << 16, 0).decode(errors="replace"))
         return told or f"  (it does not answer; its state is {_state(pid)})"
 
     def close(self) -> None:
@@ -57,6 +57,17 @@ class Paper:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self._fd = state["fd"].detach()
+
+
+def _without_machinery(told: str) -> str:
+    """What the dataset and torch's fetcher do; not how the worker came to be."""
+    kept, below = [], False
+    for line in told.splitlines():
+        below = below and line.startswith("  File")  # each thread begins with a line of its own
+        if not below:
+            kept.append(line)
+        below = below or line.endswith(" in _worker_loop")
+    return "\n".join(kept)
 
 
 def _state(pid: int) -> str:

@@ -23,13 +23,14 @@ from shmloader.tasks import read_task
 
 
 def work(
-    segment: Segment, spin: bool, worker_id: int, first: int, paper: Paper | None, arguments: dict[str, Any]
+    segment: Segment, spin: bool, worker_id: int, life: int, first: int, paper: Paper | None, arguments: dict[str, Any]
 ) -> None:
     """Be worker number `worker_id`, from the first task to the last.
 
     Args:
         segment: the ring's memory.
         spin: whether to spin before sleeping.
+        life: how many processes were workers of this ring before this one.
         first: a sequence below which all are done: 0, or more for a worker that takes a dead one's place.
         paper: where to write its stack when the trainer asks; None where nobody will.
         arguments: of torch's worker loop, without its queues.
@@ -38,7 +39,8 @@ def work(
     _let_the_trainer_run()
     if paper is not None:
         paper.tell()
-    bench = Bench(segment, WorkerSide(segment.mapping, segment.geometry, segment.memfd, spin, worker_id, first))
+    ring = WorkerSide(segment.mapping, segment.geometry, segment.memfd, spin, worker_id, life, first)
+    bench = Bench(segment, ring)
     collate_into(bench.writer)
     with contextlib.suppress(KeyboardInterrupt):  # the trainer raises it as well
         run_worker_loop(index_queue=bench, data_queue=bench, done_event=bench, worker_id=worker_id, **arguments)

@@ -109,13 +109,9 @@ def test_kept_batches_of_closed_rings_hold_their_payload_and_no_more() -> None:
 # ------------------------------------------------------------------------------------------------- too little of it all
 
 SMALL_SHM = """
-import ctypes, gc, os, sys, warnings, torch, shmloader
-libc = ctypes.CDLL(None, use_errno=True)
-CLONE_NEWNS, MS_REC, MS_PRIVATE = 0x20000, 0x4000, 1 << 18
-if libc.unshare(CLONE_NEWNS) or libc.mount(b"none", b"/", None, MS_REC | MS_PRIVATE, None) or libc.mount(
-        b"tmpfs", b"/dev/shm", b"tmpfs", 0, b"size=64m"):
-    print("not permitted")
-    sys.exit()
+import gc, os, warnings, torch, shmloader
+from conftest import mount_small_shm
+mount_small_shm("64m")
 class Big(torch.utils.data.Dataset):
     def __len__(self): return 40
     def __getitem__(self, k): return torch.full((BYTES,), k, dtype=torch.uint8)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import os
 import signal
@@ -377,3 +378,25 @@ if __name__ == "__main__":
 """
     )
     assert ran.status == 0 and not ran.err, ran.err
+
+
+# -------------------------------------------------------------------------------------- the name that workers follow by
+
+
+class Named(Augmented):
+    def __getitem__(self, index: int) -> Any:
+        return {"name": torch.multiprocessing.current_process().name}
+
+
+@pytest.mark.parametrize("start", ["fork", "spawn"])
+def test_a_workers_name_is_harmless_elsewhere(start: str) -> None:
+    """It ends a spawned worker whose trainer is gone (orphan.py); in a batch, or a log record, it is but a name."""
+    loader = shmloader.DataLoader(
+        Named(4), batch_size=None, num_workers=1, multiprocessing_context=start, persistent_workers=True
+    )
+    with loader:
+        threads = threading.active_count()
+        names = {batch["name"] for batch in loader}
+        worker = loader._iterator._workers[0]
+        assert names == {worker.name} and type(copy.deepcopy(worker.name)) is str
+        assert threading.active_count() <= threads + 1  # the watch

@@ -1,0 +1,136 @@
+"""A worker is killed at each step of the protocol, in real processes; every batch still comes once, whole, in order.
+
+The ring is built a second time with RING_STEP (atomics.h) in place, so that a worker dies exactly there.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import ROOT, run_script
+
+STEPS = {
+    "after claim": 0,
+    "while filling": 1,
+    "after overflow": 2,
+    "while remembering": 3,
+    "before publish": 4,
+    "after publish, before the bell": 5,
+    "in the bell, before the wake": 6,
+    "after the bell": 7,
+    "announced, before sleeping": 8,
+}
+EVERYWHERE = [step for step in STEPS if step != "after overflow"]
+
+# Each batch takes numbers from all three generators; half-way the slots must grow.
+SCRIPT = """
+import os, pathlib, random, sys, time, numpy, torch, shmloader
+from conftest import mount_small_shm
+from shmloader.iterator import RingIterator
+
+class Drawn(torch.utils.data.Dataset):
+    def __len__(self): return 48
+    def __getitem__(self, k):
+        time.sleep(0.001 * (k // 2 % 3))  # now the trainer waits, now the workers do
+        return {"k": k, "r": random.random(), "n": numpy.random.randn(3), "t": torch.randn(2),
+                "wide": torch.full((1000 if k < 24 else 90_000,), k, dtype=torch.int32)}
+
+def same(a, b):
+    return a.keys() == b.keys() and all(torch.equal(a[key], b[key]) for key in a)
+
+def indices(batch):
+    return batch["k"].tolist(), batch["wide"].tolist()
+
+def died(expected, start, step, hit, deaths, in_order):
+    token = os.path.join(os.environ["SHMLOADER_TEST_DIR"], f"token_{os.getpid()}_")
+    for k in range(deaths):
+        pathlib.Path(f"{token}{k}").touch()
+    os.environ["RING_STEP_TO_DIE"] = f"{step} {hit} {os.getpid()} {token}"
+    torch.manual_seed(5)
+    loader = shmloader.DataLoader(
+        Drawn(), batch_size=2, num_workers=2, multiprocessing_context=start, on_worker_death="respawn",
+        in_order=in_order, spare_slots=1)
+    iterator = iter(loader)
+    assert type(iterator) is RingIterator
+    got, kept = [], []
+    for k, batch in enumerate(iterator):
+        got.append({key: value.clone() for key, value in batch.items()})
+        if k % 5 == 0: kept.append((k, batch))  # lent for long: a slot that is free by mistake would change them
+        if k % 4 == 0: time.sleep(0.01)
+    assert all(same(batch, got[k]) for k, batch in kept)
+    if in_order:
+        assert len(got) == len(expected)
+        for k, (ours, theirs) in enumerate(zip(got, expected)):
+            assert same(ours, theirs), (k, ours, theirs)
+    else:  # who makes which batch depends on time, and with it what was drawn
+        assert sorted(map(indices, got)) == sorted(map(indices, expected))
+    return deaths - sum(pathlib.Path(f"{token}{k}").exists() for k in range(deaths))
+
+if __name__ == "__main__":
+    torch.manual_seed(5)
+    expected = list(torch.utils.data.DataLoader(Drawn(), batch_size=2, num_workers=2))
+    if SMALL: mount_small_shm(SMALL)
+    for case in CASES:
+        print(case, "->", flush=True)
+        print(died(expected, *case), flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def stepped(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the package whose workers die on demand."""
+    if shutil.which("gcc") is None:
+        pytest.skip("no gcc")
+    folder = tmp_path_factory.mktemp("stepped")
+    shutil.copytree(ROOT / "shmloader", folder / "shmloader", ignore=shutil.ignore_patterns("__pycache__"))
+    source, core = folder / "ring.c", ROOT / "cython_ext"
+    translate = [sys.executable, "-m", "cython", "-3", "--module-name", "shmloader._ring", "-I", str(core)]
+    subprocess.run([*translate, str(core / "ring.pyx"), "-o", str(source)], check=True, timeout=100)
+    built = next((folder / "shmloader").glob("_ring.*.so"))
+    include = ["-include", str(ROOT / "tests" / "stress" / "kill_step.h"), f"-I{core}"]
+    include.append(f"-I{sysconfig.get_path('include')}")
+    compile_it = ["gcc", "-shared", "-fPIC", "-O1", "-std=gnu11", *include, str(source), "-o", str(built)]
+    subprocess.run(compile_it, check=True, timeout=100)
+    return folder
+
+
+def deaths_in(stepped: Path, cases: list[tuple[Any, ...]], small: str = "") -> list[int]:
+    """How many workers died in each of these runs, all of which gave every batch as it should."""
+    path = os.pathsep.join([str(stepped), str(ROOT / "tests")])
+    script = SCRIPT.replace("CASES", repr(cases)).replace("SMALL", repr(small))
+    ran = run_script(script, before=["env", f"PYTHONPATH={path}"], seconds=100)
+    if "not permitted" in ran.out:
+        pytest.skip("this user may not mount")
+    assert ran.status == 0, ran.out + ran.err
+    return [int(line) for line in ran.out.splitlines() if line.isdigit()]
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("hit", [1, 3])
+def test_fork(stepped: Path, hit: int) -> None:
+    """Two deaths: of both workers, or of one and the one in its place."""
+    died = deaths_in(stepped, [("fork", STEPS[step], hit, 2, True) for step in EVERYWHERE])
+    for step, count in zip(EVERYWHERE, died, strict=True):  # how often a side goes to sleep is a matter of time
+        assert count == 2 or step in ("in the bell, before the wake", "announced, before sleeping"), (step, count)
+
+
+@pytest.mark.timeout(120)
+def test_spawn(stepped: Path) -> None:
+    steps = ["after claim", "while remembering", "after publish, before the bell"]
+    assert deaths_in(stepped, [("spawn", STEPS[step], 2, 1, True) for step in steps]) == [1] * len(steps)
+
+
+def test_out_of_order(stepped: Path) -> None:
+    steps = ["after claim", "before publish", "after publish, before the bell", "announced, before sleeping"]
+    assert deaths_in(stepped, [("fork", STEPS[step], 2, 2, False) for step in steps]) == [2] * len(steps)
+
+
+def test_a_slot_that_moves_to_a_memfd(stepped: Path) -> None:
+    assert deaths_in(stepped, [("fork", STEPS["after overflow"], 1, 2, True)], small="3m") == [2]
