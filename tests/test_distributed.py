@@ -271,7 +271,8 @@ def test_a_resumed_run_ends_as_one_that_was_never_stopped(
 
 # ------------------------------------------------------------------------------------------------------- a rank raises
 
-# Rank 1 raises in the midst of an epoch; rank 0 knows nothing of it and is ended by torchrun, with SIGTERM.
+# Rank 1 raises in the midst of an epoch; rank 0 knows nothing of it and is ended by torchrun, with a SIGTERM that its
+# workers get as well, and ignore: they go with their rank.
 RAISING = (
     NOTE
     + """
@@ -282,7 +283,9 @@ class Numbers(torch.utils.data.Dataset):
         if rank == "1" and k == 50: raise ValueError("an image that nobody can read")
         if rank == "0" and k >= 20: time.sleep(60)
         return torch.full((1000,), k)
-for k, batch in enumerate(shmloader.DataLoader(Numbers(), num_workers=2)):
+def deaf(worker):
+    if rank == "0": signal.signal(signal.SIGTERM, signal.SIG_IGN)
+for k, batch in enumerate(shmloader.DataLoader(Numbers(), num_workers=2, worker_init_fn=deaf)):
     if k == 8: note("workers-" + rank, workers())
     while rank == "1" and not os.path.exists("workers-0"): time.sleep(0.01)
 """
