@@ -25,6 +25,8 @@ from PIL import Image
 from examples import train_ddp
 from examples.image_folder import find_images
 
+pytestmark = pytest.mark.timeout(120)  # torch is imported up to five times in a test
+
 MARK = "SHMLOADER_TEST_RUN"
 RANKS, WORKERS = 2, 2
 IMAGES = 48  # to train on
@@ -68,8 +70,11 @@ class Run:
         return found
 
     def end(self, seconds: float = 90) -> tuple[int, str, str]:
-        """Wait for torchrun; exit status, output and errors.  Whatever still holds its pipes would hang this."""
-        out, err = self.process.communicate(timeout=seconds)
+        """Wait for torchrun, and for all that holds its pipes; exit status, output and errors."""
+        try:
+            out, err = self.process.communicate(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"torchrun ended with {self.process.poll()}; {self.members()} did not") from None
         assert gone(self.members), f"processes are left: {self.members()}\n{out}\n{err}"
         return self.process.returncode, out, err
 
@@ -200,7 +205,6 @@ def images(tmp_path: Path) -> Path:
     return tmp_path / "images"
 
 
-@pytest.mark.timeout(120)  # torch is imported five times
 def test_training_goes_on_after_a_rank_is_killed(torchrun: Callable[..., Run], images: Path) -> None:
     run = torchrun(
         TRAINING,
