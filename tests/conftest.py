@@ -387,6 +387,15 @@ def nothing_left(_settled: None) -> Any:
     raise AssertionError(f"left behind: { {what: those for what, those in left.items() if those} }")
 
 
+@pytest.fixture
+def torch_settings() -> Any:
+    """Training changes how torch computes in this process; the tests that follow must not notice."""
+    threads, deterministic = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
+    yield
+    torch.set_num_threads(threads)
+    torch.use_deterministic_algorithms(deterministic)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("timeout") is None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -23,15 +22,6 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("data") / "digits"
     build_digits(root, digits=SCANS)
     return root
-
-
-@pytest.fixture
-def torch_settings() -> Iterator[None]:
-    """Training changes how torch computes in this process; the tests that follow must not notice."""
-    threads, deterministic = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
-    yield
-    torch.set_num_threads(threads)
-    torch.use_deterministic_algorithms(deterministic)
 
 
 def write_images(*files: Path) -> None:

@@ -1,0 +1,174 @@
+r"""Trains the network of examples.train in many processes, each on its share of the images; torchrun starts them.
+
+Each rank has its own loader, workers and ring.  A checkpoint is written after each epoch, and a run that finds one
+goes on from it and ends as the run that wrote it would have.  Restarts by torchrun need the variable: without it, ranks
+that start again may look for those that were killed (pytorch/pytorch#135712).
+
+    torchrun --standalone --nproc-per-node 2 -m examples.train_ddp --workers 2
+    TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 torchrun --standalone --nproc-per-node 2 --max-restarts 3 \
+        -m examples.train_ddp --data FOLDER --checkpoint FOLDER/checkpoint.pt
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.elastic.multiprocessing.errors import record
+from torch.nn.parallel import DistributedDataParallel
+
+import shmloader as loader
+from examples.image_folder import DataFolderError, ImageFolder, Split, find_images
+from examples.loader_clock import LoaderClock
+from examples.net import SmallNet
+from examples.train import DIGITS, make_repeatable
+
+
+def train(split: Split, options: argparse.Namespace, device: torch.device) -> None:
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    make_repeatable(options.seed, options.threads)
+    net = SmallNet(len(split.classes)).to(device)
+    optimizer = torch.optim.AdamW(net.parameters(), options.lr)
+    done = load_checkpoint(options.checkpoint, net, optimizer, device)
+    if rank == 0 and done:
+        print(f"going on after epoch {done} of {options.checkpoint}")
+
+    dataset = ImageFolder(split.train, options.image_size, augment=True)
+    sampler: loader.DistributedSampler[Any] = loader.DistributedSampler(dataset, seed=options.seed)
+    training = make_loader(dataset, options, sampler)
+    steps = len(training)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(
+        optimizer, options.lr, total_steps=options.epochs * steps, last_epoch=done * steps - 1
+    )
+    replica = DistributedDataParallel(net)
+    loss_of = nn.CrossEntropyLoss(label_smoothing=0.1)
+    clock = LoaderClock()
+    started = time.perf_counter()
+    for epoch in range(done, options.epochs):
+        sampler.set_epoch(epoch)  # else each epoch has the first one's order
+        # The loader draws its workers' seeds from here: no two ranks augment alike, and a resumed run goes on with the
+        # augmentation that it would have had.  (Workers that persist would be seeded once, and not by the epoch.)
+        torch.manual_seed(options.seed + epoch * ranks + rank)
+        loss_sum = torch.zeros((), device=device)
+        for batch in clock.batches(training):
+            images, labels = (part.to(device, non_blocking=True) for part in batch)
+            optimizer.zero_grad()
+            loss = loss_of(replica(images), labels)
+            loss.backward()  # averages the gradients over all ranks
+            optimizer.step()
+            schedule.step()
+            loss_sum += loss.detach()
+        dist.all_reduce(loss_sum)
+        if rank == 0:
+            save_checkpoint(options.checkpoint, net, optimizer, epoch + 1)
+            print(f"epoch {epoch + 1}/{options.epochs}: loss {loss_sum.item() / (ranks * steps):.3f}")
+    seconds = time.perf_counter() - started
+    if rank == 0:  # alone: it has the weights of all, and the running means that are in the checkpoint
+        test = make_loader(ImageFolder(split.test, options.image_size, augment=False), options)
+        print(
+            f"{ranks} ranks x {options.workers} workers:"
+            f" {(options.epochs - done) * len(sampler) * ranks / seconds:.0f} images/s"
+            f" | {100 * clock.waiting / seconds:.1f} % of the time waiting for data"
+            f" | test accuracy {100 * accuracy(net, test, device):.2f} %"
+        )
+
+
+def make_loader(
+    dataset: ImageFolder, options: argparse.Namespace, sampler: loader.DistributedSampler[Any] | None = None
+) -> loader.DataLoader[Any]:
+    return loader.DataLoader(
+        dataset,
+        batch_size=options.batch_size,
+        sampler=sampler,
+        num_workers=options.workers,
+        pin_memory=torch.cuda.is_available(),
+    )
+
+
+@torch.no_grad()
+def accuracy(net: nn.Module, batches: loader.DataLoader[Any], device: torch.device) -> float:
+    net.eval()
+    right = total = 0
+    for images, labels in batches:
+        right += int((net(images.to(device)).argmax(dim=1) == labels.to(device)).sum())
+        total += len(labels)
+    return right / total
+
+
+def save_checkpoint(path: Path, net: nn.Module, optimizer: torch.optim.Optimizer, done: int) -> None:
+    """Replaces `path` in one rename: whenever a rank is killed, there is a whole checkpoint or none."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_name(f"{path.name}.unfinished")
+    torch.save({"net": net.state_dict(), "optimizer": optimizer.state_dict(), "done": done}, unfinished)
+    unfinished.replace(path)
+
+
+def load_checkpoint(path: Path, net: nn.Module, optimizer: torch.optim.Optimizer, device: torch.device) -> int:
+    """Takes up the state in `path` and gives the number of epochs that led to it, 0 where there is no checkpoint."""
+    if not path.exists():
+        return 0
+    state = torch.load(path, map_location=device, weights_only=True)
+    net.load_state_dict(state["net"])
+    optimizer.load_state_dict(state["optimizer"])
+    return int(state["done"])
+
+
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="torchrun ... -m examples.train_ddp",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+
+    def option(name: str, kind: type, default: object, meaning: str) -> None:
+        parser.add_argument(name, type=kind, default=default, help=f"{meaning} (default: %(default)s)")
+
+    option("--data", Path, DIGITS, "folder of train/<class>/*.jpg and test/<class>/*.jpg, or of <class>/*.jpg")
+    option("--checkpoint", Path, Path("data/checkpoint.pt"), "file to go on from; all machines must see the same one")
+    option("--epochs", int, 20, "times through the training images")
+    option("--batch-size", int, 32, "images a batch of one rank")
+    option("--workers", int, 2, "worker processes of one rank; 0 loads in the training process")
+    option("--seed", int, 0, "of the weights, the order of the images and their augmentation")
+    option("--lr", float, 1e-2, "learning rate at its highest")
+    option("--image-size", int, 64, "height and width that images are scaled to, in pixels")
+    option("--threads", int, 1, "CPU threads of one rank's network; the workers have the other cores")
+    options = parser.parse_args(arguments)
+    if options.epochs < 1:
+        parser.error(f"--epochs is {options.epochs}; training needs at least 1")
+    if "LOCAL_RANK" not in os.environ:
+        parser.error("start it with torchrun, as above in --help")
+    return options
+
+
+@record  # torchrun's last words are then the traceback of the rank that failed first
+def main(arguments: Sequence[str] | None = None) -> None:
+    options = parse(arguments)
+    local_rank = int(os.environ["LOCAL_RANK"])
+    device = torch.device("cuda", local_rank) if torch.cuda.is_available() else torch.device("cpu")
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    if local_rank == 0 and options.data == DIGITS and not DIGITS.exists():
+        from examples.digits import build_digits  # needs scikit-learn, which is of no use beside other data
+
+        print(f"building {DIGITS}, once", file=sys.stderr)
+        build_digits(DIGITS)
+    dist.barrier()
+    try:
+        split = find_images(options.data)
+    except DataFolderError as error:
+        sys.exit(f"examples.train_ddp: {error}")
+    train(split, options, device)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,307 @@
+"""Under torchrun: every rank has its share, bit for bit torch's; and a rank that dies takes its workers with it.
+
+torchrun puts each rank into a session of its own, so what belongs to a run is known by a mark in its environment.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import ROOT, assert_same, script_file, shm_entries
+from PIL import Image
+
+from examples import train_ddp
+from examples.image_folder import find_images
+
+pytestmark = pytest.mark.timeout(120)  # torch is imported up to five times in a test
+
+MARK = "SHMLOADER_TEST_RUN"
+RANKS, WORKERS = 2, 2
+IMAGES = 48  # to train on
+
+
+class Run:
+    """A script under torchrun: two ranks, a port of its own."""
+
+    def __init__(self, folder: Path, text: str, *arguments: str, restarts: int = 0) -> None:
+        self.folder = folder
+        self.mark = f"{MARK}={uuid.uuid4()}"
+        environment = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests")]),
+            "OMP_NUM_THREADS": "1",
+            # else ranks that start again may meet the addresses of those killed (pytorch/pytorch#135712, still in 2.13)
+            "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
+            MARK: self.mark.partition("=")[2],
+        }
+        torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={RANKS}"]
+        self.process = subprocess.Popen(
+            [*torchrun, f"--max-restarts={restarts}", *script_file(text), *arguments],
+            cwd=folder,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment,
+            start_new_session=True,
+        )
+
+    def members(self) -> set[int]:
+        """Living processes of this run, torchrun and all below it."""
+        found = set()
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit():
+                try:
+                    if self.mark.encode() in (entry / "environ").read_bytes().split(b"\0"):  # empty for a zombie
+                        found.add(int(entry.name))
+                except OSError:
+                    continue
+        return found
+
+    def end(self, seconds: float = 90) -> tuple[int, str, str]:
+        """Wait for torchrun, and for all that holds its pipes; exit status, output and errors."""
+        try:
+            out, err = self.process.communicate(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"torchrun ended with {self.process.poll()}; {self.members()} did not") from None
+        assert gone(self.members), f"processes are left: {self.members()}\n{out}\n{err}"
+        return self.process.returncode, out, err
+
+    def noted(self, name: str, seconds: float = 60) -> Any:
+        """What a rank has written into its folder under that name, as soon as it is there."""
+        end = time.monotonic() + seconds
+        while not (self.folder / name).exists():
+            assert time.monotonic() < end and self.process.poll() is None, self.process.communicate(timeout=10)
+            time.sleep(0.02)
+        return json.loads((self.folder / name).read_text())
+
+
+def gone(those: Callable[[], set[int]], seconds: float = 2) -> bool:
+    end = time.monotonic() + seconds
+    while those() and time.monotonic() < end:
+        time.sleep(0.02)
+    return not those()
+
+
+@pytest.fixture
+def torchrun(tmp_path: Path) -> Iterator[Callable[..., Run]]:
+    """Starts a script; whatever it leaves is a failure, and is ended."""
+    names = shm_entries()
+    runs: list[Run] = []
+
+    def start(text: str, *arguments: str, **options: Any) -> Run:
+        runs.append(Run(tmp_path, text, *arguments, **options))
+        return runs[-1]
+
+    yield start
+    for run in runs:
+        left = run.members()
+        for pid in left:
+            os.kill(pid, signal.SIGKILL)
+        run.process.communicate()
+        assert not left
+    assert not shm_entries() - names
+
+
+NOTE = """
+import json, os, pathlib, signal, sys, time, psutil
+rank, restart = os.environ["RANK"], os.environ["TORCHELASTIC_RESTART_COUNT"]
+def note(name, what):
+    pathlib.Path(name + ".unfinished").write_text(json.dumps(what))
+    os.rename(name + ".unfinished", name)
+def workers(): return [child.pid for child in psutil.Process().children(recursive=True)]
+"""
+
+
+def shares(run: Run, name: str) -> list[list[int]]:
+    return [run.noted(name.format(rank=rank)) for rank in range(RANKS)]
+
+
+# ---------------------------------------------------------------------------------------------------------- the shares
+
+SHARES = (
+    NOTE
+    + """
+import torch, torch.distributed, torch.utils.data, shmloader as loader
+from conftest import BOTH, Augmented, assert_same, iterate, seed_all
+torch.distributed.init_process_group("gloo")
+for drop_last in (False, True):
+    sampler = loader.DistributedSampler(Augmented(53), seed=3, drop_last=drop_last)
+    epochs = []
+    for kind in BOTH:
+        seed_all(int(rank))
+        batches = kind(Augmented(53), batch_size=4, sampler=sampler, num_workers=2, drop_last=drop_last)
+        got = []
+        for epoch in range(2):
+            sampler.set_epoch(epoch)
+            got.append(iterate(batches))
+            assert len(got[-1]) == len(batches)
+        epochs.append(got)
+    assert_same(epochs[1], epochs[0])
+    for epoch, got in enumerate(epochs[1]):
+        note(f"{drop_last}-{epoch}-{rank}", [int(i) for batch in got for i in batch["i"]])
+torch.distributed.destroy_process_group()
+"""
+)
+
+
+def test_the_ranks_share_the_dataset_as_with_torch(torchrun: Callable[..., Run]) -> None:
+    run = torchrun(SHARES)
+    status, out, err = run.end()
+    assert status == 0, out + err
+    for drop_last, share in ((False, 27), (True, 24)):  # of 53: padded to 54; or 26 each, of which 6 batches of 4
+        epochs = [shares(run, f"{drop_last}-{epoch}-{{rank}}") for epoch in range(2)]
+        for mine, other in epochs:
+            assert len(mine) == len(other) == share
+            # the one image that fills up the last share is in both
+            assert len(set(mine) & set(other)) == (0 if drop_last else 1)
+            assert drop_last or set(mine) | set(other) == set(range(53))
+        assert epochs[0] != epochs[1]
+
+
+# ----------------------------------------------------------------------------------------------------- a rank is killed
+
+# The training example as it is, with a sampler that notes its order, and kills rank 1 in the midst of its second epoch.
+TRAINING = (
+    NOTE
+    + """
+import runpy, shmloader
+class Sampler(shmloader.DistributedSampler):
+    epochs = 0
+    def __iter__(self):
+        self.epochs += 1
+        order = list(super().__iter__())
+        note(f"order-{restart}-{self.epochs}-{rank}", order)
+        for k, index in enumerate(order):
+            if (rank, restart, self.epochs, k) == ("1", "0", 2, 20):
+                note("killed", workers())
+                os.kill(os.getpid(), signal.SIGKILL)
+            yield index
+shmloader.DistributedSampler = Sampler
+runpy.run_module("examples.train_ddp", run_name="__main__")
+"""
+)
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> Path:
+    for side, count in (("train", IMAGES // 2), ("test", 2)):
+        for label in range(2):
+            folder = tmp_path / "images" / side / str(label)
+            folder.mkdir(parents=True)
+            for k in range(count):
+                Image.new("RGB", (32, 32), (200 * label, 5 * k, 0)).save(folder / f"{k}.jpg")
+    return tmp_path / "images"
+
+
+def test_training_goes_on_after_a_rank_is_killed(torchrun: Callable[..., Run], images: Path) -> None:
+    run = torchrun(
+        TRAINING,
+        *("--data", str(images), "--checkpoint", "saved/checkpoint.pt", "--epochs", "3", "--batch-size", "2"),
+        *("--image-size", "32", "--workers", str(WORKERS)),
+        restarts=1,
+    )
+    workers = set(run.noted("killed"))
+    assert len(workers) == WORKERS
+    assert gone(lambda: workers & run.members()), "workers outlive their rank"
+    status, out, err = run.end()
+    assert status == 0, out + err
+    assert re.fullmatch(
+        r"epoch 1/3: loss \d\.\d+\n"
+        r"going on after epoch 1 of saved/checkpoint\.pt\n"
+        r"epoch 2/3: loss \d\.\d+\n"
+        r"epoch 3/3: loss \d\.\d+\n"
+        r"2 ranks x 2 workers: \d+ images/s \| \d+\.\d % of the time waiting for data \| test accuracy \d+\.\d\d %\n",
+        out,
+    ), out + err
+    assert [file.name for file in (run.folder / "saved").iterdir()] == ["checkpoint.pt"]
+    before, killed, again, last = (shares(run, f"order-{at}-{{rank}}") for at in ("0-1", "0-2", "1-1", "1-2"))
+    assert killed == again, "the second epoch begins anew in the same order"
+    for mine, other in (before, again, last):
+        assert sorted(mine + other) == list(range(IMAGES))
+    assert before[0] != again[0] != last[0] != before[0]
+
+
+@pytest.fixture(scope="module")  # gloo keeps a few descriptors for as long as the process lives
+def one_rank(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    store = tmp_path_factory.mktemp("store") / "store"
+    torch.distributed.init_process_group("gloo", f"file://{store}", rank=0, world_size=1)
+    yield
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.usefixtures("one_rank", "torch_settings")
+def test_a_resumed_run_ends_as_one_that_was_never_stopped(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run(name: str) -> tuple[list[str], Any]:
+        monkeypatch.setenv("LOCAL_RANK", "0")
+        options = train_ddp.parse(
+            f"--data {images} --checkpoint {tmp_path / name} --epochs 3 --batch-size 8 --image-size 32".split()
+        )
+        train_ddp.train(find_images(images), options, torch.device("cpu"))
+        lines = [re.sub(r"\d+ images/s.*waiting for data", "", line) for line in capsys.readouterr().out.splitlines()]
+        return lines, torch.load(tmp_path / name, weights_only=True)
+
+    def interrupted(state: Any, path: Path) -> None:
+        if state["done"] == 2:
+            path.write_bytes(b"half a checkpoint")
+            raise KeyboardInterrupt
+        save(state, path)
+
+    whole, state = run("whole.pt")
+    save = torch.save
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(torch, "save", interrupted)
+        run("parts.pt")
+    assert capsys.readouterr().out.splitlines() == whole[:1]
+    resumed, resumed_state = run("parts.pt")
+    assert resumed == [f"going on after epoch 1 of {tmp_path / 'parts.pt'}", *whole[1:]]
+    assert_same(resumed_state, state)
+    again, _ = run("parts.pt")
+    assert again == [f"going on after epoch 3 of {tmp_path / 'parts.pt'}", whole[-1]]
+
+
+# ------------------------------------------------------------------------------------------------------- a rank raises
+
+# Rank 1 raises in the midst of an epoch; rank 0 knows nothing of it and is ended by torchrun, with a SIGTERM that its
+# workers get as well, and ignore: they go with their rank.
+RAISING = (
+    NOTE
+    + """
+import torch, shmloader
+class Numbers(torch.utils.data.Dataset):
+    def __len__(self): return 1000
+    def __getitem__(self, k):
+        if rank == "1" and k == 50: raise ValueError("an image that nobody can read")
+        if rank == "0" and k >= 20: time.sleep(60)
+        return torch.full((1000,), k)
+def deaf(worker):
+    if rank == "0": signal.signal(signal.SIGTERM, signal.SIG_IGN)
+for k, batch in enumerate(shmloader.DataLoader(Numbers(), num_workers=2, worker_init_fn=deaf)):
+    if k == 8: note("workers-" + rank, workers())
+    while rank == "1" and not os.path.exists("workers-0"): time.sleep(0.01)
+"""
+)
+
+
+def test_a_rank_raises(torchrun: Callable[..., Run]) -> None:
+    run = torchrun(RAISING)
+    workers = shares(run, "workers-{rank}")
+    assert [len(those) for those in workers] == [WORKERS] * RANKS
+    status, out, err = run.end()
+    assert status == 1, out + err
+    assert "ValueError: an image that nobody can read" in err
+    assert re.search(r"exitcode +: 1 ", err) and "closing signal SIGTERM" in err, err
+    assert "resource_tracker" not in err and "leaked" not in err
