@@ -1,4 +1,4 @@
-"""The command line: `python -m bench transport`, `python -m bench latency`."""
+"""The command line: `python -m bench transport`, `latency`, `deaths`."""
 
 from __future__ import annotations
 
@@ -28,6 +28,10 @@ def main(arguments: list[str] | None = None) -> int:
         return transport.run(
             given.cases, given.rounds, given.seconds, given.workers, given.start_method, given.timeout, given.output
         )
+    if given.bench == "deaths":
+        from bench import deaths
+
+        return deaths.run(given.start_methods, given.rounds, given.times, given.timeout, given.output)
     from bench import latency
 
     return latency.run(given.start_methods, given.rounds, given.restarts, given.workers, given.timeout, given.output)
@@ -67,9 +71,21 @@ def _parser() -> argparse.ArgumentParser:
     )
     latency.add_argument("--restarts", type=_count, default=3, help="further epochs in a measurement")
 
+    deaths = benches.add_parser(
+        "deaths",
+        help="time until a killed worker is replaced, or reported",
+        description="Kills the one worker while it makes the batch that is waited for.  Writes deaths.json.",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    deaths.add_argument(
+        "--start-methods", nargs="+", choices=methods, default=["fork", "spawn"], help="how workers start"
+    )
+    deaths.add_argument("--times", type=_count, default=5, help="deaths of each kind in a measurement")
+
     for bench in (transport, latency):
-        bench.add_argument("--rounds", type=_count, default=5, help="measurements of each loader in each case")
         bench.add_argument("--workers", type=_count, default=2, help="worker processes")
+    for bench in (transport, latency, deaths):
+        bench.add_argument("--rounds", type=_count, default=5, help="measurements of each loader in each case")
         bench.add_argument("--timeout", type=_seconds, default=60.0, help="seconds after which one process is killed")
         bench.add_argument("--output", type=Path, default=Path("bench/results"), help="folder for what is written")
     return parser
