@@ -86,7 +86,9 @@ def test_whoever_builds_it(name: str) -> None:
 def test_same_batches_through_the_ring(context: str) -> None:
     def epoch(context: str) -> Any:
         seed_all()
-        iterator = iter(DataLoader(Augmented(), 4, True, num_workers=2, drop_last=True, multiprocessing_context=context))
+        iterator = iter(
+            DataLoader(Augmented(), 4, True, num_workers=2, drop_last=True, multiprocessing_context=context)
+        )
         return type(iterator), list(iterator)
 
     torchs, theirs = epoch("fork")
