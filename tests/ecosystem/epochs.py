@@ -15,7 +15,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 # before any framework is imported: nothing may ask a network
-os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1", HF_HUB_DISABLE_TELEMETRY="1", TOKENIZERS_PARALLELISM="0")
+os.environ.update(
+    HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1", HF_HUB_DISABLE_TELEMETRY="1", TOKENIZERS_PARALLELISM="0"
+)
 
 import torch
 import torch.utils.data
