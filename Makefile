@@ -12,6 +12,7 @@ ARGS ?=
 BIN := .venv/bin
 # The project stays editable; what it was installed from and built from is what the stamp depends on.
 STAMP := .venv/installed
+ECOSYSTEM := .venv/installed-ecosystem
 SOURCES := $(wildcard cython_ext/*.pyx cython_ext/*.pxd cython_ext/*.h) setup.py pyproject.toml constraints.txt
 
 # A variable that is set becomes its option; one that is not leaves the default to the program.
@@ -19,13 +20,14 @@ option = $(if $($(1)),$(2) "$($(1))")
 TRAIN_OPTIONS = $(call option,LOADER,--loader) $(call option,DATA,--data) $(call option,EPOCHS,--epochs) \
 	$(call option,BATCH,--batch-size) $(call option,WORKERS,--workers) $(call option,SEED,--seed) $(ARGS)
 
-.PHONY: help train test bench lint clean
+.PHONY: help train test test-ecosystem bench lint clean
 
 help:
 	@echo 'make train   train a small network on JPEG files and say what the loader cost'
 	@echo '             LOADER=shmloader|torch  DATA=folder  EPOCHS=  BATCH=  WORKERS=  SEED=  ARGS="--lr 0.01"'
 	@echo 'make bench   measure shmloader beside other loaders; ARGS="..." goes to python -m bench'
 	@echo 'make test    lint, types and tests, as .ci/run does; ARGS="-k name" goes to pytest alone'
+	@echo 'make test-ecosystem   train with Lightning, accelerate, transformers, timm and ignite, through either loader'
 	@echo 'make lint    lint and types alone'
 	@echo 'make clean   remove all that these made: .venv, build outputs, caches, data/digits'
 	@echo 'PYTHON=python3.12 builds .venv with another Python (make clean first).'
@@ -38,6 +40,9 @@ bench: $(STAMP)
 
 test: lint
 	$(BIN)/pytest $(ARGS)
+
+test-ecosystem: $(ECOSYSTEM)
+	$(BIN)/pytest --disable-warnings tests/ecosystem $(ARGS)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
@@ -62,4 +67,10 @@ $(STAMP): $(SOURCES)
 	@$(PYTHON) -m venv .venv
 	@$(BIN)/pip install --quiet -c constraints.txt setuptools cython
 	@$(BIN)/pip install --quiet -c constraints.txt --no-build-isolation -e '.[train,bench,test,dev]'
+	@touch $@
+
+# The frameworks go on top of the rest: torch is pinned and there, so nothing replaces it.
+$(ECOSYSTEM): $(STAMP)
+	@echo 'installing the frameworks into .venv (about a minute)' >&2
+	@$(BIN)/pip install --quiet -c constraints.txt --no-build-isolation -e '.[ecosystem]'
 	@touch $@

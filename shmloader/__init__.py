@@ -26,6 +26,7 @@ from torch.utils.data import (
 )
 
 from shmloader.dataloader import DataLoader
+from shmloader.patch import patch_torch
 
 __version__ = "0.1.0"
 
@@ -48,5 +49,6 @@ __all__ = [
     "default_collate",
     "default_convert",
     "get_worker_info",
+    "patch_torch",
     "random_split",
 ]

@@ -1,0 +1,261 @@
+"""patch_torch(): whoever builds torch's loader gets ours, and everything is torch's again afterwards."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import inspect
+import pickle
+import sys
+import threading
+import types
+from typing import Any
+
+import pytest
+import torch
+import torch.utils.data
+from conftest import Augmented, Items, assert_same, iterate, raised, run_script, seed_all
+from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader as UnderAnotherName
+
+import shmloader
+from shmloader.iterator import RingIterator
+
+TORCH_INIT = vars(DataLoader)["__init__"]
+
+
+class Sub(DataLoader):
+    """A subclass that was defined before."""
+
+
+class Holder:
+    of_a_class = DataLoader
+
+
+def of_a_default(*arguments: Any, kind: Any = DataLoader, **options: Any) -> Any:
+    return kind(*arguments, **options)
+
+
+def imported_late(*arguments: Any, **options: Any) -> Any:
+    from torch.utils.data import DataLoader
+
+    return DataLoader(*arguments, **options)
+
+
+def module_that_imports_it() -> types.ModuleType:
+    module = types.ModuleType("imports_a_loader")
+    exec("from torch.utils.data import *\nfrom torch.utils.data import DataLoader as Loader", vars(module))
+    return module
+
+
+BEFORE = module_that_imports_it()
+
+BUILDERS = {
+    "torch.utils.data": lambda *a, **k: torch.utils.data.DataLoader(*a, **k),
+    "torch.utils.data.dataloader": lambda *a, **k: torch.utils.data.dataloader.DataLoader(*a, **k),
+    "imported": lambda *a, **k: DataLoader(*a, **k),
+    "under another name": lambda *a, **k: UnderAnotherName(*a, **k),
+    "in a module": lambda *a, **k: BEFORE.Loader(*a, **k),
+    "in a module imported later": lambda *a, **k: module_that_imports_it().DataLoader(*a, **k),
+    "imported when called": imported_late,
+    "class attribute": lambda *a, **k: Holder.of_a_class(*a, **k),
+    "default argument": of_a_default,
+    "partial": functools.partial(DataLoader),
+    "subscripted": lambda *a, **k: DataLoader[int](*a, **k),
+}
+
+
+@pytest.fixture(autouse=True)
+def _torch_is_whole() -> Any:
+    yield
+    assert vars(DataLoader)["__init__"] is TORCH_INIT and "__new__" not in vars(DataLoader)
+    assert type(DataLoader([1])) is DataLoader
+
+
+@pytest.mark.parametrize("name", BUILDERS)
+def test_whoever_builds_it(name: str) -> None:
+    build = BUILDERS[name]
+    assert type(build(Augmented())) is DataLoader
+    with shmloader.patch_torch():
+        assert type(build(Augmented())) is shmloader.DataLoader
+        assert type(build(dataset=Augmented(), spare_slots=3)) is shmloader.DataLoader
+    assert type(build(Augmented())) is DataLoader
+
+
+@pytest.mark.parametrize("context", ["fork", "spawn"])
+def test_same_batches_through_the_ring(context: str) -> None:
+    def epoch(context: str) -> Any:
+        seed_all()
+        iterator = iter(
+            DataLoader(Augmented(), 4, True, num_workers=2, drop_last=True, multiprocessing_context=context)
+        )
+        return type(iterator), list(iterator)
+
+    torchs, theirs = epoch("fork")
+    with shmloader.patch_torch():
+        kind, ours = epoch(context)
+    assert kind is RingIterator and torchs is not RingIterator
+    assert_same(ours, theirs)
+
+
+def test_plain_call_and_undoing_twice() -> None:
+    patch = shmloader.patch_torch()
+    loader = DataLoader(Augmented(), num_workers=1)
+    patch.undo()
+    patch.undo()
+    assert type(DataLoader([1])) is DataLoader
+    assert type(loader) is shmloader.DataLoader and type(iter(loader)) is RingIterator  # what was built stays
+
+
+def test_nested_in_any_order() -> None:
+    first, second = shmloader.patch_torch(), shmloader.patch_torch()
+    first.undo()
+    first.undo()
+    assert type(DataLoader([1])) is shmloader.DataLoader
+    with shmloader.patch_torch():
+        second.undo()
+        assert type(DataLoader([1])) is shmloader.DataLoader
+    assert type(DataLoader([1])) is DataLoader
+    with first:  # entered again
+        assert type(DataLoader([1])) is shmloader.DataLoader
+
+
+def test_undone_by_an_error() -> None:
+    with pytest.raises(KeyError), shmloader.patch_torch():
+        raise KeyError
+    assert type(DataLoader([1])) is DataLoader
+
+
+def test_isinstance_means_what_it_meant() -> None:
+    before, sub = DataLoader(Augmented(), num_workers=1), Sub(Augmented())
+    with shmloader.patch_torch():
+
+        class Later(DataLoader):
+            pass
+
+        for loader in before, sub, Later(Augmented()), Sub(Augmented()), DataLoader(Augmented()):
+            assert isinstance(loader, torch.utils.data.DataLoader)
+        assert issubclass(Sub, torch.utils.data.DataLoader)
+        assert not isinstance([1], torch.utils.data.DataLoader)
+        assert torch.utils.data.DataLoader is DataLoader
+
+
+def test_what_stays_torchs() -> None:
+    before = DataLoader(Augmented(), num_workers=1)
+    with shmloader.patch_torch():
+
+        class Later(DataLoader):
+            def __init__(self, *arguments: Any, **options: Any) -> None:
+                super().__init__(*arguments, **options)
+
+        for loader in before, Sub(Augmented(), num_workers=1), Later(Augmented(), num_workers=1):
+            assert not isinstance(loader, shmloader.DataLoader)
+            assert type(iter(loader)) is torch.utils.data.dataloader._MultiProcessingDataLoaderIter
+        assert type(shmloader.DataLoader([1])) is shmloader.DataLoader
+
+
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+def test_pickles(protocol: int) -> None:
+    stock = DataLoader(Augmented(), batch_size=3)
+    with shmloader.patch_torch():
+        assert pickle.loads(pickle.dumps(DataLoader, protocol)) is DataLoader
+        assert type(pickle.loads(pickle.dumps(stock, protocol))) is DataLoader
+        assert type(copy.copy(stock)) is type(copy.deepcopy(stock)) is DataLoader
+        ours = pickle.dumps(DataLoader(Augmented(), batch_size=3, num_workers=1), protocol)
+        assert type(pickle.loads(ours)) is shmloader.DataLoader
+    loader = pickle.loads(ours)
+    assert type(loader) is shmloader.DataLoader and len(iterate(loader)) == len(stock)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options"),
+    [((), {}), (([1],), {"no_option": 1}), (([1],), {"num_workers": -1}), (([1],), {"sampler": [1], "shuffle": True})],
+)
+def test_the_same_errors(arguments: Any, options: Any) -> None:
+    def error() -> Any:
+        with pytest.raises(Exception) as caught:
+            DataLoader(*arguments, **options)
+        return raised(caught.value)
+
+    theirs = error()
+    with shmloader.patch_torch():
+        assert_same(error(), theirs)
+
+
+def test_the_signature_is_torchs() -> None:
+    theirs = inspect.signature(DataLoader), inspect.signature(DataLoader.__init__), DataLoader.__doc__
+    with shmloader.patch_torch():
+        assert (inspect.signature(DataLoader), inspect.signature(DataLoader.__init__), DataLoader.__doc__) == theirs
+
+
+def test_who_wraps_the_constructor_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Undone under someone's wrapper, the patch has no effect any more, also when they put back what they found."""
+    patch = shmloader.patch_torch()
+    with monkeypatch.context() as theirs:
+        found = DataLoader.__init__
+        theirs.setattr(DataLoader, "__init__", lambda self, *a, **k: found(self, *a, **k))
+        assert type(DataLoader([1])) is shmloader.DataLoader
+        patch.undo()
+        assert type(DataLoader([1])) is DataLoader
+        with shmloader.patch_torch():
+            assert type(DataLoader([1])) is shmloader.DataLoader
+        assert type(DataLoader([1])) is DataLoader
+    assert type(DataLoader([1])) is DataLoader
+    DataLoader.__init__ = TORCH_INIT
+
+
+def test_no_module_is_touched(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Lazy(types.ModuleType):
+        def __getattribute__(self, name: str) -> Any:
+            raise AssertionError(f"{name} was looked up")
+
+    monkeypatch.setitem(sys.modules, "a_lazy_module", Lazy("a_lazy_module"))
+    with shmloader.patch_torch():
+        assert type(DataLoader([1])) is shmloader.DataLoader
+
+
+def test_from_many_threads() -> None:
+    wrong: list[Any] = []
+
+    def patch_and_build() -> None:
+        for _ in range(200):
+            with shmloader.patch_torch():
+                if type(DataLoader([1])) is not shmloader.DataLoader:
+                    wrong.append("torch's under the patch")
+
+    threads = [threading.Thread(target=patch_and_build) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    while any(thread.is_alive() for thread in threads):
+        if type(loader := DataLoader([1], batch_size=1)) not in (DataLoader, shmloader.DataLoader):
+            wrong.append(loader)
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_in_a_worker() -> None:
+    """A forked worker is patched as its parent is."""
+    with shmloader.patch_torch():
+        (batch,) = DataLoader(Items([lambda: type(DataLoader([1])).__module__]), num_workers=1)
+    assert batch == ["shmloader.dataloader"]
+
+
+def test_for_a_whole_script() -> None:
+    """Never undone, and its loader never exhausted."""
+    ran = run_script(
+        """
+        import shmloader
+        shmloader.patch_torch()
+        from torch.utils.data import DataLoader
+        loader = DataLoader(range(10), num_workers=2, persistent_workers=True)
+        print(type(loader).__module__, next(iter(loader)).item())
+        """
+    )
+    assert (ran.status, ran.out, ran.err) == (0, "shmloader.dataloader 0\n", "")
+
+
+def test_another_platform(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "platform", "darwin")
+    with pytest.raises(RuntimeError, match="needs 64-bit Linux"):
+        shmloader.patch_torch()
