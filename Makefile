@@ -20,7 +20,7 @@ option = $(if $($(1)),$(2) "$($(1))")
 TRAIN_OPTIONS = $(call option,LOADER,--loader) $(call option,DATA,--data) $(call option,EPOCHS,--epochs) \
 	$(call option,BATCH,--batch-size) $(call option,WORKERS,--workers) $(call option,SEED,--seed) $(ARGS)
 
-.PHONY: help train test test-ecosystem bench lint clean
+.PHONY: help train test test-ecosystem soak bench lint clean
 
 help:
 	@echo 'make train   train a small network on JPEG files and say what the loader cost'
@@ -28,6 +28,7 @@ help:
 	@echo 'make bench   measure shmloader beside other loaders; ARGS="..." goes to python -m bench'
 	@echo 'make test    lint, types and tests, as .ci/run does; ARGS="-k name" goes to pytest alone'
 	@echo 'make test-ecosystem   train with Lightning, accelerate, transformers, timm and ignite, through either loader'
+	@echo 'make soak    500 random kills of workers, every batch checked; ARGS="--kills 2000 --start spawn"'
 	@echo 'make lint    lint and types alone'
 	@echo 'make clean   remove all that these made: .venv, build outputs, caches, data/digits'
 	@echo 'PYTHON=python3.12 builds .venv with another Python (make clean first).'
@@ -43,6 +44,9 @@ test: lint
 
 test-ecosystem: $(ECOSYSTEM)
 	$(BIN)/pytest --disable-warnings tests/ecosystem $(ARGS)
+
+soak: $(STAMP)
+	$(BIN)/python -W ignore tests/soak.py $(ARGS)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

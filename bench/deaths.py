@@ -31,7 +31,7 @@ def run(start_methods: list[str], rounds: int, times: int, timeout: float, outpu
             measurements.append(
                 {"round": at, "start_method": method} | measured("bench.measure:deaths", arguments, timeout)
             )
-    result = {
+    result: dict[str, Any] = {
         "bench": "deaths",
         "machine": machine(),
         "settings": {"rounds": rounds, "times": times},

@@ -140,7 +140,7 @@ def deaths(start_method: str, times: int) -> dict[str, list[float]]:
         started: from start() of a bare process to its first line, which is no part of ours;
         raised: from the kill to the exception in the trainer (on_worker_death="raise").
     """
-    context = multiprocessing.get_context(start_method)
+    context: Any = multiprocessing.get_context(start_method)
     options: dict[str, Any] = {"batch_size": None, "num_workers": 1, "prefetch_factor": 1}
     options["multiprocessing_context"] = start_method
     claimed, started, raised = [], [], []
