@@ -313,6 +313,7 @@ cdef class TrainerSide(Ring):
     cdef dict retired                   # those a worker keeps, and which worker
     cdef uint64_t *task_room            # bytes that have pages in each task area
     cdef bint closed
+    cdef int waiting                    # threads in wait()
     cdef pid_t pid
 
     def __cinit__(self, mapping, geometry, memfd, spin, int spare, bint in_order):
@@ -456,6 +457,13 @@ cdef class TrainerSide(Ring):
             return False
         if self.is_ready():
             return True
+        self.waiting += 1
+        try:
+            return self.wait_until(seconds)
+        finally:
+            self.waiting -= 1
+
+    cdef int wait_until(self, double seconds) except -1:
         cdef timespec deadline
         cdef bint limited = until(seconds, &deadline)
         cdef int error = 0, k = 0, budget = min(MOST_SPINS, max(FEWEST_SPINS, 2 * self.spins))
@@ -549,6 +557,9 @@ cdef class TrainerSide(Ring):
         cdef uint64_t sequence
         for sequence in self.holds(worker):
             ring_revoke(&self.entry[sequence % self.entries], sequence, worker)
+        for sequence in self.of(worker, RING_READY):
+            if self.payload[self.entry[sequence % self.entries].payload].outcome == KEPT:
+                self.payload[self.entry[sequence % self.entries].payload].outcome = FILLED  # not any more
         for payload in [payload for payload, keeper in self.retired.items() if keeper == worker]:
             del self.retired[payload]
             self.free[self.frees] = payload     # who kept it is gone
@@ -589,7 +600,8 @@ cdef class TrainerSide(Ring):
                 if lent:
                     self.mapping.drop(self.slot(k) - self.base, self.slot_stride)
         if lent:
-            self.mapping.drop(0, self.slot_at)
+            if not self.waiting:                                # else a thread may be about to look at it once more
+                self.mapping.drop(0, self.slot_at)
             self.mapping.whole = False
 
 
@@ -691,6 +703,7 @@ cdef class WorkerSide(Ring):
             `sequence` is claimed and `current` is the payload to fill.
         """
         cdef uint32_t seen
+        cdef bint leaving
         cdef int error, k = 0, budget
         if self.spins >= 0:
             budget = min(MOST_SPINS, max(FEWEST_SPINS, 2 * self.spins))
@@ -702,11 +715,12 @@ cdef class WorkerSide(Ring):
         while True:
             if ring_raised(&self.header.stop):
                 return None
+            leaving = ring_raised(&self.worker[self.me].dismissed)  # before the look: it sees all opened before that
             if self.look():
                 if ring_claim(&self.entry[self.cursor % self.entries], self.cursor, self.me):
                     break
                 continue
-            if ring_raised(&self.worker[self.me].dismissed):
+            if leaving:
                 return None
             with nogil:
                 seen = ring_announce(&self.worker[self.me].bell)

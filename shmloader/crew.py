@@ -74,6 +74,8 @@ class Crew:
         self._watched = False  # whether torch knows of the workers
         self._bye = -1
         self._lives = 0
+        self._stopped = False
+        self._changing = threading.RLock()  # who replaces workers and who ends them may be two threads
 
     # ------------------------------------------------------------------------------------------------- starting
 
@@ -161,7 +163,8 @@ class Crew:
         """
         self._ring.clear_alarm()  # first, so that a death seen from here on raises it again
         # not is_alive(): under forkserver that hears of a death from the server, later than the watching thread does
-        dead = sorted(self._ended - self._dismissed)
+        # who was dismissed may leave, but not with something open for it
+        dead = sorted(index for index in self._ended if index not in self._dismissed or self._ring.owes(index))
         try:
             if self._respawn:
                 self._replace(dead, number)
@@ -209,12 +212,15 @@ class Crew:
     def _replace(self, dead: list[int], number: Number) -> None:
         if not dead:
             return
-        self._stop_watch()  # it must not be there while a worker is forked, and it must know the new ones
-        try:
-            for index in dead:
-                self._replace_one(index, number)
-        finally:
-            self._start_watch()
+        with self._changing:
+            if self._stopped:
+                return
+            self._stop_watch()  # it must not be there while a worker is forked, and it must know the new ones
+            try:
+                for index in dead:
+                    self._replace_one(index, number)
+            finally:
+                self._start_watch()
 
     def _replace_one(self, index: int, number: Number) -> None:
         """Have another process be this worker; NOTE [ Slot ring ] says why that loses nothing."""
@@ -273,6 +279,8 @@ class Crew:
 
     def stop(self) -> None:
         """End all workers, by one deadline for all of them; nothing of them is left when this returns."""
+        with self._changing:  # another thread may be replacing a worker
+            self._stopped = True
         self._ring.stop()
         self._stop_watch()
         if self._paper is not None:

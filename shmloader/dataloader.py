@@ -39,6 +39,8 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
             (default 2: the batch in use and the one before it).  Each costs one slot of shared memory.
         ring_memory: where the ring lies: "posix" (/dev/shm), "memfd" (memory that the size of /dev/shm does not
             bound), or "auto" (default): /dev/shm, and a memfd where /dev/shm is too small.
+        max_ring_bytes: bytes of memory that the ring's slots may take in all (default None: what there is).  A batch
+            that would have them take more is a MemoryError in its place, before anything is committed for it.
         on_worker_death: "raise" (default): torch's error, with the batch that the worker held.  "respawn": another
             process takes its place and makes that batch again, in its place in the order and, as the states of
             `random`, `numpy.random` and `torch` are handed down, with the same values (a generator or a cache that the
@@ -54,6 +56,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
     # for a subclass that has another __init__
     spare_slots = 2
     ring_memory = "auto"
+    max_ring_bytes: int | None = None
     on_worker_death = "raise"
 
     def __init__(
@@ -78,12 +81,14 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         in_order: bool = True,
         spare_slots: int = 2,
         ring_memory: str = "auto",
+        max_ring_bytes: int | None = None,
         on_worker_death: str = "raise",
     ) -> None:
         _check_platform()
-        _check_ring(spare_slots, ring_memory, on_worker_death)
+        _check_ring(spare_slots, ring_memory, max_ring_bytes, on_worker_death)
         self.spare_slots = spare_slots
         self.ring_memory = ring_memory
+        self.max_ring_bytes = max_ring_bytes
         self.on_worker_death = on_worker_death
         super().__init__(
             dataset,
@@ -160,7 +165,7 @@ def _check_platform() -> None:
         )
 
 
-def _check_ring(spare_slots: int, ring_memory: str, on_worker_death: str) -> None:
+def _check_ring(spare_slots: int, ring_memory: str, max_ring_bytes: int | None, on_worker_death: str) -> None:
     if isinstance(spare_slots, bool) or not isinstance(spare_slots, int) or spare_slots < 0:
         raise ValueError(
             f"spare_slots should be a non-negative integer, but got spare_slots={spare_slots!r}; "
@@ -168,5 +173,11 @@ def _check_ring(spare_slots: int, ring_memory: str, on_worker_death: str) -> Non
         )
     if ring_memory not in ("auto", "posix", "memfd"):
         raise ValueError(f"ring_memory should be 'auto', 'posix' or 'memfd', but got ring_memory={ring_memory!r}")
+    if max_ring_bytes is not None and (
+        isinstance(max_ring_bytes, bool) or not isinstance(max_ring_bytes, int) or max_ring_bytes <= 0
+    ):
+        raise ValueError(
+            f"max_ring_bytes should be a positive integer of bytes, or None, but got max_ring_bytes={max_ring_bytes!r}"
+        )
     if on_worker_death not in ("raise", "respawn"):
         raise ValueError(f"on_worker_death should be 'raise' or 'respawn', but got on_worker_death={on_worker_death!r}")

@@ -71,7 +71,9 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):
         spin = cores > self._num_workers + 1  # else who spins keeps a worker from its core
         entries = self._num_workers * self._prefetch_factor
         respawn = loader.on_worker_death == "respawn"
-        self._segment = Segment(self._num_workers, entries, loader.spare_slots, loader.ring_memory, respawn)
+        self._segment = Segment(
+            self._num_workers, entries, loader.spare_slots, loader.ring_memory, loader.max_ring_bytes, respawn
+        )
         segment = self._segment
         self._ring = TrainerSide(
             segment.mapping, segment.geometry, segment.memfd, spin, loader.spare_slots, self._in_order
@@ -134,6 +136,8 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):
                 raise StopIteration
             if self._ring.alarmed:
                 self._crew.look_after(self._number)
+                if self._shutdown:  # another thread closes, and its alarm was taken for the one looked after
+                    raise StopIteration
             else:
                 self._crew.raise_or_kill(self._ring.next_take if self._in_order else None, self._number)
 

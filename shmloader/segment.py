@@ -14,6 +14,7 @@ from typing import Any, Literal
 import posix_ipc
 
 from shmloader._ring import ENTRY_BYTES, HEADER_BYTES, PAYLOAD_BYTES, WORKER_BYTES, Mapping, Ring, TrainerSide
+from shmloader.limits import available_memory
 from shmloader.orphan import follow
 
 RingMemory = Literal["auto", "posix", "memfd"]
@@ -111,6 +112,7 @@ class Segment:
         workers, entries, spare: the ring's shape (see reserve()).
         memory: "posix" (/dev/shm), "memfd" (not bounded by that mount), or "auto": /dev/shm, from which payloads
             move to a memfd where it has no room for all of them.
+        budget: bytes that all slots together may take; None: as many as there are.
         remember: whether workers leave what those that take their places need to go on (generators.py).
 
     Raises:
@@ -118,8 +120,11 @@ class Segment:
         OSError: no descriptor is left (RLIMIT_NOFILE).
     """
 
-    def __init__(self, workers: int, entries: int, spare: int, memory: RingMemory, remember: bool) -> None:
+    def __init__(
+        self, workers: int, entries: int, spare: int, memory: RingMemory, budget: int | None, remember: bool
+    ) -> None:
         self.memory = memory
+        self.budget = budget
         self.trainer = os.getpid()
         self.spare = spare
         self.fd, self.memfd = -1, -1
@@ -183,6 +188,8 @@ class Segment:
     def _commit_control(self) -> None:
         geometry = self.geometry
         first = geometry.entries + self.spare
+        if why := self._forbidden(FIRST_COMMIT):
+            raise MemoryError(why)
         wanted = [(0, geometry.task_at)]
         wanted += [(geometry.task_offset(k), PAGE) for k in range(geometry.entries)]
         wanted += [(geometry.slot_at + k * geometry.slot_stride, FIRST_COMMIT) for k in range(first)]
@@ -238,7 +245,11 @@ class Segment:
                 "spare_slots)"
             )
         have = ring.committed(payload)
-        size = min(_up(max(size + SPARE_COMMIT, have + have // 4), PAGE), stride)
+        least, size = _up(size, PAGE), min(_up(max(size + SPARE_COMMIT, have + have // 4), PAGE), stride)
+        if self._forbidden(size, have):
+            size = least  # to the byte, where there is no more
+            if why := self._forbidden(size, have):
+                raise MemoryError(why)
         moved = ring.overflowed(payload)
         if not moved and self.memfd >= 0 and not self._fits(ring, payload, size):
             self._overflow(ring, payload, size, filled)
@@ -252,6 +263,21 @@ class Segment:
                     raise MemoryError(self._no_room(self.geometry.entries + self.spare, size)) from None
                 self._overflow(ring, payload, size, filled)
         ring.note_committed(payload, size)
+
+    def _forbidden(self, size: int, have: int = 0) -> str:
+        """Why no slot may have pages for its first `size` bytes, `have` of which it has already; empty where one may.
+
+        The budget is asked for all slots at this size: then the first batch that is too large is refused, and not one
+        that comes by chance when all slots have held one like it.
+        """
+        slots = self.geometry.entries + self.spare
+        if self.budget is not None and slots * size > self.budget:
+            return (
+                f"the ring needs {slots} slots x {_bytes(size)} = {_bytes(slots * size)}, and max_ring_bytes allows "
+                f"{_bytes(self.budget)}: raise it, use a smaller batch_size, or fewer slots (num_workers x "
+                "prefetch_factor + spare_slots)"
+            )
+        return self._no_room(slots, size) if size - have > available_memory() else ""
 
     def _fits(self, ring: Ring, payload: int, size: int) -> bool:
         """Whether /dev/shm has room for all slots at this size, and would keep a sixteenth for others."""
@@ -270,12 +296,13 @@ class Segment:
         ring.move_to_memfd(payload, filled)
 
     def _no_room(self, slots: int, size: int) -> str:
+        machine = f"the machine, or this container, {_bytes(available_memory())}"
         elsewhere = ""
         if self.memory == "posix":
             elsewhere = "ring_memory='auto' or 'memfd', a larger /dev/shm (docker run --shm-size), "
         return (
             f"the ring needs {slots} slots x {_bytes(size)} = {_bytes(slots * size)} of shared memory, and "
-            f"{SHM_MOUNT} has {_bytes(free_in_shm())} free, the machine {_bytes(available_memory())}: use {elsewhere}"
+            f"{SHM_MOUNT} has {_bytes(free_in_shm())} free, {machine}: use {elsewhere}"
             "a smaller batch_size, or fewer slots (num_workers x prefetch_factor + spare_slots)"
         )
 
@@ -322,15 +349,6 @@ def too_many_files() -> str:
         f"too many open files: this process may have {_limit(resource.RLIMIT_NOFILE, '{}')} (ulimit -n). "
         "A ring takes 3, and each worker 2 or 3 while it lives: raise the limit, or lower num_workers"
     )
-
-
-def available_memory() -> int:
-    """Bytes that the machine can still give (MemAvailable)."""
-    with open("/proc/meminfo", encoding="ascii") as lines:
-        for line in lines:
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
-    return os.sysconf("SC_AVPHYS_PAGES") * PAGE
 
 
 def _limit(which: int, form: str = "{} bytes") -> str:
