@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-
 from model.ring_model import (
     BOOKS,
+    DUTY,
     ENTRY,
     FREE_PAYLOAD,
     IN_ORDER,
@@ -28,8 +28,9 @@ from model.ring_model import (
 PLAIN: dict[str, Any] = {"sequences": 3}
 LENT: dict[str, Any] = {"sequences": 3, "spare": 1}
 ANY_ORDER: dict[str, Any] = {"sequences": 3, "in_order": False}
-DISMISSED: dict[str, Any] = {"sequences": 4, "owners": (0, 0, 0, 1), "dismiss": (1, 0)}
+DISMISSED: dict[str, Any] = {"sequences": 3, "owners": (0, 0, 1), "dismiss": (0, 0)}
 KILLED: dict[str, Any] = {"sequences": 2, "kills": 1}
+CLOSED: dict[str, Any] = {"workers": 1, "entries": 1, "sequences": 1, "kills": 1, "closes": True}
 ALONE: dict[str, Any] = {"workers": 1, "sequences": 3}
 KILLED_ALONE: dict[str, Any] = ALONE | {"kills": 1}
 KILLED_TWICE: dict[str, Any] = ALONE | {"kills": 2}
@@ -40,6 +41,8 @@ SOUND: dict[str, dict[str, Any]] = {
     "lent": LENT,
     "any order": ANY_ORDER,
     "a worker dismissed": DISMISSED,
+    "a worker dismissed and killed": DISMISSED | {"kills": 1, "respawn": False},
+    "closed by another thread": CLOSED,
     "a worker killed": KILLED,
     "a worker killed, which is an error": KILLED | {"respawn": False},
     "a worker killed twice": KILLED_TWICE,
@@ -84,8 +87,11 @@ CAUGHT: dict[str, tuple[dict[str, Any], str]] = {
     "publish rings before the word": (PLAIN, NO_DEADLOCK),
     "publish before the payload is whole": (PLAIN, WHOLE),
     "open does not ring": (PLAIN, NO_DEADLOCK),
-    "dismissed is looked at after the tasks": (DISMISSED, NO_DEADLOCK),
+    "dismissed is looked at after the tasks": (DISMISSED, DUTY),
     "dismiss does not ring": (DISMISSED, NO_DEADLOCK),
+    "the death of a dismissed worker is no death": (DISMISSED | {"kills": 1, "respawn": False}, NO_DEADLOCK),
+    "close does not alarm": (CLOSED, NO_DEADLOCK),
+    "closing is looked at before the alarm is cleared": (CLOSED, NO_DEADLOCK),
     "stop does not toll": (PLAIN, NO_DEADLOCK),
     "stop is not looked at again": (PLAIN, NO_DEADLOCK),
     "stop is looked at before sleeping only": (PLAIN, TERMINATION),

@@ -3,7 +3,7 @@
 NOTE [ Slot ring model ]
 
 The verbs of NOTE [ Slot ring ] (ring.pyx), each cut into its accesses to shared words, run by N workers, the trainer
-and the thread that watches for deaths.  A state is a string of bytes; all reachable ones are visited, breadth first,
+and the thread that watches the workers.  A state is a string of bytes; all reachable ones are visited, breadth first,
 so the trace to the first bad one is the shortest.
 
     worker   look      the walk, or lowest(); what it finds it claims, and writes half of the payload
@@ -12,7 +12,9 @@ so the trace to the first bad one is the shortest.
     trainer  open, ring, wake, look, announce, again, sleep, take, copy, dismiss, stop, toll, join, done
              heed (clear_alarm), who (is dead), revoke, respawn
     watcher  note (who has ended), alarm, add, wake
-    may happen, need not ("!")   a worker is killed, a lease dies, a worker keeps its batch, the trainer quits
+    closer   another thread that closes the iterator: alarm, add, wake, stop, toll, join
+    may happen, need not ("!")   a worker is killed, a lease dies, a worker keeps its batch, the trainer quits, another
+                                 thread closes the iterator
 
 Checked: the PROPERTIES below.  For the last two nothing that need not happen is of help: no lease dies, and nobody
 else is killed, to end a wait.
@@ -40,12 +42,14 @@ ONE_WRITER = "a payload has one writer at most"
 KEPT_ALONE = "a payload that a living worker keeps is left alone"
 BOOKS = "no payload is lost or used twice"
 OWN = "a sequence is filled by the worker it was opened for"
+DUTY = "who is dismissed does what is open for it before it leaves"
 ENTRY = "an entry has one sequence at a time"
 FREE_PAYLOAD = "open() finds a free payload"
 NO_DEADLOCK = "who sleeps is woken"
 TERMINATION = "the end can be reached from everywhere"
-PROPERTIES = (ONCE, IN_ORDER, WHOLE, READ, ONE_WRITER, KEPT_ALONE, BOOKS, OWN, ENTRY, FREE_PAYLOAD) + (
-    NO_DEADLOCK, TERMINATION)  # fmt: skip
+PROPERTIES = (
+    ONCE, IN_ORDER, WHOLE, READ, ONE_WRITER, KEPT_ALONE, BOOKS, OWN, DUTY, ENTRY, FREE_PAYLOAD, NO_DEADLOCK, TERMINATION
+)  # fmt: skip
 
 # Faults that somebody could build in; each must break a property.
 MUTANTS = (
@@ -85,7 +89,10 @@ MUTANTS = (
     "open does not ring",
     "dismissed is looked at after the tasks",
     "dismiss does not ring",
+    "the death of a dismissed worker is no death",
     "stop does not toll",
+    "close does not alarm",
+    "closing is looked at before the alarm is cleared",
     "stop is not looked at again",
     "stop is looked at before sleeping only",
     "take what is ready though the order matters",
@@ -117,6 +124,7 @@ INCARNATION, KEEPS = _bytes(WORKERS), _bytes(WORKERS)
 # the trainer, and its books: what it uses each payload for, and what is really read through it
 TRAINER, NEXT_OPEN, NEXT_TAKE, OPENED, TAKEN, COPYING, RINGING, VICTIM = (_bytes() for _ in range(8))
 BUSY, MEANT, USE, READS = _bytes(ENTRIES), _bytes(ENTRIES), _bytes(PAYLOADS), _bytes(PAYLOADS)
+CLOSER, SHUT, TOLLED = _bytes(), _bytes(), _bytes()  # another thread that closes the iterator, and what it says first
 WATCHER, ALARMED, ENDED, NOTED = _bytes(), _bytes(), _bytes(WORKERS), _bytes(WORKERS)
 # what may still happen, and what was delivered last of each worker
 KILLS, KEEPINGS, LAST, GHOSTS = _bytes(), _bytes(), _bytes(WORKERS), _bytes()
@@ -133,14 +141,16 @@ NOBODY = 255
 LOOK, LEAVE, PUBLISH, LATE, RING, CLEAR, WAKE, ANNOUNCE, AGAIN, SLEEP, ASLEEP, LEFT, DEAD = range(13)
 (
     T_OPEN, T_TASK, T_RING, T_WAKE, T_LOOK, T_TAKE, T_ANNOUNCE, T_AGAIN, T_SLEEP, T_ASLEEP, T_COPY, T_DISMISS,
-    T_HEED, T_WHO, T_QUIET, T_REVOKE, T_RESPAWN, T_STOP, T_TOLL, T_JOIN, T_DONE,
+    T_HEED, T_QUIET, T_WHO, T_REVOKE, T_RESPAWN, T_STOP, T_TOLL, T_JOIN, T_DONE,
 ) = range(21)  # fmt: skip
 W_NOTE, W_ALARM, W_ADD, W_WAKE = range(4)
+C_AWAY, C_ALARM, C_ADD, C_WAKE, C_STOP, C_TOLL, C_JOIN, C_DONE = range(8)
 NAMES = {  # of the steps, for traces
     "w": ["look", "leave", "publish", "late", "ring", "clear", "wake", "announce", "again", "sleep"],
-    "trainer": ["open", "task", "ring", "wake", "look", "take", "announce", "again", "sleep", "asleep", "copy", "dismiss",
-                "heed", "who", "quiet", "revoke", "respawn", "stop", "toll", "join"],
+    "trainer": ["open", "task", "ring", "wake", "look", "take", "announce", "again", "sleep", "asleep", "copy",
+                "dismiss", "heed", "quiet", "who", "revoke", "respawn", "stop", "toll", "join"],
     "watcher": ["note", "alarm", "add", "wake"],
+    "closer": ["", "alarm", "add", "wake", "stop", "toll", "join"],
 }  # fmt: skip
 
 
@@ -159,7 +169,7 @@ class Ring:
         respawn: what follows a death: another takes the dead one's place, or the run ends.
         kills, keeps: how many workers may be killed, how many batches kept.
         dismiss: (sequence, worker): dismiss the worker when that sequence was taken.
-        quits: whether the trainer may end the run at any time.
+        quits, closes: whether the trainer, or another thread of its process, may end the run at any time.
         mutant: one of MUTANTS, or "".
     """
 
@@ -174,6 +184,7 @@ class Ring:
     keeps: int = 0
     dismiss: tuple[int, int] | None = None
     quits: bool = False
+    closes: bool = False
     mutant: str = ""
     payloads: int = field(init=False)
     processes: tuple[int, ...] = field(init=False)
@@ -242,7 +253,7 @@ class Ring:
 
     # ----------------------------------------------------------------------------------------------------- worker
 
-    def name(self, s: bytearray, w: int) -> int:
+    def name(self, s: bytes, w: int) -> int:
         """What OPEN and CLAIMED call this worker."""
         return w + WORKERS * s[INCARNATION + w] if self.mutant == "open names the incarnation" else w
 
@@ -352,13 +363,19 @@ class Ring:
             s[bell] &= SLEEPER
             s[LEAVING + me] = 0
         if to == LEFT:
+            if not s[STOP] and self.owes(s, w):
+                raise Violated(DUTY)
             s[bell] = s[CURSOR + me] = s[LEAVING + me] = 0
 
     # ---------------------------------------------------------------------------------------------------- trainer
 
+    def looks(self, s: bytes) -> bool:
+        """Whether the trainer is about to look whether something is ready."""
+        return s[TRAINER] == T_LOOK and not (s[K + T] or s[FOUND + T] or s[LOWER + T])
+
     def choices(self, s: bytes) -> int:
         """In how many ways the trainer may go on: an alarm may be looked after before what is ready is taken."""
-        return 2 if s[TRAINER] == T_LOOK and s[ALARMED] and not s[K + T] else 1
+        return 2 if s[ALARMED] and self.looks(s) else 1
 
     def trainer(self, s: bytearray, choice: int = 0) -> bool:
         """One step of the trainer, in place; false where it has none."""
@@ -404,24 +421,48 @@ class Ring:
         elif T_HEED <= pc <= T_RESPAWN:
             self.recover(s)
         elif pc == T_STOP:
-            if s[TAKEN] == self.sequences and any(s[DISMISSED + w] and s[PC + w] != LEFT for w in range(self.workers)):
+            here = [w for w in range(self.workers) if s[PC + w] not in (LEFT, DEAD)]
+            if s[TAKEN] == self.sequences and any(s[DISMISSED + w] for w in here):
                 return False  # for the model's sake: who is dismissed leaves before the end
-            s[STOP] = 1
-            s[TRAINER] = T_JOIN if mutant == "stop does not toll" else T_TOLL
-        elif pc == T_TOLL:
-            w = s[K + T]
-            self.add(s, BELL + w)
-            self.clear_and_wake(s, BELL + w)
-            s[K + T] = (w + 1) % self.workers
-            s[TRAINER] = T_TOLL if s[K + T] else T_JOIN
-        elif pc == T_JOIN:
-            if s[WATCHER] != W_NOTE or any(s[PC + w] not in (LEFT, DEAD) for w in range(self.workers)):
-                return False
-            s[TRAINER] = T_DONE
+            s[TRAINER] = T_DONE if s[SHUT] else self.stop(s, T_STOP, T_TOLL, T_JOIN)
+        elif pc in (T_TOLL, T_JOIN):
+            s[TRAINER] = self.stop(s, pc, T_TOLL, T_JOIN)
+            return s[TRAINER] != T_JOIN or pc != T_JOIN
         else:
             return False
         if s[TRAINER] == T_LOOK:
             s[READY_BELL] &= SLEEPER
+        return True
+
+    def stop(self, s: bytearray, pc: int, toll: int, join: int) -> int:
+        """Crew.stop(), by whichever thread."""
+        if pc == join:
+            over = s[WATCHER] == W_NOTE and all(s[PC + w] in (LEFT, DEAD) for w in range(self.workers))
+            return join + 1 if over else join
+        w = s[TOLLED]
+        if pc == toll:
+            self.add(s, BELL + w)
+            self.clear_and_wake(s, BELL + w)
+            s[TOLLED] = (w + 1) % self.workers
+            return toll if s[TOLLED] else join
+        s[STOP] = s[SHUT] = 1
+        return join if self.mutant == "stop does not toll" else toll
+
+    def closer(self, s: bytearray) -> bool:
+        """One step of a thread that closes the iterator while another waits for a batch; false where it has none."""
+        pc = s[CLOSER]
+        if pc == C_DONE:
+            return False
+        if pc == C_ALARM:
+            s[ALARMED] = 1
+        elif pc == C_ADD:
+            self.add(s, READY_BELL)
+        elif pc == C_WAKE:
+            self.clear_and_wake(s, READY_BELL)
+        else:
+            s[CLOSER] = self.stop(s, pc, C_TOLL, C_JOIN)
+            return s[CLOSER] != C_JOIN or pc != C_JOIN
+        s[CLOSER] = pc + 1
         return True
 
     def go_on(self, s: bytearray) -> int:
@@ -531,19 +572,26 @@ class Ring:
         """The alarm: revoke what the dead had claimed, and start others in their places."""
         pc, mutant = s[TRAINER], self.mutant
         early = mutant == "respawn before revoke"
-        if pc == T_HEED and mutant != "alarm is cleared after the look":
+        late = mutant == "alarm is cleared after the look"
+        if pc == T_HEED and mutant == "closing is looked at before the alarm is cleared":
+            s[TRAINER] = T_DONE if s[SHUT] else T_QUIET
+        elif pc == T_HEED and not late:
             s[ALARMED], s[TRAINER] = 0, T_WHO
         elif pc in (T_HEED, T_WHO):
-            dead = [w for w in range(self.workers) if s[ENDED + w] and not s[DISMISSED + w]]
-            if not dead:
-                s[TRAINER] = T_QUIET if mutant == "alarm is cleared after the look" else T_LOOK
+            careless = mutant == "the death of a dismissed worker is no death"
+            ended = [w for w in range(self.workers) if s[ENDED + w]]
+            dead = [w for w in ended if not s[DISMISSED + w] or (self.owes(s, w) and not careless)]
+            if s[SHUT] and mutant != "closing is looked at before the alarm is cleared":
+                s[TRAINER] = T_DONE
+            elif not dead:
+                s[TRAINER] = T_QUIET if late else T_LOOK
             elif not self.respawn:
                 s[TRAINER] = T_STOP  # raises, and is closed
             else:
                 s[VICTIM], s[ENDED + dead[0]] = dead[0], 0
                 s[TRAINER] = T_RESPAWN if early else T_REVOKE
         elif pc == T_QUIET:
-            s[ALARMED], s[TRAINER] = 0, T_LOOK
+            s[ALARMED], s[TRAINER] = 0, T_LOOK if late else T_WHO
         elif pc == T_REVOKE:
             w, e = s[VICTIM], s[K + T]
             if (s[STATE + e], s[OWNER + e]) == (CLAIMED, self.name(s, w)) and mutant != "no revoke":
@@ -565,6 +613,10 @@ class Ring:
                 s[INCARNATION + w] += 1
             s[TRAINER] = T_REVOKE if early else T_WHO
             s[VICTIM] = w if early else 0
+
+    def owes(self, s: bytes, w: int) -> bool:
+        """Whether something is open for this worker, or claimed by it."""
+        return any(s[STATE + e] in (OPEN, CLAIMED) and s[OWNER + e] == self.name(s, w) for e in range(self.entries))
 
     def forget_kept(self, s: bytearray, w: int) -> None:
         """The process that kept payloads is gone: they are as good as others."""
@@ -635,7 +687,11 @@ class Ring:
                 n[READS + p] = n[CONTENT + p] = 0
                 n[USE + p] = FREE
                 yield f"! the lease of payload {p} dies", n
-        if self.quits and s[TRAINER] in (T_LOOK, T_ASLEEP) and not s[K + T]:
+        if self.closes and not s[SHUT] and s[TRAINER] < T_STOP:
+            n = bytearray(s)
+            n[SHUT], n[CLOSER] = 1, C_STOP if self.mutant == "close does not alarm" else C_ALARM
+            yield "! another thread closes the iterator", n
+        if self.quits and (s[TRAINER] == T_ASLEEP or self.looks(s)):
             n = bytearray(s)
             n[TRAINER] = T_STOP
             yield "! the trainer quits", n
@@ -654,6 +710,10 @@ class Ring:
         n = bytearray(s)
         if (s[WATCHER] or max(s[PC : PC + self.workers]) >= LEFT) and self.watcher(n):
             yield f"watcher {NAMES['watcher'][s[WATCHER]]}", n
+        if s[CLOSER]:
+            n = bytearray(s)
+            if self.closer(n):
+                yield f"closer {NAMES['closer'][s[CLOSER]]}", n
         yield from self.accidents(s)
 
 
@@ -697,24 +757,21 @@ def explore(ring: Ring, most: int = 2_000_000) -> Result:
                     target.append(at)
         except Violated as violated:
             return result(violated.args[0], k)
-        if s[TRAINER] == T_DONE:
+        if s[TRAINER] == T_DONE and s[CLOSER] in (C_AWAY, C_DONE):
             ends.append(k)
         elif stuck:
             return result(NO_DEADLOCK, k)
         if len(order) > most:
             raise MemoryError(f"more than {most} states")
 
-    reverse: list[list[int]] = [[] for _ in order]
-    for a, b in zip(source, target, strict=True):
-        reverse[b].append(a)
-    fine = bytearray(len(order))
+    fine = bytearray(len(order))  # from which an end can be reached
     for k in ends:
         fine[k] = 1
-    while ends:
-        for a in reverse[ends.pop()]:
-            if not fine[a]:
+    count = -1
+    while count != (count := fine.count(1)):
+        for a, b in zip(reversed(source), reversed(target), strict=True):
+            if fine[b]:
                 fine[a] = 1
-                ends.append(a)
     return Result("", len(order), []) if all(fine) else result(TERMINATION, fine.index(0))
 
 
