@@ -64,10 +64,12 @@ CAUGHT: dict[str, tuple[dict[str, Any], str]] = {
     "futex does not compare": (PLAIN, NO_DEADLOCK),
     "toll trusts the sleeper bit": (KILLED, NO_DEADLOCK),
     "wake before the bit is cleared": (PLAIN, NO_DEADLOCK),
+    # the one ring that a recovery needs: the dead may not have rung, and the successor looks before it sleeps
     "alarm does not toll": (KILLED_ALONE, NO_DEADLOCK),
     "alarm is cleared after the look": (KILLED_TWICE, NO_DEADLOCK),
     "alarm before the death is noted": (KILLED_ALONE, NO_DEADLOCK),
     "alarm is not looked at again": (KILLED_ALONE, NO_DEADLOCK),
+    "death is forgotten after the successor's start": (KILLED_TWICE, NO_DEADLOCK),
     "respawn before revoke": (KILLED_ALONE, NO_DEADLOCK),
     "no revoke": (KILLED_ALONE, NO_DEADLOCK),
     "new incarnation starts at next_open": (KILLED_ALONE, NO_DEADLOCK),

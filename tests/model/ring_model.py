@@ -68,6 +68,7 @@ MUTANTS = (
     "alarm is cleared after the look",
     "alarm before the death is noted",
     "alarm is not looked at again",
+    "death is forgotten after the successor's start",
     "respawn before revoke",
     "no revoke",
     "new incarnation starts at next_open",
@@ -571,7 +572,7 @@ class Ring:
     def recover(self, s: bytearray) -> None:
         """The alarm: revoke what the dead had claimed, and start others in their places."""
         pc, mutant = s[TRAINER], self.mutant
-        early = mutant == "respawn before revoke"
+        early, forgetful = mutant == "respawn before revoke", mutant == "death is forgotten after the successor's start"
         late = mutant == "alarm is cleared after the look"
         if pc == T_HEED and mutant == "closing is looked at before the alarm is cleared":
             s[TRAINER] = T_DONE if s[SHUT] else T_QUIET
@@ -588,8 +589,11 @@ class Ring:
             elif not self.respawn:
                 s[TRAINER] = T_STOP  # raises, and is closed
             else:
-                s[VICTIM], s[ENDED + dead[0]] = dead[0], 0
+                s[VICTIM], s[ENDED + dead[0]] = dead[0], forgetful
                 s[TRAINER] = T_RESPAWN if early else T_REVOKE
+        elif pc == T_QUIET and forgetful:
+            s[ENDED + s[VICTIM]] = s[VICTIM] = 0
+            s[TRAINER] = T_WHO
         elif pc == T_QUIET:
             s[ALARMED], s[TRAINER] = 0, T_LOOK if late else T_WHO
         elif pc == T_REVOKE:
@@ -611,8 +615,8 @@ class Ring:
                 s[CURSOR + w] = s[NEXT_TAKE] + 1
             if mutant == "open names the incarnation":
                 s[INCARNATION + w] += 1
-            s[TRAINER] = T_REVOKE if early else T_WHO
-            s[VICTIM] = w if early else 0
+            s[TRAINER] = T_REVOKE if early else T_QUIET if forgetful else T_WHO
+            s[VICTIM] = w if early or forgetful else 0
 
     def owes(self, s: bytes, w: int) -> bool:
         """Whether something is open for this worker, or claimed by it."""
