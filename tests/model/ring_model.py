@@ -254,7 +254,7 @@ class Ring:
 
     # ----------------------------------------------------------------------------------------------------- worker
 
-    def name(self, s: bytes, w: int) -> int:
+    def name(self, s: bytes | bytearray, w: int) -> int:
         """What OPEN and CLAIMED call this worker."""
         return w + WORKERS * s[INCARNATION + w] if self.mutant == "open names the incarnation" else w
 
@@ -618,7 +618,7 @@ class Ring:
             s[TRAINER] = T_REVOKE if early else T_QUIET if forgetful else T_WHO
             s[VICTIM] = w if early or forgetful else 0
 
-    def owes(self, s: bytes, w: int) -> bool:
+    def owes(self, s: bytes | bytearray, w: int) -> bool:
         """Whether something is open for this worker, or claimed by it."""
         return any(s[STATE + e] in (OPEN, CLAIMED) and s[OWNER + e] == self.name(s, w) for e in range(self.entries))
 
