@@ -1,0 +1,117 @@
+"""The ring's protocol keeps its promises in every interleaving; each promise breaks under a fault it is there for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from model.ring_model import (
+    BOOKS,
+    DUTY,
+    ENTRY,
+    FREE_PAYLOAD,
+    IN_ORDER,
+    KEPT_ALONE,
+    MUTANTS,
+    NO_DEADLOCK,
+    ONCE,
+    ONE_WRITER,
+    OWN,
+    PROPERTIES,
+    READ,
+    TERMINATION,
+    WHOLE,
+    Ring,
+    explore,
+)
+
+PLAIN: dict[str, Any] = {"sequences": 3}
+LENT: dict[str, Any] = {"sequences": 3, "spare": 1}
+ANY_ORDER: dict[str, Any] = {"sequences": 3, "in_order": False}
+DISMISSED: dict[str, Any] = {"sequences": 3, "owners": (0, 0, 1), "dismiss": (0, 0)}
+KILLED: dict[str, Any] = {"sequences": 2, "kills": 1}
+CLOSED: dict[str, Any] = {"workers": 1, "entries": 1, "sequences": 1, "kills": 1, "closes": True}
+ALONE: dict[str, Any] = {"workers": 1, "sequences": 3}
+KILLED_ALONE: dict[str, Any] = ALONE | {"kills": 1}
+KILLED_TWICE: dict[str, Any] = ALONE | {"kills": 2}
+KEEPING: dict[str, Any] = {"workers": 1, "entries": 1, "sequences": 4, "keeps": 2, "kills": 1}
+
+SOUND: dict[str, dict[str, Any]] = {
+    "in order, ended at any time": PLAIN | {"quits": True},
+    "lent": LENT,
+    "any order": ANY_ORDER,
+    "a worker dismissed": DISMISSED,
+    "a worker dismissed and killed": DISMISSED | {"kills": 1, "respawn": False},
+    "closed by another thread": CLOSED,
+    "a worker killed": KILLED,
+    "a worker killed, which is an error": KILLED | {"respawn": False},
+    "a worker killed twice": KILLED_TWICE,
+    "a worker killed, any order": KILLED_ALONE | {"in_order": False},
+    "a worker killed that keeps batches": KEEPING,
+}
+
+# mutant -> what it runs in, and what it violates
+CAUGHT: dict[str, tuple[dict[str, Any], str]] = {
+    "lowest() in a single pass": (ALONE | {"in_order": False}, ONCE),
+    "lowest() looks at what is taken too": (ALONE | {"in_order": False}, ONCE),
+    "walk passes what is not open yet": (PLAIN, NO_DEADLOCK),
+    "walk stops at what is not its own": (PLAIN, NO_DEADLOCK),
+    "claim ignores the owner": (PLAIN, OWN),
+    # publish names the worker and not the process, so its CAS is no help once the successor has claimed the same
+    "recover by timeout": (KILLED_ALONE, ONE_WRITER),
+    "recover by timeout, publish by store": (KILLED_ALONE, ONE_WRITER),
+    "check, then announce": (PLAIN, NO_DEADLOCK),
+    "futex does not compare": (PLAIN, NO_DEADLOCK),
+    "toll trusts the sleeper bit": (KILLED, NO_DEADLOCK),
+    "wake before the bit is cleared": (PLAIN, NO_DEADLOCK),
+    # the one ring that a recovery needs: the dead may not have rung, and the successor looks before it sleeps
+    "alarm does not toll": (KILLED_ALONE, NO_DEADLOCK),
+    "alarm is cleared after the look": (KILLED_TWICE, NO_DEADLOCK),
+    "alarm before the death is noted": (KILLED_ALONE, NO_DEADLOCK),
+    "alarm is not looked at again": (KILLED_ALONE, NO_DEADLOCK),
+    "death is forgotten after the successor's start": (KILLED_TWICE, NO_DEADLOCK),
+    "respawn before revoke": (KILLED_ALONE, NO_DEADLOCK),
+    "no revoke": (KILLED_ALONE, NO_DEADLOCK),
+    "new incarnation starts at next_open": (KILLED_ALONE, NO_DEADLOCK),
+    "new incarnation starts behind its first claim": (KILLED_ALONE, NO_DEADLOCK),
+    "open names the incarnation": (KILLED_ALONE, NO_DEADLOCK),
+    "open before the task is written": (PLAIN, BOOKS),
+    "take frees the payload before the copy is complete": (PLAIN, READ),
+    "lend without limit": (PLAIN, FREE_PAYLOAD),
+    "a payload too few": (LENT, FREE_PAYLOAD),
+    "kept payload is used again": (ALONE | {"keeps": 1}, KEPT_ALONE),
+    "kept payload is used again once the reserve is empty": (KEEPING, KEPT_ALONE),
+    "kept payload of a living worker is freed": ({"entries": 1, "sequences": 3, "keeps": 1, "kills": 1}, KEPT_ALONE),
+    "what the dead one kept is retired for the new one": (KEEPING, FREE_PAYLOAD),
+    "retired payloads stay retired": (KEEPING, FREE_PAYLOAD),
+    "pass_over stops at busy entries": (ANY_ORDER, ENTRY),
+    "publish does not ring": (PLAIN, NO_DEADLOCK),
+    "publish rings before the word": (PLAIN, NO_DEADLOCK),
+    "publish before the payload is whole": (PLAIN, WHOLE),
+    "open does not ring": (PLAIN, NO_DEADLOCK),
+    "dismissed is looked at after the tasks": (DISMISSED, DUTY),
+    "dismiss does not ring": (DISMISSED, NO_DEADLOCK),
+    "the death of a dismissed worker is no death": (DISMISSED | {"kills": 1, "respawn": False}, NO_DEADLOCK),
+    "close does not alarm": (CLOSED, NO_DEADLOCK),
+    "closing is looked at before the alarm is cleared": (CLOSED, NO_DEADLOCK),
+    "stop does not toll": (PLAIN, NO_DEADLOCK),
+    "stop is not looked at again": (PLAIN, NO_DEADLOCK),
+    "stop is looked at before sleeping only": (PLAIN, TERMINATION),
+    "take what is ready though the order matters": (PLAIN, IN_ORDER),
+}
+
+
+@pytest.mark.parametrize("name", SOUND)
+def test_protocol_is_sound(name: str) -> None:
+    found = explore(Ring(**SOUND[name]))
+    assert not found.violated, "\n".join([found.violated, *found.trace])
+
+
+@pytest.mark.parametrize("mutant", MUTANTS)
+def test_mutant_is_caught(mutant: str) -> None:
+    options, violated = CAUGHT[mutant]
+    assert explore(Ring(**options, mutant=mutant)).violated == violated
+
+
+def test_each_property_catches_a_mutant() -> None:
+    assert {violated for _, violated in CAUGHT.values()} == set(PROPERTIES)
