@@ -18,6 +18,10 @@ WEAKENED = {
         "RING_READY),\n                                                   memory_order_release, memory_order_relaxed)",
         "RING_READY),\n                                                   memory_order_relaxed, memory_order_relaxed)",
     ),
+    "revoke": (
+        "RING_OPEN),\n                                                   memory_order_acq_rel, memory_order_relaxed)",
+        "RING_OPEN),\n                                                   memory_order_relaxed, memory_order_relaxed)",
+    ),
     "open": ("RING_OPEN), memory_order_release)", "RING_OPEN), memory_order_relaxed)"),
     "load": ("&e->word, memory_order_acquire)", "&e->word, memory_order_relaxed)"),
 }

@@ -1,6 +1,8 @@
 /* The ring's verbs under ThreadSanitizer: threads for processes, the walk of ring.pyx, one plain word a payload.
  *
  * One plain word, because TSan remembers four accesses to eight bytes and misses races on longer payloads.
+ * Worker 0 dies in the middle of a fill, time and again.  Its successors run from the start and are told by a relaxed
+ * store whose turn it is, for pthread_create() would order what ring_revoke has to.
  * Exit status 0 and no report: every access to a payload and to a task is ordered by atomics.h. */
 #define _GNU_SOURCE
 #include "atomics.h"
@@ -8,13 +10,16 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { ENTRIES = 4, WORKERS = 2, SPARE = 1, PAYLOADS = ENTRIES + SPARE };
+enum { ENTRIES = 4, WORKERS = 2, SPARE = 1, PAYLOADS = ENTRIES + SPARE, LIVES = 8 };
 static uint64_t sequences = 3000;
 
 static ring_header header;
 static ring_worker worker[WORKERS];
 static ring_entry entry[ENTRIES];
 static uint64_t task[ENTRIES], payload[PAYLOADS];
+static pthread_t threads[LIVES + WORKERS - 1]; /* the first LIVES are worker 0, one after another */
+static _Atomic int life, deaths;               /* whose turn it is, and how many have died */
+static _Atomic uint64_t first;                 /* where the successor starts to walk */
 
 static int look(uint32_t me, uint64_t *cursor) /* WorkerSide.look */
 {
@@ -28,14 +33,22 @@ static int look(uint32_t me, uint64_t *cursor) /* WorkerSide.look */
 
 static void *work(void *number) /* WorkerSide.claim, a fill, WorkerSide.publish */
 {
-    uint32_t me = (uint32_t)(uintptr_t)number;
-    uint64_t cursor = 0;
+    int which = (int)(uintptr_t)number, fills = 0;
+    uint32_t me = which < LIVES ? 0 : (uint32_t)(which - LIVES + 1);
+    while (!me && atomic_load_explicit(&life, memory_order_relaxed) != which)
+        if (ring_raised(&header.stop)) return NULL;
+    uint64_t cursor = me ? 0 : atomic_load_explicit(&first, memory_order_relaxed);
     for (;;) {
         if (ring_raised(&header.stop)) return NULL;
         if (look(me, &cursor)) {
             ring_entry *mine = &entry[cursor % ENTRIES];
             if (!ring_claim(mine, cursor, me)) continue;
             payload[mine->payload] = task[cursor % ENTRIES];
+            if (which < LIVES - 1 && ++fills == 100) { /* dies, holding what it has written */
+                atomic_store_explicit(&deaths, which + 1, memory_order_relaxed);
+                ring_toll(&header.ready_bell); /* TrainerSide.alarm, by the watching thread */
+                return NULL;
+            }
             if (!ring_publish(mine, cursor, me)) abort();
             cursor++;
             ring_ring(&header.ready_bell);
@@ -61,17 +74,29 @@ static int ready(uint64_t seq)
     return ring_seq(word) == seq && ring_state(word) == RING_READY;
 }
 
+static int alarmed(void)
+{ return atomic_load_explicit(&deaths, memory_order_relaxed) > atomic_load_explicit(&life, memory_order_relaxed); }
+
+static void recover(uint64_t next_take) /* reap, TrainerSide.revoke, start another */
+{
+    int now = atomic_load_explicit(&life, memory_order_relaxed);
+    pthread_join(threads[now], NULL);
+    for (uint64_t seq = next_take; seq < next_take + ENTRIES; seq++) ring_revoke(&entry[seq % ENTRIES], seq, 0);
+    atomic_store_explicit(&first, next_take, memory_order_relaxed);
+    atomic_store_explicit(&life, now + 1, memory_order_relaxed);
+}
+
 int main(int count, char **arguments)
 {
     if (count > 1) sequences = strtoull(arguments[1], NULL, 10);
-    pthread_t threads[WORKERS];
     uint32_t lent = ENTRIES; /* the payload lent last is free when the next batch is taken */
-    for (uintptr_t k = 0; k < WORKERS; k++) pthread_create(&threads[k], NULL, work, (void *)k);
+    for (uintptr_t k = 0; k < LIVES + WORKERS - 1; k++) pthread_create(&threads[k], NULL, work, (void *)k);
     for (uint64_t seq = 0; seq < ENTRIES; seq++) open_next(seq, (uint32_t)seq);
     for (uint64_t seq = 0; seq < sequences; seq++) {
         while (!ready(seq)) { /* TrainerSide.wait */
+            if (alarmed()) recover(seq);
             uint32_t seen = ring_announce(&header.ready_bell);
-            if (!ready(seq)) ring_sleep(&header.ready_bell, seen, NULL);
+            if (!ready(seq) && !alarmed()) ring_sleep(&header.ready_bell, seen, NULL);
         }
         uint32_t taken = entry[seq % ENTRIES].payload;
         if (payload[taken] != seq * 7 + 1) { fprintf(stderr, "sequence %lu is torn\n", (unsigned long)seq); return 1; }
@@ -80,6 +105,7 @@ int main(int count, char **arguments)
     }
     ring_raise(&header.stop);
     for (int k = 0; k < WORKERS; k++) ring_toll(&worker[k].bell);
-    for (int k = 0; k < WORKERS; k++) pthread_join(threads[k], NULL);
+    int left = atomic_load_explicit(&life, memory_order_relaxed);
+    for (int k = left; k < LIVES + WORKERS - 1; k++) pthread_join(threads[k], NULL);
     return 0;
 }

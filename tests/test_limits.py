@@ -1,0 +1,141 @@
+"""What a ring may take: a budget, and what the control groups of the process leave."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+from typing import Any
+
+import pytest
+import torch
+from conftest import run_script
+
+import shmloader
+from shmloader import limits
+
+MiB = 1 << 20
+
+
+def sized(sizes: list[int]) -> list[torch.Tensor]:
+    return [torch.full((size,), k, dtype=torch.uint8) for k, size in enumerate(sizes)]
+
+
+def load(sizes: list[int], **options: Any) -> list[Any]:
+    """The sizes of the batches, and the texts of the errors in their places."""
+    got: list[Any] = []
+    with shmloader.DataLoader(sized(sizes), batch_size=None, num_workers=1, **options) as loader:
+        iterator = iter(loader)
+        while True:
+            try:
+                got.append(next(iterator).numel())
+            except StopIteration:
+                return got
+            except MemoryError as error:
+                got.append(str(error))
+
+
+def test_a_budget_is_kept_in_place_and_the_epoch_goes_on() -> None:
+    sizes = [1000, 2 * MiB, 4 * MiB, 1000, 3 * MiB, 2 * MiB]
+    got = load(sizes, max_ring_bytes=9 * MiB)  # 2 in flight and 2 lent: 4 slots of 2.25 MiB
+    assert [size for size in got if isinstance(size, int)] == [1000, 2 * MiB, 1000, 2 * MiB]
+    for at, size in ((2, "4.0 MiB = 16.0 MiB"), (4, "3.0 MiB = 12.0 MiB")):
+        text = got[at]
+        for part in ("4 slots x", size, "max_ring_bytes allows 9.0 MiB", "batch_size", "spare_slots"):
+            assert part in text, text
+    assert load(sizes, max_ring_bytes=9 * MiB, spare_slots=0, prefetch_factor=1) == sizes
+
+
+def test_a_budget_that_no_ring_can_keep() -> None:
+    loader = shmloader.DataLoader(sized([10]), num_workers=1, max_ring_bytes=4 * 16 * 1024 - 1)
+    with pytest.raises(MemoryError, match=r"4 slots x 16.0 KiB = 64.0 KiB, and max_ring_bytes allows 64.0 KiB"):
+        iter(loader)
+
+
+@pytest.mark.parametrize("value", [0, -1, 1.5, True, "1G"])
+def test_bad_budgets(value: Any) -> None:
+    with pytest.raises(ValueError, match="max_ring_bytes should be a positive integer of bytes, or None, but got"):
+        shmloader.DataLoader([1], max_ring_bytes=value)
+
+
+# ------------------------------------------------------------------------------------------------- control groups
+
+
+@pytest.fixture
+def groups(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
+    monkeypatch.setattr(limits, "CGROUPS", tmp_path)
+    monkeypatch.setattr(limits, "MEMBERSHIP", tmp_path / "membership")
+    return tmp_path
+
+
+def write(folder: pathlib.Path, **files: object) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in files.items():
+        (folder / name.replace("__", ".")).write_text(f"{text}\n")
+
+
+def test_version_2(groups: pathlib.Path) -> None:
+    (groups / "membership").write_text("0::/pod/box\n")
+    write(groups / "pod" / "box", memory__max="max", memory__current=5)
+    assert limits.available_memory() == limits._of_the_machine()
+    write(
+        groups / "pod", memory__max=1000, memory__current=700, memory__stat="anon 600\ninactive_file 60\nactive_file 4"
+    )
+    assert limits.available_memory() == 1000 - 700 + 64
+    write(groups / "pod" / "box", memory__max=100, memory__current=130)
+    assert limits.available_memory() == 0
+
+
+def test_version_1(groups: pathlib.Path) -> None:
+    (groups / "membership").write_text("5:cpu:/x\n4:memory:/box\n0::/\n")
+    write(groups / "memory" / "box", memory__limit_in_bytes=1000, memory__usage_in_bytes=400)
+    write(groups / "memory", memory__limit_in_bytes=2**63 - 4096, memory__usage_in_bytes=400)
+    assert limits.available_memory() == 600
+
+
+def test_a_container_that_sees_its_own_group_as_the_root(groups: pathlib.Path) -> None:
+    (groups / "membership").write_text("0::/../../somewhere/else\n")
+    write(groups, memory__max=1000, memory__current=1)
+    assert limits.available_memory() == 999
+
+
+GROUPED = """
+import os, pathlib, sys, torch, shmloader
+folder = pathlib.Path("/sys/fs/cgroup/memory/shmloader_test_" + str(os.getpid()))
+class Big(torch.utils.data.Dataset):
+    def __len__(self): return 12
+    def __getitem__(self, k): return torch.full(((60 << 20) if k == 6 else 1000,), k, dtype=torch.uint8)
+try:
+    folder.mkdir()
+    (folder / "memory.limit_in_bytes").write_text(str(300 << 20))
+except OSError:
+    print("not permitted")
+    sys.exit()
+lines = pathlib.Path("/proc/self/cgroup").read_text().splitlines()
+home = pathlib.Path("/sys/fs/cgroup/memory" + next(line.split(":")[2] for line in lines if ":memory:" in line))
+try:
+    (folder / "cgroup.procs").write_text(str(os.getpid()))
+    got = []
+    with shmloader.DataLoader(Big(), batch_size=None, num_workers=1, ring_memory="MEMORY") as loader:
+        ballast = bytearray(b"x") * (200 << 20)
+        iterator = iter(loader)
+        while True:
+            try: got.append(next(iterator).numel())
+            except StopIteration: break
+            except MemoryError as error: print(error)
+    print("got", got)
+finally:
+    (home / "cgroup.procs").write_text(str(os.getpid()))
+    folder.rmdir()
+"""
+
+
+@pytest.mark.parametrize("memory", ["auto", "memfd"])
+def test_a_real_group_answers_by_an_error_and_not_by_the_oom_killer(memory: str) -> None:
+    if not os.path.isdir("/sys/fs/cgroup/memory"):
+        pytest.skip("no control groups of version 1 here")
+    ran = run_script(GROUPED.replace("MEMORY", memory))
+    if "not permitted" in ran.out:
+        pytest.skip("this user may not make control groups")
+    assert ran.status == 0, ran.err
+    assert f"got {[1000] * 11}" in ran.out, ran.out + ran.err
+    assert "this container" in ran.out and "60.0 MiB" in ran.out
