@@ -39,8 +39,9 @@ train: $(STAMP)
 bench: $(STAMP)
 	@$(BIN)/python -m bench $(ARGS)
 
+# One pytest a core: most tests wait for processes.  Each has leftovers of its own to answer for (tests/conftest.py).
 test: lint
-	$(BIN)/pytest $(ARGS)
+	$(BIN)/pytest --numprocesses logical --maxprocesses 4 --dist worksteal $(ARGS)
 
 test-ecosystem: $(ECOSYSTEM)
 	$(BIN)/pytest --disable-warnings tests/ecosystem $(ARGS)
