@@ -24,7 +24,9 @@ from shmloader.stacks import Paper
 from shmloader.tasks import read_task
 from shmloader.worker import work
 
-PATIENCE = 5.0  # seconds that all workers together have to leave before they are terminated; torch gives each as much
+# Seconds that all workers together have to leave, then to heed SIGTERM, then to be gone from SIGKILL: 5 in all, for a
+# process in uninterruptible sleep must not keep the trainer.  torch gives each worker 5, one after another.
+PATIENCE, TERMINATED, KILLED = 4.0, 0.5, 0.5
 LIVES = 3  # deaths of one worker without a batch in between: one may be bad luck, the third is the batch's fault
 
 Number = Callable[[int], int | None]  # a sequence's batch, counted from the epoch's first; None where it is no batch
@@ -293,11 +295,11 @@ class Crew:
             if self._watched:
                 self._watched = False
                 unwatch_pids(id(self))
-            for end in ("terminate", "kill"):
+            for end, patience in (("terminate", TERMINATED), ("kill", KILLED)):
                 left = [worker for worker in self.workers if worker.is_alive()]
                 for worker in left:
                     getattr(worker, end)()
-                deadline = time.monotonic() + PATIENCE
+                deadline = time.monotonic() + patience
                 for worker in left:
                     worker.join(max(0.0, deadline - time.monotonic()))
 

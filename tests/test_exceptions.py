@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import threading
+import time
 from typing import Any
 
 import numpy
@@ -48,7 +51,15 @@ ERRORS = {
     "memory": lambda: MemoryError("no"),
     "assert": lambda: AssertionError(),
     "chained": lambda: chained(),
+    "recursion": lambda: recursive(),
 }
+
+
+def recursive() -> Exception:
+    try:
+        return recursive()
+    except RecursionError as error:
+        return error
 
 
 def chained() -> Exception:
@@ -187,3 +198,18 @@ def test_an_exception_keeps_no_batch() -> None:
         assert iterator._ring.lent <= 1
     assert len(kept) == 8
     del iterator
+
+
+class Busy(Augmented):
+    """A dataset with a thread and subprocesses of its own."""
+
+    def __getitem__(self, index: int) -> Any:
+        if not hasattr(self, "thread"):
+            self.thread = threading.Thread(target=time.sleep, args=(60,), daemon=True)
+            self.thread.start()
+        out = subprocess.run(["echo", str(index)], capture_output=True, text=True, check=True).stdout
+        return int(out), super().__getitem__(index)
+
+
+def test_a_dataset_with_threads_and_subprocesses() -> None:
+    assert_same_outcome(Busy, batch_size=5, num_workers=2)

@@ -248,7 +248,7 @@ for init in (None, deaf):
 """
     )
     took = [float(line.split()[-1]) for line in ran.out.splitlines()]
-    assert len(took) == 2 and took[0] < 6.5 and took[1] < 11.5, (took, ran.err)
+    assert len(took) == 2 and max(took) < 5.5, (took, ran.err)
 
 
 def test_closing_is_quick_and_may_be_repeated() -> None:
