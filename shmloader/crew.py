@@ -67,7 +67,7 @@ class Crew:
         self._respawn = respawn
         self._reissue = reissue
         self._timeout = timeout
-        self._paper = Paper() if timeout > 0 else None
+        self._paper: Paper | None = None
         self._deaths: dict[int, tuple[int, int]] = {}  # a worker's next sequence when it died, and how often it was so
         self._hung: dict[int, str] = {}  # workers killed for holding a batch too long, and what there was to say
         self._dismissed: set[int] = set()
@@ -90,6 +90,11 @@ class Crew:
             arguments: of torch's worker loop, without its queues and the worker's number.
         """
         self._spin, self._arguments, self._count = spin, arguments, count
+        if self._timeout > 0:
+            try:
+                self._paper = Paper()
+            except OSError as error:
+                raise _explained(error, 0, count) from None
         for index in range(count):
             self.workers.append(self._start_one(index, 0))
         self._start_watch()

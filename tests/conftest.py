@@ -11,6 +11,7 @@ import math
 import os
 import pathlib
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -109,6 +110,11 @@ def assert_same_outcome(dataset: Any, **options: Any) -> Any:
     assert_same(ours, theirs)
     assert_same(our_rng, their_rng)
     return ours
+
+
+def label(value: Any) -> str:
+    """A test's id: what the value looks like, without addresses, for they differ from one pytest to another."""
+    return re.sub(r" at 0x[0-9a-f]+", "", repr(value))
 
 
 # ---------------------------------------------------------------------------------------------------------- comparing

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import Augmented, assert_same_outcome
+from conftest import Augmented, assert_same_outcome, label
 from torch.utils.data import IterableDataset, get_worker_info
 from torch.utils.data.datapipes.iter import IterableWrapper
 
@@ -25,7 +25,7 @@ class Stream(IterableDataset):
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("options", [{}, {"drop_last": True}, {"batch_size": None}, {"persistent": True}], ids=repr)
+@pytest.mark.parametrize("options", [{}, {"drop_last": True}, {"batch_size": None}, {"persistent": True}], ids=label)
 def test_iterable_datasets(workers: int, options: dict[str, Any]) -> None:
     options = dict(options)
     persistent = bool(options.pop("persistent", False) and workers)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy
 import pytest
 import torch
-from conftest import Augmented, assert_same, seed_all
+from conftest import Augmented, assert_same, label, seed_all
 from torch.utils.data import IterableDataset, default_collate
 
 import shmloader
@@ -98,7 +98,7 @@ def remembering(batch: list[Any], kept: list[Any] = []) -> Any:  # noqa: B006
         {"prefetch_factor": 5, "spare_slots": 0},
         {"worker_init_fn": random.seed, "ring_memory": "memfd"},
     ],
-    ids=repr,
+    ids=label,
 )
 def test_with_other_options(tmp_path: pathlib.Path, options: dict[str, Any]) -> None:
     ours = {"batch_size": 2, "num_workers": 2, "persistent_workers": True, **options}

@@ -8,7 +8,7 @@ from typing import Any
 import numpy
 import pytest
 import torch
-from conftest import Augmented, Fresh, assert_same_outcome
+from conftest import Augmented, Fresh, assert_same_outcome, label
 from torch.utils.data import (
     BatchSampler,
     RandomSampler,
@@ -125,7 +125,7 @@ def test_collate_functions(collate: Any) -> None:
         {"batch_size": 3, "shuffle": True, "worker_init_fn": reseed},
         {"batch_size": 3, "timeout": 30},
     ],
-    ids=repr,
+    ids=label,
 )
 def test_samplers_and_options(options: dict[str, Any]) -> None:
     dataset = ByKey if options.get("batch_size", 1) is None else Augmented
