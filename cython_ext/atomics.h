@@ -104,6 +104,11 @@ static inline void ring_note_committed(ring_payload *p, uint64_t bytes)
 static inline uint64_t ring_committed(const ring_payload *p)
 { return atomic_load_explicit((_Atomic uint64_t *)&p->committed, memory_order_relaxed); }
 
+/* A plain word that somebody may overwrite who should not: volatile, so that the value that was checked is the value
+ * that is used. */
+static inline uint64_t ring_once(const uint64_t *word)    { return *(const volatile uint64_t *)word; }
+static inline uint32_t ring_once_32(const uint32_t *word) { return *(const volatile uint32_t *)word; }
+
 /* An eventcount.  Sleeper and ringer meet in one word, so its modification order decides every race and no
  * store-load (seq_cst) fence is needed: either the ringer's add sees the sleeper bit, or the sleeper's or reads
  * from the add, and the look that follows sees what the ringer did before it.

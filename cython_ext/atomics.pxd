@@ -36,6 +36,8 @@ cdef extern from "atomics.h" nogil:
     bint ring_raised(const bell_t *flag)
     void ring_note_committed(ring_payload *payload, uint64_t bytes)
     uint64_t ring_committed(const ring_payload *payload)
+    uint64_t ring_once(const uint64_t *word)
+    uint32_t ring_once_32(const uint32_t *word)
     void ring_ring(bell_t *bell)
     void ring_toll(bell_t *bell)
     uint32_t ring_announce(bell_t *bell)

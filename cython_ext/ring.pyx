@@ -35,6 +35,11 @@ P = R + spare payloads are always enough: R in flight, the rest lent, and open()
 A payload that a worker turns out to hold on to (a collate function that keeps what it returned) is KEPT: the
 trainer copies the batch out, never uses that payload again, and takes one from the reserve in its place.  A worker
 keeps one at most, for then it stops collating into slots; so the reserve is one payload a worker.
+
+Workers run other people's code, and some of it writes where it should not.  The control words are in reach of that, so
+a side believes what it reads there only within the layout, which it knows for itself: each word is read once (ring_once)
+and compared before it is used, without sums that could wrap, and what is impossible is an exception (overwritten()).
+What the trainer wrote itself it does not read back (TrainerSide.given).  The elements of a batch are nobody's to check.
 """
 
 cimport cython
@@ -56,8 +61,8 @@ from posix.unistd cimport getpid
 
 from atomics cimport (
     RING_CLAIMED, RING_MAGIC, RING_OPEN, RING_READY, RING_VERSION, RING_VOID, ring_announce, ring_claim, ring_committed,
-    ring_entry, ring_header, ring_load, ring_note_committed, ring_open, ring_owner, ring_payload, ring_publish,
-    ring_raise, ring_raised, ring_relax, ring_ring, ring_seq, ring_sleep, ring_state, ring_toll, ring_worker,
+    ring_entry, ring_header, ring_load, ring_note_committed, ring_once, ring_once_32, ring_open, ring_owner,
+    ring_payload, ring_publish, ring_raise, ring_raised, ring_relax, ring_ring, ring_seq, ring_sleep, ring_state, ring_toll, ring_worker,
 )
 
 cdef extern from *:
@@ -74,11 +79,18 @@ cdef enum:
 
 cdef uint64_t NOWHERE = <uint64_t>-1    # no sequence
 
-FILLED, KEPT, SKIPPED = range(3)
+FILLED, KEPT, SKIPPED = range(3)    # outcomes; Lease.meta() knows that the first two come with a batch
 HEADER_BYTES = sizeof(ring_header)
 WORKER_BYTES = sizeof(ring_worker)
 ENTRY_BYTES = sizeof(ring_entry)
 PAYLOAD_BYTES = sizeof(ring_payload)
+
+
+def overwritten(what, value, limit) -> RuntimeError:
+    """The exception for a word that the other side cannot have written: what it is, what it says, what it may say."""
+    may_be = f"at most {limit}" if type(limit) is int else limit
+    return RuntimeError(f"the ring's memory was overwritten: {what} is {value}, and may be {may_be}. Some code writes to "
+                        "memory that is not its own: in a worker process, a C extension or ctypes")
 
 
 cdef class Mapping:
@@ -163,7 +175,9 @@ cdef class Ring:
                 if among != NULL and not among[k]:
                     continue
                 word = ring_load(&self.entry[k])
-                if ring_state(word) == state and ring_seq(word) < found and (owner < 0 or ring_owner(word) == <uint32_t>owner):
+                if (ring_state(word) == state and ring_seq(word) < found
+                        and (owner < 0 or ring_owner(word) == <uint32_t>owner)
+                        and ring_seq(word) % self.entries == <uint64_t>k):      # else it was overwritten
                     found = ring_seq(word)
             if found == before:
                 break
@@ -179,6 +193,8 @@ cdef class Ring:
         """Map a payload from the memfd, if it has moved there since this process last looked."""
         if not self.payload[payload].overflowed or self.remapped[payload]:
             return 0
+        if self.memfd < 0:
+            raise overwritten("a payload's mark that it has moved to the memfd", self.payload[payload].overflowed, 0)
         cdef char *at = self.slot(payload)
         cdef Py_ssize_t offset = at - self.base
         if mmap(at, self.slot_stride, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE | MAP_FIXED,
@@ -251,6 +267,11 @@ cdef inline void learn(int *spins, int needed) noexcept nogil:
     spins[0] += (needed - spins[0]) // 8
 
 
+cdef struct ring_given:
+    uint64_t sequence
+    int worker, payload
+
+
 @cython.final
 cdef class TrainerSide(Ring):
     """What the trainer does: opens sequences, waits for them, lends their payloads.  One thread at a time.
@@ -265,6 +286,7 @@ cdef class TrainerSide(Ring):
     cdef readonly uint64_t taken        # the one that it took last
     cdef readonly int in_flight         # sequences opened and not taken
     cdef uint8_t *busy                  # the entries that these are in
+    cdef ring_given *given              # for each of these entries: what it was opened with
     cdef bint in_order
     cdef readonly bint alarmed          # a worker died: wait() returns at once until it is looked after
     cdef int *free                      # payloads nobody uses, a stack
@@ -281,7 +303,8 @@ cdef class TrainerSide(Ring):
         self.busy = <uint8_t *>calloc(self.entries, 1)
         self.free = <int *>calloc(self.payloads, sizeof(int))
         self.task_room = <uint64_t *>calloc(self.entries, sizeof(uint64_t))
-        if self.busy == NULL or self.free == NULL or self.task_room == NULL:
+        self.given = <ring_given *>calloc(self.entries, sizeof(ring_given))
+        if self.busy == NULL or self.free == NULL or self.task_room == NULL or self.given == NULL:
             raise MemoryError()
         for k in range(working):
             self.free[k] = working - 1 - k      # a stack: the payload freed last is the warmest in the caches
@@ -296,6 +319,7 @@ cdef class TrainerSide(Ring):
 
     def __dealloc__(self):
         free(self.busy)
+        free(self.given)
         free(self.free)
         free(self.task_room)
 
@@ -361,6 +385,7 @@ cdef class TrainerSide(Ring):
             raise RuntimeError(f"no payload is free: {self.lent} of {self.payloads} are lent")
         self.frees -= 1
         entry.payload = self.free[self.frees]
+        self.given[self.next_open % self.entries] = ring_given(self.next_open, worker, self.free[self.frees])
         self.busy[self.next_open % self.entries] = True
         self.in_flight += 1
         ring_open(entry, self.next_open, worker)
@@ -429,6 +454,7 @@ cdef class TrainerSide(Ring):
         while not self.closed and not self.is_ready():
             if self.alarmed or error == ETIMEDOUT:
                 return False
+            self.check_words()
             with nogil:
                 seen = ring_announce(&self.header.ready_bell)
                 error = 0
@@ -437,6 +463,20 @@ cdef class TrainerSide(Ring):
             if error == EINTR:
                 PyErr_CheckSignals()
         return not self.closed
+
+    cdef int check_words(self) except -1:
+        """Raise where no worker will ever publish what is waited for, because its word was overwritten."""
+        cdef uint64_t word
+        cdef int k
+        for k in range(self.entries):
+            if not self.busy[k] or self.in_order and self.given[k].sequence != self.next_take:
+                continue
+            word = ring_load(&self.entry[k])
+            if (ring_seq(word) != self.given[k].sequence or ring_owner(word) != <uint32_t>self.given[k].worker
+                    or not RING_OPEN <= ring_state(word) <= RING_READY):
+                raise overwritten(f"the word of sequence {self.given[k].sequence}", f"{word:#x}",
+                                  f"that of worker {self.given[k].worker}'s")
+        return 0
 
     def alarm(self) -> None:
         """Make wait() return.  From the thread that watches the workers, when one has died."""
@@ -451,12 +491,17 @@ cdef class TrainerSide(Ring):
         """Take the sequence `next_take`, which is ready; its payload is the caller's for as long as the lease lives."""
         if not self.ready():
             raise RuntimeError(f"sequence {self.next_take} is not ready")
-        cdef ring_entry *entry = &self.entry[self.next_take % self.entries]
-        cdef int payload = entry.payload
+        cdef ring_given *given = &self.given[self.next_take % self.entries]
+        cdef int payload = given.payload
         cdef Lease lease = Lease.__new__(Lease)
+        if not self.busy[self.next_take % self.entries] or given.sequence != self.next_take:
+            raise overwritten("the number of a sequence", self.next_take, f"{given.sequence}")
         self.follow(payload)
         lease.ring, lease.payload = self, payload
-        lease.data, lease.bytes = self.slot(payload), self.payload[payload].used
+        lease.data, lease.used = self.slot(payload), ring_once(&self.payload[payload].used)
+        lease.room = min(ring_committed(&self.payload[payload]), <uint64_t>self.slot_stride)
+        lease.bytes = lease.used if lease.used <= lease.room else 0     # meta() says so
+        lease.found = ring_once_32(&self.payload[payload].outcome)
         self.lent += 1
         self.taken = self.next_take
         self.busy[self.taken % self.entries] = False
@@ -500,7 +545,7 @@ cdef class TrainerSide(Ring):
         cdef int k
         for k in range(self.entries):
             if self.busy[k]:                                    # the workers are gone, nobody fills it
-                lent.discard(self.entry[k].payload)
+                lent.discard(self.given[k].payload)
         if self.pid == getpid():
             madvise(self.base, self.slot_at, MADV_REMOVE)
         for k in range(self.payloads):
@@ -524,8 +569,10 @@ cdef class Lease:
     """
     cdef TrainerSide ring
     cdef int payload
+    cdef uint32_t found                 # the outcome that the worker wrote
     cdef char *data
     cdef Py_ssize_t bytes
+    cdef uint64_t used, room            # bytes that the worker says it has written, and that it can have written
 
     def __getbuffer__(self, Py_buffer *view, int flags):
         PyBuffer_FillInfo(view, self, self.data, self.bytes, 0, flags)
@@ -544,7 +591,7 @@ cdef class Lease:
     @property
     def outcome(self) -> int:
         """FILLED, KEPT (copy it, then TrainerSide.replace) or SKIPPED (it holds nothing)."""
-        return self.ring.payload[self.payload].outcome
+        return self.found
 
     @property
     def overflowed(self) -> bool:
@@ -552,16 +599,37 @@ cdef class Lease:
         return self.ring.payload[self.payload].overflowed
 
     def meta(self) -> bytes:
-        """The description of its leaves, as WorkerSide.describe() got it."""
-        cdef ring_payload *payload = &self.ring.payload[self.payload]
-        if payload.meta_at + payload.meta_size > <uint64_t>self.bytes:
-            raise RuntimeError(f"a payload of {self.bytes} bytes cannot have its description at {payload.meta_at}")
-        return PyBytes_FromStringAndSize(self.data + payload.meta_at, payload.meta_size)
+        """The description of its leaves, as WorkerSide.describe() got it.
 
-    def objects(self) -> tuple[int, int]:
-        """Where the table of its pickled leaves lies: offset and size in bytes; size 0 where there are none."""
+        Raises:
+            RuntimeError: the worker cannot have written what is in the payload's words.
+        """
         cdef ring_payload *payload = &self.ring.payload[self.payload]
-        return payload.objects_at, payload.objects_size
+        cdef uint64_t at = ring_once(&payload.meta_at), size = ring_once(&payload.meta_size)
+        if self.found > 1:
+            raise overwritten("a batch's outcome", self.found, KEPT)
+        if self.used > self.room:
+            raise overwritten("a batch's size", self.used, self.room)
+        self.check("its description", at, size)
+        return PyBytes_FromStringAndSize(self.data + at, size)
+
+    def objects(self, uint64_t leaves_end) -> tuple[int, int]:
+        """Where the table of its pickled leaves lies: offset and size in bytes; size 0 where there are none.
+
+        Args:
+            leaves_end: where the last of the other leaves ends, which is checked too.
+        """
+        cdef ring_payload *payload = &self.ring.payload[self.payload]
+        cdef uint64_t at = ring_once(&payload.objects_at), size = ring_once(&payload.objects_size)
+        self.check("its leaves", 0, leaves_end)
+        if size:
+            self.check("the table of its pickled leaves", at, size)
+        return at, size
+
+    cdef inline int check(self, str what, uint64_t at, uint64_t size) except -1:
+        if size > <uint64_t>self.bytes or at > <uint64_t>self.bytes - size:
+            raise overwritten(f"the place of {what}", f"{at}, of {size} bytes", f"in {self.bytes} bytes")
+        return 0
 
 
 @cython.final
@@ -630,18 +698,29 @@ cdef class WorkerSide(Ring):
             if error == EINTR:
                 PyErr_CheckSignals()
         cdef ring_entry *entry = &self.entry[self.cursor % self.entries]
-        self.current, self.used = entry.payload, 0
+        cdef uint32_t payload = ring_once_32(&entry.payload)
+        if payload >= <uint32_t>self.payloads:
+            raise overwritten("a task's payload", payload, self.payloads - 1)
+        if ring_committed(&self.payload[payload]) > <uint64_t>self.slot_stride:
+            raise overwritten("a payload's size", ring_committed(&self.payload[payload]), self.slot_stride)
+        self.current, self.used = payload, 0
         self.follow(self.current)
         return self.task(entry)
 
     cdef object task(self, ring_entry *entry):
         cdef char *area = self.base + self.task_at + (self.cursor % self.entries) * self.task_stride
         cdef int64_t *indices = <int64_t *>area
-        cdef Py_ssize_t k, n = entry.task_size
+        cdef uint32_t kind = ring_once_32(&entry.task_kind)
+        cdef uint64_t size = ring_once(&entry.task_size), most = self.task_stride if kind == PICKLED else self.task_stride // 8
+        cdef Py_ssize_t k, n = size
         cdef object index
-        if entry.task_kind == INDEX:
+        if kind > PICKLED:
+            raise overwritten("a task's kind", kind, PICKLED)
+        if size > most:
+            raise overwritten("a task's size", size, most)
+        if kind == INDEX:
             return PyLong_FromLongLong(indices[0])
-        if entry.task_kind == PICKLED:
+        if kind == PICKLED:
             return PyBytes_FromStringAndSize(area, n)
         cdef list task = PyList_New(n)
         for k in range(n):
@@ -732,6 +811,7 @@ cdef class WorkerSide(Ring):
         payload.used, payload.outcome = self.used, outcome
         self.current, self.fill = -1, None
         if not ring_publish(&self.entry[self.cursor % self.entries], self.cursor, self.me):
+            ring_toll(&self.header.ready_bell)      # or the word was overwritten: the trainer is to look at it
             return False
         self.cursor += 1
         ring_ring(&self.header.ready_bell)
