@@ -443,7 +443,7 @@ cdef class TrainerSide(Ring):
             return True
         cdef timespec deadline
         cdef bint limited = until(seconds, &deadline)
-        cdef int error = 0, k = 0, budget = min(MOST_SPINS, max(FEWEST_SPINS, 2 * self.spins))
+        cdef int error = 0, lost = 0, k = 0, budget = min(MOST_SPINS, max(FEWEST_SPINS, 2 * self.spins))
         cdef uint32_t seen
         if self.spins >= 0:
             with nogil:
@@ -454,18 +454,21 @@ cdef class TrainerSide(Ring):
         while not self.closed and not self.is_ready():
             if self.alarmed or error == ETIMEDOUT:
                 return False
-            self.check_words()
             with nogil:
                 seen = ring_announce(&self.header.ready_bell)
                 error = 0
-                if not self.is_ready() and not self.alarmed:
+                lost = self.lost()
+                if not self.is_ready() and not self.alarmed and not lost:
                     error = ring_sleep(&self.header.ready_bell, seen, &deadline if limited else NULL)
+            if lost:
+                raise overwritten(f"the word of sequence {self.given[lost - 1].sequence}",
+                                  f"{ring_load(&self.entry[lost - 1]):#x}", f"one of worker {self.given[lost - 1].worker}'s")
             if error == EINTR:
                 PyErr_CheckSignals()
         return not self.closed
 
-    cdef int check_words(self) except -1:
-        """Raise where no worker will ever publish what is waited for, because its word was overwritten."""
+    cdef int lost(self) noexcept nogil:
+        """The entry, plus 1, that no worker will ever publish, because its word was overwritten; else 0."""
         cdef uint64_t word
         cdef int k
         for k in range(self.entries):
@@ -474,8 +477,7 @@ cdef class TrainerSide(Ring):
             word = ring_load(&self.entry[k])
             if (ring_seq(word) != self.given[k].sequence or ring_owner(word) != <uint32_t>self.given[k].worker
                     or not RING_OPEN <= ring_state(word) <= RING_READY):
-                raise overwritten(f"the word of sequence {self.given[k].sequence}", f"{word:#x}",
-                                  f"that of worker {self.given[k].worker}'s")
+                return k + 1
         return 0
 
     def alarm(self) -> None:
@@ -714,8 +716,8 @@ cdef class WorkerSide(Ring):
         cdef uint64_t size = ring_once(&entry.task_size), most = self.task_stride if kind == PICKLED else self.task_stride // 8
         cdef Py_ssize_t k, n = size
         cdef object index
-        if kind > PICKLED:
-            raise overwritten("a task's kind", kind, PICKLED)
+        if not INDEX <= kind <= PICKLED:
+            raise overwritten("a task's kind", kind, f"{INDEX} to {PICKLED}")
         if size > most:
             raise overwritten("a task's size", size, most)
         if kind == INDEX:
