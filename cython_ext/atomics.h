@@ -145,6 +145,11 @@ static inline void ring_forget(ring_memory *m)
 static inline uint64_t ring_remembered(const ring_memory *m)
 { return atomic_load_explicit((_Atomic uint64_t *)&m->after, memory_order_acquire); }
 
+/* A plain word that somebody may overwrite who should not: volatile, so that the value that was checked is the value
+ * that is used. */
+static inline uint64_t ring_once(const uint64_t *word)    { return *(const volatile uint64_t *)word; }
+static inline uint32_t ring_once_32(const uint32_t *word) { return *(const volatile uint32_t *)word; }
+
 /* An eventcount.  Sleeper and ringer meet in one word, so its modification order decides every race and no
  * store-load (seq_cst) fence is needed: either the ringer's add sees the sleeper bit, or the sleeper's or reads
  * from the add, and the look that follows sees what the ringer did before it.

@@ -48,6 +48,8 @@ cdef extern from "atomics.h" nogil:
     void ring_remember(ring_memory *memory, uint64_t seq)
     void ring_forget(ring_memory *memory)
     uint64_t ring_remembered(const ring_memory *memory)
+    uint64_t ring_once(const uint64_t *word)
+    uint32_t ring_once_32(const uint32_t *word)
     void ring_ring(bell_t *bell)
     void ring_toll(bell_t *bell)
     uint32_t ring_announce(bell_t *bell)

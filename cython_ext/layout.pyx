@@ -35,6 +35,7 @@ import torch
 
 from shmloader import objects
 from shmloader._gather import copy_bytes, stack_rows
+from shmloader._ring import overwritten
 
 cdef object Tensor = torch.Tensor, Array = numpy.ndarray, TorchDtype = torch.dtype, NumpyDtype = numpy.dtype
 cdef object strided = torch.strided, empty = torch.empty, from_numpy = torch.from_numpy, frombuffer = torch.frombuffer
@@ -341,7 +342,7 @@ cdef class Writer:
 cdef class Reader:
     """Reads what Writers wrote; one a trainer, for it knows the plans and sizes it has met."""
     cdef dict plans                     # number -> (plan, build)
-    cdef dict recipes                   # meta -> ([(dtype, offset, shape, strides) of each leaf], build)
+    cdef dict recipes                   # meta -> ([(dtype, offset, shape, strides) of each leaf], build, their end)
 
     def __init__(self):
         self.plans, self.recipes = {}, {}
@@ -359,6 +360,7 @@ cdef class Reader:
         cdef object token, at, shape, strides, leaf
         if recipe is None:
             recipe = self.work_out(lease, meta)
+        cdef tuple table = lease.objects(recipe[2])
         for token, at, shape, strides in <list>recipe[0]:
             if type(token) is TorchDtype:
                 leaf = tensor_over(lease, token, at, shape, strides)
@@ -366,34 +368,76 @@ cdef class Reader:
             else:
                 leaf = array_over(lease, token, at, shape, strides)
                 leaves.append(leaf.copy("K") if copy else leaf)
-        cdef tuple table = lease.objects()
         return recipe[1](leaves, read_objects(lease, table[0], table[1], copy) if table[1] else None)
 
     cdef tuple work_out(self, lease, bytes meta):
-        cdef tuple words = struct.unpack(f"{len(meta) // 8}q", meta)
+        cdef object whole = memoryview(lease)
+        cdef Py_ssize_t count = len(meta) // 8, k = 3, sides
+        cdef bint strided
+        cdef tuple words = struct.unpack(f"{count}q", meta[:8 * count]), shape, strides
+        if count < 3:
+            raise overwritten("the size of a batch's description", len(meta), "24 or more")
         number, plan_at, plan_size = words[:3]
         if number not in self.plans:
             if len(self.plans) >= MOST_PLANS:
                 self.plans.clear()
-            plan = objects.load(bytes(memoryview(lease)[plan_at:plan_at + plan_size]), ())
-            self.plans[number] = plan, Assembly(plan).next()
+            plan = objects.load(bytes(part_of(whole, plan_at, plan_size, "plan")), ())
+            self.plans[number] = plan, Assembly(plan).whole()
         plan, build = self.plans[number]
         cdef list leaves = []
-        cdef Py_ssize_t k = 3, sides
-        cdef tuple shape, strides
+        cdef object end = 0     # Python's ints, here and in end_of(): what was overwritten may be any 64 bits
         for token in plan:
             if isinstance(token, DTYPES):
-                sides, strides = words[k + 1], None
-                if sides < 0:
+                if count - k < 2:
+                    raise overwritten("the number of words that a batch's plan asks for", k + 2, count)
+                at, sides, strides = words[k], words[k + 1], None
+                strided = sides < 0
+                if strided:
                     sides = ~sides
-                    strides = words[k + 2 + sides:k + 2 + 2 * sides]
-                shape = words[k + 2:k + 2 + sides]
-                leaves.append((token, words[k], shape, strides))
-                k += 2 + sides if strides is None else 2 + 2 * sides
+                k += 2
+                if sides > (count - k) // (2 if strided else 1):
+                    raise overwritten("a leaf's number of dimensions", sides, (count - k) // (2 if strided else 1))
+                shape = words[k:k + sides]
+                k += sides
+                if strided:
+                    strides = words[k:k + sides]
+                    k += sides
+                end = max(end, end_of(token, at, shape, strides, len(whole)))
+                leaves.append((token, at, shape, strides))
+        if k != count:
+            raise overwritten("the number of words in a batch's description", count, k)
         if len(self.recipes) >= MOST_PLANS:
             self.recipes.clear()
-        self.recipes[meta] = leaves, build
-        return leaves, build
+        self.recipes[meta] = leaves, build, end
+        return leaves, build, end
+
+
+cdef object end_of(token, at, tuple shape, tuple strides, limit):
+    """Where in the slot a leaf ends; raises where it is not what a Writer places in these many bytes."""
+    cdef object size = token.itemsize, count = 1, last = 0, side, stride
+    if type(token) is not TorchDtype and token.kind not in "biufc":
+        raise overwritten("the dtype of a leaf", token, "one of plain numbers")
+    for side in shape:
+        if side < 0:
+            raise overwritten("a side of a leaf", side, "0 or more")
+        count *= side
+    if strides is not None and count:
+        for side, stride in zip(shape, strides):
+            if side != 1 and stride < 0:
+                raise overwritten("a stride of a leaf", stride, "0 or more")
+            last += (side - 1) * stride
+        if last != count - 1:   # see other_order()
+            raise overwritten("the number of elements that a leaf's strides reach over", last + 1, f"{count}")
+    if at < 0 or at + count * size > limit:
+        raise overwritten("the place of a leaf", f"{at}, of {count * size} bytes", f"in {limit} bytes")
+    return at + count * size
+
+
+cdef object part_of(whole, at, size, what):
+    """These bytes of a slot.  A slice of Python's would be cut short, or count from the end, in silence."""
+    if at < 0 or size < 0 or at + size > len(whole):
+        raise overwritten(f"the place of a {what}", f"{at}, of {size} bytes", f"in {len(whole)} bytes")
+    return whole[at:at + size]
 
 
 cdef object copied(object tensor):
@@ -405,8 +449,10 @@ cdef object copied(object tensor):
 
 cdef list read_objects(lease, Py_ssize_t at, Py_ssize_t size, bint copy):
     whole = memoryview(lease)
+    if size % 16:
+        raise overwritten("the size of the table of a batch's pickled leaves", size, "a multiple of 16")
     words = struct.unpack(f"{size // 8}q", whole[at:at + size])
-    parts = [whole[words[k]:words[k] + words[k + 1]] for k in range(0, len(words), 2)]
+    parts = [part_of(whole, words[k], words[k + 1], "pickled leaf") for k in range(0, len(words), 2)]
     beside = [bytearray(part) for part in parts[1:]] if copy else parts[1:]
     return objects.load(parts[0], beside)
 
@@ -417,6 +463,13 @@ class Assembly:
     def __init__(self, plan):
         self.plan = plan
         self.node = self.leaf = self.other = 0
+
+    def whole(self):
+        """The function for the plan, which must be one tree and nothing behind it."""
+        build = self.next()
+        if self.node != len(self.plan):
+            raise overwritten("the length of a plan", len(self.plan), self.node)
+        return build
 
     def next(self):
         token = self.plan[self.node]
@@ -434,6 +487,8 @@ class Assembly:
     def container(self, kind, what):
         make = maker(kind, what)
         count = what if isinstance(what, int) else len(what)
+        if not 0 <= count <= len(self.plan) - self.node:
+            raise overwritten("the number of a node's children", count, len(self.plan) - self.node)
         if all(isinstance(token, DTYPES) for token in self.plan[self.node:self.node + count]):
             start, stop = self.leaf, self.leaf + count      # one slice, and not a call for each leaf
             self.leaf, self.node = stop, self.node + count

@@ -43,6 +43,11 @@ what it held is what CLAIMED names.  Once it is reaped, and nothing of it can wr
 
 and starts another process as the same worker.  That one walks from the lowest sequence that is not taken; OPEN names
 the worker and not the process, so it claims what its predecessor had claimed, and what was open for it.
+
+Workers run other people's code, and some of it writes where it should not.  The control words are in reach of that, so
+a side believes what it reads there only within the layout, which it knows for itself: each word is read once (ring_once)
+and compared before it is used, without sums that could wrap, and what is impossible is an exception (overwritten()).
+What the trainer wrote itself it does not read back (TrainerSide.given).  The elements of a batch are nobody's to check.
 """
 
 cimport cython
@@ -66,9 +71,9 @@ from atomics cimport (
     RING_CLAIMED, RING_MAGIC, RING_OPEN, RING_READY, RING_STEP, RING_VERSION, RING_VOID, AFTER_ANNOUNCE, AFTER_BELL,
     AFTER_CLAIM, AFTER_OVERFLOW, AFTER_PUBLISH, BEFORE_PUBLISH, WHILE_FILLING, WHILE_REMEMBERING, ring_announce,
     ring_claim, ring_claimed_at, ring_committed, ring_entry, ring_forget, ring_header, ring_load, ring_memory,
-    ring_note_claimed, ring_note_committed, ring_open, ring_owner, ring_payload, ring_publish, ring_raise, ring_raised,
-    ring_relax, ring_remember, ring_remembered, ring_revoke, ring_ring, ring_seq, ring_sleep, ring_state, ring_toll,
-    ring_worker,
+    ring_note_claimed, ring_note_committed, ring_once, ring_once_32, ring_open, ring_owner, ring_payload, ring_publish,
+    ring_raise, ring_raised, ring_relax, ring_remember, ring_remembered, ring_revoke, ring_ring, ring_seq, ring_sleep,
+    ring_state, ring_toll, ring_worker,
 )
 
 cdef extern from *:
@@ -85,11 +90,18 @@ cdef enum:
 
 cdef uint64_t NOWHERE = <uint64_t>-1    # no sequence
 
-FILLED, KEPT, SKIPPED = range(3)
+FILLED, KEPT, SKIPPED = range(3)    # outcomes; Lease.meta() knows that the first two come with a batch
 HEADER_BYTES = sizeof(ring_header)
 WORKER_BYTES = sizeof(ring_worker)
 ENTRY_BYTES = sizeof(ring_entry)
 PAYLOAD_BYTES = sizeof(ring_payload)
+
+
+def overwritten(what, value, limit) -> RuntimeError:
+    """The exception for a word that the other side cannot have written: what it is, what it says, what it may say."""
+    may_be = f"at most {limit}" if type(limit) is int else limit
+    return RuntimeError(f"the ring's memory was overwritten: {what} is {value}, and may be {may_be}. Some code writes to "
+                        "memory that is not its own: in a worker process, a C extension or ctypes")
 
 
 cdef class Mapping:
@@ -175,7 +187,9 @@ cdef class Ring:
                 if among != NULL and not among[k]:
                     continue
                 word = ring_load(&self.entry[k])
-                if ring_state(word) == state and ring_seq(word) < found and (owner < 0 or ring_owner(word) == <uint32_t>owner):
+                if (ring_state(word) == state and ring_seq(word) < found
+                        and (owner < 0 or ring_owner(word) == <uint32_t>owner)
+                        and ring_seq(word) % self.entries == <uint64_t>k):      # else it was overwritten
                     found = ring_seq(word)
             if found == before:
                 break
@@ -191,6 +205,8 @@ cdef class Ring:
         """Map a payload from the memfd, if it has moved there since this process last looked."""
         if not self.payload[payload].overflowed or self.remapped[payload]:
             return 0
+        if self.memfd < 0:
+            raise overwritten("a payload's mark that it has moved to the memfd", self.payload[payload].overflowed, 0)
         cdef char *at = self.slot(payload)
         cdef Py_ssize_t offset = at - self.base
         if mmap(at, self.slot_stride, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE | MAP_FIXED,
@@ -249,11 +265,17 @@ cdef class Ring:
         cdef ring_entry *entry = &self.entry[sequence % self.entries]
         cdef char *area = self.base + self.task_at + (sequence % self.entries) * self.task_stride
         cdef int64_t *indices = <int64_t *>area
-        cdef Py_ssize_t k, n = entry.task_size
+        cdef uint32_t kind = ring_once_32(&entry.task_kind)
+        cdef uint64_t size = ring_once(&entry.task_size), most = self.task_stride if kind == PICKLED else self.task_stride // 8
+        cdef Py_ssize_t k, n = size
         cdef object index
-        if entry.task_kind == INDEX:
+        if not INDEX <= kind <= PICKLED:
+            raise overwritten("a task's kind", kind, f"{INDEX} to {PICKLED}")
+        if size > most:
+            raise overwritten("a task's size", size, most)
+        if kind == INDEX:
             return PyLong_FromLongLong(indices[0])
-        if entry.task_kind == PICKLED:
+        if kind == PICKLED:
             return PyBytes_FromStringAndSize(area, n)
         cdef list task = PyList_New(n)
         for k in range(n):
@@ -291,6 +313,11 @@ cdef inline void learn(int *spins, int needed) noexcept nogil:
     spins[0] += (needed - spins[0]) // 8
 
 
+cdef struct ring_given:
+    uint64_t sequence
+    int worker, payload
+
+
 @cython.final
 cdef class TrainerSide(Ring):
     """What the trainer does: opens sequences, waits for them, lends their payloads.  One thread at a time.
@@ -305,6 +332,7 @@ cdef class TrainerSide(Ring):
     cdef readonly uint64_t taken        # the one that it took last
     cdef readonly int in_flight         # sequences opened and not taken
     cdef uint8_t *busy                  # the entries that these are in
+    cdef ring_given *given              # for each of these entries: what it was opened with
     cdef bint in_order
     cdef readonly bint alarmed          # a worker died: wait() returns at once until it is looked after
     cdef int *free                      # payloads nobody uses, a stack
@@ -322,7 +350,8 @@ cdef class TrainerSide(Ring):
         self.busy = <uint8_t *>calloc(self.entries, 1)
         self.free = <int *>calloc(self.payloads, sizeof(int))
         self.task_room = <uint64_t *>calloc(self.entries, sizeof(uint64_t))
-        if self.busy == NULL or self.free == NULL or self.task_room == NULL:
+        self.given = <ring_given *>calloc(self.entries, sizeof(ring_given))
+        if self.busy == NULL or self.free == NULL or self.task_room == NULL or self.given == NULL:
             raise MemoryError()
         for k in range(working):
             self.free[k] = working - 1 - k      # a stack: the payload freed last is the warmest in the caches
@@ -337,6 +366,7 @@ cdef class TrainerSide(Ring):
 
     def __dealloc__(self):
         free(self.busy)
+        free(self.given)
         free(self.free)
         free(self.task_room)
 
@@ -402,6 +432,7 @@ cdef class TrainerSide(Ring):
             raise RuntimeError(f"no payload is free: {self.lent} of {self.payloads} are lent")
         self.frees -= 1
         entry.payload = self.free[self.frees]
+        self.given[self.next_open % self.entries] = ring_given(self.next_open, worker, self.free[self.frees])
         self.busy[self.next_open % self.entries] = True
         self.in_flight += 1
         ring_open(entry, self.next_open, worker)
@@ -466,7 +497,7 @@ cdef class TrainerSide(Ring):
     cdef int wait_until(self, double seconds) except -1:
         cdef timespec deadline
         cdef bint limited = until(seconds, &deadline)
-        cdef int error = 0, k = 0, budget = min(MOST_SPINS, max(FEWEST_SPINS, 2 * self.spins))
+        cdef int error = 0, lost = 0, k = 0, budget = min(MOST_SPINS, max(FEWEST_SPINS, 2 * self.spins))
         cdef uint32_t seen
         if self.spins >= 0:
             with nogil:
@@ -480,11 +511,28 @@ cdef class TrainerSide(Ring):
             with nogil:
                 seen = ring_announce(&self.header.ready_bell)
                 error = 0
-                if not self.is_ready() and not self.alarmed:
+                lost = self.lost()
+                if not self.is_ready() and not self.alarmed and not lost:
                     error = ring_sleep(&self.header.ready_bell, seen, &deadline if limited else NULL)
+            if lost and not self.closed:    # closing gives the words back as well
+                raise overwritten(f"the word of sequence {self.given[lost - 1].sequence}",
+                                  f"{ring_load(&self.entry[lost - 1]):#x}", f"one of worker {self.given[lost - 1].worker}'s")
             if error == EINTR:
                 PyErr_CheckSignals()
         return not self.closed
+
+    cdef int lost(self) noexcept nogil:
+        """The entry, plus 1, that no worker will ever publish, because its word was overwritten; else 0."""
+        cdef uint64_t word
+        cdef int k
+        for k in range(self.entries):
+            if not self.busy[k] or self.in_order and self.given[k].sequence != self.next_take:
+                continue
+            word = ring_load(&self.entry[k])
+            if (ring_seq(word) != self.given[k].sequence or ring_owner(word) != <uint32_t>self.given[k].worker
+                    or not RING_OPEN <= ring_state(word) <= RING_READY):
+                return k + 1
+        return 0
 
     def alarm(self) -> None:
         """Make wait() return.  From the thread that watches the workers, when one has died."""
@@ -500,12 +548,17 @@ cdef class TrainerSide(Ring):
         self.check_open()
         if not self.is_ready():
             raise RuntimeError(f"sequence {self.next_take} is not ready")
-        cdef ring_entry *entry = &self.entry[self.next_take % self.entries]
-        cdef int payload = entry.payload
+        cdef ring_given *given = &self.given[self.next_take % self.entries]
+        cdef int payload = given.payload
         cdef Lease lease = Lease.__new__(Lease)
+        if not self.busy[self.next_take % self.entries] or given.sequence != self.next_take:
+            raise overwritten("the number of a sequence", self.next_take, f"{given.sequence}")
         self.follow(payload)
         lease.ring, lease.payload, lease.sequence = self, payload, self.next_take
-        lease.data, lease.bytes = self.slot(payload), self.payload[payload].used
+        lease.data, lease.used = self.slot(payload), ring_once(&self.payload[payload].used)
+        lease.room = min(ring_committed(&self.payload[payload]), <uint64_t>self.slot_stride)
+        lease.bytes = lease.used if lease.used <= lease.room else 0     # meta() says so
+        lease.found = ring_once_32(&self.payload[payload].outcome)
         self.lent += 1
         self.taken = self.next_take
         self.busy[self.taken % self.entries] = False
@@ -520,7 +573,7 @@ cdef class TrainerSide(Ring):
             self.free[self.frees] = self.reserve
             self.frees += 1
             self.reserve += 1
-        self.retired[lease.payload] = ring_owner(ring_load(&self.entry[lease.sequence % self.entries]))
+        self.retired[lease.payload] = self.given[lease.sequence % self.entries].worker
         lease.payload = -1
         self.lent -= 1
 
@@ -540,13 +593,13 @@ cdef class TrainerSide(Ring):
         cdef list found = []
         for k in range(self.entries):
             word = ring_load(&self.entry[k])
-            if self.busy[k] and ring_state(word) == state and ring_owner(word) == <uint32_t>worker:
-                found.append(ring_seq(word))
+            if self.busy[k] and self.given[k].worker == worker and ring_state(word) == state:
+                found.append(self.given[k].sequence)
         return sorted(found)
 
     def owner(self, uint64_t sequence) -> int:
         """The worker that this sequence, which is in flight, was opened for."""
-        return ring_owner(ring_load(&self.entry[sequence % self.entries]))
+        return self.given[sequence % self.entries].worker
 
     def held_for(self, uint64_t sequence) -> float:
         """Seconds since this sequence, which is in flight, was claimed; of use only while it is."""
@@ -555,15 +608,18 @@ cdef class TrainerSide(Ring):
     def revoke(self, int worker) -> None:
         """Open again what `worker` had claimed.  It is dead and reaped; see NOTE [ Slot ring ]."""
         cdef uint64_t sequence
+        cdef int payload
         for sequence in self.holds(worker):
             ring_revoke(&self.entry[sequence % self.entries], sequence, worker)
         for sequence in self.of(worker, RING_READY):
-            if self.payload[self.entry[sequence % self.entries].payload].outcome == KEPT:
-                self.payload[self.entry[sequence % self.entries].payload].outcome = FILLED  # not any more
-        for payload in [payload for payload, keeper in self.retired.items() if keeper == worker]:
-            del self.retired[payload]
-            self.free[self.frees] = payload     # who kept it is gone
-            self.frees += 1
+            payload = self.given[sequence % self.entries].payload
+            if self.payload[payload].outcome == KEPT:
+                self.payload[payload].outcome = FILLED  # who kept it is gone
+        for kept, keeper in list(self.retired.items()):
+            if keeper == worker:
+                del self.retired[kept]
+                self.free[self.frees] = kept
+                self.frees += 1
 
     cdef void give_back(self, int payload) noexcept:
         """The lease of `payload` has died, in whatever thread; the GIL is held.  See NOTE [ Lease ]."""
@@ -590,7 +646,7 @@ cdef class TrainerSide(Ring):
         cdef int k
         for k in range(self.entries):
             if self.busy[k]:                                    # the workers are gone, nobody fills it
-                lent.discard(self.entry[k].payload)
+                lent.discard(self.given[k].payload)
         if self.pid == getpid():
             madvise(self.base, self.slot_at, MADV_REMOVE)
         for k in range(self.payloads):
@@ -616,8 +672,10 @@ cdef class Lease:
     cdef TrainerSide ring
     cdef uint64_t sequence
     cdef int payload
+    cdef uint32_t found                 # the outcome that the worker wrote
     cdef char *data
     cdef Py_ssize_t bytes
+    cdef uint64_t used, room            # bytes that the worker says it has written, and that it can have written
 
     def __getbuffer__(self, Py_buffer *view, int flags):
         PyBuffer_FillInfo(view, self, self.data, self.bytes, 0, flags)
@@ -636,7 +694,7 @@ cdef class Lease:
     @property
     def outcome(self) -> int:
         """FILLED, KEPT (copy it, then TrainerSide.replace) or SKIPPED (it holds nothing)."""
-        return self.ring.payload[self.payload].outcome
+        return self.found
 
     @property
     def overflowed(self) -> bool:
@@ -644,16 +702,37 @@ cdef class Lease:
         return self.ring.payload[self.payload].overflowed
 
     def meta(self) -> bytes:
-        """The description of its leaves, as WorkerSide.describe() got it."""
-        cdef ring_payload *payload = &self.ring.payload[self.payload]
-        if payload.meta_at + payload.meta_size > <uint64_t>self.bytes:
-            raise RuntimeError(f"a payload of {self.bytes} bytes cannot have its description at {payload.meta_at}")
-        return PyBytes_FromStringAndSize(self.data + payload.meta_at, payload.meta_size)
+        """The description of its leaves, as WorkerSide.describe() got it.
 
-    def objects(self) -> tuple[int, int]:
-        """Where the table of its pickled leaves lies: offset and size in bytes; size 0 where there are none."""
+        Raises:
+            RuntimeError: the worker cannot have written what is in the payload's words.
+        """
         cdef ring_payload *payload = &self.ring.payload[self.payload]
-        return payload.objects_at, payload.objects_size
+        cdef uint64_t at = ring_once(&payload.meta_at), size = ring_once(&payload.meta_size)
+        if self.found > 1:
+            raise overwritten("a batch's outcome", self.found, KEPT)
+        if self.used > self.room:
+            raise overwritten("a batch's size", self.used, self.room)
+        self.check("its description", at, size)
+        return PyBytes_FromStringAndSize(self.data + at, size)
+
+    def objects(self, uint64_t leaves_end) -> tuple[int, int]:
+        """Where the table of its pickled leaves lies: offset and size in bytes; size 0 where there are none.
+
+        Args:
+            leaves_end: where the last of the other leaves ends, which is checked too.
+        """
+        cdef ring_payload *payload = &self.ring.payload[self.payload]
+        cdef uint64_t at = ring_once(&payload.objects_at), size = ring_once(&payload.objects_size)
+        self.check("its leaves", 0, leaves_end)
+        if size:
+            self.check("the table of its pickled leaves", at, size)
+        return at, size
+
+    cdef inline int check(self, str what, uint64_t at, uint64_t size) except -1:
+        if size > <uint64_t>self.bytes or at > <uint64_t>self.bytes - size:
+            raise overwritten(f"the place of {what}", f"{at}, of {size} bytes", f"in {self.bytes} bytes")
+        return 0
 
 
 @cython.final
@@ -733,9 +812,15 @@ cdef class WorkerSide(Ring):
         cdef ring_entry *entry = &self.entry[self.cursor % self.entries]
         ring_note_claimed(entry, now())
         RING_STEP(AFTER_CLAIM)
-        self.current, self.used = entry.payload, 0
+        cdef uint32_t payload = ring_once_32(&entry.payload)
+        if payload >= <uint32_t>self.payloads:
+            raise overwritten("a task's payload", payload, self.payloads - 1)
+        if ring_committed(&self.payload[payload]) > <uint64_t>self.slot_stride:
+            raise overwritten("a payload's size", ring_committed(&self.payload[payload]), self.slot_stride)
+        self.current, self.used = payload, 0
         self.follow(self.current)
         return self.task(self.cursor)
+
 
     @property
     def sequence(self) -> int:
@@ -821,6 +906,7 @@ cdef class WorkerSide(Ring):
         self.current, self.fill = -1, None
         RING_STEP(BEFORE_PUBLISH)
         if not ring_publish(&self.entry[self.cursor % self.entries], self.cursor, self.me):
+            ring_toll(&self.header.ready_bell)      # or the word was overwritten: the trainer is to look at it
             return False
         self.cursor += 1
         RING_STEP(AFTER_PUBLISH)

@@ -39,23 +39,26 @@ class Delivery:
     Args:
         ring: the trainer's side.
         spare: batches that may be lent at once.
+        ends: whether workers may come to an end of their own, and have nothing for a sequence: iterable datasets.
     """
 
-    def __init__(self, ring: TrainerSide, spare: int) -> None:
+    def __init__(self, ring: TrainerSide, spare: int, ends: bool) -> None:
         self._ring = ring
         self._spare = spare
+        self._ends = ends
         self._reader = Reader()
         self._overflowed = False
 
     def take(self) -> Any:
         """The batch of the sequence that the ring has ready: lent, copied, or NOTHING.
 
-        What fails here, in unpickling, becomes an ExceptionWrapper, as what fails in a worker does.
+        What fails here (unpickling, memory that was overwritten) becomes an ExceptionWrapper, as what fails in a
+        worker does.
         """
         ring = self._ring
         lease = ring.take()
         outcome = lease.outcome
-        if outcome == SKIPPED:
+        if outcome == SKIPPED and self._ends:
             return NOTHING
         if lease.overflowed and not self._overflowed:
             self._overflowed = True
@@ -64,7 +67,7 @@ class Delivery:
         try:
             batch = self._reader.read(lease, copy)
         except Exception:
-            batch = ExceptionWrapper(where="in the trainer, where a batch was unpickled")
+            batch = ExceptionWrapper(where="in the trainer, where a batch was read")
             if outcome != KEPT:
                 lease.release()  # whatever holds the exception's frames must not hold the payload
         if outcome == KEPT:

@@ -79,7 +79,7 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):
             segment.mapping, segment.geometry, segment.memfd, spin, loader.spare_slots, self._in_order
         )
         segment.format(self._ring)
-        self._delivery = Delivery(self._ring, loader.spare_slots)
+        self._delivery = Delivery(self._ring, loader.spare_slots, self._dataset_kind == _torch._DatasetKind.Iterable)
         self._tags: dict[int, Any] = {}  # by sequence, what torch's part put into the queues: results come back by it
         self._crew = Crew(
             loader.multiprocessing_context or torch.multiprocessing,

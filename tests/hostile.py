@@ -1,0 +1,269 @@
+"""A ring with both of its sides in one process, and words of it overwritten, as a worker's stray pointer would.
+
+Run as a script, it is the body of test_hostile's fuzz: a crash must end this process and not pytest.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import struct
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import hypothesis
+import hypothesis.strategies as st
+import numpy
+import psutil
+import torch
+
+from shmloader._layout import Writer
+from shmloader._ring import ENTRY_BYTES, FILLED, HEADER_BYTES, PAYLOAD_BYTES, WORKER_BYTES, TrainerSide, WorkerSide
+from shmloader._torch import ExceptionWrapper
+from shmloader.delivery import Delivery
+from shmloader.segment import Segment
+
+# where the words of atomics.h lie, and their sizes
+ENTRY = {"word": (0, 8), "task_size": (8, 8), "task_kind": (16, 4), "payload": (20, 4)}
+PAYLOAD = {
+    "committed": (0, 8),
+    "used": (8, 8),
+    "meta_at": (16, 8),
+    "meta_size": (24, 8),
+    "objects_at": (32, 8),
+    "objects_size": (40, 8),
+    "overflowed": (48, 4),
+    "outcome": (52, 4),
+}
+
+
+def poke(segment: Segment, at: int, size: int, value: int) -> None:
+    os.pwrite(segment.fd, (value % (1 << 8 * size)).to_bytes(size, "little"), at)
+
+
+def peek(segment: Segment, at: int, size: int) -> int:
+    return int.from_bytes(os.pread(segment.fd, size, at), "little")
+
+
+def entry_at(segment: Segment, entry: int, name: str) -> tuple[int, int]:
+    at, size = ENTRY[name]
+    return HEADER_BYTES + segment.geometry.workers * WORKER_BYTES + entry * ENTRY_BYTES + at, size
+
+
+def payload_at(segment: Segment, payload: int, name: str) -> tuple[int, int]:
+    at, size = PAYLOAD[name]
+    return entry_at(segment, segment.geometry.entries, "word")[0] + payload * PAYLOAD_BYTES + at, size
+
+
+class BothSides:
+    """One worker and its trainer; the payload that was filled last stays in reach of poke()."""
+
+    def __init__(self, in_order: bool = True, memory: Any = "auto", ends: bool = False) -> None:
+        self.segment = Segment(1, 2, 2, memory, None, False)
+        sides = self.segment.mapping, self.segment.geometry, self.segment.memfd, False
+        self.trainer = TrainerSide(*sides, 2, in_order)
+        self.segment.format(self.trainer)
+        self.worker = WorkerSide(*sides, 0, 0, 0)
+        self.writer = Writer(self.worker, self.grow)
+        self.delivery = Delivery(self.trainer, 2, ends)
+        self.payload, self.slot = -1, (0, 0)
+        self.described = self.pickled = (0, 0, 0, 0)  # see look_up()
+
+    def grow(self, size: int) -> None:
+        self.segment.commit(self.worker, self.worker.current, size, self.worker.used)
+
+    def claim(self, task: Any = 0) -> Any:
+        assert self.trainer.open(0, task) == 0
+        return self.claim_again()
+
+    def claim_again(self) -> Any:
+        task = self.worker.claim()
+        self.payload = self.worker.current
+        start = self.worker.address(0)
+        self.slot = start, start + self.segment.geometry.slot_stride
+        return task
+
+    def fill(self, batch: Any) -> None:
+        self.claim()
+        self.writer.write(batch)
+        self.worker.publish(FILLED)
+
+    def words(self, words: list[int], plan: bytes, bytes_of_leaves: int = 64) -> None:
+        """Publish a batch whose description is this, behind so many bytes of leaves."""
+        self.claim()
+        self.worker.allocate(bytes_of_leaves)
+        assert self.worker.describe([0, 0, 0, *words], plan) == 0
+        self.worker.publish(FILLED)
+
+    def entry(self, name: str, value: int, entry: int = 0) -> None:
+        poke(self.segment, *entry_at(self.segment, entry, name), value)
+
+    def header(self, name: str, value: int) -> None:
+        poke(self.segment, *payload_at(self.segment, self.payload, name), value)
+
+    def header_of(self, name: str) -> int:
+        return peek(self.segment, *payload_at(self.segment, self.payload, name))
+
+    def slot_at(self, at: int) -> int:
+        return self.worker.slot_offset(self.payload) + at
+
+    def take(self) -> Any:
+        """The batch, or the exception that the trainer's next() would raise."""
+        assert self.trainer.wait(0)
+        batch = self.delivery.take()
+        if type(batch) is ExceptionWrapper:
+            batch.reraise()
+        return batch
+
+    def __enter__(self) -> BothSides:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.trainer.close()
+        self.segment.close()
+        del self.writer  # which has a method of ours: a cycle would keep the mapping
+
+
+# --------------------------------------------------------------------------------------------------------------- fuzz
+
+BATCHES = [
+    torch.arange(12.0).reshape(3, 4),
+    torch.arange(48, dtype=torch.int16).reshape(1, 2, 4, 6).to(memory_format=torch.channels_last),
+    {"x": torch.ones(5, dtype=torch.bfloat16), "n": numpy.arange(6, dtype=numpy.uint16).reshape(2, 3).T, "s": "text"},
+    [torch.zeros(2, 0, 3), (torch.ones(()), numpy.float64(3)), [1, "two", None]],
+    [torch.ones(2, 3, requires_grad=True), b"bytes" * 40, numpy.array(["text", "s"])],
+]
+EDGES = [0, 1, 2, 3, 7, 8, 64, 1 << 16, 1 << 31, (1 << 32) - 1, 1 << 61, 1 << 62, (1 << 63) - 1]
+PLACES = ("header", "header", "meta", "meta", "plan", "table", "pickled", "entry")
+
+values = st.one_of(
+    st.sampled_from([sign * edge for edge in EDGES for sign in (1, -1)]),
+    st.integers(-(1 << 63), (1 << 63) - 1),
+    st.tuples(st.sampled_from(["used", "stride"]), st.integers(-130, 130)),
+)
+edits = st.lists(
+    st.tuples(
+        st.sampled_from(PLACES), st.integers(0, 400), st.one_of(values, st.tuples(st.just("flip"), st.integers(0, 7)))
+    ),
+    min_size=1,
+    max_size=3,
+)
+
+
+def edit(ring: BothSides, place: str, index: int, value: Any) -> None:
+    at, size = extent(ring, place)
+    if size <= 0:
+        return
+    if isinstance(value, tuple) and value[0] == "flip":
+        at += index % size
+        poke(ring.segment, at, 1, peek(ring.segment, at, 1) ^ 1 << value[1])
+        return
+    if isinstance(value, tuple):
+        value = value[1] + (ring.header_of("used") if value[0] == "used" else ring.segment.geometry.slot_stride)
+    if place in ("header", "entry"):
+        names = PAYLOAD if place == "header" else ENTRY
+        offset, width = list(names.values())[index % len(names)]
+        poke(ring.segment, at + offset, width, value)
+    else:
+        poke(ring.segment, at + index * 8 % max(8, size // 8 * 8), min(8, size), value)
+
+
+def extent(ring: BothSides, place: str) -> tuple[int, int]:
+    """Where it lies in the segment, as the worker wrote it (another edit may have been there first)."""
+    if place == "header":
+        return payload_at(ring.segment, ring.payload, "committed")[0], 56
+    if place == "entry":
+        return entry_at(ring.segment, 0, "word")[0], 24
+    if place in ("meta", "plan"):
+        meta_at, meta_size, plan_at, plan_size = ring.described
+        return (ring.slot_at(meta_at), meta_size) if place == "meta" else (ring.slot_at(plan_at), plan_size)
+    at, size, pickled_at, pickled_size = ring.pickled
+    return (ring.slot_at(at), size) if place == "table" else (ring.slot_at(pickled_at), pickled_size)
+
+
+def look_up(ring: BothSides) -> None:
+    """Remember where the parts of the batch lie, before anything is overwritten."""
+    meta_at, meta_size = ring.header_of("meta_at"), ring.header_of("meta_size")
+    plan_at, plan_size = struct.unpack("2q", os.pread(ring.segment.fd, 16, ring.slot_at(meta_at + 8)))
+    ring.described = meta_at, meta_size, plan_at, plan_size
+    at, size = ring.header_of("objects_at"), ring.header_of("objects_size")
+    if size:
+        pickled_at, pickled_size = struct.unpack("2q", os.pread(ring.segment.fd, 16, ring.slot_at(at)))
+        ring.pickled = at, size, pickled_at, pickled_size
+
+
+def memory_of(batch: Any) -> Iterator[tuple[int, int]]:
+    """Every stretch of memory that the leaves of a batch can reach."""
+    if isinstance(batch, dict):
+        batch = list(batch.values())
+    if isinstance(batch, (list, tuple)):
+        for item in batch:
+            yield from memory_of(item)
+    elif isinstance(batch, torch.Tensor):
+        storage = batch.untyped_storage()
+        yield storage.data_ptr(), storage.data_ptr() + storage.nbytes()
+    elif isinstance(batch, numpy.ndarray) and batch.size:
+        yield numpy.lib.array_utils.byte_bounds(batch)
+
+
+def touch(batch: Any) -> None:
+    """Read every element."""
+    if isinstance(batch, dict):
+        batch = list(batch.values())
+    if isinstance(batch, (list, tuple)):
+        for item in batch:
+            touch(item)
+    elif isinstance(batch, torch.Tensor):
+        batch.detach().clone()
+    elif isinstance(batch, numpy.ndarray) and not batch.dtype.hasobject:
+        batch.tobytes()
+
+
+def survives(which: int, changes: list[Any], in_order: bool) -> None:
+    """Fill, overwrite, take: whatever is delivered lies inside the slot; all else is an exception."""
+    with BothSides(in_order) as ring:
+        ring.fill(BATCHES[which])
+        look_up(ring)
+        for change in changes:
+            edit(ring, *change)
+        first, last = ring.slot
+        with contextlib.suppress(Exception):
+            if ring.trainer.wait(0):
+                batch = ring.delivery.take()
+                mapped = first - ring.slot_at(0), first - ring.slot_at(0) + ring.segment.geometry.size
+                for start, end in memory_of(batch):
+                    inside = first <= start <= end <= last
+                    if not inside and start < mapped[1] and end > mapped[0]:
+                        os.write(2, f"outside the slot: {(start, end)} of {ring.slot}\n".encode())
+                        os._exit(3)
+                touch(batch)
+
+
+def main(seconds: float) -> None:
+    end = time.monotonic() + seconds
+    ran = 0
+    if "libasan" not in os.environ.get("LD_PRELOAD", ""):  # its shadow takes terabytes
+        # a pickle that asks for all memory is to get an exception and not the machine
+        most = psutil.Process().memory_info().vms + (4 << 30)
+        resource.setrlimit(resource.RLIMIT_AS, (most, most))
+
+    @hypothesis.settings(max_examples=100_000, deadline=None, database=None, phases=[hypothesis.Phase.generate])
+    @hypothesis.given(which=st.integers(0, len(BATCHES) - 1), changes=edits, in_order=st.booleans())
+    def run(which: int, changes: list[Any], in_order: bool) -> None:
+        nonlocal ran
+        if time.monotonic() > end:
+            raise TimeoutError
+        print(f"survives({which}, {changes}, {in_order})")  # the last line is what crashed
+        survives(which, changes, in_order)
+        ran += 1
+
+    with contextlib.suppress(TimeoutError):
+        run()
+    print(f"{ran} batches were read")
+
+
+if __name__ == "__main__":
+    main(float(sys.argv[1]))

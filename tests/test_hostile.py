@@ -1,0 +1,332 @@
+"""A worker that writes where it should not gets the trainer an exception, never a crash; and nobody else can reach in."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import struct
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pytest
+import torch
+from conftest import ROOT, assert_same, run_script
+from hostile import BothSides, entry_at, poke
+
+import shmloader
+from shmloader import worker as worker_module
+from shmloader._ring import SKIPPED
+from shmloader.segment import Segment
+
+MOST = (1 << 64) - 1
+BATCH = {"x": torch.arange(6.0).reshape(2, 3), "s": ["text", torch.ones(2, requires_grad=True)]}
+
+
+def plan(*tokens: Any) -> bytes:
+    return pickle.dumps(tokens)
+
+
+# ---------------------------------------------------------------------------------------- what the trainer reads
+
+
+HEADER: dict[str, tuple[Callable[[BothSides], None], str]] = {
+    "used past the slot": (lambda r: r.header("used", r.segment.geometry.slot_stride + 1), "batch's size is"),
+    "used past its pages": (lambda r: r.header("used", r.header_of("committed") + 1), "batch's size is"),
+    "used negative": (lambda r: r.header("used", -1), "batch's size is"),
+    "used and committed": (lambda r: (r.header("used", 1 << 62), r.header("committed", MOST)), "batch's size is"),
+    "used 0": (lambda r: r.header("used", 0), "description is .* in 0 bytes"),
+    "outcome unknown": (lambda r: r.header("outcome", 7), "outcome is 7, and may be at most 1"),
+    "outcome skipped": (lambda r: r.header("outcome", SKIPPED), "outcome is 2"),
+    "meta past the end": (lambda r: r.header("meta_at", r.header_of("used") - 8), "place of its description"),
+    "meta wraps": (lambda r: r.header("meta_at", -8), "place of its description"),
+    "meta size wraps": (lambda r: r.header("meta_size", -8), "place of its description"),
+    "meta too short": (lambda r: r.header("meta_size", 16), "description is 16, and may be 24 or more"),
+    "meta cut": (lambda r: r.header("meta_size", 40), "overwritten"),
+    "meta too long": (lambda r: r.header("meta_size", r.header_of("meta_size") + 8), "number of words"),
+    "table outside": (lambda r: r.header("objects_at", r.header_of("used") - 8), "table of its pickled leaves"),
+    "table wraps": (lambda r: r.header("objects_at", -16), "table of its pickled leaves"),
+    "table too long": (lambda r: r.header("objects_size", MOST), "table of its pickled leaves"),
+    "table odd": (lambda r: r.header("objects_size", 24), "multiple of 16"),
+    "part outside": (lambda r: table(r, 0, 1 << 62), "place of a pickled leaf"),
+    "part negative": (lambda r: table(r, 0, -64), "place of a pickled leaf"),
+    "part too long": (lambda r: table(r, 3, (1 << 63) - 1), "place of a pickled leaf"),
+    "plan cut short": (lambda r: meta(r, 2, 5), "pickle"),
+    "plan outside": (lambda r: meta(r, 1, 1 << 62), "place of a plan"),
+    "plan negative": (lambda r: meta(r, 1, -100), "place of a plan"),
+    "plan size negative": (lambda r: meta(r, 2, -1), "place of a plan"),
+    "leaf outside": (lambda r: meta(r, 3, 1 << 40), "place of a leaf"),
+    "leaf at the end of all": (lambda r: meta(r, 3, (1 << 63) - 8), "place of a leaf"),
+    "leaf before the slot": (lambda r: meta(r, 3, -128), "place of a leaf"),
+    "ndim": (lambda r: meta(r, 4, 1 << 40), "number of dimensions"),
+    "ndim of strides": (lambda r: meta(r, 4, -(1 << 40)), "number of dimensions"),
+    "side": (lambda r: meta(r, 5, 1 << 40), "place of a leaf"),
+    "side negative": (lambda r: meta(r, 5, -1), "side of a leaf is -1"),
+}
+
+
+def meta(ring: BothSides, word: int, value: int) -> None:
+    poke(ring.segment, ring.slot_at(ring.header_of("meta_at") + 8 * word), 8, value)
+
+
+def table(ring: BothSides, word: int, value: int) -> None:
+    poke(ring.segment, ring.slot_at(ring.header_of("objects_at") + 8 * word), 8, value)
+
+
+@pytest.mark.parametrize(("overwrite", "says"), HEADER.values(), ids=HEADER)
+def test_a_batch_whose_words_were_overwritten(overwrite: Callable[[BothSides], None], says: str) -> None:
+    with BothSides() as ring:
+        for _ in range(4):  # more than there are slots: what failed holds none
+            ring.fill(BATCH)
+            overwrite(ring)
+            with pytest.raises(Exception, match=says) as caught:
+                ring.take()
+            assert "overwritten" in str(caught.value) or says == "pickle"
+            assert ring.trainer.lent == 0
+            ring.header("committed", 1 << 14)
+        ring.fill([7, "next"])
+        assert ring.take() == [7, "next"]
+
+
+F32, BF16, I64 = torch.float32, torch.bfloat16, numpy.dtype("int64")
+LEAVES: dict[str, tuple[list[int], Any, str]] = {
+    "strides past the end": ([0, ~1, 4, 100], F32, "strides reach over is 301"),
+    "strides that wrap": ([0, ~1, 5, 1 << 62], I64, "strides reach over"),
+    "strides that wrap to less": ([0, ~2, 2, 3, -2, 1], I64, "stride of a leaf is -2"),
+    "strides that all are 0": ([0, ~1, 1 << 40, 0], BF16, "strides reach over is 1,"),
+    "strides missing": ([0, ~2, 2, 2, 1], F32, "number of dimensions is 2, and may be at most 1"),
+    "a product that wraps": ([0, 2, 1 << 32, 1 << 32], F32, "place of a leaf"),
+    "a product that wraps, of a torch dtype": ([0, 2, 1 << 32, 1 << 32], BF16, "place of a leaf"),
+    "no dtype of torch's": ([0, 1, 4], numpy.dtype("O"), "dtype of a leaf is object"),
+    "no plain numbers": ([0, 1, 4], numpy.dtype("U3"), "dtype of a leaf"),
+    "a word too many": ([0, 1, 4, 4], F32, "number of words"),
+    "a leaf missing": ([], F32, "number of words"),
+}
+
+
+@pytest.mark.parametrize(("words", "dtype", "says"), LEAVES.values(), ids=LEAVES)
+def test_a_leaf_that_is_nowhere(words: list[int], dtype: Any, says: str) -> None:
+    with BothSides() as ring:
+        ring.words(words, plan(dtype))
+        with pytest.raises(RuntimeError, match=f"overwritten.*{says}"):
+            ring.take()
+
+
+@pytest.mark.parametrize(
+    "tokens",
+    [(), (F32, F32), ((list, 3), F32), ((list, -1), F32), ((list, 1 << 40), F32), ((dict, ("a", "b")), F32), (7,)],
+)
+def test_a_plan_that_is_no_tree(tokens: Any) -> None:
+    with BothSides() as ring:
+        ring.words([0, 1, 4], plan(*tokens))
+        with pytest.raises((RuntimeError, IndexError, TypeError)):
+            ring.take()
+
+
+def test_a_shorter_slot_of_the_same_description() -> None:
+    """What was worked out for a description is believed again only where the batch is as long."""
+    with BothSides() as ring:
+        ring.fill(torch.arange(30.0))
+        assert_same(ring.take(), torch.arange(30.0))
+        ring.fill(torch.arange(30.0))
+        at = ring.header_of("meta_at")
+        description = os.pread(ring.segment.fd, 128, ring.slot_at(at))
+        os.pwrite(ring.segment.fd, description, ring.slot_at(0))
+        ring.header("meta_at", 0)
+        ring.header("used", 100)
+        with pytest.raises(RuntimeError, match="place of its leaves is 0, of 120 bytes, and may be in 100 bytes"):
+            ring.take()
+
+
+def test_the_trainer_does_not_read_back_what_it_wrote() -> None:
+    with BothSides() as ring:
+        for payload in (0, 1, 99, -1):
+            ring.fill(BATCH)
+            for entry in range(2):
+                ring.entry("payload", payload, entry)
+            assert_same(ring.take(), BATCH)
+
+
+def test_moved_to_a_memfd_that_there_is_not() -> None:
+    with BothSides(memory="memfd") as ring:
+        ring.fill(BATCH)
+        ring.header("overflowed", 1)
+        with pytest.raises(RuntimeError, match="overwritten: a payload's mark"):
+            ring.take()
+
+
+@pytest.mark.parametrize("in_order", [True, False])
+@pytest.mark.parametrize("word", [0, MOST, 1 << 24 | 3, 7 << 24 | 3, 1 << 8 | 1, 4])
+def test_a_sequence_that_never_was(in_order: bool, word: int) -> None:
+    with BothSides(in_order) as ring:
+        ring.fill(BATCH)
+        ring.entry("word", word)
+        with pytest.raises(RuntimeError, match="overwritten"):
+            assert ring.trainer.wait(5)
+            ring.trainer.take()
+        assert ring.trainer.lent == 0
+
+
+# ------------------------------------------------------------------------------------------- what a worker reads
+
+
+TASKS = {
+    "payload": (99, "task's payload is 99, and may be at most 4"),
+    "task_kind": (3, "task's kind is 3"),
+    "task_size": (1 << 61, "task's size is"),
+}
+
+
+@pytest.mark.parametrize(("name", "value", "says"), [(name, *rest) for name, rest in TASKS.items()])
+@pytest.mark.parametrize("task", [3, [1, 2], b"pickled"])
+def test_a_task_that_was_overwritten(name: str, value: int, says: str, task: Any) -> None:
+    with BothSides() as ring:
+        ring.trainer.open(0, task)
+        ring.entry(name, value)
+        with pytest.raises(RuntimeError, match=says):
+            ring.worker.claim()
+
+
+def test_more_pages_than_a_slot_has() -> None:
+    with BothSides() as ring:
+        ring.fill(BATCH)
+        ring.header("committed", MOST)
+        ring.take()
+        ring.trainer.open(0, 1)
+        with pytest.raises(RuntimeError, match="payload's size is 18446744073709551615"):
+            ring.worker.claim()
+
+
+# ------------------------------------------------------------------------------------------------ a whole loader
+
+
+class Numbers(torch.utils.data.Dataset):
+    def __len__(self) -> int:
+        return 12
+
+    def __getitem__(self, index: int) -> Any:
+        return torch.full((5,), index)
+
+
+@pytest.mark.parametrize("in_order", [True, False])
+def test_the_error_comes_at_the_batchs_place(monkeypatch: pytest.MonkeyPatch, in_order: bool) -> None:
+    publish = worker_module.Bench._publish
+    done: list[int] = []  # in each worker a list of its own
+
+    def scribble(bench: Any) -> None:
+        done.append(bench._ring.sequence)
+        if bench._ring.me == 1 and len(done) == 2:
+            words = entry_at(bench._segment, bench._segment.geometry.entries, "word")[0] + 128 * bench._ring.current
+            os.pwrite(bench._segment.fd, struct.pack("2Q", MOST, MOST), words + 16)
+        publish(bench)
+
+    monkeypatch.setattr(worker_module.Bench, "_publish", scribble)
+    loader = shmloader.DataLoader(
+        Numbers(), num_workers=2, in_order=in_order, multiprocessing_context="fork", spare_slots=0
+    )
+    iterator = iter(loader)
+    got: list[Any] = []
+    for _ in range(12):
+        try:
+            got.append(next(iterator)[0, 0].item())
+        except RuntimeError as error:
+            assert "overwritten: the place of its description is 18446744073709551615" in str(error)
+            got.append("error")
+    if in_order:
+        assert got == [k if k != 3 else "error" for k in range(12)]
+    assert got.count("error") == 1 and len(set(got)) == 12
+    with pytest.raises(StopIteration):
+        next(iterator)
+    loader.close()
+
+
+def test_a_claim_that_was_overwritten_ends_the_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    publish = worker_module.Bench._publish
+
+    def scribble(bench: Any) -> None:
+        if bench._ring.sequence == 5:
+            os.pwrite(bench._segment.fd, bytes(8), entry_at(bench._segment, 5 % 4, "word")[0])
+        publish(bench)
+
+    monkeypatch.setattr(worker_module.Bench, "_publish", scribble)
+    with shmloader.DataLoader(Numbers(), num_workers=2, multiprocessing_context="fork") as loader:
+        iterator = iter(loader)
+        assert [next(iterator)[0, 0].item() for _ in range(5)] == [0, 1, 2, 3, 4]
+        for _ in range(2):
+            with pytest.raises(RuntimeError, match="overwritten: the word of sequence 5 is 0x0"):
+                next(iterator)
+
+
+def test_a_worker_of_another_version_says_so() -> None:
+    ran = run_script(
+        """
+        import shmloader
+        from shmloader._ring import HEADER_BYTES
+        from shmloader.segment import Segment
+        import os
+
+        class Other(Segment):
+            def format(self, ring):
+                super().format(ring)
+                os.pwrite(self.fd, (1).to_bytes(4, "little"), 8)
+
+        if __name__ == "__main__":
+            shmloader.iterator.Segment = Other
+            try:
+                list(shmloader.DataLoader([1, 2], num_workers=1, multiprocessing_context="spawn"))
+            except RuntimeError as error:
+                print(error)
+        """
+    )
+    assert "this is not a ring of version 2: magic 0x676e69726d6873, version 1; trainer and worker must run" in ran.err
+    assert "exited unexpectedly" in ran.out
+
+
+# ------------------------------------------------------------------------------------------------ other processes
+
+
+def test_no_other_process_can_find_the_memory() -> None:
+    before = set(os.listdir("/dev/shm"))
+    segment = Segment(1, 2, 2, "posix", None, False)
+    try:
+        found = os.fstat(segment.fd)
+        assert (found.st_mode & 0o777, found.st_nlink, found.st_uid) == (0o600, 0, os.getuid())
+        name = os.readlink(f"/proc/self/fd/{segment.fd}")
+        assert name.startswith("/dev/shm/") and name.endswith(" (deleted)")
+        listing = subprocess.run(["ls", "-A", "/dev/shm"], capture_output=True, text=True, check=True).stdout.split()
+        assert Path(name.removesuffix(" (deleted)")).name not in listing
+        assert not Path(name.removesuffix(" (deleted)")).exists()
+        assert Path(name.removesuffix(" (deleted)")).name not in before
+    finally:
+        segment.close()
+
+
+# ---------------------------------------------------------------------------------------------------------- fuzz
+
+
+def test_whatever_is_overwritten_is_no_crash() -> None:
+    """In a process of its own, so that a crash fails here; its last line is then what it died of."""
+    ran = subprocess.run(
+        [sys.executable, "-X", "faulthandler", "-W", "ignore", str(ROOT / "tests" / "hostile.py"), "12"],
+        capture_output=True,
+        text=True,
+        timeout=50,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    assert ran.returncode == 0, f"{ran.returncode}\n{ran.stdout[-500:]}\n{ran.stderr[-3000:]}"
+    assert int(ran.stdout.split()[-4]) > 50, "too slow to find anything"
+
+
+def test_the_next_batch_is_right_after_an_overwritten_one() -> None:
+    with BothSides() as ring:
+        for k in range(20):
+            ring.fill({"x": torch.full((4,), k), "s": f"{k}"})
+            if k % 3 == 1:
+                ring.header("meta_at", MOST - k)
+                with pytest.raises(RuntimeError, match="overwritten"):
+                    ring.take()
+            else:
+                assert_same(ring.take(), {"x": torch.full((4,), k), "s": f"{k}"})
