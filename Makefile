@@ -20,7 +20,20 @@ option = $(if $($(1)),$(2) "$($(1))")
 TRAIN_OPTIONS = $(call option,LOADER,--loader) $(call option,DATA,--data) $(call option,EPOCHS,--epochs) \
 	$(call option,BATCH,--batch-size) $(call option,WORKERS,--workers) $(call option,SEED,--seed) $(ARGS)
 
-.PHONY: help train test test-ecosystem soak bench lint clean
+# A copy of the project beside its own, so that no sanitized extension is ever imported by accident.
+SANITIZED := build/sanitize
+SANITIZERS := -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer -g
+# Those that read and write slots.  Started by fork, as is the default: what spawn adds is Python, and takes its time.
+SANITIZED_TESTS := test_hostile test_lending test_any_batch test_same_batches test_out_of_order test_exceptions
+# The interpreter was built without sanitizers, so their libraries must be loaded before it (libstdc++ too, for ASan to
+# find the throw of torch's exceptions).  detect_leaks=0: CPython leaves much unfreed at its end, and forked workers end
+# without freeing anything.  allocator_may_return_null: tests ask for more memory than there is.
+# PYTHONMALLOC=malloc: Python's own allocator would hide where an object ends.
+SANITIZING = LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libubsan.so) \
+	$$(gcc -print-file-name=libstdc++.so)" PYTHONMALLOC=malloc UBSAN_OPTIONS=print_stacktrace=1 \
+	ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1:max_allocation_size_mb=4096
+
+.PHONY: help train test test-ecosystem soak bench lint sanitize clean
 
 help:
 	@echo 'make train   train a small network on JPEG files and say what the loader cost'
@@ -30,6 +43,7 @@ help:
 	@echo 'make test-ecosystem   train with Lightning, accelerate, transformers, timm and ignite, through either loader'
 	@echo 'make soak    500 random kills of workers, every batch checked; ARGS="--kills 2000 --start spawn"'
 	@echo 'make lint    lint and types alone'
+	@echo 'make sanitize  the tests of the ring under AddressSanitizer and UBSan (gcc); ARGS="..." goes to pytest'
 	@echo 'make clean   remove all that these made: .venv, build outputs, caches, data/digits'
 	@echo 'PYTHON=python3.12 builds .venv with another Python (make clean first).'
 
@@ -53,6 +67,15 @@ lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+sanitize: $(STAMP)
+	@mkdir -p $(SANITIZED)/shmloader
+	@cp -ru setup.py pyproject.toml cython_ext tests examples bench $(SANITIZED)
+	@cp -u shmloader/*.py shmloader/*.pyi shmloader/py.typed $(SANITIZED)/shmloader
+	cd $(SANITIZED) && CFLAGS="$(SANITIZERS)" LDFLAGS="$(SANITIZERS)" \
+		$(abspath $(BIN))/python setup.py -q build_ext --inplace
+	cd $(SANITIZED) && $(SANITIZING) $(abspath $(BIN))/python -m pytest -k "not spawn and not forkserver" \
+		$(SANITIZED_TESTS:%=tests/%.py) $(ARGS)
 
 clean:
 	rm -rf .venv build dist *.egg-info data/digits .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -41,6 +41,8 @@ cdef void copy(char *to, char **rows, Py_ssize_t count, Py_ssize_t bytes) noexce
 def copy_bytes(uint64_t to, uint64_t source, Py_ssize_t bytes) -> None:
     """Copy bytes from one address to another."""
     cdef char *row = <char *>source
+    if bytes == 0:      # an empty tensor's address is 0, which memcpy does not allow even for no bytes
+        return
     if bytes < SHORT:
         memcpy(<char *>to, row, bytes)
     else:

@@ -33,6 +33,23 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 BOTH = (torch.utils.data.DataLoader, shmloader.DataLoader)
 
 
+def _let_threads_sleep() -> None:
+    """Wait until no other thread runs: gcc's ASan has a lock that a fork beside a running thread may leave locked."""
+    end = time.monotonic() + 1
+    for task in pathlib.Path("/proc/self/task").iterdir():
+        while int(task.name) != threading.get_native_id() and time.monotonic() < end:
+            try:
+                if (task / "stat").read_text().rpartition(")")[2].split()[0] == "S":
+                    break
+            except OSError:  # it has ended
+                break
+            time.sleep(0.001)
+
+
+if "libasan" in os.environ.get("LD_PRELOAD", ""):  # make sanitize
+    os.register_at_fork(before=_let_threads_sleep)
+
+
 # ------------------------------------------------------------------------------------------------------ both loaders
 
 

@@ -1,4 +1,4 @@
-"""A worker that writes where it should not gets the trainer an exception, never a crash; and nobody else can reach in."""
+"""A worker that writes where it should not gives the trainer an exception, never a crash; nobody else can reach in."""
 
 from __future__ import annotations
 
@@ -233,8 +233,7 @@ def test_the_error_comes_at_the_batchs_place(monkeypatch: pytest.MonkeyPatch, in
         try:
             got.append(next(iterator)[0, 0].item())
         except RuntimeError as error:
-            assert "overwritten: the place of its description is 18446744073709551615" in str(error)
-            got.append("error")
+            got.append("error" if f"overwritten: the place of its description is {MOST}" in str(error) else error)
     if in_order:
         assert got == [k if k != 3 else "error" for k in range(12)]
     assert got.count("error") == 1 and len(set(got)) == 12
