@@ -10,12 +10,14 @@ import math
 import os
 import pathlib
 import random
+import re
 import signal
 import subprocess
 import sys
 import textwrap
 import threading
 import time
+import warnings
 from multiprocessing import forkserver, resource_tracker
 from typing import Any
 
@@ -40,6 +42,7 @@ class Raised:
 
     kind: type
     first_line: str
+    text: str = ""
 
 
 def seed_all(seed: int = 7) -> None:
@@ -74,7 +77,13 @@ def iterate(loader: Any, most: int = 10_000) -> list[Any]:
 
 
 def raised(error: BaseException) -> Raised:
-    return Raised(type(error), (str(error).splitlines() or [""])[0])
+    return Raised(type(error), (str(error).splitlines() or [""])[0], neutral(str(error)))
+
+
+def neutral(text: str) -> str:
+    """A message without what no two runs have in common: pids, and the frames of ours that a traceback went through."""
+    text = re.sub(r'  File "[^"]*/shmloader/\w+\.py".*\n(?:    .*\n)*', "", text)
+    return re.sub(r"(pid(?:\(s\))?) \d+(?:, \d+)*", r"\1 N", text)
 
 
 def outcome(
@@ -108,6 +117,34 @@ def assert_same_outcome(dataset: Any, **options: Any) -> Any:
     assert_same(ours, theirs)
     assert_same(our_rng, their_rng)
     return ours
+
+
+def compare(what: Any) -> Any:
+    """Give torch's class and ours to a function: it must return the same, or raise the same, and warn the same.
+
+    Returns what it returned for ours.
+    """
+    theirs, ours = (told(what, kind) for kind in BOTH)
+    assert_same(ours[0], theirs[0], "outcome")
+    assert_same(ours[1], theirs[1], "warnings")
+    return ours[0]
+
+
+def told(what: Any, kind: type) -> tuple[Any, list[Any]]:
+    """What the function returns or raises, and its warnings: category, text, and whether the user's file is named."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        warnings.simplefilter("ignore", ResourceWarning)  # these come when the collector does
+        try:
+            value = what(kind)
+        except Exception as error:
+            value = raised(error)
+    mine = [w for w in caught if "multi-threaded, use of fork" not in str(w.message)]  # Python >= 3.12
+    return value, [(w.category, neutral(str(w.message)), not in_a_library(w.filename)) for w in mine]
+
+
+def in_a_library(filename: str) -> bool:
+    return "site-packages" in filename or pathlib.Path(filename).parent.name == "shmloader"
 
 
 # ---------------------------------------------------------------------------------------------------------- comparing
@@ -347,6 +384,8 @@ def _settled(tmp_path_factory: pytest.TempPathFactory) -> None:
     torch.multiprocessing.get_context("fork").SimpleQueue().put(torch.ones(1))
     list(torch.utils.data.DataLoader(Items([1, 2]), num_workers=1))
     list(shmloader.DataLoader(Items([1, 2]), num_workers=1))
+    gc.collect()
+    gc.freeze()  # torch's modules need not be walked through twice a test
 
 
 @pytest.fixture(autouse=True)
