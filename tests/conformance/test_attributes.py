@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import torch
 import torch.utils.data.dataloader as torchs
-from conftest import BOTH, Augmented, compare, iterate, seed_all, started
+from conftest import BOTH, Augmented, compare, differs, iterate, seed_all, started
 from torch.profiler import _pattern_matcher
 from torch.utils.data import BatchSampler, IterableDataset, SequentialSampler
 
@@ -25,11 +25,6 @@ from shmloader.iterator import RingIterator
 
 pytestmark = pytest.mark.usefixtures("impatient_torch")
 KINDS = pytest.mark.parametrize("dataset", [Augmented, lambda *n: Stream(*n)], ids=["map", "iterable"])
-
-
-def differs(reason: str) -> Any:
-    """What ours does otherwise than torch's; once it does not, the mark must go."""
-    return pytest.mark.xfail(strict=True, reason=reason)
 
 
 WORKERS = pytest.mark.parametrize("workers", [0, 1])
@@ -121,7 +116,7 @@ def assigned(loader: Any, name: str, value: Any) -> Any:
     return plain(getattr(loader, name))
 
 
-SETTABLE = [p for p in inspect.signature(BOTH[0]).parameters] + ["_iterator", "_dataset_kind", "anything_else"]
+SETTABLE = [*inspect.signature(BOTH[0]).parameters, "_iterator", "_dataset_kind", "anything_else"]
 
 
 @pytest.mark.parametrize("name", SETTABLE)
@@ -312,7 +307,7 @@ def test_attribute_len_warning_of_iterable_datasets(batch_size: int | None, work
     "workers",
     [
         0,
-        pytest.param(1, marks=differs("our __next__ calls torch's: the warning names a line of shmloader/iterator.py")),
+        pytest.param(1, marks=differs("our __next__ calls torch's: a line of shmloader/iterator.py is named")),
     ],
 )
 def test_attribute_len_warning_names_the_users_line(workers: int) -> None:
@@ -427,7 +422,7 @@ READ_BY_OTHERS = """
     _rank _pin_memory _pin_memory_device _timeout _collate_fn _persistent_workers _prefetch_factor _in_order _shutdown
     _worker_init_fn _shared_seed _IterableDataset_len_called _workers_num_tasks _task_info _worker_pids_set
     _pin_memory_thread _pg
-""".split()
+"""
 # The queues are the transport, and the README's ring stands in their place: these two names are absent, and what is in
 # `_index_queues` only opens sequences.
 TRANSPORT = ["_data_queue", "_worker_result_queue"]
@@ -438,7 +433,7 @@ NOT_KEPT = ("_tasks_outstanding", "_workers_num_tasks", "_task_info")
 
 @KINDS
 @pytest.mark.parametrize("persistent", [False, True])
-@pytest.mark.parametrize("name", READ_BY_OTHERS)
+@pytest.mark.parametrize("name", READ_BY_OTHERS.split())
 def test_attribute_iterator_has(name: str, dataset: Any, persistent: bool, request: pytest.FixtureRequest) -> None:
     """With the same value after each batch, and at the end."""
     if name in NOT_KEPT and dataset is Augmented:
@@ -454,7 +449,7 @@ def histories(kind: Any, dataset: Any, persistent: bool) -> dict[str, list[Any]]
     seed_all()
     loader = kind(dataset(6), batch_size=2, num_workers=1, persistent_workers=persistent)
     iterator = iter(loader)
-    found: dict[str, list[Any]] = {name: [] for name in READ_BY_OTHERS}
+    found: dict[str, list[Any]] = {name: [] for name in READ_BY_OTHERS.split()}
     for _ in range(4):
         for name, values in found.items():
             value = getattr(iterator, name, "absent")

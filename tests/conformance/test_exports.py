@@ -42,7 +42,7 @@ DATALOADER = """
     _BaseDataLoaderIter _SingleProcessDataLoaderIter _MultiProcessingDataLoaderIter _InfiniteConstantSampler
     _DatasetKind _collate_fn_t _worker_init_fn_t default_collate default_convert get_worker_info
     _sharding_worker_init_fn _share_dist_seed
-""".split()
+"""
 UTILS = "MP_STATUS_CHECK_INTERVAL python_exit_status ExceptionWrapper collate fetch pin_memory signal_handling worker"
 
 
@@ -50,7 +50,7 @@ UTILS = "MP_STATUS_CHECK_INTERVAL python_exit_status ExceptionWrapper collate fe
     ("module", "name"),
     [
         *((module, "DataLoader") for module in (torch.utils.data, torchs)),
-        *((torchs, name) for name in DATALOADER),
+        *((torchs, name) for name in DATALOADER.split()),
         *((_utils, name) for name in UTILS.split()),
     ],
     ids=lambda value: getattr(value, "__name__", value),
