@@ -84,7 +84,8 @@ def started(loader: Any, most: int) -> list[Any]:
 
 
 def raised(error: BaseException) -> Raised:
-    return Raised(type(error), (str(error).splitlines() or [""])[0], neutral(str(error)))
+    text = neutral(str(error))
+    return Raised(type(error), (text.splitlines() or [""])[0], text)
 
 
 def neutral(text: str) -> str:
