@@ -1,0 +1,102 @@
+"""What torch.utils.data exports: ours beside it are torch's very objects, and torch's own modules stay as they were."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch.utils.data
+import torch.utils.data.dataloader as torchs
+from conftest import Augmented, compare, run_script
+from torch.utils.data import _utils
+
+import shmloader
+
+# Served by torch's own iterator, and imported from torch: the README says that `shmloader` has the datasets, samplers,
+# random_split, default_collate and get_worker_info.
+DATAPIPES = {
+    name
+    for name in torch.utils.data.__all__
+    if getattr(torch.utils.data, name).__module__.startswith("torch.utils.data.datapipes")
+}
+
+
+@pytest.mark.parametrize("name", sorted({*torch.utils.data.__all__} - DATAPIPES - {"_DatasetKind"}))
+def test_export(name: str) -> None:
+    """A new name of torch's that ours has not got fails here."""
+    assert name in shmloader.__all__
+    if name != "DataLoader":
+        assert getattr(shmloader, name) is getattr(torch.utils.data, name)
+
+
+def test_export_nothing_else() -> None:
+    assert set(shmloader.__all__) <= set(torch.utils.data.__all__)
+
+
+@pytest.mark.parametrize("name", sorted({*DATAPIPES, "_DatasetKind"}))
+def test_export_left_to_torch(name: str) -> None:
+    assert name not in shmloader.__all__ and hasattr(torch.utils.data, name)
+
+
+DATALOADER = """
+    _BaseDataLoaderIter _SingleProcessDataLoaderIter _MultiProcessingDataLoaderIter _InfiniteConstantSampler
+    _DatasetKind _collate_fn_t _worker_init_fn_t default_collate default_convert get_worker_info
+    _sharding_worker_init_fn _share_dist_seed
+"""
+UTILS = "MP_STATUS_CHECK_INTERVAL python_exit_status ExceptionWrapper collate fetch pin_memory signal_handling worker"
+
+
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [
+        *((module, "DataLoader") for module in (torch.utils.data, torchs)),
+        *((torchs, name) for name in DATALOADER.split()),
+        *((_utils, name) for name in UTILS.split()),
+    ],
+    ids=lambda value: getattr(value, "__name__", value),
+)
+def test_export_of_torch_stays_torchs(module: Any, name: str) -> None:
+    """There is nothing to patch: importing and using shmloader has left it in place."""
+    value = getattr(module, name)
+    assert not str(getattr(value, "__module__", "torch")).startswith("shmloader")
+
+
+def test_export_importing_and_iterating_changes_nothing_in_torch() -> None:
+    ran = run_script(
+        """
+        import sys
+        import torch.utils.data, torch.utils.data.dataloader, torch.multiprocessing.reductions
+        from multiprocessing.reduction import ForkingPickler
+
+        def everything():
+            found = {}
+            for name, module in list(sys.modules.items()):
+                if name.startswith("torch.utils.data") or name.startswith("torch.multiprocessing"):
+                    for key, value in vars(module).items():
+                        found[name, key] = id(value)
+                        if isinstance(value, type):
+                            found.update({(name, key, k): id(v) for k, v in vars(value).items() if callable(v)})
+            found["map"] = list(torch.utils.data._utils.collate.default_collate_fn_map.items())
+            found["reducers"] = dict(ForkingPickler._extra_reducers)
+            return found
+
+        if __name__ == "__main__":
+            list(torch.utils.data.DataLoader([1, 2], num_workers=1))
+            before = everything()
+            import shmloader
+            list(shmloader.DataLoader([1, 2], num_workers=1))
+            after = everything()
+            print([key for key in before if after.get(key) != before[key]])
+        """
+    )
+    assert (ran.status, ran.out) == (0, "[]\n"), ran.err
+
+
+def test_export_no_state_dict_and_no_thread_workers() -> None:
+    def absent(kind: Any) -> Any:
+        loader = kind(Augmented(), num_workers=1)
+        names = ("state_dict", "load_state_dict", "worker_method")
+        return [(hasattr(loader, name), hasattr(iter(loader), name)) for name in names]
+
+    compare(absent)
+    compare(lambda kind: kind(Augmented(), worker_method="thread"))
