@@ -284,11 +284,6 @@ cdef class Ring:
             PyList_SET_ITEM(task, k, index)
         return task
 
-    @property
-    def stopped(self) -> bool:
-        """Whether the trainer has ended the ring."""
-        return ring_raised(&self.header.stop)
-
 
 cdef inline uint64_t now() noexcept nogil:
     cdef timespec time
@@ -334,6 +329,7 @@ cdef class TrainerSide(Ring):
     cdef uint8_t *busy                  # the entries that these are in
     cdef ring_given *given              # for each of these entries: what it was opened with
     cdef bint in_order
+    cdef readonly bint stopped          # workers have been told to leave
     cdef readonly bint alarmed          # a worker died: wait() returns at once until it is looked after
     cdef int *free                      # payloads nobody uses, a stack
     cdef int frees
@@ -461,6 +457,7 @@ cdef class TrainerSide(Ring):
         """End every wait of every worker, now."""
         cdef int k
         self.check_open()
+        self.stopped = True
         ring_raise(&self.header.stop)
         for k in range(self.workers):
             ring_toll(&self.worker[k].bell)
@@ -821,6 +818,11 @@ cdef class WorkerSide(Ring):
         self.follow(self.current)
         return self.task(self.cursor)
 
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the trainer has ended the ring."""
+        return ring_raised(&self.header.stop)
 
     @property
     def sequence(self) -> int:

@@ -47,8 +47,6 @@ class Ring:
     task_stride: int
     slot_at: int
     slot_stride: int
-    @property
-    def stopped(self) -> bool: ...
     def committed(self, payload: int) -> int: ...
     def committed_in_all(self) -> int: ...
     def note_committed(self, payload: int, bytes: int) -> None: ...
@@ -64,6 +62,7 @@ class TrainerSide(Ring):
     next_take: int
     taken: int
     in_flight: int
+    stopped: bool
     alarmed: bool
     @property
     def next_entry(self) -> int: ...
@@ -105,6 +104,8 @@ class WorkerSide(Ring):
     life: int
     current: int
     used: int
+    @property
+    def stopped(self) -> bool: ...
     @property
     def sequence(self) -> int: ...
     def __init__(

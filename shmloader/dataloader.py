@@ -16,7 +16,7 @@ from torch.utils.data import Dataset, Sampler
 
 if sys.platform == "linux":  # elsewhere there are no extensions, and DataLoader says so
     from shmloader import _torch
-    from shmloader.iterator import RingIterator
+    from shmloader.iterator import DirectIterator, RingIterator
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -126,7 +126,8 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
 
     def _ring_iterator(self) -> RingIterator:
         self.check_worker_number_rationality()
-        iterator = RingIterator(self)
+        direct = self.in_order and self._dataset_kind == _torch._DatasetKind.Map
+        iterator = DirectIterator(self) if direct else RingIterator(self)
         _iterators.add(iterator)
         return iterator
 

@@ -56,7 +56,7 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):
         if self._prefetch_factor <= 0:
             raise AssertionError("prefetch_factor must be greater than 0 for MultiProcessingDataLoaderIter")
         self._worker_init_fn = loader.worker_init_fn
-        self._short = self._in_order and self._dataset_kind == _torch._DatasetKind.Map
+        self._profile_name = f"enumerate(DataLoader)#{_torch._MultiProcessingDataLoaderIter.__name__}.__next__"
         self._owner = os.getpid()
         self._hire(loader)
         try:
@@ -113,6 +113,7 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):
         except BaseException:
             self._shutdown_workers()
             raise
+        self._worker_pids_set = True
 
     # -------------------------------------------------------------------------------------------- torch's queues
 
@@ -144,8 +145,6 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):
     def _number(self, sequence: int) -> int | None:
         """Which batch of the epoch a sequence is; None where it is a word of torch's own."""
         tag = self._tags.get(sequence)
-        if tag is None and self._short:  # batches have been opened one after another, up to _send_idx
-            return self._send_idx - (self._ring.next_open - sequence)
         return tag if type(tag) is int else None
 
     def _get_data(self) -> tuple[Any, Any]:
@@ -155,44 +154,6 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):
             tag = self._tags.pop(self._ring.taken)
             if batch is not NOTHING:
                 return tag, batch
-
-    # ------------------------------------------------------------------- the short way: map-style datasets, in order
-    #
-    # There the ring alone keeps the order, so torch's reorder buffer and its accounts of who holds what have nothing
-    # to do.  These three do what theirs would, in the same order.
-
-    def __next__(self) -> Any:
-        if profiler._is_profiler_enabled or not self._short:
-            return super().__next__()
-        batch = self._next_data()
-        self._num_yielded += 1
-        return batch
-
-    def _next_data(self) -> Any:
-        if not self._short:  # torch keeps account of who holds what, and of which workers have come to their end
-            return super()._next_data()  # type: ignore[no-untyped-call]
-        if self._rcvd_idx == self._send_idx:
-            if not self._persistent_workers:
-                self._shutdown_workers()
-            raise StopIteration
-        if not self._ring.ready():
-            self._await()
-        batch = self._delivery.take()
-        self._rcvd_idx += 1
-        self._try_put_index()
-        if type(batch) is _torch.ExceptionWrapper:
-            batch.reraise()
-        return batch
-
-    def _try_put_index(self) -> None:
-        if not self._short:
-            return super()._try_put_index()
-        try:
-            index = next(self._sampler_iter)
-        except StopIteration:
-            return
-        open_task(self._ring, self._segment, self._send_idx % self._num_workers, index)
-        self._send_idx += 1
 
     # --------------------------------------------------------------------------------------------- the end
 
@@ -207,6 +168,7 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):
             self._ring.alarm()  # ends the wait of another thread
             self._crew.stop()
         finally:
+            self._worker_pids_set = False
             self._ring.close()
             self._segment.close()
 
@@ -222,6 +184,48 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
+
+
+class DirectIterator(RingIterator):
+    """The short way, for map-style datasets in order.
+
+    There the ring alone keeps the order, so torch's reorder buffer and its accounts of who holds what have nothing to
+    do.  These three do what theirs would, in the same order.
+    """
+
+    def __next__(self) -> Any:
+        if profiler._is_profiler_enabled:
+            return super().__next__()
+        batch = self._next_data()
+        self._num_yielded += 1
+        return batch
+
+    def _next_data(self) -> Any:
+        if self._rcvd_idx == self._send_idx:
+            if not self._persistent_workers:
+                self._shutdown_workers()
+            raise StopIteration
+        if not self._ring.ready():
+            self._await()
+        batch = self._delivery.take()
+        self._rcvd_idx += 1
+        self._try_put_index()
+        if type(batch) is _torch.ExceptionWrapper:
+            batch.reraise()
+        return batch
+
+    def _try_put_index(self) -> None:
+        try:
+            index = next(self._sampler_iter)
+        except StopIteration:
+            return
+        open_task(self._ring, self._segment, self._send_idx % self._num_workers, index)
+        self._send_idx += 1
+
+    def _number(self, sequence: int) -> int | None:
+        if sequence in self._tags:
+            return None
+        return self._send_idx - (self._ring.next_open - sequence)  # opened one after another, up to _send_idx
 
 
 class _IndexQueue:

@@ -485,6 +485,10 @@ def impatient_torch() -> Any:
         yield
 
 
+def pytest_make_parametrize_id(val: Any) -> str | None:
+    return label(val) if " at 0x" in repr(val) else None
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("timeout") is None:

@@ -47,9 +47,9 @@ def test_datapipes() -> None:
 
 def test_which_iterator() -> None:
     loader = shmloader.DataLoader(Augmented(), num_workers=1)
-    assert type(iter(loader)) is RingIterator
+    assert isinstance(iter(loader), RingIterator)
     loader.in_order = False
-    assert type(iter(loader)) is RingIterator
+    assert isinstance(iter(loader), RingIterator)
     assert not isinstance(iter(shmloader.DataLoader(Augmented())), RingIterator)
     assert type(iter(shmloader.DataLoader(Stream(), num_workers=1))) is RingIterator
 

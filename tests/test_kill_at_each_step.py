@@ -58,7 +58,7 @@ def died(expected, start, step, hit, deaths, in_order):
         Drawn(), batch_size=2, num_workers=2, multiprocessing_context=start, on_worker_death="respawn",
         in_order=in_order, spare_slots=1)
     iterator = iter(loader)
-    assert type(iterator) is RingIterator
+    assert isinstance(iterator, RingIterator)
     got, kept = [], []
     for k, batch in enumerate(iterator):
         got.append({key: value.clone() for key, value in batch.items()})

@@ -37,7 +37,7 @@ def test_a_slow_batch_holds_up_nobody(workers: int) -> None:
     """The ring has 4 or 6 entries; far more sequences than that pass the one that is held."""
     event = torch.multiprocessing.get_context("fork").Event()
     iterator = iter(shmloader.DataLoader(Held(203, event), batch_size=None, num_workers=workers, in_order=False))
-    assert type(iterator) is RingIterator
+    assert isinstance(iterator, RingIterator)
     stuck = 2  # index 0, and the one that waits behind it in the same worker
     before = [next(iterator) for _ in range(203 - stuck)]
     assert all(worker != 0 for worker, _ in before)

@@ -266,7 +266,7 @@ def test_parameter_sampler_iterable_dataset_yields_none() -> None:
 
 
 @WORKERS
-@pytest.mark.parametrize("batches", [[(0, 1), (2,)], [[3], range(2)], [[]], [], [[0], 1], iter([[1], [2]])], ids=repr)
+@pytest.mark.parametrize("batches", [[(0, 1), (2,)], [[3], range(2)], [[]], [], [[0], 1], iter([[1], [2]])], ids=label)
 def test_parameter_batch_sampler_any_iterable(batches: Any, workers: int) -> None:
     if not isinstance(batches, (list, tuple)):
         batches = Fresh(lambda: iter([[1], [2]]))
