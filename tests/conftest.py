@@ -359,7 +359,7 @@ def shm_entries() -> set[str]:
     ours = set()
     for name in os.listdir("/dev/shm"):
         parts = name.split("_")
-        if name.startswith("sem.mp-"):  # others on this machine spawn; a loader of ours has no semaphore
+        if name.startswith(("sem.mp-", "sem.loky-")):  # others' on this machine; a loader of ours has none
             continue
         if parts[0] == "torch" and len(parts) > 1 and parts[1].isdigit() and psutil.pid_exists(int(parts[1])):
             continue

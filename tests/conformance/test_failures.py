@@ -212,7 +212,7 @@ def give_unpicklable(items: list[Any]) -> Any:
     return Unpicklable() if items == [1] else items
 
 
-# ---------------------------------------------------------------------------------------------- what ends more than that
+# --------------------------------------------------------------------------------------------- what ends more than that
 
 
 @pytest.mark.parametrize("workers", [0, 1, 2])
@@ -378,14 +378,14 @@ def test_feature_polling_fallback_too_many_open_files() -> None:
                     taken.append(os.dup(0))
             try:
                 print([next(iterator).item() for _ in range(5)])
-            except RuntimeError as error:
+            except (RuntimeError, OSError) as error:
                 print(error)
             for fd in taken:
                 os.close(fd)
         """
     )
     ours, theirs = ran.out.splitlines()
-    assert ours == "[1, 2, 3, 4, 5]" and theirs.startswith("Too many open files. Communication with the workers")
+    assert ours == "[1, 2, 3, 4, 5]" and "Too many open files" in theirs
 
 
 def test_feature_worker_watchdog() -> None:
