@@ -152,6 +152,7 @@ def test_attribute_set_later_is_read_when_the_next_iterator_is_made() -> None:
             ("generator", torch.Generator().manual_seed(3)),
             ("timeout", 20),
             ("in_order", False),
+            ("in_order", True),
             ("prefetch_factor", 0),
             ("prefetch_factor", 3),
             ("num_workers", 2),
