@@ -108,6 +108,9 @@ def raised(error: BaseException) -> Raised:
 
 def neutral(text: str) -> str:
     """A message without what no two runs have in common: pids, and the frames of ours that a traceback went through."""
+    # of a lost worker, and of one that is late, ours says more below what torch says: see test_respawn.py
+    text = re.sub(r"(exited unexpectedly)\n(DataLoader worker \(pid .*\n)?It held .*", r"\1", text)
+    text = re.sub(r"(timed out after \S+ seconds)\nWorker (.|\n)*", r"\1", text)
     text = re.sub(r'  File "[^"]*(/shmloader/\w+\.py|cython_ext/\w+\.pyx)".*\n(?:(?:    .*)?\n)*', "", text)
     text = re.sub(r'  File ".*", line \d+, in collate_tensor_fn\n(?:    .*\n)*', "", text)  # ours stand in its place
     return re.sub(r"(pid(?:\(s\))?) \d+(?:, \d+)*", r"\1 N", text)
@@ -391,12 +394,12 @@ def wait_until_gone(session: int, seconds: float) -> list[int]:
 
 
 def shm_entries() -> set[str]:
-    """Names in /dev/shm that can be ours: torch and joblib write the pid into theirs, and others here use them."""
+    """Names in /dev/shm that can be ours: torch writes the pid into its own, and others on this machine use torch."""
     ours = set()
     for name in os.listdir("/dev/shm"):
-        if name.startswith("sem.mp-"):  # others on this machine spawn; a loader of ours has no semaphore
+        if name.startswith(("sem.mp-", "sem.loky-")):  # others' on this machine; a loader of ours has none
             continue
-        theirs = re.match(r"(?:torch_|sem\.loky-)(\d+)", name)  # joblib's, of a test beside this one
+        theirs = re.match(r"torch_(\d+)", name)
         if theirs and psutil.pid_exists(int(theirs[1])):
             continue
         ours.add(name)

@@ -21,14 +21,14 @@ from torch.profiler import _pattern_matcher
 from torch.utils.data import BatchSampler, IterableDataset, SequentialSampler
 
 import shmloader
-from shmloader.iterator import RingIterator
+from shmloader.iterator import DirectIterator, RingIterator
 
 pytestmark = pytest.mark.usefixtures("impatient_torch")
 KINDS = pytest.mark.parametrize("dataset", [Augmented, lambda *n: Stream(*n)], ids=["map", "iterable"])
 
 
 WORKERS = pytest.mark.parametrize("workers", [0, 1])
-OURS = {"spare_slots", "ring_memory"}
+OURS = {"spare_slots", "ring_memory", "max_ring_bytes", "on_worker_death"}
 
 
 class Stream(IterableDataset):
@@ -152,6 +152,7 @@ def test_attribute_set_later_is_read_when_the_next_iterator_is_made() -> None:
             ("generator", torch.Generator().manual_seed(3)),
             ("timeout", 20),
             ("in_order", False),
+            ("in_order", True),
             ("prefetch_factor", 0),
             ("prefetch_factor", 3),
             ("num_workers", 2),
@@ -212,7 +213,7 @@ def test_attribute_picklable_until_a_persistent_iterator_exists(copied: Any, whe
         try:
             again = copied(loader)
         except NotImplementedError as error:
-            return error.args[0], error.args[1].replace("RingIterator", "_MultiProcessingDataLoaderIter")
+            return error.args[0], error.args[1].replace("DirectIterator", "_MultiProcessingDataLoaderIter")
         names = sorted(set(vars(again)) - OURS)
         assert kind is BOTH[0] or (again.spare_slots, again.ring_memory) == (2, "auto")
         return type(again) is kind, names, iterate(again), iterate(loader), assigned(again, "batch_size", 3)
@@ -226,7 +227,7 @@ def test_attribute_an_iterator_cannot_be_pickled(workers: int) -> None:
         try:
             pickle.dumps(iter(kind(Augmented(), num_workers=workers)))
         except NotImplementedError as error:
-            return error.args[0], error.args[1].replace("RingIterator", "_MultiProcessingDataLoaderIter")
+            return error.args[0], error.args[1].replace("DirectIterator", "_MultiProcessingDataLoaderIter")
 
     assert compare(refused)
 
@@ -307,7 +308,7 @@ def test_attribute_len_warning_of_iterable_datasets(batch_size: int | None, work
     "workers",
     [
         0,
-        pytest.param(1, marks=differs("our __next__ calls torch's: a line of shmloader/iterator.py is named")),
+        1,
     ],
 )
 def test_attribute_len_warning_names_the_users_line(workers: int) -> None:
@@ -371,22 +372,18 @@ def profiled(kind: Any, workers: int) -> Any:
 @WORKERS
 @KINDS
 def test_attribute_next_runs_under_record_function(dataset: Any, workers: int) -> None:
-    """The name holds the iterator's class: it is put back here."""
-
     def events(kind: Any) -> Any:
         loader = kind(dataset(4), num_workers=workers)
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
             iterate(loader)
         found = {event.key: event.count for event in profile.key_averages() if event.key.startswith("enumerate")}
-        return {name.replace("RingIterator", "_MultiProcessingDataLoaderIter"): count for name, count in found.items()}
+        return found
 
     assert compare(events)
     assert compare(lambda kind: iter(kind(dataset(), num_workers=workers))._profile_name.split("#")[0])
 
 
-@pytest.mark.parametrize(
-    "workers", [pytest.param(0, marks=differs("torch's __iter__ calls a _get_iterator that is not in torch's file")), 1]
-)
+@pytest.mark.parametrize("workers", [0, 1])
 def test_attribute_profilers_pattern_knows_an_asynchronous_loader(workers: int) -> None:
     def matched(kind: Any) -> Any:
         profile = profiled(kind, workers)
@@ -438,8 +435,6 @@ def test_attribute_iterator_has(name: str, dataset: Any, persistent: bool, reque
     """With the same value after each batch, and at the end."""
     if name in NOT_KEPT and dataset is Augmented:
         request.applymarker(differs("for map-style datasets the ring keeps the account"))
-    if name == "_worker_pids_set":
-        request.applymarker(differs("the crew knows it"))
 
     compare(lambda kind: histories(kind, dataset, persistent)[name])
 
@@ -495,5 +490,5 @@ def test_attribute_shutdown_workers(dataset: Any, persistent: bool) -> None:
 
 def test_attribute_which_iterator_serves() -> None:
     """What is compared above is the ring, and not torch with itself."""
-    assert type(iter(shmloader.DataLoader(Augmented(), num_workers=1))) is RingIterator
+    assert type(iter(shmloader.DataLoader(Augmented(), num_workers=1))) is DirectIterator
     assert type(iter(shmloader.DataLoader(Stream(), num_workers=1))) is RingIterator

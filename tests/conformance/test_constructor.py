@@ -16,7 +16,19 @@ from typing import Any
 import numpy
 import pytest
 import torch
-from conftest import BOTH, Augmented, Fresh, Items, assert_same_outcome, compare, iterate, rng_states, seed_all, started
+from conftest import (
+    BOTH,
+    Augmented,
+    Fresh,
+    Items,
+    assert_same_outcome,
+    compare,
+    iterate,
+    label,
+    rng_states,
+    seed_all,
+    started,
+)
 from torch.utils.data import (
     BatchSampler,
     Dataset,
@@ -33,7 +45,7 @@ from torch.utils.data.datapipes.map import SequenceWrapper
 import shmloader
 
 pytestmark = pytest.mark.usefixtures("impatient_torch")
-WORKERS = pytest.mark.parametrize("workers", [0, 2])
+WORKERS = pytest.mark.parametrize("workers", [0, 1])
 
 
 class Stream(IterableDataset):
@@ -71,7 +83,7 @@ def test_signature() -> None:
     """torch's parameters with torch's kinds and defaults, in torch's order; ours follow, by name only."""
     theirs, ours = (list(inspect.signature(kind.__init__).parameters.values()) for kind in BOTH)
     assert [(p.name, p.kind, p.default) for p in ours[: len(theirs)]] == [(p.name, p.kind, p.default) for p in theirs]
-    assert [p.name for p in ours[len(theirs) :]] == ["spare_slots", "ring_memory"]
+    assert [p.name for p in ours[len(theirs) :]] == list(OURS)
     assert all(p.kind is p.KEYWORD_ONLY and p.default is not p.empty for p in ours[len(theirs) :])
 
 
@@ -84,7 +96,7 @@ def test_the_first_thirteen_are_positional(count: int) -> None:
 
     def built(kind: Any) -> Any:
         loader = kind(Augmented(7), *[*POSITIONAL, 2][1:count])
-        state = {name: value for name, value in vars(loader).items() if name not in ("spare_slots", "ring_memory")}
+        state = {name: value for name, value in vars(loader).items() if name not in OURS}
         return {name: repr(type(value)) if "sampler" in name else repr(value)[:20] for name, value in state.items()}
 
     compare(built)
@@ -215,7 +227,7 @@ def test_parameter_dataset_datapipes_get_a_pickling_wrapper(pipe: Any, workers: 
 
 
 @WORKERS
-@pytest.mark.parametrize("size", [1, 4, 7, 100, None])
+@pytest.mark.parametrize("size", [4, 100, None])
 @pytest.mark.parametrize("dataset", [Augmented, Stream], ids=["map", "iterable"])
 def test_parameter_batch_size(dataset: Any, size: int | None, workers: int) -> None:
     assert_same_outcome(lambda: dataset(7), batch_size=size, num_workers=workers)
@@ -333,7 +345,7 @@ def test_parameter_pin_memory_without_an_accelerator(workers: int) -> None:
 @pytest.mark.parametrize("drop_last", [False, True])
 @pytest.mark.parametrize("dataset", [Augmented, Stream], ids=["map", "iterable, per worker"])
 def test_parameter_drop_last(dataset: Any, drop_last: bool, workers: int) -> None:
-    assert_same_outcome(lambda: dataset(11), batch_size=4, drop_last=drop_last, num_workers=workers, epochs=2)
+    assert_same_outcome(lambda: dataset(11), batch_size=4, drop_last=drop_last, num_workers=2 * workers)
     compare(lambda kind: (kind(dataset(11), batch_size=4, drop_last=drop_last).drop_last, len(kind(dataset(11), 4))))
 
 
@@ -355,8 +367,9 @@ class SlowStream(IterableDataset):
         yield from (dataset[k] for k in range(4))
 
 
-@pytest.mark.parametrize("dataset", [lambda: Slow(4), SlowStream], ids=["map", "iterable"])
-@pytest.mark.parametrize("persistent", [False, True])
+@pytest.mark.parametrize(
+    ("dataset", "persistent"), [(lambda: Slow(4), False), (SlowStream, True)], ids=["map", "iterable, persistent"]
+)
 def test_parameter_timeout_text_and_continued_use(dataset: Any, persistent: bool) -> None:
     """How often it expires is a matter of time; that the epoch then goes on, whole, is not."""
 
@@ -426,7 +439,7 @@ def test_parameter_worker_init_fn_before_the_fetcher() -> None:
 def test_parameter_multiprocessing_context(context: Any) -> None:
     def chosen(kind: Any) -> Any:
         loader = kind(Augmented(2), num_workers=1, multiprocessing_context=context)
-        if context == "spawn":  # it takes seconds; tests/test_same_batches.py starts some
+        if context in ("spawn", "forkserver"):  # they take seconds; tests/test_same_batches.py starts some
             return type(loader.multiprocessing_context)
         iterator = iter(loader)
         return type(loader.multiprocessing_context), type(iterator._workers[0]), len(list(iterator))
@@ -446,8 +459,7 @@ def test_parameter_generator_of_a_wrong_type(generator: Any, dataset: Any) -> No
     compare(made_and_run(dataset, {"generator": generator, "num_workers": 1}))
 
 
-@pytest.mark.parametrize("factor", [None, 1, 3])
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize(("factor", "workers"), [(None, 2), (1, 1), (3, 1)])
 def test_parameter_prefetch_factor_bounds_what_is_in_flight(factor: int | None, workers: int) -> None:
     """A new index is only asked for when a batch is handed out."""
 
