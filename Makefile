@@ -29,9 +29,10 @@ SANITIZED_TESTS := test_hostile test_lending test_any_batch test_same_batches te
 # find the throw of torch's exceptions).  detect_leaks=0: CPython leaves much unfreed at its end, and forked workers end
 # without freeing anything.  allocator_may_return_null: tests ask for more memory than there is.
 # PYTHONMALLOC=malloc: Python's own allocator would hide where an object ends.
+SANITIZED_QUICKLY := quarantine_size_mb=16:malloc_context_size=8
 SANITIZING = LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libubsan.so) \
 	$$(gcc -print-file-name=libstdc++.so)" PYTHONMALLOC=malloc UBSAN_OPTIONS=print_stacktrace=1 \
-	ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1:max_allocation_size_mb=4096
+	ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1:max_allocation_size_mb=4096:$(SANITIZED_QUICKLY)
 
 .PHONY: help train test test-ecosystem soak bench lint sanitize clean
 

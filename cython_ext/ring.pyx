@@ -44,10 +44,11 @@ what it held is what CLAIMED names.  Once it is reaped, and nothing of it can wr
 and starts another process as the same worker.  That one walks from the lowest sequence that is not taken; OPEN names
 the worker and not the process, so it claims what its predecessor had claimed, and what was open for it.
 
-Workers run other people's code, and some of it writes where it should not.  The control words are in reach of that, so
-a side believes what it reads there only within the layout, which it knows for itself: each word is read once (ring_once)
-and compared before it is used, without sums that could wrap, and what is impossible is an exception (overwritten()).
-What the trainer wrote itself it does not read back (TrainerSide.given).  The elements of a batch are nobody's to check.
+Workers run other people's code, and some of it writes where it should not.  The control words are in reach of that,
+so a side believes what it reads there only within the layout, which it knows for itself: each word is read once
+(ring_once) and compared before it is used, without sums that could wrap, and what is impossible is an exception
+(overwritten()).  What the trainer wrote itself it does not read back (TrainerSide.given).  Pickles are trusted, as in
+torch: workers run the user's code, and a pickle that they meant to write is no more than that.
 """
 
 cimport cython
@@ -100,8 +101,8 @@ PAYLOAD_BYTES = sizeof(ring_payload)
 def overwritten(what, value, limit) -> RuntimeError:
     """The exception for a word that the other side cannot have written: what it is, what it says, what it may say."""
     may_be = f"at most {limit}" if type(limit) is int else limit
-    return RuntimeError(f"the ring's memory was overwritten: {what} is {value}, and may be {may_be}. Some code writes to "
-                        "memory that is not its own: in a worker process, a C extension or ctypes")
+    return RuntimeError(f"the ring's memory was overwritten: {what} is {value}, and may be {may_be}. Some code writes "
+                        "to memory that is not its own: in a worker process, a C extension or ctypes")
 
 
 cdef class Mapping:
@@ -266,7 +267,8 @@ cdef class Ring:
         cdef char *area = self.base + self.task_at + (sequence % self.entries) * self.task_stride
         cdef int64_t *indices = <int64_t *>area
         cdef uint32_t kind = ring_once_32(&entry.task_kind)
-        cdef uint64_t size = ring_once(&entry.task_size), most = self.task_stride if kind == PICKLED else self.task_stride // 8
+        cdef uint64_t size = ring_once(&entry.task_size)
+        cdef uint64_t most = self.task_stride if kind == PICKLED else self.task_stride // 8
         cdef Py_ssize_t k, n = size
         cdef object index
         if not INDEX <= kind <= PICKLED:
@@ -511,9 +513,12 @@ cdef class TrainerSide(Ring):
                 lost = self.lost()
                 if not self.is_ready() and not self.alarmed and not lost:
                     error = ring_sleep(&self.header.ready_bell, seen, &deadline if limited else NULL)
-            if lost and not self.closed:    # closing gives the words back as well
-                raise overwritten(f"the word of sequence {self.given[lost - 1].sequence}",
-                                  f"{ring_load(&self.entry[lost - 1]):#x}", f"one of worker {self.given[lost - 1].worker}'s")
+            if lost and not self.alarmed and not self.closed:
+                raise overwritten(
+                    f"the word of sequence {self.given[lost - 1].sequence}",
+                    f"{ring_load(&self.entry[lost - 1]):#x}",
+                    f"one of worker {self.given[lost - 1].worker}'s",
+                )
             if error == EINTR:
                 PyErr_CheckSignals()
         return not self.closed
@@ -817,7 +822,6 @@ cdef class WorkerSide(Ring):
         self.current, self.used = payload, 0
         self.follow(self.current)
         return self.task(self.cursor)
-
 
     @property
     def stopped(self) -> bool:

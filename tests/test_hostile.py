@@ -259,7 +259,7 @@ def test_a_claim_that_was_overwritten_ends_the_wait(monkeypatch: pytest.MonkeyPa
                 next(iterator)
 
 
-def test_a_worker_of_another_version_says_so() -> None:
+def test_a_spawned_worker_of_another_version_says_so() -> None:
     ran = run_script(
         """
         import shmloader
@@ -309,7 +309,7 @@ def test_no_other_process_can_find_the_memory() -> None:
 def test_whatever_is_overwritten_is_no_crash() -> None:
     """In a process of its own, so that a crash fails here; its last line is then what it died of."""
     ran = subprocess.run(
-        [sys.executable, "-X", "faulthandler", "-W", "ignore", str(ROOT / "tests" / "hostile.py"), "12"],
+        [sys.executable, "-X", "faulthandler", "-W", "ignore", str(ROOT / "tests" / "hostile.py"), "10"],
         capture_output=True,
         text=True,
         timeout=50,
