@@ -2,7 +2,8 @@
 
 torch's multi-process iterator decides what is asked of whom, and in which order batches are handed out; that is the
 contract people rely on, so it is reused and not written again.  Its queues are the ring: to put an index into a
-worker's queue is to open a sequence, to get a result is to take one.
+worker's queue is to open a sequence, to get a result is to take one.  Where nothing but the order is to be kept, for
+map-style datasets, DirectIterator leaves that to the ring alone.
 
 NOTE [ Shutdown ]
 
