@@ -7,7 +7,6 @@ import os
 import pickle
 import re
 import reprlib
-import select
 import signal
 import threading
 import time
@@ -22,6 +21,7 @@ from shmloader.orphan import FollowingName
 from shmloader.segment import Segment, too_many_files
 from shmloader.stacks import Paper
 from shmloader.tasks import read_task
+from shmloader.watch import Watch
 from shmloader.worker import work
 
 # Seconds that all workers together have to leave, then to heed SIGTERM, then to be gone from SIGKILL: 5 in all, for a
@@ -72,9 +72,8 @@ class Crew:
         self._hung: dict[int, str] = {}  # workers killed for holding a batch too long, and what there was to say
         self._dismissed: set[int] = set()
         self._ended: set[int] = set()  # added to by the watching thread
-        self._watch: threading.Thread | None = None
+        self._watch: Watch | None = None
         self._watched = False  # whether torch knows of the workers
-        self._bye = -1
         self._lives = 0
         self._stopped = False
         self._changing = threading.RLock()  # who replaces workers and who ends them may be two threads
@@ -128,32 +127,16 @@ class Crew:
                 worker.name = name
         return worker
 
-    # ------------------------------------------------------------------------------------------------- watching
-
     def _start_watch(self) -> None:
-        deaths: list[int] = []
         try:
-            self._bye = os.eventfd(0, os.EFD_CLOEXEC)
-            for worker in self.workers:
-                deaths.append(_death(worker))
+            self._watch = Watch(self.workers, self._ring, self._ended)
         except OSError as error:
-            for death in deaths:
-                os.close(death)
             raise _explained(error, self._count, self._count) from None
-        watch = threading.Thread(
-            target=_watch, args=(deaths, self._bye, self._ring, self._ended), name="shmloader_watch", daemon=True
-        )
-        watch.start()
-        self._watch = watch
 
     def _stop_watch(self) -> None:
         if self._watch is not None:
-            os.eventfd_write(self._bye, 1)
-            self._watch.join()
+            self._watch.stop()
             self._watch = None
-        if self._bye >= 0:
-            os.close(self._bye)
-            self._bye = -1
 
     def dismiss(self, index: int) -> None:
         """Let a worker leave when it has done what is open for it; its end is no death then."""
@@ -311,34 +294,6 @@ class Crew:
 
 _indices = reprlib.Repr()
 _indices.maxlist = _indices.maxtuple = 64  # a batch's indices, whole where they can be read at a glance
-
-
-def _death(worker: BaseProcess) -> int:
-    """A descriptor that becomes readable when the process ends, whoever else holds its pipes."""
-    try:
-        return os.pidfd_open(worker.pid or 0)
-    except OSError as error:
-        if error.errno in (errno.EMFILE, errno.ENFILE):
-            raise
-        return os.dup(worker.sentinel)  # no pidfd in this kernel, or it is gone already
-
-
-def _watch(deaths: list[int], bye: int, ring: TrainerSide, gone: set[int]) -> None:
-    poll = select.poll()
-    for fd in (*deaths, bye):
-        poll.register(fd, select.POLLIN)
-    try:
-        while True:
-            ended = [fd for fd, _ in poll.poll()]
-            if bye in ended:
-                return
-            for fd in ended:
-                poll.unregister(fd)
-                gone.add(deaths.index(fd))
-            ring.alarm()
-    finally:
-        for fd in deaths:
-            os.close(fd)
 
 
 def _end_of(worker: BaseProcess) -> str:
