@@ -933,7 +933,7 @@ cdef class WorkerSide(Ring):
         if ring_remembered(memory) > ring_remembered(self.memory(self.me, 1)):
             memory = self.memory(self.me, 1)
         ring_forget(memory)
-        if sizeof(ring_memory) + size > self.memory_stride:
+        if <Py_ssize_t>sizeof(ring_memory) + size > self.memory_stride:
             ring_forget(self.memory(self.me, 0))
             ring_forget(self.memory(self.me, 1))
             return
