@@ -23,21 +23,40 @@ _Static_assert(sizeof(void *) == 8, "the ring needs a 64-bit address space");
 
 #define RING_LINE 128 /* two 64-byte lines: x86 prefetches pairs, and some arm64 lines are 128 bytes */
 #define RING_MAGIC 0x676e69726d6873ULL /* "shmring" */
-#define RING_VERSION 2u
+#define RING_VERSION 3u
 
 /* A sequence's whole protocol state is one word:  seq:40 | owner:16 | state:8.
  * Claiming and recording who claimed are the same CAS, so a SIGKILL cannot fall between them.
  * 40 bits last 12 days at a million batches a second. */
 enum { RING_VOID, RING_OPEN, RING_CLAIMED, RING_READY };
 
-/* A ring entry: the word of the sequence that lives in it, and the plain words that come with it, which the trainer
- * writes before ring_open and the worker reads after ring_claim. */
+/* In OPEN, instead of a worker: whoever comes first may claim it. */
+#define RING_ANY 0xffffu
+
+/* What a worker is asked to do, written by the trainer before ring_open and read by the worker after ring_claim. */
 typedef struct {
-    _Alignas(RING_LINE) _Atomic uint64_t word;
-    uint64_t task_size; /* in the entry's task area: indices, or bytes where the task is pickled */
+    uint64_t task_size; /* in the entry's area: indices, or bytes where the task is pickled */
     uint32_t task_kind;
     uint32_t payload;   /* the payload slot this sequence is to fill */
+    uint32_t row, rows; /* a chunk: which row of the batch its first one is, of how many; rows 0: a whole batch */
+    uint64_t seed;      /* of the batch, where samples are seeded one by one */
+} ring_ask;
+
+/* What it says of what it did, written before ring_publish and read by the trainer once it has loaded READY. */
+typedef struct {
+    uint64_t used;                     /* bytes written, from the payload's start */
+    uint64_t meta_at, meta_size;       /* in the entry's area: the description of its leaves */
+    uint64_t plan_at, plan_size;       /* in the entry's area: the plan */
+    uint64_t objects_at, objects_size; /* the pickled leaves: a table in the payload, but a chunk's are in the area */
+    uint32_t outcome;                  /* FILLED, KEPT or SKIPPED, see ring.pyx */
+} ring_answer;
+
+/* A ring entry: the word of the sequence that lives in it, and the plain words that travel with it. */
+typedef struct {
+    _Alignas(RING_LINE) _Atomic uint64_t word;
     _Atomic uint64_t claimed_at; /* CLOCK_MONOTONIC, nanoseconds: to say how long a worker has held it */
+    ring_ask ask;
+    ring_answer answer;
 } ring_entry;
 
 typedef struct {
@@ -50,17 +69,14 @@ typedef struct {
     uint32_t version, workers, entries, payloads, in_order;
     _Alignas(RING_LINE) _Atomic uint32_t ready_bell; /* count:31 | sleeper:1, rung by publish and by a death */
     _Alignas(RING_LINE) _Atomic uint32_t stop;
+    _Atomic uint32_t revocations; /* how often claims were taken back: then workers look behind them once more */
 } ring_header;
 
-/* What a payload slot holds.  All but `committed` are plain words: they belong to whoever holds the sequence that
- * names the payload, and travel with the release and acquire of its sequence word. */
+/* A payload slot.  `overflowed` is plain: it belongs to whoever holds the sequence that names the payload, and travels
+ * with the release and acquire of its sequence word. */
 typedef struct {
     _Alignas(RING_LINE) _Atomic uint64_t committed; /* bytes that have pages; read by others only as an estimate */
-    uint64_t used;                                  /* bytes written, from the payload's start */
-    uint64_t meta_at, meta_size;                    /* where in it the description of its leaves lies */
-    uint64_t objects_at, objects_size;              /* where in it the pickled leaves lie; size 0: there are none */
     uint32_t overflowed;                            /* 1: its pages are in the memfd, for /dev/shm had no room */
-    uint32_t outcome;                               /* FILLED, KEPT or SKIPPED, see ring.pyx */
 } ring_payload;
 
 /* What a worker remembers for the one that takes its place: the generators' states, before the word that vouches for
@@ -85,10 +101,11 @@ static inline uint64_t ring_load(const ring_entry *e)
 { return atomic_load_explicit((_Atomic uint64_t *)&e->word, memory_order_acquire); }
 
 /* acquire, pairs with ring_open: the task is whole, and the trainer has stopped reading the payload.
- * (The ring_load that saw OPEN already synchronised; this keeps the claim correct without it.) */
-static inline int ring_claim(ring_entry *e, uint64_t seq, uint32_t me)
+ * (The ring_load that saw OPEN already synchronised; this keeps the claim correct without it.)
+ * `who` is what OPEN says: this worker, or RING_ANY; then others may have been quicker, and it fails. */
+static inline int ring_claim(ring_entry *e, uint64_t seq, uint32_t who, uint32_t me)
 {
-    uint64_t want = ring_pack(seq, me, RING_OPEN);
+    uint64_t want = ring_pack(seq, who, RING_OPEN);
     return atomic_compare_exchange_strong_explicit(&e->word, &want, ring_pack(seq, me, RING_CLAIMED),
                                                    memory_order_acquire, memory_order_relaxed);
 }
@@ -103,13 +120,20 @@ static inline int ring_publish(ring_entry *e, uint64_t seq, uint32_t me)
 }
 
 /* acq_rel, by the trainer, once the worker that claimed it is dead and reaped, so that nothing of it writes any more:
- * the sequence is open again, for the worker that takes its place.  Pairs with that one's ring_load and ring_claim. */
-static inline int ring_revoke(ring_entry *e, uint64_t seq, uint32_t dead)
+ * the sequence is open again, for `who`: the worker that takes its place, or RING_ANY.  Pairs with their ring_load and
+ * ring_claim. */
+static inline int ring_revoke(ring_entry *e, uint64_t seq, uint32_t dead, uint32_t who)
 {
     uint64_t want = ring_pack(seq, dead, RING_CLAIMED);
-    return atomic_compare_exchange_strong_explicit(&e->word, &want, ring_pack(seq, dead, RING_OPEN),
+    return atomic_compare_exchange_strong_explicit(&e->word, &want, ring_pack(seq, who, RING_OPEN),
                                                    memory_order_acq_rel, memory_order_relaxed);
 }
+
+/* release / acquire, with one another: who sees the new count also sees the words that were opened again before it. */
+static inline void ring_note_revoked(ring_header *h)
+{ atomic_fetch_add_explicit(&h->revocations, 1, memory_order_release); }
+static inline uint32_t ring_revocations(const ring_header *h)
+{ return atomic_load_explicit((_Atomic uint32_t *)&h->revocations, memory_order_acquire); }
 
 /* release, pairs with ring_load and ring_claim in the worker: the task, and the trainer's reads of the payload the
  * task names, precede the word. */
@@ -123,7 +147,11 @@ static inline int ring_raised(const _Atomic uint32_t *flag)
 
 /* relaxed: an amount to report and to add up; nobody reads memory on the strength of it. */
 static inline void ring_note_committed(ring_payload *p, uint64_t bytes)
-{ atomic_store_explicit(&p->committed, bytes, memory_order_relaxed); }
+{ /* the most that anybody has: the workers of several chunks commit for the same payload */
+    uint64_t before = atomic_load_explicit(&p->committed, memory_order_relaxed);
+    while (before < bytes && !atomic_compare_exchange_weak_explicit(&p->committed, &before, bytes,
+                                                                    memory_order_relaxed, memory_order_relaxed)) {}
+}
 static inline uint64_t ring_committed(const ring_payload *p)
 { return atomic_load_explicit((_Atomic uint64_t *)&p->committed, memory_order_relaxed); }
 
@@ -160,8 +188,12 @@ static inline void ring_wake(_Atomic uint32_t *bell)
     RING_STEP(WOKE);
     syscall(SYS_futex, bell, FUTEX_WAKE, INT32_MAX, 0, 0, 0);
 }
-static inline void ring_ring(_Atomic uint32_t *bell)
-{ if (atomic_fetch_add_explicit(bell, 2, memory_order_acq_rel) & 1) ring_wake(bell); }
+static inline int ring_ring(_Atomic uint32_t *bell) /* whether somebody was asleep, or about to be */
+{
+    int sleeper = atomic_fetch_add_explicit(bell, 2, memory_order_acq_rel) & 1;
+    if (sleeper) ring_wake(bell);
+    return sleeper;
+}
 
 /* The ring of one who reports a death: it wakes whatever the sleeper bit says, for the victim may have died after
  * it cleared the bit and before its FUTEX_WAKE. */

@@ -4,7 +4,7 @@ from libc.stdint cimport uint32_t, uint64_t
 from posix.time cimport timespec
 
 cdef extern from "atomics.h" nogil:
-    enum: RING_MAGIC, RING_VERSION
+    enum: RING_MAGIC, RING_VERSION, RING_ANY
     # where tests have a worker die
     enum: AFTER_CLAIM, WHILE_FILLING, AFTER_OVERFLOW, WHILE_REMEMBERING, BEFORE_PUBLISH, AFTER_PUBLISH, AFTER_BELL
     enum: AFTER_ANNOUNCE
@@ -14,10 +14,15 @@ cdef extern from "atomics.h" nogil:
         pass
     ctypedef struct bell_t "_Atomic uint32_t":
         pass
+    ctypedef struct ring_ask:
+        uint64_t task_size, seed
+        uint32_t task_kind, payload, row, rows
+    ctypedef struct ring_answer:
+        uint64_t used, meta_at, meta_size, plan_at, plan_size, objects_at, objects_size
+        uint32_t outcome
     ctypedef struct ring_entry:
-        uint64_t task_size
-        uint32_t task_kind
-        uint32_t payload
+        ring_ask ask
+        ring_answer answer
     ctypedef struct ring_memory:
         uint64_t size
     ctypedef struct ring_worker:
@@ -29,15 +34,16 @@ cdef extern from "atomics.h" nogil:
         bell_t ready_bell
         bell_t stop
     ctypedef struct ring_payload:
-        uint64_t used, meta_at, meta_size, objects_at, objects_size
-        uint32_t overflowed, outcome
+        uint32_t overflowed
     uint64_t ring_seq(uint64_t word)
     uint32_t ring_owner(uint64_t word)
     uint32_t ring_state(uint64_t word)
     uint64_t ring_load(const ring_entry *entry)
-    bint ring_claim(ring_entry *entry, uint64_t seq, uint32_t me)
+    bint ring_claim(ring_entry *entry, uint64_t seq, uint32_t who, uint32_t me)
     bint ring_publish(ring_entry *entry, uint64_t seq, uint32_t me)
-    bint ring_revoke(ring_entry *entry, uint64_t seq, uint32_t dead)
+    bint ring_revoke(ring_entry *entry, uint64_t seq, uint32_t dead, uint32_t who)
+    void ring_note_revoked(ring_header *header)
+    uint32_t ring_revocations(const ring_header *header)
     void ring_open(ring_entry *entry, uint64_t seq, uint32_t owner)
     void ring_raise(bell_t *flag)
     bint ring_raised(const bell_t *flag)
@@ -50,7 +56,7 @@ cdef extern from "atomics.h" nogil:
     uint64_t ring_remembered(const ring_memory *memory)
     uint64_t ring_once(const uint64_t *word)
     uint32_t ring_once_32(const uint32_t *word)
-    void ring_ring(bell_t *bell)
+    bint ring_ring(bell_t *bell)
     void ring_toll(bell_t *bell)
     uint32_t ring_announce(bell_t *bell)
     int ring_sleep(bell_t *bell, uint32_t seen, const timespec *deadline)

@@ -19,16 +19,27 @@ A token is
     (list, n), (tuple, n), (a namedtuple class, n)      n children follow
     (a class, names)    an instance whose whole state is its __dict__, with these names; the values follow
 
-In the slot: leaves, meta, plan, objects, in this order, so that meta repeats from batch to batch when sizes do.
-Meta is 64-bit words: the plan's number, where it lies and its size, and for each leaf its offset, its number of
-dimensions, and these; where its elements lie in another order than row-major (channels_last, say), the number of
-dimensions is given as its complement (~n), and the strides follow, in elements.  Objects are pickled, with a table of offsets and sizes for the pickle and the buffers beside it.
+In the slot: leaves, then objects.  In the area of the batch's entry: meta, then plan.  Meta is 64-bit words: the plan's
+number, and for each leaf its offset, its number of dimensions, and these; where its elements lie in another order than
+row-major (channels_last, say), the number of dimensions is given as its complement (~n), and the strides follow, in
+elements.  It repeats from batch to batch when sizes do.  Objects are pickled, with a table of offsets and sizes for the
+pickle and the buffers beside it.
+
+A batch in chunks is written by several workers at once, who do not speak with one another.  Each lays out the whole
+batch, as if all rows were like its own, and writes its rows into that: where they are alike, so is the meta, and where
+they are not, it is an error that the trainer finds when it compares.  Its objects, rows of strings, say, lie in the
+area of the chunk's entry, behind the plan.
 """
 
 import copyreg
+import reprlib
 import struct
 from functools import cache
+from hashlib import blake2b
+from itertools import chain
 from multiprocessing.reduction import ForkingPickler
+
+cimport cython
 
 import numpy
 import torch
@@ -36,6 +47,7 @@ import torch
 from shmloader import objects
 from shmloader._gather import copy_bytes, stack_rows
 from shmloader._ring import overwritten
+from shmloader._torch import ExceptionWrapper
 
 cdef object Tensor = torch.Tensor, Array = numpy.ndarray, TorchDtype = torch.dtype, NumpyDtype = numpy.dtype
 cdef object strided = torch.strided, empty = torch.empty, from_numpy = torch.from_numpy, frombuffer = torch.frombuffer
@@ -231,14 +243,16 @@ cdef class Writer:
     Args:
         ring: the worker's side.
         grow: called with the bytes that the current payload must have pages for.
+        grow_area: the same for the area of the current entry.
     """
-    cdef object ring, grow
-    cdef object number                  # of the next plan
+    cdef object ring, grow, grow_area
     cdef dict plans                     # plan -> (its number, its pickle)
+    cdef Py_ssize_t count, row, rows    # of a chunk: its samples, which row is its first, of how many; rows 0: no chunk
+    cdef dict stacked                   # of a chunk: the address of what was stacked -> where its leaf begins
+    cdef bint apart                     # a chunk's tensors are not to lie in the slot, though their rows do
 
-    def __init__(self, ring, grow):
-        self.ring, self.grow = ring, grow
-        self.number = ring.life << 40   # so that the numbers of two processes' plans differ
+    def __init__(self, ring, grow, grow_area):
+        self.ring, self.grow, self.grow_area = ring, grow, grow_area
         self.plans = {}
 
     cdef Py_ssize_t allocate(self, Py_ssize_t size) except -1:
@@ -248,6 +262,18 @@ cdef class Writer:
             at = self.ring.allocate(size)
         return at
 
+    def begin(self, Py_ssize_t count) -> None:
+        """A sequence of so many samples was claimed."""
+        self.count, self.row, self.rows = count, self.ring.row, self.ring.rows
+        if self.rows:
+            self.stacked = {}
+            if count < 1 or self.row + count > self.rows:
+                raise overwritten("a chunk's rows", f"{self.row} to {self.row + count}", f"in {self.rows}")
+
+    def keep_apart(self) -> None:
+        """From now on give tensors of their own away.  A chunk's rows still lie where the other workers expect them."""
+        self.apart = True
+
     def stack(self, batch):
         """Stack tensors into the current payload, as torch.stack would; None for what cannot lie there."""
         cdef object first = batch[0], out
@@ -256,6 +282,10 @@ cdef class Writer:
         if type(first) is not Tensor or self.ring.current < 0 or not is_dense(first):
             return None
         if not isinstance(batch, (list, tuple)):    # torch.stack would not have it, and says so better
+            return None
+        if self.rows:
+            return self.stack_rows(batch)
+        if self.apart:
             return None
         shape = (len(batch), *first.shape)
         size = len(batch) * first.nbytes
@@ -267,54 +297,116 @@ cdef class Writer:
                 return None
         return stack(batch, 0, out=out)
 
+    cdef stack_rows(self, batch):
+        """Stack the rows of a chunk where they belong in the whole batch."""
+        cdef object first = batch[0], out, row
+        cdef Py_ssize_t k, at, size = first.nbytes
+        if len(batch) != self.count:
+            return None
+        for k in range(1, self.count):
+            row = batch[k]
+            if not isinstance(row, Tensor):
+                return None
+            if row.shape != first.shape:
+                raise unequal(first.shape, self.row, row.shape, self.row + k)
+        at = self.allocate(self.rows * size)
+        out = tensor_over(self.ring.buffer(), first.dtype, at + self.row * size, (self.count, *first.shape))
+        if not size or not stack_rows(batch if type(batch) is list else list(batch), Tensor, out.data_ptr()):
+            stack(batch, 0, out=out)
+        if self.apart:
+            out = out.clone()
+        self.stacked[out.data_ptr()] = at
+        return out
+
     def write(self, batch) -> None:
         """Put a batch into the current payload.  What already lies there, because it was stacked there, stays."""
         cdef tuple plan
         cdef list leaves, others, words
-        cdef object leaf, shape, known
+        cdef object leaf, known
+        cdef bytes beside = b""
         plan, leaves, others = walk(batch)
-        pickled = objects.dump(others) if others else None
+        if self.rows and type(batch) is ExceptionWrapper:   # whole, so that it is known for what it is
+            plan, leaves, others = (None,), [], [batch]
         known = self.plans.get(plan)
         if known is None:
             known = self.learn(plan)
-        words = [known[0], 0, 0]
-        for leaf in leaves:
-            self.place(leaf, words)
-        cdef Py_ssize_t wanted = self.ring.describe(words, known[1])
+        words = [known[0]]
+        if self.rows:
+            for leaf in leaves:
+                self.place_rows(leaf, words)
+            if others:
+                beside = self.chunk_objects(others)
+        else:
+            for leaf in leaves:
+                self.place(leaf, words)
+        pickled = objects.dump(others) if others and not self.rows else None
+        cdef Py_ssize_t wanted = self.ring.describe(words, known[1], beside)
         if wanted:
-            self.grow(wanted)
-            self.ring.describe(words, known[1])
+            self.grow_area(wanted)
+            self.ring.describe(words, known[1], beside)
         if pickled is not None:
             self.write_objects(pickled[0], pickled[1])
 
     cdef int place(self, object leaf, list words) except -1:
         """Have a leaf's elements in the payload, and add to the meta where they are and in which shape."""
-        cdef bint is_tensor = type(leaf) is Tensor, dense
+        cdef tuple shape = tuple(leaf.shape), strides = None
+        cdef bint dense = is_contiguous(leaf)
         cdef Py_ssize_t at, size = leaf.nbytes
-        cdef object address, shape = leaf.shape
-        cdef tuple strides = None
-        if is_tensor:
-            address, dense = leaf.data_ptr(), leaf.is_contiguous()
-        else:
-            address, dense = leaf.ctypes.data, leaf.flags.c_contiguous
         if not dense:
             strides = other_order(leaf)
             dense = strides is not None
-        at = self.ring.offset_of(address, size) if dense else -1
+        at = self.ring.offset_of(address_of(leaf), size) if dense else -1
         if at < 0:
             at = self.allocate(size)
-            if dense and not (is_tensor and (leaf.is_neg() or leaf.is_conj())):
-                copy_bytes(self.ring.address(at), address, size)
-            elif is_tensor:
-                tensor_over(self.ring.buffer(), leaf.dtype, at, tuple(shape), strides).copy_(leaf)
-            else:
-                self.ring.write(at, leaf.tobytes())
-        words.append(at)
-        words.append(len(shape) if strides is None else ~len(shape))
-        words.extend(shape)
-        if strides is not None:
-            words.extend(strides)
+            self.copy_in(leaf, at, shape, strides, dense)
+        note(words, at, shape, strides)
         return 0
+
+    cdef int place_rows(self, object leaf, list words) except -1:
+        """The same for the rows of a chunk; the meta tells of the whole batch."""
+        cdef tuple shape = tuple(leaf.shape), strides = None
+        cdef bint dense = is_contiguous(leaf)
+        cdef Py_ssize_t at, size
+        if not shape or shape[0] != self.count:
+            raise RuntimeError(
+                f"chunk_size needs a collate function that gives rows, and for {self.count} samples it gave a tensor "
+                f"of shape {list(shape)}: the first dimension must be theirs"
+            )
+        size = leaf.nbytes // self.count
+        if not dense:
+            strides = other_order(leaf)
+            if strides is not None:             # rows lie one after the other, or else they are laid so
+                strides = (size // leaf.itemsize, *strides[1:]) if is_outermost(strides, shape) else None
+            dense = strides is not None
+        at = self.stacked.get(address_of(leaf), -1) if dense else -1
+        if at < 0:
+            at = self.allocate(self.rows * size)
+            self.copy_in(leaf, at + self.row * size, shape, strides, dense)
+        note(words, at, (self.rows, *shape[1:]), strides)
+        return 0
+
+    cdef int copy_in(self, object leaf, Py_ssize_t at, tuple shape, tuple strides, bint dense) except -1:
+        """Copy a leaf's elements to offset `at` of the payload; in the order they lie in, if that has no gaps."""
+        cdef bint is_tensor = type(leaf) is Tensor
+        if dense and not (is_tensor and (leaf.is_neg() or leaf.is_conj())):
+            copy_bytes(self.ring.address(at), address_of(leaf), leaf.nbytes)
+        elif is_tensor:
+            tensor_over(self.ring.buffer(), leaf.dtype, at, shape, strides).copy_(leaf)
+        else:
+            self.ring.write(at, leaf.tobytes())
+        return 0
+
+    cdef bytes chunk_objects(self, list others):
+        """Pickle what a chunk has beside its leaves: rows of strings and the like, or the exception that it became."""
+        for other in others:
+            if type(other) is ExceptionWrapper or not other and type(other) in (list, tuple, dict):
+                continue
+            if type(other) not in (list, tuple) or len(other) != self.count:
+                raise RuntimeError(
+                    f"chunk_size needs a collate function that gives rows, and for {self.count} samples it gave "
+                    f"{reprlib.repr(other)}: give tensors, arrays, or a list of as many strings"
+                )
+        return objects.dump_whole(others)
 
     cdef write_objects(self, bytes pickled, list buffers):
         cdef list words = []
@@ -330,10 +422,40 @@ cdef class Writer:
     cdef tuple learn(self, tuple plan):
         if len(self.plans) >= MOST_PLANS:
             self.plans.clear()
-        known = self.number, objects.dump(plan)[0]
-        self.number += 1
+        pickled = objects.dump(plan)[0]
+        # The same plan has the same number, whichever worker met it.  63 bits of a hash: two of a million plans share
+        # one with a probability of 1 in 10 million.
+        known = int.from_bytes(blake2b(pickled, digest_size=8).digest(), "little") >> 1, pickled
         self.plans[plan] = known
         return known
+
+
+cdef bint is_contiguous(object leaf):
+    return leaf.is_contiguous() if type(leaf) is Tensor else leaf.flags.c_contiguous
+
+
+cdef object address_of(object leaf):
+    return leaf.data_ptr() if type(leaf) is Tensor else leaf.ctypes.data
+
+
+cdef bint is_outermost(tuple strides, tuple shape):
+    """Whether the first dimension is the one whose elements lie farthest apart."""
+    return all([side == 1 or stride < strides[0] for stride, side in zip(strides[1:], shape[1:])]) or shape[0] == 1
+
+
+cdef int note(list words, Py_ssize_t at, tuple shape, tuple strides) except -1:
+    words.append(at)
+    words.append(len(shape) if strides is None else ~len(shape))
+    words.extend(shape)
+    if strides is not None:
+        words.extend(strides)
+    return 0
+
+
+cdef object unequal(object shape, Py_ssize_t at, object other, Py_ssize_t other_at):
+    """torch.stack's own words, with the places in the whole batch."""
+    return RuntimeError(f"stack expects each tensor to be equal size, but got {list(shape)} at entry {at} and "
+                        f"{list(other)} at entry {other_at}")
 
 
 # ------------------------------------------------------------------------------------------------------------ reading
@@ -342,7 +464,7 @@ cdef class Writer:
 cdef class Reader:
     """Reads what Writers wrote; one a trainer, for it knows the plans and sizes it has met."""
     cdef dict plans                     # number -> (plan, build)
-    cdef dict recipes                   # meta -> ([(dtype, offset, shape, strides) of each leaf], build, their end)
+    cdef dict recipes                   # meta -> Recipe
 
     def __init__(self):
         self.plans, self.recipes = {}, {}
@@ -354,39 +476,62 @@ cdef class Reader:
             lease: exports the payload's bytes; tensors over it keep it alive.
             copy: give each leaf memory of its own; the lease is then free to die when this returns.
         """
-        cdef bytes meta = lease.meta()
-        cdef tuple recipe = self.recipes.get(meta)
-        cdef list leaves = []
-        cdef object token, at, shape, strides, leaf
-        if recipe is None:
-            recipe = self.work_out(lease, meta)
-        cdef tuple table = lease.objects(recipe[2])
-        for token, at, shape, strides in <list>recipe[0]:
-            if type(token) is TorchDtype:
-                leaf = tensor_over(lease, token, at, shape, strides)
-                leaves.append(copied(leaf) if copy else leaf)
-            else:
-                leaf = array_over(lease, token, at, shape, strides)
-                leaves.append(leaf.copy("K") if copy else leaf)
-        return recipe[1](leaves, read_objects(lease, table[0], table[1], copy) if table[1] else None)
+        cdef Recipe recipe
+        cdef tuple table
+        if lease.rows:
+            return self.read_chunks(lease, copy)
+        recipe = self.recipe_of(lease, 0)
+        table = lease.objects(recipe.end)
+        leaves = recipe.leaves_over(lease, copy)
+        return recipe.build(leaves, read_objects(lease, table[0], table[1], copy) if table[1] else None)
 
-    cdef tuple work_out(self, lease, bytes meta):
-        cdef object whole = memoryview(lease)
-        cdef Py_ssize_t count = len(meta) // 8, k = 3, sides
+    cdef object read_chunks(self, lease, bint copy):
+        """The batch, if the chunks agree on what it is; the exception of the first one that has come to one."""
+        cdef Recipe whole = self.recipe_of(lease, 0), recipe
+        cdef list parts = [], others
+        cdef Py_ssize_t chunk
+        for chunk in range(lease.chunks):
+            recipe = self.recipe_of(lease, chunk)
+            pickled = lease.chunk_objects(chunk, recipe.end)
+            others = objects.load(pickled, ()) if pickled else []
+            if len(others) == 1 and type(others[0]) is ExceptionWrapper:
+                return others[0]
+            if recipe is not whole and recipe.plan != whole.plan:
+                raise RuntimeError(
+                    f"chunk_size needs samples of one structure and dtype, but got {told(whole.plan)} from entry 0 on, "
+                    f"and {told(recipe.plan)} from entry {lease.first_row(chunk)} on"
+                )
+            if recipe is not whole:
+                whole.compare(recipe, chunk, lease)
+            parts.append(others)
+        return whole.build(whole.leaves_over(lease, copy), joined(parts))
+
+    cdef Recipe recipe_of(self, lease, Py_ssize_t chunk):
+        cdef bytes meta = lease.meta(chunk)
+        cdef Recipe recipe = self.recipes.get(meta)
+        if recipe is None:
+            recipe = self.work_out(lease, chunk, meta)
+            if len(self.recipes) >= MOST_PLANS:
+                self.recipes.clear()
+            self.recipes[meta] = recipe
+        return recipe
+
+    cdef Recipe work_out(self, lease, Py_ssize_t chunk, bytes meta):
+        cdef Py_ssize_t count = len(meta) // 8, k = 1, sides
         cdef bint strided
         cdef tuple words = struct.unpack(f"{count}q", meta[:8 * count]), shape, strides
-        if count < 3:
-            raise overwritten("the size of a batch's description", len(meta), "24 or more")
-        number, plan_at, plan_size = words[:3]
+        cdef Recipe recipe = Recipe.__new__(Recipe)
+        if count < 1:
+            raise overwritten("the size of a batch's description", len(meta), "8 or more")
+        number = words[0]
         if number not in self.plans:
             if len(self.plans) >= MOST_PLANS:
                 self.plans.clear()
-            plan = objects.load(bytes(part_of(whole, plan_at, plan_size, "plan")), ())
+            plan = objects.load(lease.plan(chunk), ())
             self.plans[number] = plan, Assembly(plan).whole()
-        plan, build = self.plans[number]
-        cdef list leaves = []
-        cdef object end = 0     # Python's ints, here and in end_of(): what was overwritten may be any 64 bits
-        for token in plan:
+        recipe.plan, recipe.build = self.plans[number]
+        recipe.leaves, recipe.end = [], 0   # Python's ints, and in end_of(): what was overwritten may be any 64 bits
+        for token in recipe.plan:
             if isinstance(token, DTYPES):
                 if count - k < 2:
                     raise overwritten("the number of words that a batch's plan asks for", k + 2, count)
@@ -402,14 +547,65 @@ cdef class Reader:
                 if strided:
                     strides = words[k:k + sides]
                     k += sides
-                end = max(end, end_of(token, at, shape, strides, len(whole)))
-                leaves.append((token, at, shape, strides))
+                recipe.end = max(recipe.end, end_of(token, at, shape, strides, len(memoryview(lease))))
+                recipe.leaves.append((token, at, shape, strides))
         if k != count:
             raise overwritten("the number of words in a batch's description", count, k)
-        if len(self.recipes) >= MOST_PLANS:
-            self.recipes.clear()
-        self.recipes[meta] = leaves, build, end
-        return leaves, build, end
+        return recipe
+
+
+@cython.final
+cdef class Recipe:
+    """How a batch is made of what lies in its payload."""
+    cdef object plan, build
+    cdef list leaves                    # (dtype, offset, shape, strides) of each
+    cdef object end                     # where the last of them ends
+
+    cdef list leaves_over(self, lease, bint copy):
+        cdef list leaves = []
+        cdef object token, at, shape, strides, leaf
+        for token, at, shape, strides in self.leaves:
+            if type(token) is TorchDtype:
+                leaf = tensor_over(lease, token, at, shape, strides)
+                leaves.append(copied(leaf) if copy else leaf)
+            else:
+                leaf = array_over(lease, token, at, shape, strides)
+                leaves.append(leaf.copy("K") if copy else leaf)
+        return leaves
+
+    cdef int compare(self, Recipe other, Py_ssize_t chunk, lease) except -1:
+        """Raise where the leaves of another chunk, of the same plan, are not where this one says they are."""
+        for (_, at, shape, strides), (_, other_at, other_shape, other_strides) in zip(self.leaves, other.leaves):
+            if shape != other_shape:
+                raise unequal(shape[1:], 0, other_shape[1:], lease.first_row(chunk))
+            if at != other_at or strides != other_strides:
+                raise RuntimeError(
+                    f"chunk_size needs samples that are laid out alike, but a tensor of {list(shape)} lies at {at} "
+                    f"with strides {strides} for those from entry 0 on, and at {other_at} with strides {other_strides} "
+                    f"for those from entry {lease.first_row(chunk)} on"
+                )
+        return 0
+
+
+cdef str told(plan):
+    """A plan, for people: its first nodes."""
+    return reprlib.repr([token if isinstance(token, DTYPES) else "object" if token is None else
+                         f"{token[0].__name__} of {token[1]}" for token in plan])
+
+
+cdef list joined(list parts):
+    """The objects of all chunks: each is rows, one chunk's behind the other's, or the same and empty."""
+    cdef list whole = []
+    for rows in zip(*parts):
+        kind = type(rows[0])
+        if not rows[0] and all([not other for other in rows]) or len(rows) == 1:
+            whole.append(rows[0])
+        elif kind in (list, tuple) and all([type(other) is kind for other in rows]):
+            whole.append(kind(chain.from_iterable(rows)))
+        else:
+            kinds = sorted({type(other).__name__ for other in rows})
+            raise RuntimeError(f"chunk_size needs rows of one kind, but chunks gave {' and '.join(kinds)}")
+    return whole
 
 
 cdef object end_of(token, at, tuple shape, tuple strides, limit):

@@ -5,44 +5,55 @@ NOTE [ Slot ring ]
 
 The ring has two things in it, apart from one another:
 
-    entries    R of them, each with the word of one sequence (atomics.h) and a task area.  Sequence s lives in
-               entry s % R, and after it s + R.
-    payloads   P > R slots of bytes.  An entry names the payload that its sequence is to fill.
+    entries    R of them, each with the word of one sequence (atomics.h) and an area of its own, for the task and for
+               what the worker says of the batch.  Sequence s lives in entry s % R, and after it s + R.
+    payloads   slots of bytes for what the batch holds.  An entry names the payload that its sequence is to fill.
 
 A batch is one sequence, and its word says where it is on its way:
 
-    trainer: open(worker, task)   writes the task, picks a free payload     -> OPEN(s, worker)    rings the worker's bell
+    trainer: open(worker, task)   writes the task, picks a free payload     -> OPEN(s, worker)    rings its bell
     worker:  claim()              one CAS, by the owner that OPEN names     -> CLAIMED(s, worker)
              ... fetches, collates into the payload ...
     worker:  publish()            one CAS                                   -> READY(s, worker)   rings the ready bell
     trainer: take()               in order of s: the ring is the reorder buffer
 
-Who may touch what follows from the word.  OPEN or CLAIMED: the task belongs to the worker named, the payload too.
+Who may touch what follows from the word.  OPEN or CLAIMED: the entry belongs to the worker named, the payload too.
 READY: both belong to the trainer.  So nothing here is locked, and nothing can be left locked by a killed process.
 
 A worker walks all sequences in order and passes over those that are not its own, and those that are over.  It
 stops at the first one that is not open yet, and sleeps on its own bell; with a bell each, opening one task wakes one
 worker.  The trainer sleeps on the ready bell.  Both announce, look again, and only then sleep.
 
+Where work is stolen, OPEN names ANY: all walk past it, and whose CAS succeeds has it.  The trainer rings one bell after
+the other until one of them wakes somebody.  One is enough, for who is awake looks at everything before it sleeps.
+
+A batch cut into chunks is so many sequences, one behind the other, that name the same payload.  Each worker writes the
+rows of its chunk, and what it says of them it says in the entry of its own sequence.  The trainer opens them only where
+the ring has room for all, and takes the batch when all are READY.
+
 With `in_order=False` a slow batch may not hold up the others, so the trainer takes the lowest sequence that is READY,
 and opens the next one whose entry is free: it passes over the sequences of entries that are still in use.  Nobody
 can walk then; both sides look through all entries instead (lowest()).
 
-Handing out batch s spends its payload for as long as a tensor over it lives (NOTE [ Lease ] in delivery.py).  The
-trainer lends a payload only while fewer than `spare` are lent, and copies the batch out otherwise.  Therefore
-P = R + spare payloads are always enough: R in flight, the rest lent, and open() never waits for a tensor to die.
+Handing out a batch spends its payload for as long as a tensor over it lives (NOTE [ Lease ] in delivery.py).  The
+trainer lends a payload only while fewer than `spare` are lent, and copies the batch out otherwise.  Therefore one
+payload for each batch under way (R of them, fewer where they are cut into chunks) and `spare` more are always enough:
+open() never waits for a tensor to die.
 
 A payload that a worker turns out to hold on to (a collate function that keeps what it returned) is KEPT: the
 trainer copies the batch out, does not use that payload while that worker lives, and takes one from the reserve in its
-place.  A worker keeps one at most, for then it stops collating into slots; so the reserve is one payload a worker.
+place.  A worker keeps one at most, for then it stops collating into slots; so the reserve is one payload a worker.  A
+batch in chunks is KEPT if any of them is, and its payload is left alone while any of those workers lives.
 
 A worker may die anywhere.  Claiming and recording who claimed are one CAS, and so are publishing and letting go, so
 what it held is what CLAIMED names.  Once it is reaped, and nothing of it can write any more, the trainer revokes:
 
-    trainer: revoke(worker)       one CAS a claim                           -> OPEN(s, worker)
+    trainer: revoke(worker)       one CAS a claim                           -> OPEN(s, worker), or OPEN(s, ANY)
 
 and starts another process as the same worker.  That one walks from the lowest sequence that is not taken; OPEN names
-the worker and not the process, so it claims what its predecessor had claimed, and what was open for it.
+the worker and not the process, so it claims what its predecessor had claimed, and what was open for it.  What was open
+for ANY may have been passed over by all the others, so revoke() counts (`revocations`), tolls every bell, and who sees
+that the count has changed goes back by R sequences: all before that is over.
 
 Workers run other people's code, and some of it writes where it should not.  The control words are in reach of that,
 so a side believes what it reads there only within the layout, which it knows for itself: each word is read once
@@ -69,12 +80,12 @@ from posix.types cimport pid_t
 from posix.unistd cimport getpid
 
 from atomics cimport (
-    RING_CLAIMED, RING_MAGIC, RING_OPEN, RING_READY, RING_STEP, RING_VERSION, RING_VOID, AFTER_ANNOUNCE, AFTER_BELL,
-    AFTER_CLAIM, AFTER_OVERFLOW, AFTER_PUBLISH, BEFORE_PUBLISH, WHILE_FILLING, WHILE_REMEMBERING, ring_announce,
-    ring_claim, ring_claimed_at, ring_committed, ring_entry, ring_forget, ring_header, ring_load, ring_memory,
-    ring_note_claimed, ring_note_committed, ring_once, ring_once_32, ring_open, ring_owner, ring_payload, ring_publish,
-    ring_raise, ring_raised, ring_relax, ring_remember, ring_remembered, ring_revoke, ring_ring, ring_seq, ring_sleep,
-    ring_state, ring_toll, ring_worker,
+    RING_ANY, RING_CLAIMED, RING_MAGIC, RING_OPEN, RING_READY, RING_STEP, RING_VERSION, RING_VOID, AFTER_ANNOUNCE,
+    AFTER_BELL, AFTER_CLAIM, AFTER_OVERFLOW, AFTER_PUBLISH, BEFORE_PUBLISH, WHILE_FILLING, WHILE_REMEMBERING,
+    ring_announce, ring_answer, ring_claim, ring_claimed_at, ring_committed, ring_entry, ring_forget, ring_header,
+    ring_load, ring_memory, ring_note_claimed, ring_note_committed, ring_note_revoked, ring_once, ring_once_32,
+    ring_open, ring_owner, ring_payload, ring_publish, ring_raise, ring_raised, ring_relax, ring_remember,
+    ring_remembered, ring_revocations, ring_revoke, ring_ring, ring_seq, ring_sleep, ring_state, ring_toll, ring_worker,
 )
 
 cdef extern from *:
@@ -90,6 +101,8 @@ cdef enum:
     MOST_SPINS = 2000           # about 60 us: what two futex calls and a switch cost, several times over
 
 cdef uint64_t NOWHERE = <uint64_t>-1    # no sequence
+
+ANY = RING_ANY      # for TrainerSide.open(), instead of a worker
 
 FILLED, KEPT, SKIPPED = range(3)    # outcomes; Lease.meta() knows that the first two come with a batch
 HEADER_BYTES = sizeof(ring_header)
@@ -145,8 +158,8 @@ cdef class Ring:
     """
     cdef Mapping mapping
     cdef char *base
-    cdef readonly int workers, entries, payloads
-    cdef readonly Py_ssize_t memory_at, memory_stride, task_at, task_stride, slot_at, slot_stride
+    cdef readonly int workers, entries, payloads, batches
+    cdef readonly Py_ssize_t memory_at, memory_stride, area_at, area_stride, slot_at, slot_stride
     cdef ring_header *header
     cdef ring_worker *worker
     cdef ring_entry *entry
@@ -158,8 +171,9 @@ cdef class Ring:
     def __cinit__(self, Mapping mapping, geometry, int memfd, bint spin, *_):
         self.mapping, self.base, self.memfd = mapping, mapping.base, memfd
         self.workers, self.entries, self.payloads = geometry.workers, geometry.entries, geometry.payloads
+        self.batches = geometry.batches
         self.memory_at, self.memory_stride = geometry.memory_at, geometry.memory_stride
-        self.task_at, self.task_stride = geometry.task_at, geometry.task_stride
+        self.area_at, self.area_stride = geometry.area_at, geometry.area_stride
         self.slot_at, self.slot_stride = geometry.slot_at, geometry.slot_stride
         self.spins = FEWEST_SPINS if spin else -1
         self.header = <ring_header *>self.base
@@ -261,14 +275,17 @@ cdef class Ring:
     cdef ring_memory *memory(self, int worker, int half) noexcept:
         return <ring_memory *>(self.base + self.memory_at + (2 * worker + half) * self.memory_stride)
 
+    cdef char *area(self, uint64_t sequence) noexcept nogil:
+        return self.base + self.area_at + (sequence % self.entries) * self.area_stride
+
     def task(self, uint64_t sequence):
         """The task of a sequence that this side holds: an index, a list of indices, or bytes (a pickled task)."""
         cdef ring_entry *entry = &self.entry[sequence % self.entries]
-        cdef char *area = self.base + self.task_at + (sequence % self.entries) * self.task_stride
+        cdef char *area = self.area(sequence)
         cdef int64_t *indices = <int64_t *>area
-        cdef uint32_t kind = ring_once_32(&entry.task_kind)
-        cdef uint64_t size = ring_once(&entry.task_size)
-        cdef uint64_t most = self.task_stride if kind == PICKLED else self.task_stride // 8
+        cdef uint32_t kind = ring_once_32(&entry.ask.task_kind)
+        cdef uint64_t size = ring_once(&entry.ask.task_size)
+        cdef uint64_t most = self.area_stride if kind == PICKLED else self.area_stride // 8
         cdef Py_ssize_t k, n = size
         cdef object index
         if not INDEX <= kind <= PICKLED:
@@ -312,7 +329,10 @@ cdef inline void learn(int *spins, int needed) noexcept nogil:
 
 cdef struct ring_given:
     uint64_t sequence
-    int worker, payload
+    int worker, payload                 # the worker, or ANY
+    int chunks                          # sequences of the batch that begins here; 0 in its further ones
+    uint32_t row, rows
+    int64_t batch
 
 
 @cython.final
@@ -321,14 +341,17 @@ cdef class TrainerSide(Ring):
 
     Args:
         spare: payloads that may be lent at once.
-        in_order: whether sequences are taken in their order, or as they become ready.
+        in_order: whether batches are taken in their order, or as they become ready; then none is cut into chunks.
     """
     cdef readonly int lent              # payloads that a Lease holds
     cdef readonly uint64_t next_open    # the sequence that open() will open
     cdef readonly uint64_t next_take    # the sequence that take() will take; out of order: once it is ready
-    cdef readonly uint64_t taken        # the one that it took last
+    cdef readonly uint64_t taken        # the one that it took last; the first one of that batch
     cdef readonly int in_flight         # sequences opened and not taken
-    cdef uint8_t *busy                  # the entries that these are in
+    cdef readonly int under_way         # batches opened and not taken
+    cdef int seen                       # chunks of the next batch that are known to be READY
+    cdef int next_bell                  # where ring_one() begins
+    cdef uint8_t *busy                  # the entries that the sequences in flight are in
     cdef ring_given *given              # for each of these entries: what it was opened with
     cdef bint in_order
     cdef readonly bint stopped          # workers have been told to leave
@@ -336,14 +359,14 @@ cdef class TrainerSide(Ring):
     cdef int *free                      # payloads nobody uses, a stack
     cdef int frees
     cdef int reserve                    # the first payload never yet used: replacements for those a worker keeps
-    cdef dict retired                   # those a worker keeps, and which worker
-    cdef uint64_t *task_room            # bytes that have pages in each task area
+    cdef dict retired                   # those that workers keep, and which workers
+    cdef uint64_t *task_room            # bytes that have pages in each entry's area, for tasks
     cdef bint closed
     cdef int waiting                    # threads in wait()
     cdef pid_t pid
 
     def __cinit__(self, mapping, geometry, memfd, spin, int spare, bint in_order):
-        cdef int k, working = self.entries + spare
+        cdef int k, working = self.batches + spare
         self.pid, self.retired, self.in_order = getpid(), {}, in_order
         self.busy = <uint8_t *>calloc(self.entries, 1)
         self.free = <int *>calloc(self.payloads, sizeof(int))
@@ -372,33 +395,48 @@ cdef class TrainerSide(Ring):
 
     @property
     def next_entry(self) -> int:
-        """The entry whose task area the next open() writes."""
+        """The entry whose area the next open() writes the task to."""
         return self.next_open % self.entries
 
     def note_task_room(self, int entry, Py_ssize_t bytes) -> None:
-        """Say that the first `bytes` of this entry's task area have pages now."""
+        """Say that the first `bytes` of this entry's area have pages now."""
         self.task_room[entry] = bytes
 
-    def open(self, int worker, task) -> int:
+    def task_room_of(self, int entry) -> int:
+        """How many bytes of this entry's area are known to have pages."""
+        return self.task_room[entry]
+
+    def has_room(self, int chunks=1) -> bool:
+        """Whether a batch of so many chunks can be opened."""
+        return self.under_way < self.batches and self.in_flight + chunks <= self.entries
+
+    def open(self, int worker, task, int64_t batch=-1, uint64_t seed=0, int chunks=1, uint32_t row=0,
+             uint32_t rows=0) -> int:
         """Give the next sequence to `worker`, and wake it.
 
         Args:
-            worker: index of the worker that alone may claim it.
+            worker: index of the worker that alone may claim it, or ANY.
             task: an index (int), a list of indices (ints of 64 bits), or any task pickled to bytes.
+            batch: which batch of the epoch it is, to say so of it; -1: none.
+            seed: of the batch.
+            chunks: into how many chunks the batch is cut, where this is the first; 0 where it is a further one.
+            row, rows: for a chunk, the row that it begins at, and the rows of the whole batch.
 
         Returns:
-            0, or the bytes of task area that are wanting: nothing was opened, commit them and call again.  -1: the
-            task is a list or an int that needs pickling.
+            0, or the bytes of the entry's area that are wanting: nothing was opened, commit them and call again.  -1:
+            the task is a list or an int that needs pickling.
         """
-        cdef ring_entry *entry = &self.entry[self.next_open % self.entries]
-        cdef char *area = self.base + self.task_at + (self.next_open % self.entries) * self.task_stride
-        cdef uint64_t room = self.task_room[self.next_open % self.entries]
+        cdef int at = self.next_open % self.entries, payload
+        cdef ring_entry *entry = &self.entry[at]
+        cdef char *area = self.area(self.next_open)
+        cdef uint64_t room = self.task_room[at]
         cdef Py_ssize_t k, n
         cdef object item
         cdef int64_t *indices = <int64_t *>area
         self.check_open()
-        if self.in_flight == self.entries:
-            raise RuntimeError(f"all {self.entries} entries of the ring are in flight")
+        if chunks and not self.has_room(chunks):
+            raise RuntimeError(f"the ring has no room for {chunks} more: {self.in_flight} of {self.entries} entries "
+                               f"are in flight, for {self.under_way} batches of {self.batches} at most")
         if type(task) is list:
             n = PyList_GET_SIZE(task)
             if n * 8 > <Py_ssize_t>room:
@@ -411,7 +449,7 @@ cdef class TrainerSide(Ring):
                     indices[k] = PyLong_AsLongLong(item)
             except OverflowError:
                 return -1
-            entry.task_kind, entry.task_size = INDICES, n
+            entry.ask.task_kind, entry.ask.task_size = INDICES, n
         elif type(task) is int:
             if room < 8:
                 return 8
@@ -419,25 +457,42 @@ cdef class TrainerSide(Ring):
                 indices[0] = PyLong_AsLongLong(task)
             except OverflowError:
                 return -1
-            entry.task_kind, entry.task_size = INDEX, 1
+            entry.ask.task_kind, entry.ask.task_size = INDEX, 1
         else:
             n = PyBytes_GET_SIZE(task)
             if n > <Py_ssize_t>room:
                 return n
             memcpy(area, PyBytes_AS_STRING(task), n)
-            entry.task_kind, entry.task_size = PICKLED, n
-        if not self.frees:  # P = R + spare payloads, at most `spare` of them lent: see NOTE [ Slot ring ]
+            entry.ask.task_kind, entry.ask.task_size = PICKLED, n
+        if not chunks:
+            payload = self.given[(self.next_open - 1) % self.entries].payload
+        elif self.frees:
+            self.frees -= 1
+            payload = self.free[self.frees]
+            self.under_way += 1
+        else:   # a payload for each batch under way and `spare` more, at most so many lent: see NOTE [ Slot ring ]
             raise RuntimeError(f"no payload is free: {self.lent} of {self.payloads} are lent")
-        self.frees -= 1
-        entry.payload = self.free[self.frees]
-        self.given[self.next_open % self.entries] = ring_given(self.next_open, worker, self.free[self.frees])
-        self.busy[self.next_open % self.entries] = True
+        entry.ask.payload, entry.ask.seed, entry.ask.row, entry.ask.rows = payload, seed, row, rows
+        self.given[at] = ring_given(self.next_open, worker, payload, chunks, row, rows, batch)
+        self.busy[at] = True
         self.in_flight += 1
         ring_open(entry, self.next_open, worker)
         self.next_open += 1
         self.pass_over()
-        ring_ring(&self.worker[worker].bell)
+        if worker == RING_ANY:
+            self.ring_one()
+        else:
+            ring_ring(&self.worker[worker].bell)
         return 0
+
+    cdef void ring_one(self) noexcept nogil:
+        """Wake one worker that sleeps; where none does, all bells are rung, and who lies down looks again."""
+        cdef int k, worker
+        for k in range(self.workers):
+            worker = (self.next_bell + k) % self.workers
+            if ring_ring(&self.worker[worker].bell):
+                self.next_bell = worker + 1
+                return
 
     cdef void pass_over(self) noexcept:
         """Have next_open be a sequence whose entry is free, if one is.  In order, it always is."""
@@ -469,16 +524,23 @@ cdef class TrainerSide(Ring):
     cdef bint is_ready(self) noexcept nogil:
         if not self.in_order:
             return self.lowest(RING_READY, -1, self.busy, &self.next_take)
-        cdef uint64_t word = ring_load(&self.entry[self.next_take % self.entries])
-        return ring_seq(word) == self.next_take and ring_state(word) == RING_READY
+        cdef uint64_t word, sequence
+        cdef int chunks = max(1, self.given[self.next_take % self.entries].chunks)
+        while self.seen < chunks:
+            sequence = self.next_take + self.seen
+            word = ring_load(&self.entry[sequence % self.entries])
+            if ring_seq(word) != sequence or ring_state(word) != RING_READY:
+                return False
+            self.seen += 1
+        return True
 
     def ready(self) -> bool:
-        """Whether the next sequence can be taken; not while there is an alarm to look after."""
+        """Whether the next batch can be taken; not while there is an alarm to look after."""
         self.check_open()
         return not self.alarmed and self.is_ready()
 
     def wait(self, double seconds=-1) -> bool:
-        """Wait until the next sequence can be taken; false when `seconds` have passed or an alarm was raised.
+        """Wait until the next batch can be taken; false when `seconds` have passed or an alarm was raised.
 
         Spins where that cannot hold up a worker, then sleeps on the ready bell, without the GIL.  Python's signal
         handlers run between sleeps, so Ctrl-C and the SIGCHLD handler work while a batch is late.
@@ -517,6 +579,7 @@ cdef class TrainerSide(Ring):
                 raise overwritten(
                     f"the word of sequence {self.given[lost - 1].sequence}",
                     f"{ring_load(&self.entry[lost - 1]):#x}",
+                    "one of any worker's" if self.given[lost - 1].worker == RING_ANY else
                     f"one of worker {self.given[lost - 1].worker}'s",
                 )
             if error == EINTR:
@@ -528,13 +591,19 @@ cdef class TrainerSide(Ring):
         cdef uint64_t word
         cdef int k
         for k in range(self.entries):
-            if not self.busy[k] or self.in_order and self.given[k].sequence != self.next_take:
+            if not self.busy[k] or self.in_order and self.given[k].sequence != self.next_take + self.seen:
                 continue
             word = ring_load(&self.entry[k])
-            if (ring_seq(word) != self.given[k].sequence or ring_owner(word) != <uint32_t>self.given[k].worker
+            if (ring_seq(word) != self.given[k].sequence or not self.may_own(k, word)
                     or not RING_OPEN <= ring_state(word) <= RING_READY):
                 return k + 1
         return 0
+
+    cdef bint may_own(self, int k, uint64_t word) noexcept nogil:
+        """Whether a word may name the owner that it names."""
+        cdef uint32_t worker = self.given[k].worker
+        return ring_owner(word) == worker or (
+            worker == RING_ANY and ring_state(word) != RING_OPEN and ring_owner(word) < <uint32_t>self.workers)
 
     def alarm(self) -> None:
         """Make wait() return.  From the thread that watches the workers, when one has died."""
@@ -546,36 +615,41 @@ cdef class TrainerSide(Ring):
         self.alarmed = False
 
     def take(self) -> Lease:
-        """Take the sequence `next_take`, which is ready; its payload is the caller's for as long as the lease lives."""
+        """Take the next batch, which is ready; its payload is the caller's for as long as the lease lives.
+
+        What its workers said of it is read before the next open(), which may be of the same entries.
+        """
         self.check_open()
         if not self.is_ready():
             raise RuntimeError(f"sequence {self.next_take} is not ready")
         cdef ring_given *given = &self.given[self.next_take % self.entries]
-        cdef int payload = given.payload
+        cdef int payload = given.payload, chunks = given.chunks, k
         cdef Lease lease = Lease.__new__(Lease)
         if not self.busy[self.next_take % self.entries] or given.sequence != self.next_take:
             raise overwritten("the number of a sequence", self.next_take, f"{given.sequence}")
         self.follow(payload)
-        lease.ring, lease.payload, lease.sequence = self, payload, self.next_take
-        lease.data, lease.used = self.slot(payload), ring_once(&self.payload[payload].used)
-        lease.room = min(ring_committed(&self.payload[payload]), <uint64_t>self.slot_stride)
-        lease.bytes = lease.used if lease.used <= lease.room else 0     # meta() says so
-        lease.found = ring_once_32(&self.payload[payload].outcome)
+        lease.hold(self, payload, self.next_take, chunks, given.rows)
         self.lent += 1
         self.taken = self.next_take
-        self.busy[self.taken % self.entries] = False
-        self.in_flight -= 1
-        self.next_take += 1
+        for k in range(chunks):
+            self.busy[(self.taken + k) % self.entries] = False
+        self.in_flight -= chunks
+        self.under_way -= 1
+        self.next_take += chunks
+        self.seen = 0
         self.pass_over()
         return lease
 
     def replace(self, Lease lease) -> None:
-        """Do not use this lease's payload while its worker lives, who keeps it.  One of the reserve takes its place."""
+        """Do not use this lease's payload while a worker lives who keeps it.  One of the reserve takes its place."""
+        cdef int k
         if self.reserve < self.payloads:
             self.free[self.frees] = self.reserve
             self.frees += 1
             self.reserve += 1
-        self.retired[lease.payload] = self.given[lease.sequence % self.entries].worker
+        self.retired[lease.payload] = {
+            lease.answers[k].owner for k in range(lease.chunks) if lease.answers[k].outcome == KEPT
+        }
         lease.payload = -1
         self.lent -= 1
 
@@ -586,7 +660,7 @@ cdef class TrainerSide(Ring):
         return self.of(worker, RING_CLAIMED)
 
     def owes(self, int worker) -> list[int]:
-        """The sequences that were opened for `worker` and that it has not published, lowest first."""
+        """The sequences that nobody but `worker` will publish, and that it has not, lowest first."""
         return sorted(self.of(worker, RING_CLAIMED) + self.of(worker, RING_OPEN))
 
     cdef list of(self, int worker, uint32_t state):
@@ -595,13 +669,31 @@ cdef class TrainerSide(Ring):
         cdef list found = []
         for k in range(self.entries):
             word = ring_load(&self.entry[k])
-            if self.busy[k] and self.given[k].worker == worker and ring_state(word) == state:
+            if self.busy[k] and ring_state(word) == state and self.owner_in(k, word) == worker:
                 found.append(self.given[k].sequence)
         return sorted(found)
 
+    cdef int owner_in(self, int k, uint64_t word) noexcept nogil:
+        """The worker that an entry in use is for; where work is stolen, who has claimed it; else -1."""
+        if self.given[k].worker != RING_ANY:
+            return self.given[k].worker
+        if ring_state(word) == RING_OPEN or ring_owner(word) >= <uint32_t>self.workers:
+            return -1
+        return ring_owner(word)
+
+    def awaited(self) -> int:
+        """The first sequence of the next batch, in order, that is not ready."""
+        self.is_ready()
+        return self.next_take + self.seen
+
     def owner(self, uint64_t sequence) -> int:
-        """The worker that this sequence, which is in flight, was opened for."""
-        return self.given[sequence % self.entries].worker
+        """The worker that this sequence, which is in flight, is for, or that has claimed it; -1: nobody yet."""
+        return self.owner_in(sequence % self.entries, ring_load(&self.entry[sequence % self.entries]))
+
+    def about(self, uint64_t sequence) -> tuple[int, int, int]:
+        """Of a sequence that is in flight: its batch (-1: none), its first row, and the batch's rows (0: all of it)."""
+        cdef ring_given *given = &self.given[sequence % self.entries]
+        return given.batch, given.row, given.rows
 
     def held_for(self, uint64_t sequence) -> float:
         """Seconds since this sequence, which is in flight, was claimed; of use only while it is."""
@@ -610,15 +702,19 @@ cdef class TrainerSide(Ring):
     def revoke(self, int worker) -> None:
         """Open again what `worker` had claimed.  It is dead and reaped; see NOTE [ Slot ring ]."""
         cdef uint64_t sequence
-        cdef int payload
+        cdef int k
         for sequence in self.holds(worker):
-            ring_revoke(&self.entry[sequence % self.entries], sequence, worker)
+            ring_revoke(&self.entry[sequence % self.entries], sequence, worker,
+                        self.given[sequence % self.entries].worker)
+        ring_note_revoked(self.header)
+        for k in range(self.workers):
+            ring_toll(&self.worker[k].bell)
         for sequence in self.of(worker, RING_READY):
-            payload = self.given[sequence % self.entries].payload
-            if self.payload[payload].outcome == KEPT:
-                self.payload[payload].outcome = FILLED  # who kept it is gone
-        for kept, keeper in list(self.retired.items()):
-            if keeper == worker:
+            if self.entry[sequence % self.entries].answer.outcome == KEPT:
+                self.entry[sequence % self.entries].answer.outcome = FILLED  # who kept it is gone
+        for kept, keepers in list(self.retired.items()):
+            keepers.discard(worker)
+            if not keepers:
                 del self.retired[kept]
                 self.free[self.frees] = kept
                 self.frees += 1
@@ -663,6 +759,13 @@ cdef class TrainerSide(Ring):
             self.mapping.whole = False
 
 
+cdef struct ring_said:                  # of one sequence, by the worker that published it; each word read once
+    uint64_t used, meta_at, meta_size, plan_at, plan_size, objects_at, objects_size
+    uint32_t outcome, row
+    int owner
+    char *area
+
+
 @cython.final
 @cython.no_gc
 @cython.freelist(16)
@@ -672,18 +775,49 @@ cdef class Lease:
     Every tensor and array over the payload keeps the lease alive; when the last one dies the payload is free again.
     """
     cdef TrainerSide ring
-    cdef uint64_t sequence
+    cdef readonly int chunks            # sequences that made it
+    cdef readonly int rows              # of the batch, where it was made in chunks; else 0
     cdef int payload
-    cdef uint32_t found                 # the outcome that the worker wrote
     cdef char *data
     cdef Py_ssize_t bytes
-    cdef uint64_t used, room            # bytes that the worker says it has written, and that it can have written
+    cdef uint64_t used, room            # bytes that workers say they have written, and that they can have written
+    cdef ring_said whole                # what was said of a batch that is one sequence
+    cdef ring_said *answers             # that, or one for each chunk
+
+    cdef int hold(self, TrainerSide ring, int payload, uint64_t sequence, int chunks, uint32_t rows) except -1:
+        cdef ring_said *said
+        cdef ring_answer *answer
+        cdef int k, at
+        self.answers = &self.whole
+        self.payload = -1               # until nothing below can fail
+        if chunks > 1:
+            self.answers = <ring_said *>calloc(chunks, sizeof(ring_said))
+            if self.answers == NULL:
+                raise MemoryError()
+        for k in range(chunks):
+            at = (sequence + k) % ring.entries
+            answer = &ring.entry[at].answer
+            said = &self.answers[k]
+            said.used, said.outcome = ring_once(&answer.used), ring_once_32(&answer.outcome)
+            said.meta_at, said.meta_size = ring_once(&answer.meta_at), ring_once(&answer.meta_size)
+            said.plan_at, said.plan_size = ring_once(&answer.plan_at), ring_once(&answer.plan_size)
+            said.objects_at, said.objects_size = ring_once(&answer.objects_at), ring_once(&answer.objects_size)
+            said.owner = ring.owner_in(at, ring_load(&ring.entry[at]))
+            said.row, said.area = ring.given[at].row, ring.area(sequence + k)
+            self.used = max(self.used, said.used)
+        self.ring, self.payload, self.chunks, self.rows = ring, payload, chunks, rows
+        self.data = ring.slot(payload)
+        self.room = min(ring_committed(&ring.payload[payload]), <uint64_t>ring.slot_stride)
+        self.bytes = self.used if self.used <= self.room else 0     # meta() says so
+        return 0
 
     def __getbuffer__(self, Py_buffer *view, int flags):
         PyBuffer_FillInfo(view, self, self.data, self.bytes, 0, flags)
 
     def __dealloc__(self):
         # Any thread, at any time, also while the interpreter goes down: no Python call, no lock, no wait.
+        if self.chunks > 1:
+            free(self.answers)
         if self.ring is not None and self.payload >= 0:
             self.ring.give_back(self.payload)
 
@@ -696,27 +830,36 @@ cdef class Lease:
     @property
     def outcome(self) -> int:
         """FILLED, KEPT (copy it, then TrainerSide.replace) or SKIPPED (it holds nothing)."""
-        return self.found
+        cdef int k
+        for k in range(self.chunks):
+            if self.answers[k].outcome == KEPT:
+                return KEPT
+        return self.answers[0].outcome
 
     @property
     def overflowed(self) -> bool:
         """Whether its pages are in the memfd."""
         return self.ring.payload[self.payload].overflowed
 
-    def meta(self) -> bytes:
+    def meta(self, int chunk=0) -> bytes:
         """The description of its leaves, as WorkerSide.describe() got it.
 
         Raises:
-            RuntimeError: the worker cannot have written what is in the payload's words.
+            RuntimeError: the worker cannot have written what is in the entry's words.
         """
-        cdef ring_payload *payload = &self.ring.payload[self.payload]
-        cdef uint64_t at = ring_once(&payload.meta_at), size = ring_once(&payload.meta_size)
-        if self.found > 1:
-            raise overwritten("a batch's outcome", self.found, KEPT)
+        cdef ring_said *said = &self.answers[chunk]
+        if said.outcome > 1:
+            raise overwritten("a batch's outcome", said.outcome, KEPT)
         if self.used > self.room:
             raise overwritten("a batch's size", self.used, self.room)
-        self.check("its description", at, size)
-        return PyBytes_FromStringAndSize(self.data + at, size)
+        check("a batch's description", said.meta_at, said.meta_size, self.ring.area_stride)
+        return PyBytes_FromStringAndSize(said.area + said.meta_at, said.meta_size)
+
+    def plan(self, int chunk=0) -> bytes:
+        """The pickled plan, as WorkerSide.describe() got it; before the next open()."""
+        cdef ring_said *said = &self.answers[chunk]
+        check("a batch's plan", said.plan_at, said.plan_size, self.ring.area_stride)
+        return PyBytes_FromStringAndSize(said.area + said.plan_at, said.plan_size)
 
     def objects(self, uint64_t leaves_end) -> tuple[int, int]:
         """Where the table of its pickled leaves lies: offset and size in bytes; size 0 where there are none.
@@ -724,17 +867,27 @@ cdef class Lease:
         Args:
             leaves_end: where the last of the other leaves ends, which is checked too.
         """
-        cdef ring_payload *payload = &self.ring.payload[self.payload]
-        cdef uint64_t at = ring_once(&payload.objects_at), size = ring_once(&payload.objects_size)
-        self.check("its leaves", 0, leaves_end)
-        if size:
-            self.check("the table of its pickled leaves", at, size)
-        return at, size
+        check("a batch's leaves", 0, leaves_end, self.bytes)
+        if self.whole.objects_size:
+            check("the table of a batch's pickled leaves", self.whole.objects_at, self.whole.objects_size, self.bytes)
+        return self.whole.objects_at, self.whole.objects_size
 
-    cdef inline int check(self, str what, uint64_t at, uint64_t size) except -1:
-        if size > <uint64_t>self.bytes or at > <uint64_t>self.bytes - size:
-            raise overwritten(f"the place of {what}", f"{at}, of {size} bytes", f"in {self.bytes} bytes")
-        return 0
+    def first_row(self, int chunk) -> int:
+        """Which row of the batch a chunk begins at."""
+        return self.answers[chunk].row
+
+    def chunk_objects(self, int chunk, uint64_t leaves_end) -> bytes:
+        """The pickled leaves of a chunk, which lie behind its plan; empty where there are none."""
+        cdef ring_said *said = &self.answers[chunk]
+        check("a batch's leaves", 0, leaves_end, self.bytes)
+        check("a chunk's pickled leaves", said.objects_at, said.objects_size, self.ring.area_stride)
+        return PyBytes_FromStringAndSize(said.area + said.objects_at, said.objects_size)
+
+
+cdef inline int check(str what, uint64_t at, uint64_t size, uint64_t room) except -1:
+    if size > room or at > room - size:
+        raise overwritten(f"the place of {what}", f"{at}, of {size} bytes", f"in {room} bytes")
+    return 0
 
 
 @cython.final
@@ -749,7 +902,11 @@ cdef class WorkerSide(Ring):
     cdef readonly int me, life
     cdef readonly int current           # the payload being filled; -1 between tasks
     cdef readonly Py_ssize_t used       # bytes of it allocated so far
+    cdef readonly uint32_t row, rows    # of the chunk being filled: its first row, and the batch's; 0: a whole batch
     cdef uint64_t cursor                # the lowest sequence not yet passed
+    cdef uint32_t who                   # whom the sequence that look() found is open for: this worker, or ANY
+    cdef uint32_t revocations           # as counted when this worker looked last
+    cdef uint64_t *room                 # bytes that are known here to have pages in each entry's area
     cdef Fill fill
 
     def __cinit__(self, mapping, geometry, memfd, spin, int me, int life, uint64_t first):
@@ -757,20 +914,37 @@ cdef class WorkerSide(Ring):
         if self.header.magic != RING_MAGIC or self.header.version != RING_VERSION:
             raise RuntimeError(f"this is not a ring of version {RING_VERSION}: magic {self.header.magic:#x}, version "
                                f"{self.header.version}; trainer and worker must run the same shmloader")
+        self.room = <uint64_t *>calloc(self.entries, sizeof(uint64_t))
+        if self.room == NULL:
+            raise MemoryError()
+        cdef int k
+        for k in range(self.entries):
+            self.room[k] = geometry.area_commit
+
+    def __dealloc__(self):
+        free(self.room)
 
     # ---------------------------------------------------------------------------------------------- tasks
 
     cdef bint look(self) noexcept nogil:
-        """Walk to the next sequence that is this worker's; false where that one is not open yet."""
+        """Walk to the next sequence that this worker may claim; false where that one is not open yet."""
         cdef uint64_t word
+        cdef uint32_t revocations
         if not self.header.in_order:
+            self.who = self.me
             return self.lowest(RING_OPEN, self.me, NULL, &self.cursor)
+        revocations = ring_revocations(self.header)
+        if revocations != self.revocations:     # what was claimed when it was passed over may be open again
+            self.revocations = revocations
+            self.cursor -= min(self.cursor, <uint64_t>self.entries)
         while True:
             word = ring_load(&self.entry[self.cursor % self.entries])
             if ring_seq(word) < self.cursor or ring_state(word) == RING_VOID:
                 return False
-            if ring_seq(word) == self.cursor and ring_state(word) == RING_OPEN and ring_owner(word) == <uint32_t>self.me:
-                return True
+            if ring_seq(word) == self.cursor and ring_state(word) == RING_OPEN:
+                self.who = ring_owner(word)
+                if self.who == <uint32_t>self.me or self.who == RING_ANY:
+                    return True
             self.cursor += 1
 
     cdef bint over(self) noexcept nogil:
@@ -798,9 +972,9 @@ cdef class WorkerSide(Ring):
                 return None
             leaving = ring_raised(&self.worker[self.me].dismissed)  # before the look: it sees all opened before that
             if self.look():
-                if ring_claim(&self.entry[self.cursor % self.entries], self.cursor, self.me):
+                if ring_claim(&self.entry[self.cursor % self.entries], self.cursor, self.who, self.me):
                     break
-                continue
+                continue    # another one was quicker
             if leaving:
                 return None
             with nogil:
@@ -814,14 +988,20 @@ cdef class WorkerSide(Ring):
         cdef ring_entry *entry = &self.entry[self.cursor % self.entries]
         ring_note_claimed(entry, now())
         RING_STEP(AFTER_CLAIM)
-        cdef uint32_t payload = ring_once_32(&entry.payload)
+        cdef uint32_t payload = ring_once_32(&entry.ask.payload)
         if payload >= <uint32_t>self.payloads:
             raise overwritten("a task's payload", payload, self.payloads - 1)
         if ring_committed(&self.payload[payload]) > <uint64_t>self.slot_stride:
             raise overwritten("a payload's size", ring_committed(&self.payload[payload]), self.slot_stride)
         self.current, self.used = payload, 0
+        self.row, self.rows = ring_once_32(&entry.ask.row), ring_once_32(&entry.ask.rows)
         self.follow(self.current)
         return self.task(self.cursor)
+
+    @property
+    def seed(self) -> int:
+        """The seed of the batch that is claimed."""
+        return self.entry[self.cursor % self.entries].ask.seed
 
     @property
     def stopped(self) -> bool:
@@ -872,33 +1052,50 @@ cdef class WorkerSide(Ring):
             with nogil:
                 memcpy(self.slot(self.current) + at, &data[0], data.shape[0])
 
-    def describe(self, list words, bytes plan) -> int:
-        """Write the plan and the meta of the batch (layout.pyx) behind its leaves.
+    # What a worker says of a batch lies in the entry's area, behind the task, which whoever takes this worker's place
+    # may need.
+
+    @property
+    def current_entry(self) -> int:
+        """The entry of the sequence that is claimed."""
+        return self.cursor % self.entries
+
+    def note_room(self, Py_ssize_t bytes) -> None:
+        """Say that the first `bytes` of the current entry's area have pages now."""
+        self.room[self.cursor % self.entries] = bytes
+
+    def describe(self, list words, bytes plan, bytes beside=b"") -> int:
+        """Write the meta and the plan of the batch (layout.pyx), and what a chunk has beside them, into the area.
 
         Args:
-            words: the meta, with the plan's place (words 1 and 2) to be filled in here.
+            words: the meta.
             plan: the pickled plan.
+            beside: a chunk's pickled leaves.
 
         Returns:
-            0, or the bytes of payload that must have pages first.
+            0, or the bytes of area that must have pages first.
         """
-        cdef Py_ssize_t k, count = len(words), size = PyBytes_GET_SIZE(plan)
-        cdef Py_ssize_t meta_at = (self.used + ALIGN - 1) // ALIGN * ALIGN, plan_at = meta_at + 8 * count
-        cdef ring_payload *payload = &self.payload[self.current]
-        cdef int64_t *meta = <int64_t *>(self.slot(self.current) + meta_at)
-        if plan_at + size > <Py_ssize_t>ring_committed(payload):
-            return plan_at + size
+        cdef ring_entry *entry = &self.entry[self.cursor % self.entries]
+        cdef Py_ssize_t k, count = len(words), size = PyBytes_GET_SIZE(plan), more = PyBytes_GET_SIZE(beside)
+        cdef uint64_t task = entry.ask.task_size * (1 if entry.ask.task_kind == PICKLED else 8)
+        cdef uint64_t meta_at = (task + 7) // 8 * 8, plan_at = meta_at + 8 * count
+        cdef char *area = self.area(self.cursor)
+        cdef int64_t *meta = <int64_t *>(area + meta_at)
+        if plan_at + size + more > self.room[self.cursor % self.entries]:
+            return plan_at + size + more
         for k in range(count):
             meta[k] = PyLong_AsLongLong(words[k])
-        meta[1], meta[2] = plan_at, size
-        memcpy(self.slot(self.current) + plan_at, PyBytes_AS_STRING(plan), size)
-        payload.meta_at, payload.meta_size, payload.objects_size = meta_at, 8 * count, 0
-        self.used = plan_at + size
+        memcpy(area + plan_at, PyBytes_AS_STRING(plan), size)
+        memcpy(area + plan_at + size, PyBytes_AS_STRING(beside), more)
+        entry.answer.meta_at, entry.answer.meta_size = meta_at, 8 * count
+        entry.answer.plan_at, entry.answer.plan_size = plan_at, size
+        entry.answer.objects_at, entry.answer.objects_size = plan_at + size, more
         return 0
 
     def point_to_objects(self, Py_ssize_t at, Py_ssize_t size) -> None:
-        """Say where the table of the batch's pickled leaves lies."""
-        self.payload[self.current].objects_at, self.payload[self.current].objects_size = at, size
+        """Say where in the payload the table of the batch's pickled leaves lies."""
+        cdef ring_entry *entry = &self.entry[self.cursor % self.entries]
+        entry.answer.objects_at, entry.answer.objects_size = at, size
 
     def kept(self) -> bool:
         """Whether tensors over the current payload are still alive in this process."""
@@ -907,11 +1104,11 @@ cdef class WorkerSide(Ring):
 
     def publish(self, int outcome) -> bool:
         """Hand the current payload to the trainer, and wake it; false where the claim was taken away."""
-        cdef ring_payload *payload = &self.payload[self.current]
-        payload.used, payload.outcome = self.used, outcome
+        cdef ring_entry *entry = &self.entry[self.cursor % self.entries]
+        entry.answer.used, entry.answer.outcome = self.used, outcome
         self.current, self.fill = -1, None
         RING_STEP(BEFORE_PUBLISH)
-        if not ring_publish(&self.entry[self.cursor % self.entries], self.cursor, self.me):
+        if not ring_publish(entry, self.cursor, self.me):
             ring_toll(&self.header.ready_bell)      # or the word was overwritten: the trainer is to look at it
             return False
         self.cursor += 1

@@ -25,12 +25,15 @@ from torch.utils.data import (
     random_split,
 )
 
+from shmloader.async_dataloader import AsyncDataLoader
 from shmloader.dataloader import DataLoader
 from shmloader.patch import patch_torch
+from shmloader.rows import row_wise
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "AsyncDataLoader",
     "BatchSampler",
     "ChainDataset",
     "ConcatDataset",
@@ -51,4 +54,5 @@ __all__ = [
     "get_worker_info",
     "patch_torch",
     "random_split",
+    "row_wise",
 ]

@@ -7,7 +7,6 @@ namedtuples lands there too, also when a collate function of the user's calls it
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -24,18 +23,11 @@ class SlotCollate:
     """
 
     def __init__(self, writer: Writer) -> None:
-        self._stack: Callable[[Any], torch.Tensor | None] = writer.stack
-
-    def retire(self) -> None:
-        """Leave everything to torch from now on: also where this entry was copied into another map."""
-        self._stack = lambda batch: None
+        self._stack = writer.stack
 
     def __call__(self, batch: Any, *, collate_fn_map: Any = None) -> torch.Tensor:
         stacked = self._stack(batch)
         return collate_tensor_fn(batch, collate_fn_map=collate_fn_map) if stacked is None else stacked
-
-
-_in_use: SlotCollate | None = None
 
 
 def collate_into(writer: Writer) -> None:
@@ -43,13 +35,4 @@ def collate_into(writer: Writer) -> None:
     if (capsule := dlpack_c_api()) is not None:
         read_tensors_with(capsule)
     if default_collate_fn_map.get(torch.Tensor) is collate_tensor_fn:
-        global _in_use
-        default_collate_fn_map[torch.Tensor] = _in_use = SlotCollate(writer)
-
-
-def collate_apart() -> None:
-    """Have this process's default_collate make its tensors in memory of their own again."""
-    if _in_use is not None:
-        _in_use.retire()
-    if isinstance(default_collate_fn_map.get(torch.Tensor), SlotCollate):
-        default_collate_fn_map[torch.Tensor] = collate_tensor_fn
+        default_collate_fn_map[torch.Tensor] = SlotCollate(writer)

@@ -11,7 +11,6 @@ import signal
 import threading
 import time
 import warnings
-from collections.abc import Callable
 from multiprocessing.process import BaseProcess
 from typing import Any, NoReturn
 
@@ -29,8 +28,6 @@ from shmloader.worker import work
 PATIENCE, TERMINATED, KILLED = 4.0, 0.5, 0.5
 LIVES = 3  # deaths of one worker without a batch in between: one may be bad luck, the third is the batch's fault
 
-Number = Callable[[int], int | None]  # a sequence's batch, counted from the epoch's first; None where it is no batch
-
 
 class Crew:
     """The workers of one ring.
@@ -46,8 +43,6 @@ class Crew:
         respawn: whether others take dead workers' places; else a death is an error.
         reissue: whether the batch that a dead worker held can be made again: not where the dataset is a stream.
         timeout: seconds that a batch may take, 0 for ever; then workers can be asked where they are.
-
-    What is said of a sequence is said in its user's terms; `number` tells which batch of the epoch it is.
     """
 
     def __init__(
@@ -68,7 +63,7 @@ class Crew:
         self._reissue = reissue
         self._timeout = timeout
         self._paper: Paper | None = None
-        self._deaths: dict[int, tuple[int, int]] = {}  # a worker's next sequence when it died, and how often it was so
+        self._deaths: dict[tuple[int, int], int] = {}  # by sequence, or worker and time, how many died over it
         self._hung: dict[int, str] = {}  # workers killed for holding a batch too long, and what there was to say
         self._dismissed: set[int] = set()
         self._ended: set[int] = set()  # added to by the watching thread
@@ -80,15 +75,16 @@ class Crew:
 
     # ------------------------------------------------------------------------------------------------- starting
 
-    def start(self, count: int, spin: bool, arguments: dict[str, Any]) -> None:
+    def start(self, count: int, spin: bool, seeded: bool, arguments: dict[str, Any]) -> None:
         """Start all workers, then the thread that watches them (a fork beside a thread is a risk for the child).
 
         Args:
             count: how many.
             spin: whether they may spin before they sleep.
+            seeded: whether they seed each sample (generators.py).
             arguments: of torch's worker loop, without its queues and the worker's number.
         """
-        self._spin, self._arguments, self._count = spin, arguments, count
+        self._spin, self._seeded, self._arguments, self._count = spin, seeded, arguments, count
         if self._timeout > 0:
             try:
                 self._paper = Paper()
@@ -102,7 +98,7 @@ class Crew:
             self._watched = True
 
     def _start_one(self, index: int, first: int) -> BaseProcess:
-        arguments = (self._segment, self._spin, index, self._lives, first, self._paper, self._arguments)
+        arguments = (self._segment, self._spin, self._seeded, index, self._lives, first, self._paper, self._arguments)
         worker: BaseProcess = self._context.Process(target=work, args=arguments, daemon=True)
         self._lives += 1
         name = getattr(worker, "name", None)  # a context may have processes of its own making
@@ -145,7 +141,7 @@ class Crew:
 
     # --------------------------------------------------------------------------------------------------- deaths
 
-    def look_after(self, number: Number) -> None:
+    def look_after(self) -> None:
         """Replace the workers that died, or raise torch's error for them; called when the ring's alarm was raised.
 
         Raises:
@@ -157,22 +153,22 @@ class Crew:
         dead = sorted(index for index in self._ended if index not in self._dismissed or self._ring.owes(index))
         try:
             if self._respawn:
-                self._replace(dead, number)
+                self._replace(dead)
             else:
-                self._raise_for(dead, number)
+                self._raise_for(dead)
         except BaseException:
             self._ring.alarm()  # whoever waits again is told again
             raise
 
-    def _raise_for(self, dead: list[int], number: Number) -> None:
+    def _raise_for(self, dead: list[int]) -> None:
         try:
             raise_if_any_worker_failed()
         except RuntimeError as error:
-            self.raise_explained(error, number)
+            self.raise_explained(error)
         if dead:
-            raise RuntimeError(self._obituary(dead, "", number))
+            raise RuntimeError(self._obituary(dead, ""))
 
-    def raise_explained(self, error: RuntimeError, number: Number) -> NoReturn:
+    def raise_explained(self, error: RuntimeError) -> NoReturn:
         """Raise torch's errors for a worker that died, both in one, with what it held; any other error as it is.
 
         torch's SIGCHLD handler raises one; where that meets a trainer that waits, torch makes another one of it.
@@ -181,25 +177,27 @@ class Crew:
         lost = [k for k, worker in enumerate(self.workers) if died and worker.pid == int(died[1])]
         if not lost:
             raise error
-        raise RuntimeError(self._obituary(lost, str(error).strip(), number)) from error
+        raise RuntimeError(self._obituary(lost, str(error).strip())) from error
 
-    def _obituary(self, dead: list[int], cause: str, number: Number) -> str:
+    def _obituary(self, dead: list[int], cause: str) -> str:
         pids = ", ".join(str(self.workers[index].pid) for index in dead)
-        lines = [f"DataLoader worker (pid(s) {pids}) exited unexpectedly", cause, self._loss(dead, number)]
+        lines = [f"DataLoader worker (pid(s) {pids}) exited unexpectedly", cause, self._loss(dead)]
         return "\n".join(filter(None, lines))
 
-    def _loss(self, dead: list[int], number: Number) -> str:
-        held = [self._batch(sequence, number) for index in dead for sequence in self._ring.holds(index)]
+    def _loss(self, dead: list[int]) -> str:
+        held = [self._batch(sequence) for index in dead for sequence in self._ring.holds(index)]
         return f"It held {' and '.join(held)}." if held else "It held no batch."
 
-    def _batch(self, sequence: int, number: Number) -> str:
+    def _batch(self, sequence: int) -> str:
         """What a sequence is to its user."""
-        batch = number(sequence)
-        if batch is None:
+        batch, row, rows = self._ring.about(sequence)
+        if batch < 0:
             return "no batch, it was beginning an epoch"
-        return f"batch {batch} of this epoch (indices {_indices.repr(read_task(self._ring.task(sequence)))})"
+        task = read_task(self._ring.task(sequence))
+        part = f"rows {row} to {row + len(task) - 1} of " if rows else ""
+        return f"{part}batch {batch} of this epoch (indices {_indices.repr(task)})"
 
-    def _replace(self, dead: list[int], number: Number) -> None:
+    def _replace(self, dead: list[int]) -> None:
         if not dead:
             return
         with self._changing:
@@ -208,27 +206,28 @@ class Crew:
             self._stop_watch()  # it must not be there while a worker is forked, and it must know the new ones
             try:
                 for index in dead:
-                    self._replace_one(index, number)
+                    self._replace_one(index)
             finally:
                 self._start_watch()
 
-    def _replace_one(self, index: int, number: Number) -> None:
+    def _replace_one(self, index: int) -> None:
         """Have another process be this worker; NOTE [ Slot ring ] says why that loses nothing."""
         worker = self.workers[index]
         worker.join()  # reaped: nothing of it writes any more
         ended = self._hung.pop(index, None) or _end_of(worker)
         if not self._reissue:
             raise RuntimeError(
-                f"{ended}\n{self._loss([index], number)}\non_worker_death='respawn' cannot replace it: how far an "
+                f"{ended}\n{self._loss([index])}\non_worker_death='respawn' cannot replace it: how far an "
                 "IterableDataset had come is lost with its worker"
             )
         debts = self._ring.owes(index)
-        stuck = debts[0] if debts else self._ring.next_open
-        sequence, deaths = self._deaths.get(index, (stuck, 0))
-        deaths = deaths + 1 if sequence == stuck else 1
-        self._deaths[index] = (stuck, deaths)
+        # where work is stolen, several workers may die over one sequence
+        stuck = (-1, debts[0]) if debts else (index, self._ring.next_open)
+        deaths = self._deaths.get(stuck, 0) + 1
+        self._deaths = {over: count for over, count in self._deaths.items() if over[1] >= self._ring.next_take}
+        self._deaths[stuck] = deaths
         if deaths >= LIVES:
-            place = self._batch(stuck, number) if debts else "no batch at all"
+            place = self._batch(debts[0]) if debts else "no batch at all"
             raise RuntimeError(f"{ended}\nIt is the {LIVES}rd to die over {place}, so it is not replaced.")
         self._ring.revoke(index)
         self.workers[index] = self._start_one(index, self._ring.next_take)
@@ -236,7 +235,7 @@ class Crew:
 
     # --------------------------------------------------------------------------------------------------- hanging
 
-    def raise_or_kill(self, awaited: int | None, number: Number) -> None:
+    def raise_or_kill(self, awaited: int | None) -> None:
         """What is waited for has not come within the timeout: raise, or end who holds it and have it replaced.
 
         Args:
@@ -245,8 +244,8 @@ class Crew:
         Raises:
             RuntimeError: torch's, with who holds the batch, for how long, and the stack of that worker.
         """
-        owners = range(len(self.workers)) if awaited is None else [self._ring.owner(awaited)]
-        told = {index: self._holding(index, number) for index in owners if self._ring.owes(index)}
+        owners = range(len(self.workers)) if awaited is None else [self._ring.owner(awaited)]  # -1: nobody
+        told = {index: self._holding(index) for index in owners if self._ring.owes(index)}
         error = "\n".join([f"DataLoader timed out after {self._timeout} seconds", *told.values()])
         if not self._respawn or not told:
             raise RuntimeError(error)
@@ -254,15 +253,15 @@ class Crew:
             self._hung[index] = error
             self.workers[index].kill()  # the watch sees it, and then it is a death like any other
 
-    def _holding(self, index: int, number: Number) -> str:
+    def _holding(self, index: int) -> str:
         assert self._paper is not None
         pid = self.workers[index].pid or 0
         held = self._ring.holds(index)
         who = f"Worker {index} (pid {pid})"
         if held:
-            what = f"{who} has held {self._batch(held[0], number)} for {self._ring.held_for(held[0]):.1f} seconds."
+            what = f"{who} has held {self._batch(held[0])} for {self._ring.held_for(held[0]):.1f} seconds."
         else:
-            what = f"{who} has not begun {self._batch(self._ring.owes(index)[0], number)}."
+            what = f"{who} has not begun {self._batch(self._ring.owes(index)[0])}."
         return f"{what} It is here:\n{self._paper.stack_of(pid)}"
 
     # -------------------------------------------------------------------------------------------------- stopping

@@ -14,8 +14,11 @@ import torch
 import torch.utils.data
 from torch.utils.data import Dataset, Sampler
 
+from shmloader.rows import is_row_wise
+
 if sys.platform == "linux":  # elsewhere there are no extensions, and DataLoader says so
     from shmloader import _torch
+    from shmloader.chunks import ChunkIterator
     from shmloader.iterator import DirectIterator, RingIterator
 
 T_co = TypeVar("T_co", covariant=True)
@@ -47,6 +50,17 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
             dataset keeps for itself begins anew).  The third death in a row over one batch raises.  With `timeout`, a
             worker that holds a batch for longer is killed and replaced as well.  An IterableDataset's position is
             lost with its worker, so there a death raises.
+        schedule: who makes which batch.  "round_robin" (default): as in torch, batch k is made by worker k %
+            num_workers, so a slow one holds the others up.  "steal": the next one is made by whoever is free; batches
+            still come in order.  `random`, `numpy.random` and torch's generator are then seeded before each sample,
+            from the loader's seed, the epoch, the batch and the place in it (about 6 us a sample), so batches are the
+            same for any number of workers, but not torch's where samples are random.
+        chunk_size: samples that a worker makes at once (default None: a whole batch).  A batch is cut into chunks of
+            so many rows, which several workers make at the same time, straight into the one slot.  For map-style
+            datasets whose samples are alike in structure, dtype and shape, with automatic batching, and
+            `default_collate` or a collate function that is marked with `shmloader.row_wise`.  `prefetch_factor` then
+            counts chunks.  With "steal", chunks change no value; with "round_robin", random draws depend on them.
+            Neither means anything without workers.
 
     Raises:
         ValueError: an argument is out of its range; torch's own text for torch's own arguments.
@@ -58,6 +72,8 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
     ring_memory = "auto"
     max_ring_bytes: int | None = None
     on_worker_death = "raise"
+    schedule = "round_robin"
+    chunk_size: int | None = None
 
     def __init__(
         self,
@@ -83,13 +99,18 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         ring_memory: str = "auto",
         max_ring_bytes: int | None = None,
         on_worker_death: str = "raise",
+        schedule: str = "round_robin",
+        chunk_size: int | None = None,
     ) -> None:
         _check_platform()
         _check_ring(spare_slots, ring_memory, max_ring_bytes, on_worker_death)
+        _check_work(schedule, chunk_size)
         self.spare_slots = spare_slots
         self.ring_memory = ring_memory
         self.max_ring_bytes = max_ring_bytes
         self.on_worker_death = on_worker_death
+        self.schedule = schedule
+        self.chunk_size = chunk_size
         super().__init__(
             dataset,
             batch_size,
@@ -109,6 +130,33 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
             pin_memory_device=pin_memory_device,
             in_order=in_order,
         )
+        self._check_division()
+
+    def _check_division(self) -> None:
+        """Raise where work cannot be stolen or cut as was asked for."""
+        options = {"schedule='steal'": self.schedule == "steal", "chunk_size": self.chunk_size is not None}
+        for name, asked in options.items():
+            if not asked:
+                continue
+            if self._dataset_kind != _torch._DatasetKind.Map or isinstance(self.dataset, _torch.MapDataPipe):
+                raise ValueError(
+                    f"{name} needs a map-style dataset, but got {type(self.dataset).__name__}: each worker has its own "
+                    "part of a stream, which no other can go on with"
+                )
+            if not self.in_order:
+                raise ValueError(
+                    f"{name} delivers batches in order, but got in_order=False: leave one of the two out; a slow batch "
+                    "holds no worker up where work is stolen"
+                )
+        if self.chunk_size is None:
+            return
+        if self.batch_sampler is None:
+            raise ValueError("chunk_size cuts batches, but got batch_size=None: leave one of the two out")
+        if not is_row_wise(self.collate_fn):
+            raise ValueError(
+                f"chunk_size needs default_collate or a collate_fn that is marked with shmloader.row_wise, but got "
+                f"collate_fn={self.collate_fn!r}: mark it if what it makes of some samples is their rows of the batch"
+            )
 
     # _get_iterator is torch's: its profiler knows a loader without workers by finding it called from __iter__, both in
     # torch's file.
@@ -126,8 +174,13 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
 
     def _ring_iterator(self) -> RingIterator:
         self.check_worker_number_rationality()
-        direct = self.in_order and self._dataset_kind == _torch._DatasetKind.Map
-        iterator = DirectIterator(self) if direct else RingIterator(self)
+        iterator: RingIterator
+        if self.chunk_size is not None:
+            iterator = ChunkIterator(self)
+        elif self.in_order and self._dataset_kind == _torch._DatasetKind.Map:
+            iterator = DirectIterator(self)
+        else:
+            iterator = RingIterator(self)
         _iterators.add(iterator)
         return iterator
 
@@ -182,3 +235,12 @@ def _check_ring(spare_slots: int, ring_memory: str, max_ring_bytes: int | None, 
         )
     if on_worker_death not in ("raise", "respawn"):
         raise ValueError(f"on_worker_death should be 'raise' or 'respawn', but got on_worker_death={on_worker_death!r}")
+
+
+def _check_work(schedule: str, chunk_size: int | None) -> None:
+    if schedule not in ("round_robin", "steal"):
+        raise ValueError(f"schedule should be 'round_robin' or 'steal', but got schedule={schedule!r}")
+    if chunk_size is not None and (isinstance(chunk_size, bool) or not isinstance(chunk_size, int) or chunk_size <= 0):
+        raise ValueError(
+            f"chunk_size should be a positive integer of samples, or None, but got chunk_size={chunk_size!r}"
+        )

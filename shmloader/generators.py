@@ -1,12 +1,18 @@
-"""The generators that a batch may draw from in a worker: what a worker leaves for the one that takes its place.
+"""The generators that a batch may draw from in a worker: the three that torch seeds there.
 
-These are the three that torch seeds in a worker.  A generator that a dataset makes for itself is lost with its worker.
+Where each worker has its own batches, as in torch, it draws on from batch to batch, and what it leaves is handed to the
+one that takes its place.  Where work is stolen, nobody knows who makes a sample, so each one is seeded for itself, from
+(base_seed, epoch, batch, place in the batch): it is the same for any number of workers, cut into chunks or not.
+
+A generator that a dataset makes for itself is its own: lost with its worker, and seeded by nobody.
 """
 
 from __future__ import annotations
 
 import pickle
 import random
+from collections.abc import Iterator
+from typing import Any
 
 import numpy
 import torch
@@ -23,3 +29,52 @@ def restore(left: bytes) -> None:
     random.setstate(of_random)
     numpy.random.set_state(of_numpy)
     torch.set_rng_state(torch.frombuffer(bytearray(of_torch), dtype=torch.uint8))
+
+
+def mix(seed: int, number: int) -> int:
+    """A seed of 64 bits for the `number`-th of those that share `seed`.
+
+    This is the generator SplitMix64, begun at `seed` and asked for its output number `number`: G. L. Steele Jr.,
+    D. Lea and C. H. Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014.
+    """
+    z = (seed + (number + 1) * 0x9E3779B97F4A7C15) & _64
+    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _64
+    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & _64
+    return z ^ (z >> 31)
+
+
+_64 = (1 << 64) - 1
+
+
+class _Seeded(list[Any]):
+    """A batch's indices; torch's fetcher makes a sample as it is given each, and the generators are seeded before."""
+
+    seed: int
+    first: int
+
+    def __iter__(self) -> Iterator[Any]:
+        for place, index in enumerate(super().__iter__(), self.first):
+            _seed(mix(self.seed, place))
+            yield index
+
+
+def seeded(task: Any, seed: int, first: int) -> Any:
+    """The task, with each of its samples seeded: about 6 us a sample.
+
+    Args:
+        task: a batch's or a chunk's indices, or, without automatic batching, one index.
+        seed: the batch's.
+        first: the place of the first index in the batch.
+    """
+    _seed(mix(seed, first))  # for a single index, and for a dataset that makes them all at once (__getitems__)
+    if type(task) is not list:
+        return task
+    indices = _Seeded(task)
+    indices.seed, indices.first = seed, first
+    return indices
+
+
+def _seed(seed: int) -> None:
+    random.seed(seed)
+    numpy.random.seed(seed & 0xFFFFFFFF)  # it takes 32 bits
+    torch.default_generator.manual_seed(seed)

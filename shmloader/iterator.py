@@ -30,10 +30,11 @@ import torch
 from torch.utils.data import DataLoader
 
 from shmloader import _torch
-from shmloader._ring import TrainerSide
+from shmloader._ring import ANY, TrainerSide
 from shmloader._torch import profiler
 from shmloader.crew import Crew
 from shmloader.delivery import NOTHING, Delivery
+from shmloader.generators import mix
 from shmloader.segment import Segment
 from shmloader.tasks import open_task
 
@@ -70,10 +71,15 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):
         """Make the ring and start the workers."""
         cores = len(os.sched_getaffinity(0)) // int(os.environ.get("LOCAL_WORLD_SIZE") or 1)  # torchrun's ranks share
         spin = cores > self._num_workers + 1  # else who spins keeps a worker from its core
-        entries = self._num_workers * self._prefetch_factor
         respawn = loader.on_worker_death == "respawn"
+        stealing = loader.schedule == "steal"
         self._segment = Segment(
-            self._num_workers, entries, loader.spare_slots, loader.ring_memory, loader.max_ring_bytes, respawn
+            self._num_workers,
+            *self._ring_size(loader),
+            loader.spare_slots,
+            self._ring_memory(loader),
+            loader.max_ring_bytes,
+            remember=respawn and not stealing,  # else each sample is seeded, and nothing is drawn on
         )
         segment = self._segment
         self._ring = TrainerSide(
@@ -82,6 +88,7 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):
         segment.format(self._ring)
         self._delivery = Delivery(self._ring, loader.spare_slots, self._dataset_kind == _torch._DatasetKind.Iterable)
         self._tags: dict[int, Any] = {}  # by sequence, what torch's part put into the queues: results come back by it
+        self._early: list[tuple[Any, Any]] = []  # results that were taken before they were asked for
         self._crew = Crew(
             loader.multiprocessing_context or torch.multiprocessing,
             self._ring,
@@ -98,6 +105,7 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):
             self._crew.start(
                 self._num_workers,
                 spin,
+                stealing,
                 {
                     "dataset_kind": self._dataset_kind,
                     "dataset": self._dataset,
@@ -116,6 +124,14 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):
             raise
         self._worker_pids_set = True
 
+    def _ring_size(self, loader: Any) -> tuple[int, int]:
+        """How many sequences, and how many batches, may be in flight."""
+        batches = self._num_workers * self._prefetch_factor
+        return batches, batches
+
+    def _ring_memory(self, loader: Any) -> Any:
+        return loader.ring_memory
+
     # -------------------------------------------------------------------------------------------- torch's queues
 
     def _reset(self, loader: DataLoader[Any], first_iter: bool = False) -> None:
@@ -123,6 +139,7 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):
             self._await()
             self._delivery.discard()
         self._tags.clear()
+        self._early.clear()
         super()._reset(loader, first_iter)
 
     def _await(self) -> None:
@@ -133,22 +150,20 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):
                 if self._ring.wait(self._timeout or -1):
                     return
             except RuntimeError as error:  # torch's SIGCHLD handler may run in there
-                self._crew.raise_explained(error, self._number)
+                self._crew.raise_explained(error)
             if self._shutdown:
                 raise StopIteration
             if self._ring.alarmed:
-                self._crew.look_after(self._number)
+                self._crew.look_after()
                 if self._shutdown:  # another thread closes, and its alarm was taken for the one looked after
                     raise StopIteration
             else:
-                self._crew.raise_or_kill(self._ring.next_take if self._in_order else None, self._number)
-
-    def _number(self, sequence: int) -> int | None:
-        """Which batch of the epoch a sequence is; None where it is a word of torch's own."""
-        tag = self._tags.get(sequence)
-        return tag if type(tag) is int else None
+                self._crew.raise_or_kill(self._ring.awaited() if self._in_order else None)
 
     def _get_data(self) -> tuple[Any, Any]:
+        return self._early.pop(0) if self._early else self._take()
+
+    def _take(self) -> tuple[Any, Any]:
         while True:
             self._await()
             batch = self._delivery.take()
@@ -192,7 +207,20 @@ class DirectIterator(RingIterator):
 
     There the ring alone keeps the order, so torch's reorder buffer and its accounts of who holds what have nothing to
     do.  These three do what theirs would, in the same order.
+
+    A batch may be for ANY worker (schedule="steal").  It has a seed then, from the epoch's: epochs of one iterator
+    share its base_seed.
     """
+
+    def __init__(self, loader: Any) -> None:
+        self._stealing = loader.schedule == "steal"
+        self._epoch = -1
+        super().__init__(loader)
+
+    def _reset(self, loader: DataLoader[Any], first_iter: bool = False) -> None:
+        self._epoch += 1
+        self._seed = mix(int(self._base_seed), self._epoch)
+        super()._reset(loader, first_iter)
 
     def __next__(self) -> Any:
         if profiler._is_profiler_enabled:
@@ -220,13 +248,12 @@ class DirectIterator(RingIterator):
             index = next(self._sampler_iter)
         except StopIteration:
             return
-        open_task(self._ring, self._segment, self._send_idx % self._num_workers, index)
+        number = self._send_idx
+        if self._stealing:
+            open_task(self._ring, self._segment, ANY, index, number, mix(self._seed, number))
+        else:
+            open_task(self._ring, self._segment, number % self._num_workers, index, number)
         self._send_idx += 1
-
-    def _number(self, sequence: int) -> int | None:
-        if sequence in self._tags:
-            return None
-        return self._send_idx - (self._ring.next_open - sequence)  # opened one after another, up to _send_idx
 
 
 class _IndexQueue:
@@ -235,7 +262,8 @@ class _IndexQueue:
     def __init__(self, iterator: RingIterator, worker: int) -> None:
         assert iterator._crew is not None
         self._crew, self._ring, self._segment = iterator._crew, iterator._ring, iterator._segment
-        self._tags = iterator._tags
+        self._tags, self._early = iterator._tags, iterator._early
+        self._take = weakref.WeakMethod(iterator._take)  # an iterator that is dropped must go at once
         self._worker = worker
 
     def put(self, task: Any) -> None:
@@ -247,8 +275,12 @@ class _IndexQueue:
             self._open(task, task)
 
     def _open(self, tag: Any, task: Any) -> None:
+        while not self._ring.has_room():  # a ring of chunks may hold fewer batches than there are workers to resume
+            take = self._take()
+            assert take is not None
+            self._early.append(take())
         sequence = self._ring.next_open
-        open_task(self._ring, self._segment, self._worker, task)
+        open_task(self._ring, self._segment, self._worker, task, tag if type(tag) is int else -1)
         self._tags[sequence] = tag
 
 

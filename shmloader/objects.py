@@ -35,6 +35,13 @@ def dump(value: Any) -> tuple[bytes, list[pickle.PickleBuffer]]:
     return file.getvalue(), buffers
 
 
+def dump_whole(value: Any) -> bytes:
+    """Pickle a value, with the bytes of all tensors and arrays in it inside the pickle."""
+    file = io.BytesIO()
+    _Pickler(file, protocol=5, buffer_callback=None).dump(value)
+    return file.getvalue()
+
+
 def load(pickled: Buffer, buffers: Iterable[Buffer]) -> Any:
     """The value again.  Tensors and arrays in it lie over `buffers`."""
     return pickle.loads(pickled, buffers=buffers)
@@ -48,7 +55,9 @@ _REDUCERS: Any = collections.ChainMap(extra_reducers, copyreg.dispatch_table)  #
 class _Pickler(pickle.Pickler):
     """multiprocessing's pickler (its reducers for methods, connections and what users registered), save tensors."""
 
-    def __init__(self, file: io.BytesIO, protocol: int, buffer_callback: Callable[[pickle.PickleBuffer], Any]) -> None:
+    def __init__(
+        self, file: io.BytesIO, protocol: int, buffer_callback: Callable[[pickle.PickleBuffer], Any] | None
+    ) -> None:
         super().__init__(file, protocol, buffer_callback=buffer_callback)
         self.dispatch_table = _REDUCERS
 

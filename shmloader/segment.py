@@ -13,7 +13,16 @@ from typing import Any, Literal
 
 import posix_ipc
 
-from shmloader._ring import ENTRY_BYTES, HEADER_BYTES, PAYLOAD_BYTES, WORKER_BYTES, Mapping, Ring, TrainerSide
+from shmloader._ring import (
+    ENTRY_BYTES,
+    HEADER_BYTES,
+    PAYLOAD_BYTES,
+    WORKER_BYTES,
+    Mapping,
+    Ring,
+    TrainerSide,
+    WorkerSide,
+)
 from shmloader.limits import available_memory
 from shmloader.orphan import follow
 
@@ -24,7 +33,7 @@ PAGE = mmap.PAGESIZE
 MiB = 1 << 20
 SHM_MOUNT = "/dev/shm"
 
-TASK_RESERVED = 64 * MiB  # address space of one task area: 8 million indices
+AREA_RESERVED = 64 * MiB  # address space of one entry's area: 8 million indices
 MEMORY = 16 * 1024  # the states of three generators are 12 KiB
 FIRST_COMMIT = 16 * 1024  # pages of a payload before its first batch: enough for an exception and its traceback
 SPARE_COMMIT = 64 * 1024  # committed beyond what is asked for, so that a batch's description rarely asks again
@@ -37,13 +46,14 @@ def _up(number: int, unit: int) -> int:
 
 @dataclass(frozen=True)
 class Geometry:
-    """What lies where in the segment, in bytes from its start: control words, memories, task areas, payload slots."""
+    """What lies where in the segment, in bytes from its start: control words, memories, areas, payload slots."""
 
     workers: int
     entries: int
+    batches: int  # that may be under way: as many as entries, or fewer that are cut into chunks
     payloads: int
     memory_stride: int
-    task_stride: int
+    area_stride: int
     slot_stride: int
 
     @property
@@ -52,30 +62,35 @@ class Geometry:
         return _up(words, PAGE)
 
     @property
-    def task_at(self) -> int:
+    def area_at(self) -> int:
         return self.memory_at + 2 * self.workers * self.memory_stride
 
     @property
     def slot_at(self) -> int:
-        return self.task_at + self.entries * self.task_stride
+        return self.area_at + self.entries * self.area_stride
 
     @property
     def size(self) -> int:
         return self.slot_at + self.payloads * self.slot_stride
 
-    def task_offset(self, entry: int) -> int:
-        return self.task_at + entry * self.task_stride
+    @property
+    def area_commit(self) -> int:
+        """Bytes of each entry's area that have pages from the start."""
+        return PAGE
+
+    def area_offset(self, entry: int) -> int:
+        return self.area_at + entry * self.area_stride
 
 
-def reserve(workers: int, entries: int, spare: int, remember: bool, reserved: int) -> Geometry:
+def reserve(workers: int, entries: int, batches: int, spare: int, remember: bool, reserved: int) -> Geometry:
     """Lay a ring out over about `reserved` bytes of addresses.
 
-    Payload slots: one an entry, `spare` to lend, and one a worker to replace a slot that a worker keeps.
+    Payload slots: one for each batch under way, `spare` to lend, and one a worker to replace one that a worker keeps.
     """
-    payloads = entries + spare + workers
-    task = min(TASK_RESERVED, _up(reserved // 16 // entries, PAGE))
+    payloads = batches + spare + workers
+    task = min(AREA_RESERVED, _up(reserved // 16 // entries, PAGE))
     slot = max(_up(FIRST_COMMIT + SPARE_COMMIT, PAGE), reserved * 15 // 16 // payloads // PAGE * PAGE)
-    return Geometry(workers, entries, payloads, MEMORY if remember else 0, task, slot)
+    return Geometry(workers, entries, batches, payloads, MEMORY if remember else 0, task, slot)
 
 
 def physical_memory() -> int:
@@ -109,7 +124,7 @@ class Segment:
     memory is there for those who hold a descriptor or a mapping, and goes with the last of them.
 
     Args:
-        workers, entries, spare: the ring's shape (see reserve()).
+        workers, entries, batches, spare: the ring's shape (see reserve()).
         memory: "posix" (/dev/shm), "memfd" (not bounded by that mount), or "auto": /dev/shm, from which payloads
             move to a memfd where it has no room for all of them.
         budget: bytes that all slots together may take; None: as many as there are.
@@ -121,7 +136,14 @@ class Segment:
     """
 
     def __init__(
-        self, workers: int, entries: int, spare: int, memory: RingMemory, budget: int | None, remember: bool
+        self,
+        workers: int,
+        entries: int,
+        batches: int,
+        spare: int,
+        memory: RingMemory,
+        budget: int | None,
+        remember: bool,
     ) -> None:
         self.memory = memory
         self.budget = budget
@@ -130,7 +152,7 @@ class Segment:
         self.fd, self.memfd = -1, -1
         try:
             self.fd, self.memfd = self._create(memory)
-            self.geometry, self.mapping = self._map(workers, entries, spare, remember)
+            self.geometry, self.mapping = self._map(workers, entries, batches, spare, remember)
             self._commit_control()
         except OSError as error:
             self.close()
@@ -159,14 +181,14 @@ class Segment:
             os.close(fd)
             raise
 
-    def _map(self, workers: int, entries: int, spare: int, remember: bool) -> tuple[Geometry, Mapping]:
+    def _map(self, workers: int, entries: int, batches: int, spare: int, remember: bool) -> tuple[Geometry, Mapping]:
         """Map as wide as the process may, so that slots can grow without moving: address space, not memory."""
         reserved = min(4 * physical_memory(), MOST_RESERVED)
         limit = resource.getrlimit(resource.RLIMIT_AS)[0]
         if limit != resource.RLIM_INFINITY:
             reserved = min(reserved, limit // 4)  # the limit is the whole process's, and a spawned worker's too
         while True:
-            geometry = reserve(workers, entries, spare, remember, reserved)
+            geometry = reserve(workers, entries, batches, spare, remember, reserved)
             try:
                 for fd in (self.fd, self.memfd):
                     if fd >= 0:
@@ -187,11 +209,11 @@ class Segment:
 
     def _commit_control(self) -> None:
         geometry = self.geometry
-        first = geometry.entries + self.spare
+        first = geometry.batches + self.spare
         if why := self._forbidden(FIRST_COMMIT):
             raise MemoryError(why)
-        wanted = [(0, geometry.task_at)]
-        wanted += [(geometry.task_offset(k), PAGE) for k in range(geometry.entries)]
+        wanted = [(0, geometry.area_at)]
+        wanted += [(geometry.area_offset(k), geometry.area_commit) for k in range(geometry.entries)]
         wanted += [(geometry.slot_at + k * geometry.slot_stride, FIRST_COMMIT) for k in range(first)]
         try:
             for at, size in wanted:
@@ -210,24 +232,37 @@ class Segment:
     def format(self, ring: TrainerSide) -> None:
         """Write the control words of a fresh ring, and say what was committed for it."""
         ring.format()
-        for payload in range(self.geometry.entries + self.spare):
+        for payload in range(self.geometry.batches + self.spare):
             ring.note_committed(payload, FIRST_COMMIT)
         for entry in range(self.geometry.entries):
-            ring.note_task_room(entry, PAGE)
+            ring.note_task_room(entry, self.geometry.area_commit)
 
     def commit_task(self, ring: TrainerSide, entry: int, size: int) -> None:
-        """Have pages for a task of `size` bytes.  By the trainer."""
-        if size > self.geometry.task_stride:
+        """Have pages for a task of `size` bytes in an entry's area.  By the trainer."""
+        if size > self.geometry.area_stride:
             raise MemoryError(
-                f"a batch's indices take {_bytes(size)}, and {_bytes(self.geometry.task_stride)} are reserved for "
+                f"a batch's indices take {_bytes(size)}, and {_bytes(self.geometry.area_stride)} are reserved for "
                 "them: use a smaller batch_size, or indices that pickle smaller"
             )
-        size = min(_up(size + size // 4, PAGE), self.geometry.task_stride)
+        ring.note_task_room(entry, self._commit_area(entry, size))
+
+    def commit_answer(self, ring: WorkerSide, size: int) -> None:
+        """Have pages for `size` bytes of the current entry's area.  By the worker that holds it."""
+        if size > self.geometry.area_stride:
+            raise MemoryError(
+                f"the indices of a batch and the description of what it holds take {_bytes(size)}, and "
+                f"{_bytes(self.geometry.area_stride)} are reserved for them: use a smaller batch_size, or batches of "
+                "fewer tensors"
+            )
+        ring.note_room(self._commit_area(ring.current_entry, size))
+
+    def _commit_area(self, entry: int, size: int) -> int:
+        size = min(_up(size + size // 4, PAGE), self.geometry.area_stride)
         try:
-            os.posix_fallocate(self.fd, self.geometry.task_offset(entry), size)
+            os.posix_fallocate(self.fd, self.geometry.area_offset(entry), size)
         except OSError as error:
             raise MemoryError(self._no_room(self.geometry.entries, size)) from error
-        ring.note_task_room(entry, size)
+        return size
 
     def commit(self, ring: Ring, payload: int, size: int, filled: int) -> None:
         """Have pages for the first `size` bytes of a payload, whose first `filled` hold data.  By its holder.
@@ -260,7 +295,7 @@ class Segment:
                 if error.errno not in (errno.ENOSPC, errno.ENOMEM):
                     raise
                 if moved or self.memfd < 0:
-                    raise MemoryError(self._no_room(self.geometry.entries + self.spare, size)) from None
+                    raise MemoryError(self._no_room(self.geometry.batches + self.spare, size)) from None
                 self._overflow(ring, payload, size, filled)
         ring.note_committed(payload, size)
 
@@ -270,7 +305,7 @@ class Segment:
         The budget is asked for all slots at this size: then the first batch that is too large is refused, and not one
         that comes by chance when all slots have held one like it.
         """
-        slots = self.geometry.entries + self.spare
+        slots = self.geometry.batches + self.spare
         if self.budget is not None and slots * size > self.budget:
             return (
                 f"the ring needs {slots} slots x {_bytes(size)} = {_bytes(slots * size)}, and max_ring_bytes allows "
@@ -281,7 +316,7 @@ class Segment:
 
     def _fits(self, ring: Ring, payload: int, size: int) -> bool:
         """Whether /dev/shm has room for all slots at this size, and would keep a sixteenth for others."""
-        slots = self.geometry.entries + self.spare
+        slots = self.geometry.batches + self.spare
         mount = os.statvfs(SHM_MOUNT)
         wanted = max(slots * size - ring.committed_in_all(), size - ring.committed(payload))
         return wanted <= mount.f_bavail * mount.f_frsize - mount.f_blocks * mount.f_frsize // 16
@@ -292,7 +327,7 @@ class Segment:
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.ENOMEM):
                 raise
-            raise MemoryError(self._no_room(self.geometry.entries + self.spare, size)) from None
+            raise MemoryError(self._no_room(self.geometry.batches + self.spare, size)) from None
         ring.move_to_memfd(payload, filled)
 
     def _no_room(self, slots: int, size: int) -> str:

@@ -9,18 +9,47 @@ from typing import Any
 from shmloader._ring import TrainerSide
 from shmloader.segment import Segment
 
+MOST = 1 << 63  # indices below this one, and not below its negative, are written as they are
 
-def open_task(ring: TrainerSide, segment: Segment, worker: int, task: Any) -> None:
-    """Give the ring's next sequence to a worker.
+
+def open_task(ring: TrainerSide, segment: Segment, worker: int, task: Any, batch: int = -1, seed: int = 0) -> None:
+    """Give the ring's next sequence to a worker, or to ANY.
 
     Lists of ints and single ints, what samplers give, are written as they are; anything else is pickled.
+
+    Args:
+        batch: which of the epoch it is; -1: none.
+        seed: of the batch.
     """
     written = task if type(task) is list or type(task) is int else _pickled(task)
-    while wanted := ring.open(worker, written):
+    while wanted := ring.open(worker, written, batch, seed):
         if wanted < 0:
             written = _pickled(task)  # not all of its items are ints of 64 bits
         else:
             segment.commit_task(ring, ring.next_entry, wanted)
+
+
+def open_chunks(
+    ring: TrainerSide, segment: Segment, workers: list[int], chunks: list[list[Any]], batch: int, seed: int
+) -> None:
+    """Give a batch, cut into chunks, to workers, or to ANY; the ring must have room for all of them.
+
+    A batch is opened whole or not at all, so all that can fail comes first.
+    """
+    written = [chunk if _is_plain(chunk) else _pickled(chunk) for chunk in chunks]
+    for k, task in enumerate(written):
+        entry = (ring.next_open + k) % ring.entries
+        wanted = len(task) if type(task) is bytes else 8 * len(task)
+        if wanted > ring.task_room_of(entry):
+            segment.commit_task(ring, entry, wanted)
+    row, rows = 0, sum(map(len, chunks))
+    for k, task in enumerate(written):
+        ring.open(workers[k], task, batch, seed, 0 if k else len(chunks), row, rows)
+        row += len(chunks[k])
+
+
+def _is_plain(chunk: list[Any]) -> bool:
+    return all(type(index) is int and -MOST <= index < MOST for index in chunk)
 
 
 def read_task(written: Any) -> Any:

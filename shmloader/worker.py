@@ -15,7 +15,7 @@ from shmloader import generators
 from shmloader._layout import Writer
 from shmloader._ring import FILLED, KEPT, SKIPPED, WorkerSide
 from shmloader._torch import ExceptionWrapper, ResumeIteration, run_worker_loop
-from shmloader.collate import collate_apart, collate_into
+from shmloader.collate import collate_into
 from shmloader.orphan import follow
 from shmloader.segment import Segment
 from shmloader.stacks import Paper
@@ -23,13 +23,21 @@ from shmloader.tasks import read_task
 
 
 def work(
-    segment: Segment, spin: bool, worker_id: int, life: int, first: int, paper: Paper | None, arguments: dict[str, Any]
+    segment: Segment,
+    spin: bool,
+    seeded: bool,
+    worker_id: int,
+    life: int,
+    first: int,
+    paper: Paper | None,
+    arguments: dict[str, Any],
 ) -> None:
     """Be worker number `worker_id`, from the first task to the last.
 
     Args:
         segment: the ring's memory.
         spin: whether to spin before sleeping.
+        seeded: whether each sample is seeded for itself (generators.py).
         life: how many processes were workers of this ring before this one.
         first: a sequence below which all are done: 0, or more for a worker that takes a dead one's place.
         paper: where to write its stack when the trainer asks; None where nobody will.
@@ -40,7 +48,7 @@ def work(
     if paper is not None:
         paper.tell()
     ring = WorkerSide(segment.mapping, segment.geometry, segment.memfd, spin, worker_id, life, first)
-    bench = Bench(segment, ring)
+    bench = Bench(segment, ring, seeded)
     collate_into(bench.writer)
     with contextlib.suppress(KeyboardInterrupt):  # the trainer raises it as well
         run_worker_loop(index_queue=bench, data_queue=bench, done_event=bench, worker_id=worker_id, **arguments)
@@ -60,10 +68,11 @@ def _let_the_trainer_run() -> None:
 class Bench:
     """Where a worker works: the payload that it has claimed, and the queues that torch's loop believes in."""
 
-    def __init__(self, segment: Segment, ring: WorkerSide) -> None:
+    def __init__(self, segment: Segment, ring: WorkerSide, seeded: bool) -> None:
         self._segment = segment
         self._ring = ring
-        self.writer = Writer(ring, self._grow)
+        self._seeded = seeded
+        self.writer = Writer(ring, self._grow, self._grow_area)
         self._filled = False  # whether torch's loop has put a batch for the task claimed
         self._remembers = segment.geometry.memory_stride > 0
         self._begun = not self._remembers
@@ -82,8 +91,11 @@ class Bench:
         if not self._begun:
             self._begin()
         task = read_task(written)
+        self.writer.begin(len(task) if self._ring.rows else 0)
         if isinstance(task, ResumeIteration):
             return task
+        if self._seeded:
+            task = generators.seeded(task, self._ring.seed, self._ring.row)
         return self._ring.sequence, task
 
     def _begin(self) -> None:
@@ -115,6 +127,10 @@ class Bench:
         """Have pages for the first `size` bytes of the payload."""
         self._segment.commit(self._ring, self._ring.current, size, self._ring.used)
 
+    def _grow_area(self, size: int) -> None:
+        """Have pages for the first `size` bytes of the entry's area."""
+        self._segment.commit_answer(self._ring, size)
+
     def _write_exception(self, batch: Any) -> None:
         """What cannot be pickled, or does not fit, becomes an exception at its place in the order."""
         where = f"in DataLoader worker process {self._ring.me}"
@@ -139,5 +155,5 @@ class Bench:
                 # batches, a dataset that does.  It must not see the slot filled anew, so the trainer leaves this
                 # payload alone for good, and from now on nothing is collated into slots.  See NOTE [ Slot ring ].
                 outcome = KEPT
-                collate_apart()
+                self.writer.keep_apart()
         self._ring.publish(outcome)

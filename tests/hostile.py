@@ -27,17 +27,26 @@ from shmloader.delivery import Delivery
 from shmloader.segment import Segment
 
 # where the words of atomics.h lie, and their sizes
-ENTRY = {"word": (0, 8), "task_size": (8, 8), "task_kind": (16, 4), "payload": (20, 4)}
-PAYLOAD = {
-    "committed": (0, 8),
-    "used": (8, 8),
-    "meta_at": (16, 8),
-    "meta_size": (24, 8),
-    "objects_at": (32, 8),
-    "objects_size": (40, 8),
-    "overflowed": (48, 4),
-    "outcome": (52, 4),
+ENTRY = {
+    "word": (0, 8),
+    "task_size": (16, 8),
+    "task_kind": (24, 4),
+    "payload": (28, 4),
+    "row": (32, 4),
+    "rows": (36, 4),
+    "seed": (40, 8),
 }
+ANSWER = {
+    "used": (48, 8),
+    "meta_at": (56, 8),
+    "meta_size": (64, 8),
+    "plan_at": (72, 8),
+    "plan_size": (80, 8),
+    "objects_at": (88, 8),
+    "objects_size": (96, 8),
+    "outcome": (104, 4),
+}
+PAYLOAD = {"committed": (0, 8), "overflowed": (8, 4)}
 
 
 def poke(segment: Segment, at: int, size: int, value: int) -> None:
@@ -49,7 +58,7 @@ def peek(segment: Segment, at: int, size: int) -> int:
 
 
 def entry_at(segment: Segment, entry: int, name: str) -> tuple[int, int]:
-    at, size = ENTRY[name]
+    at, size = {**ENTRY, **ANSWER}[name]
     return HEADER_BYTES + segment.geometry.workers * WORKER_BYTES + entry * ENTRY_BYTES + at, size
 
 
@@ -59,21 +68,24 @@ def payload_at(segment: Segment, payload: int, name: str) -> tuple[int, int]:
 
 
 class BothSides:
-    """One worker and its trainer; the payload that was filled last stays in reach of poke()."""
+    """One worker and its trainer; the payload and the entry that were filled last stay in reach of poke()."""
 
     def __init__(self, in_order: bool = True, memory: Any = "auto", ends: bool = False) -> None:
-        self.segment = Segment(1, 2, 2, memory, None, False)
+        self.segment = Segment(1, 2, 2, 2, memory, None, False)
         sides = self.segment.mapping, self.segment.geometry, self.segment.memfd, False
         self.trainer = TrainerSide(*sides, 2, in_order)
         self.segment.format(self.trainer)
         self.worker = WorkerSide(*sides, 0, 0, 0)
-        self.writer = Writer(self.worker, self.grow)
+        self.writer = Writer(self.worker, self.grow, self.grow_area)
         self.delivery = Delivery(self.trainer, 2, ends)
-        self.payload, self.slot = -1, (0, 0)
+        self.payload, self.filled, self.slot = -1, -1, (0, 0)
         self.described = self.pickled = (0, 0, 0, 0)  # see look_up()
 
     def grow(self, size: int) -> None:
         self.segment.commit(self.worker, self.worker.current, size, self.worker.used)
+
+    def grow_area(self, size: int) -> None:
+        self.segment.commit_answer(self.worker, size)
 
     def claim(self, task: Any = 0) -> Any:
         assert self.trainer.open(0, task) == 0
@@ -81,7 +93,7 @@ class BothSides:
 
     def claim_again(self) -> Any:
         task = self.worker.claim()
-        self.payload = self.worker.current
+        self.payload, self.filled = self.worker.current, self.worker.current_entry
         start = self.worker.address(0)
         self.slot = start, start + self.segment.geometry.slot_stride
         return task
@@ -91,24 +103,44 @@ class BothSides:
         self.writer.write(batch)
         self.worker.publish(FILLED)
 
+    def fill_chunks(self, chunks: list[Any], rows: int) -> None:
+        """Publish a batch that is cut into two chunks of so many rows each."""
+        for k in range(len(chunks)):
+            indices = list(range(k * rows, (k + 1) * rows))
+            assert self.trainer.open(0, indices, 0, 0, 0 if k else len(chunks), k * rows, rows * len(chunks)) == 0
+        for chunk in chunks:
+            self.claim_again()
+            self.writer.begin(rows)
+            self.writer.write(chunk)
+            self.worker.publish(FILLED)
+
     def words(self, words: list[int], plan: bytes, bytes_of_leaves: int = 64) -> None:
         """Publish a batch whose description is this, behind so many bytes of leaves."""
         self.claim()
         self.worker.allocate(bytes_of_leaves)
-        assert self.worker.describe([0, 0, 0, *words], plan) == 0
+        assert self.worker.describe([0, *words], plan) == 0
         self.worker.publish(FILLED)
 
     def entry(self, name: str, value: int, entry: int = 0) -> None:
         poke(self.segment, *entry_at(self.segment, entry, name), value)
 
     def header(self, name: str, value: int) -> None:
-        poke(self.segment, *payload_at(self.segment, self.payload, name), value)
+        poke(self.segment, *self.header_at(name), value)
 
     def header_of(self, name: str) -> int:
-        return peek(self.segment, *payload_at(self.segment, self.payload, name))
+        return peek(self.segment, *self.header_at(name))
+
+    def header_at(self, name: str) -> tuple[int, int]:
+        """Where a word of the payload, or of what was said of the batch, lies."""
+        if name in PAYLOAD:
+            return payload_at(self.segment, self.payload, name)
+        return entry_at(self.segment, self.filled, name)
 
     def slot_at(self, at: int) -> int:
         return self.worker.slot_offset(self.payload) + at
+
+    def area_at(self, at: int) -> int:
+        return self.segment.geometry.area_offset(self.filled) + at
 
     def take(self) -> Any:
         """The batch, or the exception that the trainer's next() would raise."""
@@ -135,6 +167,11 @@ BATCHES = [
     {"x": torch.ones(5, dtype=torch.bfloat16), "n": numpy.arange(6, dtype=numpy.uint16).reshape(2, 3).T, "s": "text"},
     [torch.zeros(2, 0, 3), (torch.ones(()), numpy.float64(3)), [1, "two", None]],
     [torch.ones(2, 3, requires_grad=True), b"bytes" * 40, numpy.array(["text", "s"])],
+]
+CHUNKS = [  # of two rows each
+    [torch.arange(8.0).reshape(2, 4), torch.arange(8.0, 16.0).reshape(2, 4)],
+    [{"x": torch.ones(2, 3), "s": ["a", "b"]}, {"x": torch.zeros(2, 3), "s": ["c", "d"]}],
+    [[numpy.arange(2), ("x", "y")], ExceptionWrapper((ValueError, ValueError("it failed"), None), "here")],
 ]
 EDGES = [0, 1, 2, 3, 7, 8, 64, 1 << 16, 1 << 31, (1 << 32) - 1, 1 << 61, 1 << 62, (1 << 63) - 1]
 PLACES = ("header", "header", "meta", "meta", "plan", "table", "pickled", "entry")
@@ -164,9 +201,9 @@ def edit(ring: BothSides, place: str, index: int, value: Any) -> None:
     if isinstance(value, tuple):
         value = value[1] + (ring.header_of("used") if value[0] == "used" else ring.segment.geometry.slot_stride)
     if place in ("header", "entry"):
-        names = PAYLOAD if place == "header" else ENTRY
-        offset, width = list(names.values())[index % len(names)]
-        poke(ring.segment, at + offset, width, value)
+        names = list(ENTRY if place == "entry" else {**PAYLOAD, **ANSWER})
+        name = names[index % len(names)]
+        poke(ring.segment, *(entry_at(ring.segment, 0, name) if place == "entry" else ring.header_at(name)), value)
     else:
         poke(ring.segment, at + index * 8 % max(8, size // 8 * 8), min(8, size), value)
 
@@ -174,23 +211,22 @@ def edit(ring: BothSides, place: str, index: int, value: Any) -> None:
 def extent(ring: BothSides, place: str) -> tuple[int, int]:
     """Where it lies in the segment, as the worker wrote it (another edit may have been there first)."""
     if place == "header":
-        return payload_at(ring.segment, ring.payload, "committed")[0], 56
+        return ring.header_at("used")[0], 60
     if place == "entry":
-        return entry_at(ring.segment, 0, "word")[0], 24
+        return entry_at(ring.segment, 0, "word")[0], 48
     if place in ("meta", "plan"):
         meta_at, meta_size, plan_at, plan_size = ring.described
-        return (ring.slot_at(meta_at), meta_size) if place == "meta" else (ring.slot_at(plan_at), plan_size)
+        return (ring.area_at(meta_at), meta_size) if place == "meta" else (ring.area_at(plan_at), plan_size)
     at, size, pickled_at, pickled_size = ring.pickled
     return (ring.slot_at(at), size) if place == "table" else (ring.slot_at(pickled_at), pickled_size)
 
 
 def look_up(ring: BothSides) -> None:
     """Remember where the parts of the batch lie, before anything is overwritten."""
-    meta_at, meta_size = ring.header_of("meta_at"), ring.header_of("meta_size")
-    plan_at, plan_size = struct.unpack("2q", os.pread(ring.segment.fd, 16, ring.slot_at(meta_at + 8)))
+    meta_at, meta_size, plan_at, plan_size = map(ring.header_of, ("meta_at", "meta_size", "plan_at", "plan_size"))
     ring.described = meta_at, meta_size, plan_at, plan_size
     at, size = ring.header_of("objects_at"), ring.header_of("objects_size")
-    if size:
+    if size and not ring.worker.rows:
         pickled_at, pickled_size = struct.unpack("2q", os.pread(ring.segment.fd, 16, ring.slot_at(at)))
         ring.pickled = at, size, pickled_at, pickled_size
 
@@ -224,8 +260,11 @@ def touch(batch: Any) -> None:
 
 def survives(which: int, changes: list[Any], in_order: bool) -> None:
     """Fill, overwrite, take: whatever is delivered lies inside the slot; all else is an exception."""
-    with BothSides(in_order) as ring:
-        ring.fill(BATCHES[which])
+    with BothSides(in_order or which >= len(BATCHES)) as ring:
+        if which < len(BATCHES):
+            ring.fill(BATCHES[which])
+        else:
+            ring.fill_chunks(CHUNKS[which - len(BATCHES)], 2)
         look_up(ring)
         for change in changes:
             edit(ring, *change)
@@ -251,7 +290,7 @@ def main(seconds: float) -> None:
         resource.setrlimit(resource.RLIMIT_AS, (most, most))
 
     @hypothesis.settings(max_examples=100_000, deadline=None, database=None, phases=[hypothesis.Phase.generate])
-    @hypothesis.given(which=st.integers(0, len(BATCHES) - 1), changes=edits, in_order=st.booleans())
+    @hypothesis.given(which=st.integers(0, len(BATCHES) + len(CHUNKS) - 1), changes=edits, in_order=st.booleans())
     def run(which: int, changes: list[Any], in_order: bool) -> None:
         nonlocal ran
         if time.monotonic() > end:

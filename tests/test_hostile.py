@@ -38,38 +38,38 @@ HEADER: dict[str, tuple[Callable[[BothSides], None], str]] = {
     "used past its pages": (lambda r: r.header("used", r.header_of("committed") + 1), "batch's size is"),
     "used negative": (lambda r: r.header("used", -1), "batch's size is"),
     "used and committed": (lambda r: (r.header("used", 1 << 62), r.header("committed", MOST)), "batch's size is"),
-    "used 0": (lambda r: r.header("used", 0), "description is .* in 0 bytes"),
+    "used 0": (lambda r: r.header("used", 0), "place of a leaf is .* in 0 bytes"),
     "outcome unknown": (lambda r: r.header("outcome", 7), "outcome is 7, and may be at most 1"),
     "outcome skipped": (lambda r: r.header("outcome", SKIPPED), "outcome is 2"),
-    "meta past the end": (lambda r: r.header("meta_at", r.header_of("used") - 8), "place of its description"),
-    "meta wraps": (lambda r: r.header("meta_at", -8), "place of its description"),
-    "meta size wraps": (lambda r: r.header("meta_size", -8), "place of its description"),
-    "meta too short": (lambda r: r.header("meta_size", 16), "description is 16, and may be 24 or more"),
-    "meta cut": (lambda r: r.header("meta_size", 40), "overwritten"),
+    "meta past the end": (lambda r: r.header("meta_at", r.segment.geometry.area_stride - 8), "a batch's description"),
+    "meta wraps": (lambda r: r.header("meta_at", -8), "place of a batch's description"),
+    "meta size wraps": (lambda r: r.header("meta_size", -8), "place of a batch's description"),
+    "meta too short": (lambda r: r.header("meta_size", 0), "description is 0, and may be 8 or more"),
+    "meta cut": (lambda r: r.header("meta_size", 24), "overwritten"),
     "meta too long": (lambda r: r.header("meta_size", r.header_of("meta_size") + 8), "number of words"),
-    "table outside": (lambda r: r.header("objects_at", r.header_of("used") - 8), "table of its pickled leaves"),
-    "table wraps": (lambda r: r.header("objects_at", -16), "table of its pickled leaves"),
-    "table too long": (lambda r: r.header("objects_size", MOST), "table of its pickled leaves"),
+    "table outside": (lambda r: r.header("objects_at", r.header_of("used") - 8), "table of a batch's pickled leaves"),
+    "table wraps": (lambda r: r.header("objects_at", -16), "table of a batch's pickled leaves"),
+    "table too long": (lambda r: r.header("objects_size", MOST), "table of a batch's pickled leaves"),
     "table odd": (lambda r: r.header("objects_size", 24), "multiple of 16"),
     "part outside": (lambda r: table(r, 0, 1 << 62), "place of a pickled leaf"),
     "part negative": (lambda r: table(r, 0, -64), "place of a pickled leaf"),
     "part too long": (lambda r: table(r, 3, (1 << 63) - 1), "place of a pickled leaf"),
-    "plan cut short": (lambda r: meta(r, 2, 5), "pickle"),
-    "plan outside": (lambda r: meta(r, 1, 1 << 62), "place of a plan"),
-    "plan negative": (lambda r: meta(r, 1, -100), "place of a plan"),
-    "plan size negative": (lambda r: meta(r, 2, -1), "place of a plan"),
-    "leaf outside": (lambda r: meta(r, 3, 1 << 40), "place of a leaf"),
-    "leaf at the end of all": (lambda r: meta(r, 3, (1 << 63) - 8), "place of a leaf"),
-    "leaf before the slot": (lambda r: meta(r, 3, -128), "place of a leaf"),
-    "ndim": (lambda r: meta(r, 4, 1 << 40), "number of dimensions"),
-    "ndim of strides": (lambda r: meta(r, 4, -(1 << 40)), "number of dimensions"),
-    "side": (lambda r: meta(r, 5, 1 << 40), "place of a leaf"),
-    "side negative": (lambda r: meta(r, 5, -1), "side of a leaf is -1"),
+    "plan cut short": (lambda r: r.header("plan_size", 5), "pickle"),
+    "plan outside": (lambda r: r.header("plan_at", 1 << 62), "place of a batch's plan"),
+    "plan negative": (lambda r: r.header("plan_at", -100), "place of a batch's plan"),
+    "plan size negative": (lambda r: r.header("plan_size", -1), "place of a batch's plan"),
+    "leaf outside": (lambda r: meta(r, 1, 1 << 40), "place of a leaf"),
+    "leaf at the end of all": (lambda r: meta(r, 1, (1 << 63) - 8), "place of a leaf"),
+    "leaf before the slot": (lambda r: meta(r, 1, -128), "place of a leaf"),
+    "ndim": (lambda r: meta(r, 2, 1 << 40), "number of dimensions"),
+    "ndim of strides": (lambda r: meta(r, 2, -(1 << 40)), "number of dimensions"),
+    "side": (lambda r: meta(r, 3, 1 << 40), "place of a leaf"),
+    "side negative": (lambda r: meta(r, 3, -1), "side of a leaf is -1"),
 }
 
 
 def meta(ring: BothSides, word: int, value: int) -> None:
-    poke(ring.segment, ring.slot_at(ring.header_of("meta_at") + 8 * word), 8, value)
+    poke(ring.segment, ring.area_at(ring.header_of("meta_at") + 8 * word), 8, value)
 
 
 def table(ring: BothSides, word: int, value: int) -> None:
@@ -132,12 +132,8 @@ def test_a_shorter_slot_of_the_same_description() -> None:
         ring.fill(torch.arange(30.0))
         assert_same(ring.take(), torch.arange(30.0))
         ring.fill(torch.arange(30.0))
-        at = ring.header_of("meta_at")
-        description = os.pread(ring.segment.fd, 128, ring.slot_at(at))
-        os.pwrite(ring.segment.fd, description, ring.slot_at(0))
-        ring.header("meta_at", 0)
         ring.header("used", 100)
-        with pytest.raises(RuntimeError, match="place of its leaves is 0, of 120 bytes, and may be in 100 bytes"):
+        with pytest.raises(RuntimeError, match="place of a batch's leaves is 0, of 120 bytes, and may be in 100 bytes"):
             ring.take()
 
 
@@ -219,8 +215,8 @@ def test_the_error_comes_at_the_batchs_place(monkeypatch: pytest.MonkeyPatch, in
     def scribble(bench: Any) -> None:
         done.append(bench._ring.sequence)
         if bench._ring.me == 1 and len(done) == 2:
-            words = entry_at(bench._segment, bench._segment.geometry.entries, "word")[0] + 128 * bench._ring.current
-            os.pwrite(bench._segment.fd, struct.pack("2Q", MOST, MOST), words + 16)
+            words = entry_at(bench._segment, bench._ring.current_entry, "meta_at")[0]
+            os.pwrite(bench._segment.fd, struct.pack("2Q", MOST, MOST), words)
         publish(bench)
 
     monkeypatch.setattr(worker_module.Bench, "_publish", scribble)
@@ -233,7 +229,7 @@ def test_the_error_comes_at_the_batchs_place(monkeypatch: pytest.MonkeyPatch, in
         try:
             got.append(next(iterator)[0, 0].item())
         except RuntimeError as error:
-            got.append("error" if f"overwritten: the place of its description is {MOST}" in str(error) else error)
+            got.append("error" if f"overwritten: the place of a batch's description is {MOST}" in str(error) else error)
     if in_order:
         assert got == [k if k != 3 else "error" for k in range(12)]
     assert got.count("error") == 1 and len(set(got)) == 12
@@ -280,7 +276,7 @@ def test_a_spawned_worker_of_another_version_says_so() -> None:
                 print(error)
         """
     )
-    assert "this is not a ring of version 2: magic 0x676e69726d6873, version 1; trainer and worker must run" in ran.err
+    assert "this is not a ring of version 3: magic 0x676e69726d6873, version 1; trainer and worker must run" in ran.err
     assert "exited unexpectedly" in ran.out
 
 
@@ -289,7 +285,7 @@ def test_a_spawned_worker_of_another_version_says_so() -> None:
 
 def test_no_other_process_can_find_the_memory() -> None:
     before = set(os.listdir("/dev/shm"))
-    segment = Segment(1, 2, 2, "posix", None, False)
+    segment = Segment(1, 2, 2, 2, "posix", None, False)
     try:
         found = os.fstat(segment.fd)
         assert (found.st_mode & 0o777, found.st_nlink, found.st_uid) == (0o600, 0, os.getuid())

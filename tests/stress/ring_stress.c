@@ -42,8 +42,8 @@ static void *work(void *number) /* WorkerSide.claim, a fill, WorkerSide.publish 
         if (ring_raised(&header.stop)) return NULL;
         if (look(me, &cursor)) {
             ring_entry *mine = &entry[cursor % ENTRIES];
-            if (!ring_claim(mine, cursor, me)) continue;
-            payload[mine->payload] = task[cursor % ENTRIES];
+            if (!ring_claim(mine, cursor, me, me)) continue;
+            payload[mine->ask.payload] = task[cursor % ENTRIES];
             if (which < LIVES - 1 && ++fills == 100) { /* dies, holding what it has written */
                 atomic_store_explicit(&deaths, which + 1, memory_order_relaxed);
                 ring_toll(&header.ready_bell); /* TrainerSide.alarm, by the watching thread */
@@ -81,7 +81,7 @@ static void recover(uint64_t next_take) /* reap, TrainerSide.revoke, start anoth
 {
     int now = atomic_load_explicit(&life, memory_order_relaxed);
     pthread_join(threads[now], NULL);
-    for (uint64_t seq = next_take; seq < next_take + ENTRIES; seq++) ring_revoke(&entry[seq % ENTRIES], seq, 0);
+    for (uint64_t seq = next_take; seq < next_take + ENTRIES; seq++) ring_revoke(&entry[seq % ENTRIES], seq, 0, 0);
     atomic_store_explicit(&first, next_take, memory_order_relaxed);
     atomic_store_explicit(&life, now + 1, memory_order_relaxed);
 }

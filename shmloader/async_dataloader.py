@@ -1,0 +1,121 @@
+"""AsyncDataLoader: batches of jobs, asked for without end, made by whoever is free."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch.utils.data import Dataset
+
+from shmloader import objects
+from shmloader.dataloader import DataLoader
+
+try:
+    from cloudpickle import dumps as _dump_code  # what pickle cannot: lambdas, functions inside functions
+except ImportError:
+    _dump_code = None
+
+
+class AsyncDataLoader:
+    """Loads batches of jobs in worker processes, ahead of the one who asks for them, for as long as they are asked for.
+
+    After DI-engine's loader of that name (`ding.utils.data.dataloader`): the same arguments and the same use.  Here
+    the samples of a batch keep the order of their jobs, and an exception in a job is raised where its batch would have
+    come.
+
+        with AsyncDataLoader(source, batch_size=64, device="cpu", chunk_size=16, num_workers=8) as loader:
+            batch = next(loader)
+
+    Args:
+        data_source: called with `batch_size`, in this process, for each batch; gives a list of that many callables,
+            each of which makes one sample in a worker, or of that many samples.  They are pickled; callables that
+            pickle refuses go with cloudpickle, where it is installed.  StopIteration ends the loader.
+        batch_size: samples a batch.
+        device: where batches are delivered.
+        chunk_size: samples that a worker makes at once (default None: a whole batch); a batch is cut into chunks that
+            several workers make at the same time.  The last may be smaller.
+        collate_fn: makes a batch of samples (default None: torch's `default_collate`).  With `chunk_size` it must be
+            marked with `shmloader.row_wise`.
+        num_workers: worker processes; 0 (default) and 1 are one process in the background.
+
+    Raises:
+        ValueError: an argument is out of its range, or `data_source` gave another number of jobs.
+        TypeError: a job can be pickled neither by pickle nor by cloudpickle.
+    """
+
+    def __init__(
+        self,
+        data_source: Callable[[int], list[Any]],
+        batch_size: int,
+        device: torch.device | str,
+        chunk_size: int | None = None,
+        collate_fn: Callable[[list[Any]], Any] | None = None,
+        num_workers: int = 0,
+    ) -> None:
+        if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size <= 0:
+            raise ValueError(f"batch_size should be a positive integer, but got batch_size={batch_size!r}")
+        self._loader: DataLoader[Any] = DataLoader(
+            _Jobs(),
+            batch_sampler=_Batches(data_source, batch_size),
+            num_workers=max(1, num_workers) if isinstance(num_workers, int) else num_workers,
+            collate_fn=collate_fn,
+            schedule="steal",
+            chunk_size=chunk_size,
+        )
+        self._batches = iter(self._loader)
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        return next(self._batches)
+
+    def close(self) -> None:
+        """End the workers and give the memory back.  Batches already delivered stay as they are."""
+        self._loader.close()
+
+    def __enter__(self) -> AsyncDataLoader:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+
+class _Batches:
+    """The source's jobs, batch by batch, pickled: what a batch sampler's indices are elsewhere."""
+
+    def __init__(self, source: Callable[[int], list[Any]], batch_size: int) -> None:
+        self._source = source
+        self.batch_size = batch_size
+
+    def __iter__(self) -> Iterator[list[bytes]]:
+        return self
+
+    def __next__(self) -> list[bytes]:
+        jobs = self._source(self.batch_size)
+        if len(jobs) != self.batch_size:
+            raise ValueError(f"data_source({self.batch_size}) should give {self.batch_size} jobs, but gave {len(jobs)}")
+        return [_pickled(job) for job in jobs]
+
+
+def _pickled(job: Any) -> bytes:
+    try:
+        return objects.dump_whole(job)
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        if _dump_code is None:
+            raise TypeError(
+                f"data_source gave {job!r}, which cannot be pickled ({error}): give functions of a module, or "
+                "functools.partial of them, or install cloudpickle"
+            ) from error
+        return bytes(_dump_code(job))
+
+
+class _Jobs(Dataset[Any]):
+    """Does jobs.  What cannot be called is a sample already."""
+
+    def __getitem__(self, job: bytes) -> Any:
+        made = pickle.loads(job)
+        return made() if callable(made) else made
