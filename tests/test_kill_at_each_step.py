@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ROOT, run_script
+from conftest import ROOT, label, run_script
 
 STEPS = {
     "after claim": 0,
@@ -28,6 +28,7 @@ STEPS = {
     "announced, before sleeping": 8,
 }
 EVERYWHERE = [step for step in STEPS if step != "after overflow"]
+SHARED = {"schedule": "steal"}, {"schedule": "steal", "chunk_size": 1}, {"chunk_size": 1}  # ways to share work
 DECIDED_BY_TIME = ("in the bell, before the wake", "announced, before sleeping")  # where a side goes to sleep
 
 # Each batch takes numbers from all three generators; half-way the slots must grow.
@@ -49,7 +50,9 @@ def same(a, b):
 def indices(batch):
     return batch["k"].tolist(), batch["wide"].tolist()
 
-def died(expected, start, step, hit, deaths, in_order):
+def died(expected, start, step, hit, deaths, options):
+    in_order = options.get("in_order", True)
+    if options.get("schedule"): expected = undisturbed(options)  # what is drawn depends on the place in the batch alone
     token = os.path.join(os.environ["SHMLOADER_TEST_DIR"], f"token_{os.getpid()}_")
     for k in range(deaths):
         pathlib.Path(f"{token}{k}").touch()
@@ -57,7 +60,7 @@ def died(expected, start, step, hit, deaths, in_order):
     torch.manual_seed(5)
     loader = shmloader.DataLoader(
         Drawn(), batch_size=2, num_workers=2, multiprocessing_context=start, on_worker_death="respawn",
-        in_order=in_order, spare_slots=1)
+        spare_slots=1, **options)
     iterator = iter(loader)
     assert isinstance(iterator, RingIterator)
     got, kept = [], []
@@ -66,6 +69,8 @@ def died(expected, start, step, hit, deaths, in_order):
         if k % 5 == 0: kept.append((k, batch))  # lent for long: a slot that is free by mistake would change them
         if k % 4 == 0: time.sleep(0.01)
     assert all(same(batch, got[k]) for k, batch in kept)
+    if options.get("chunk_size") and not options.get("schedule"):  # in chunks, each worker draws for other samples
+        got, expected = ([{"k": b["k"], "wide": b["wide"]} for b in batches] for batches in (got, expected))
     if in_order:
         assert len(got) == len(expected)
         for k, (ours, theirs) in enumerate(zip(got, expected)):
@@ -73,6 +78,11 @@ def died(expected, start, step, hit, deaths, in_order):
     else:  # who makes which batch depends on time, and with it what was drawn
         assert sorted(map(indices, got)) == sorted(map(indices, expected))
     return deaths - sum(pathlib.Path(f"{token}{k}").exists() for k in range(deaths))
+
+def undisturbed(options):
+    torch.manual_seed(5)
+    with shmloader.DataLoader(Drawn(), batch_size=2, num_workers=1, **options) as loader:
+        return [{key: value.clone() for key, value in batch.items()} for batch in loader]
 
 if __name__ == "__main__":
     torch.manual_seed(5)
@@ -117,7 +127,7 @@ def deaths_in(stepped: Path, cases: list[tuple[Any, ...]], small: str = "") -> l
 @pytest.mark.parametrize("hit", [1, 3])
 def test_fork(stepped: Path, hit: int) -> None:
     """Two deaths: of both workers, or of one and the one in its place."""
-    died = deaths_in(stepped, [("fork", STEPS[step], hit, 2, True) for step in EVERYWHERE])
+    died = deaths_in(stepped, [("fork", STEPS[step], hit, 2, {}) for step in EVERYWHERE])
     for step, count in zip(EVERYWHERE, died, strict=True):
         assert count == 2 or step in DECIDED_BY_TIME, (step, count)
 
@@ -125,13 +135,29 @@ def test_fork(stepped: Path, hit: int) -> None:
 @pytest.mark.timeout(120)
 def test_spawn(stepped: Path) -> None:
     steps = [step for step in EVERYWHERE if step not in DECIDED_BY_TIME]
-    assert deaths_in(stepped, [("spawn", STEPS[step], 2, 1, True) for step in steps]) == [1] * len(steps)
+    assert deaths_in(stepped, [("spawn", STEPS[step], 2, 1, {}) for step in steps]) == [1] * len(steps)
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("options", SHARED, ids=label)
+def test_fork_where_work_is_shared(stepped: Path, options: dict[str, Any]) -> None:
+    steps = [step for step in EVERYWHERE if step != "while remembering" or "schedule" not in options]
+    died = deaths_in(stepped, [("fork", STEPS[step], hit, 2, options) for step in steps for hit in (1, 3)])
+    for step, count in zip(sorted(steps * 2, key=steps.index), died, strict=True):
+        assert count == 2 or step in DECIDED_BY_TIME, (step, count)
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("options", SHARED[:2], ids=label)
+def test_spawn_where_work_is_shared(stepped: Path, options: dict[str, Any]) -> None:
+    steps = ["after claim", "while filling", "before publish", "after publish, before the bell", "after the bell"]
+    assert deaths_in(stepped, [("spawn", STEPS[step], 1, 1, options) for step in steps]) == [1] * len(steps)
 
 
 def test_out_of_order(stepped: Path) -> None:
     steps = ["after claim", "before publish", "after publish, before the bell", "announced, before sleeping"]
-    assert deaths_in(stepped, [("fork", STEPS[step], 2, 2, False) for step in steps]) == [2] * len(steps)
+    assert deaths_in(stepped, [("fork", STEPS[step], 2, 2, {"in_order": False}) for step in steps]) == [2] * len(steps)
 
 
 def test_a_slot_that_moves_to_a_memfd(stepped: Path) -> None:
-    assert deaths_in(stepped, [("fork", STEPS["after overflow"], 1, 2, True)], small="3m") == [2]
+    assert deaths_in(stepped, [("fork", STEPS["after overflow"], 1, 2, {})], small="3m") == [2]

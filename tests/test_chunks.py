@@ -1,0 +1,297 @@
+"""chunk_size: several workers make one batch, each its rows; what comes is what one worker would have made."""
+
+from __future__ import annotations
+
+import collections
+import os
+import pathlib
+import signal
+from typing import Any
+
+import numpy
+import pytest
+import torch
+from conftest import Augmented, Items, Raised, assert_same, iterate, label, seed_all
+from torch.utils.data import default_collate, get_worker_info
+
+import shmloader
+
+Pair = collections.namedtuple("Pair", "image label")
+
+
+def item(k: int) -> Any:
+    return {
+        "image": torch.full((3, 4, 5), k, dtype=torch.uint8),
+        "half": torch.full((2,), k, dtype=torch.bfloat16),
+        "scalar": torch.tensor(k),
+        "array": numpy.arange(3.0) + k,
+        "pair": Pair(numpy.float32(k), [k, (k * 0.5, f"name {k}")]),
+        "flag": k % 2 == 0,
+        "empty": torch.zeros(0, 2),
+        "nothing": [],
+        "text": f"text {k}" * (k % 3),
+        "bytes": bytes([k]),
+        "across": torch.arange(6).reshape(2, 3).T + k,
+        "negative": torch.ones(2, dtype=torch.complex64).conj() * k,
+    }
+
+
+def both(dataset: Any, theirs: dict[str, Any], **ours: Any) -> None:
+    seed_all()
+    expected = iterate(torch.utils.data.DataLoader(dataset, num_workers=2, **theirs))
+    seed_all()
+    with shmloader.DataLoader(dataset, **{"num_workers": 3, **theirs, **ours}) as loader:
+        assert_same(iterate(loader), expected)
+
+
+@pytest.mark.parametrize("schedule", ["round_robin", "steal"])
+@pytest.mark.parametrize("chunk_size", [1, 3, 5, 100])
+def test_batches_are_those_of_one_worker(chunk_size: int, schedule: str) -> None:
+    both(Items([item(k) for k in range(23)]), {"batch_size": 10}, chunk_size=chunk_size, schedule=schedule)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"spare_slots": 0},
+        {"prefetch_factor": 1, "num_workers": 1},
+        {"prefetch_factor": 9, "num_workers": 8},
+        {"multiprocessing_context": "spawn"},
+        {"ring_memory": "posix"},
+        {"max_ring_bytes": 10_000_000},
+    ],
+    ids=label,
+)
+def test_with_other_options(options: dict[str, Any]) -> None:
+    both(
+        Items([item(k) for k in range(40)]),
+        {"batch_size": 7, "shuffle": True, "drop_last": True},
+        chunk_size=2,
+        **options,
+    )
+
+
+def test_batches_of_every_size() -> None:
+    """More chunks than the ring has entries: they are made larger."""
+    sizes, start, batches = [1, 300, 2, 7, 150, 64, 3], 0, []
+    for size in sizes:
+        batches.append(list(range(start, start + size)))
+        start += size
+    both(Items(list(range(start))), {"batch_sampler": batches}, chunk_size=1)
+
+
+def test_epochs_of_persistent_workers_and_one_left_half_way() -> None:
+    with shmloader.DataLoader(
+        Items(list(range(50))), 5, num_workers=4, chunk_size=2, persistent_workers=True, prefetch_factor=1
+    ) as loader:
+        for _ in range(2):
+            iterator = iter(loader)
+            assert next(iterator).tolist() == [0, 1, 2, 3, 4]
+        assert [batch.tolist() for batch in loader] == [list(range(k, k + 5)) for k in range(0, 50, 5)]
+
+
+class Who(Augmented):
+    def __getitem__(self, index: int) -> Any:
+        info = get_worker_info()
+        assert info is not None
+        return info.id
+
+
+def test_each_chunk_has_its_worker() -> None:
+    with shmloader.DataLoader(Who(24), 8, num_workers=3, chunk_size=2) as loader:
+        assert [batch.tolist() for batch in loader] == [
+            [0, 0, 1, 1, 2, 2, 0, 0],
+            [1, 1, 2, 2, 0, 0, 1, 1],
+            [2, 2, 0, 0, 1, 1, 2, 2],
+        ]
+
+
+def test_growing_rows_and_batches_that_are_kept() -> None:
+    rows = [torch.full((2 + 3000 * (k // 8),), k, dtype=torch.int32) for k in range(64)]
+    with shmloader.DataLoader(Items(rows), 8, num_workers=3, chunk_size=2, spare_slots=1) as loader:
+        kept = list(loader)
+    for k, batch in enumerate(kept):
+        assert_same(batch, torch.stack(rows[8 * k : 8 * k + 8]))
+
+
+# ------------------------------------------------------------------------------------------------- collate functions
+
+
+@shmloader.row_wise
+def scaled(samples: list[Any]) -> Any:
+    images = default_collate([sample["image"] for sample in samples])
+    return {
+        "image": images.float() / 255,
+        "last": images.to(memory_format=torch.channels_last),
+        "array": numpy.stack([sample["array"] for sample in samples]),
+        "text": [sample["text"] for sample in samples],
+        "both": default_collate([(sample["scalar"], sample["half"]) for sample in samples]),
+    }
+
+
+@pytest.mark.parametrize("chunk_size", [1, 3, 4])
+def test_one_that_gives_rows(chunk_size: int) -> None:
+    both(Items([item(k) for k in range(13)]), {"batch_size": 5, "collate_fn": scaled}, chunk_size=chunk_size)
+
+
+@shmloader.row_wise
+def remembering(samples: list[Any], kept: list[Any] = []) -> Any:  # noqa: B006
+    kept.append(default_collate(samples))
+    return kept[-1]
+
+
+@pytest.mark.parametrize("spare_slots", [0, 2])
+@pytest.mark.parametrize("deaths", [[], [5, 17]])
+def test_one_that_keeps_what_it_gave(tmp_path: pathlib.Path, spare_slots: int, deaths: list[int]) -> None:
+    dataset = Deadly([item(k) for k in range(40)], tmp_path, deaths)
+    with shmloader.DataLoader(
+        dataset,
+        8,
+        num_workers=3,
+        chunk_size=2,
+        collate_fn=remembering,
+        spare_slots=spare_slots,
+        on_worker_death="respawn",
+    ) as loader:
+        got = list(loader)
+    assert_same(got, list(torch.utils.data.DataLoader(Items(dataset.items), 8)))
+    assert len(list(tmp_path.iterdir())) == len(deaths)
+
+
+class Deadly(torch.utils.data.Dataset):
+    """Kills its worker once at some indices."""
+
+    def __init__(self, items: list[Any], folder: pathlib.Path, deaths: list[int]) -> None:
+        self.items, self.folder, self.deaths = items, str(folder), deaths
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def __getitem__(self, index: int) -> Any:
+        mark = pathlib.Path(self.folder) / str(index)
+        if index in self.deaths and not mark.exists():
+            mark.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return self.items[index]
+
+
+def whole(samples: list[Any]) -> Any:
+    return default_collate(samples)
+
+
+@shmloader.row_wise
+def summed(samples: list[Any]) -> Any:
+    return torch.stack(samples).sum(0)
+
+
+@shmloader.row_wise
+def with_count(samples: list[Any]) -> Any:
+    return torch.stack(samples), len(samples)
+
+
+@pytest.mark.parametrize(
+    ("collate_fn", "says"),
+    [
+        (summed, r"for 2 samples it gave a tensor of shape \[3\]: the first dimension must be theirs"),
+        (with_count, "for 2 samples it gave 2: give tensors, arrays, or a list of as many strings"),
+    ],
+)
+def test_one_that_does_not_give_rows(collate_fn: Any, says: str) -> None:
+    loader = shmloader.DataLoader(Items([torch.ones(3)] * 6), 4, num_workers=2, chunk_size=2, collate_fn=collate_fn)
+    with loader, pytest.raises(RuntimeError, match=f"chunk_size needs a collate function that gives rows.*{says}"):
+        next(iter(loader))
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"collate_fn": whole}, "marked with shmloader.row_wise, but got collate_fn=<function whole"),
+        ({"batch_size": None}, "chunk_size cuts batches, but got batch_size=None"),
+        ({"chunk_size": 0}, "should be a positive integer of samples, or None, but got chunk_size=0"),
+        ({"chunk_size": True}, "but got chunk_size=True"),
+        ({"chunk_size": 2.0}, "but got chunk_size=2.0"),
+        ({"in_order": False}, "chunk_size delivers batches in order, but got in_order=False"),
+    ],
+)
+def test_what_cannot_be_cut(options: dict[str, Any], says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        shmloader.DataLoader([1, 2], num_workers=2, **{"chunk_size": 2, **options})
+
+
+# ------------------------------------------------------------------------------------------------------------ errors
+
+
+def ones(*shape: int) -> torch.Tensor:
+    return torch.ones(shape)
+
+
+@pytest.mark.parametrize(
+    ("odd", "says"),
+    [
+        ([1], "[3, 4] at entry 0 and [3, 5] at entry 1"),
+        ([2], "[3, 5] at entry 2 and [3, 4] at entry 3"),  # met by the worker that has this chunk
+        ([4, 5], "[3, 4] at entry 0 and [3, 5] at entry 4"),  # met by the trainer
+    ],
+)
+def test_a_sample_of_another_shape_is_torchs_error(odd: list[int], says: str) -> None:
+    samples = [ones(3, 5) if k in odd else ones(3, 4) for k in range(16)]
+    with shmloader.DataLoader(Items(samples), 8, num_workers=2, chunk_size=2) as loader:
+        got = iterate(loader)
+    says = f"stack expects each tensor to be equal size, but got {says}"
+    assert isinstance(got[0], Raised) and got[0].kind is RuntimeError and says in got[0].text
+    assert_same(got[1], torch.ones(8, 3, 4))
+    if odd != [2]:
+        theirs = iterate(torch.utils.data.DataLoader(Items(samples), 8, num_workers=1))
+        assert isinstance(theirs[0], Raised) and says in theirs[0].text
+
+
+@pytest.mark.parametrize("other", [torch.ones(2, dtype=torch.float64), [torch.ones(2)], "text", numpy.ones(2)])
+def test_samples_of_another_structure(other: Any) -> None:
+    loader = shmloader.DataLoader(Items([ones(2)] * 4 + [other] * 4), 8, num_workers=2, chunk_size=4)
+    with loader, pytest.raises(RuntimeError, match=r"and dtype, but got .*float32.* from entry 0 on, and .* 4 on"):
+        next(iter(loader))
+
+
+class Fails(Augmented):
+    def __getitem__(self, index: int) -> Any:
+        if index in (5, 6, 11):
+            raise KeyError(f"sample {index}")
+        return index
+
+
+def test_an_exception_comes_once_in_the_batchs_place() -> None:
+    with shmloader.DataLoader(Fails(24), 4, num_workers=3, chunk_size=1) as loader:
+        got = iterate(loader)
+    assert [one.kind if isinstance(one, Raised) else one.tolist() for one in got] == [
+        [0, 1, 2, 3],
+        KeyError,
+        KeyError,
+        [12, 13, 14, 15],
+        [16, 17, 18, 19],
+        [20, 21, 22, 23],
+    ]
+    assert "sample 5" in got[1].text and "sample 11" in got[2].text
+
+
+def test_too_little_memory_is_an_error_in_its_place() -> None:
+    rows = [ones(10)] * 8 + [ones(100_000)] * 8 + [ones(20)] * 8
+    with shmloader.DataLoader(
+        Items(rows), 8, num_workers=2, chunk_size=4, prefetch_factor=2, max_ring_bytes=2_000_000
+    ) as loader:
+        got = iterate(loader)
+    assert [type(one) for one in got] == [torch.Tensor, Raised, torch.Tensor]
+    assert got[1].kind is MemoryError and "max_ring_bytes allows 1.9 MiB" in got[1].text
+
+
+class Unpicklable:
+    def __reduce__(self) -> Any:
+        raise TypeError("not me")
+
+
+def test_an_index_that_cannot_be_pickled_opens_nothing() -> None:
+    batches = [[0, 1, 2], [3, 4, Unpicklable()], [5, 6, 7]]
+    with shmloader.DataLoader(Items(list(range(8))), batch_sampler=batches, num_workers=1, chunk_size=1) as loader:
+        iterator: Any = None
+        with pytest.raises(TypeError, match="not me"):
+            iterator = iter(loader)
+            next(iterator)

@@ -1,0 +1,197 @@
+"""schedule="steal": whoever is free makes the next batch; the batches are the same, whoever makes them."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import signal
+import time
+from typing import Any
+
+import pytest
+import torch
+from conftest import Augmented, assert_same, iterate, label, seed_all
+from torch.utils.data import BatchSampler, IterableDataset, RandomSampler
+
+import shmloader
+
+
+def epochs(count: int = 2, length: int = 23, dataset: Any = None, **options: Any) -> list[Any]:
+    """The batches of some epochs, from a seed."""
+    seed_all()
+    options = {"batch_size": 5, "shuffle": True, "schedule": "steal", **options}
+    with shmloader.DataLoader(dataset or Augmented(length), **options) as loader:
+        return [iterate(loader) for _ in range(count)]
+
+
+@pytest.fixture(scope="module")
+def alone() -> list[Any]:
+    return epochs(num_workers=1)
+
+
+@pytest.mark.parametrize("chunk_size", [None, 1, 3])
+@pytest.mark.parametrize("workers", [2, 3, 8])
+def test_any_number_of_workers(alone: list[Any], workers: int, chunk_size: int | None) -> None:
+    assert_same(epochs(num_workers=workers, chunk_size=chunk_size), alone)
+
+
+@pytest.mark.parametrize("chunk_size", [None, 2])
+@pytest.mark.parametrize("start", ["spawn", "forkserver"])
+def test_any_start_method(alone: list[Any], start: str, chunk_size: int | None) -> None:
+    assert_same(epochs(num_workers=2, chunk_size=chunk_size, multiprocessing_context=start), alone)
+
+
+@pytest.mark.parametrize("options", [{"batch_size": 1}, {"chunk_size": 1}, {"prefetch_factor": 7}], ids=label)
+def test_epochs_of_persistent_workers_differ_and_repeat(options: dict[str, Any]) -> None:
+    first = epochs(3, num_workers=2, persistent_workers=True, shuffle=False, **options)
+    assert_same(first, epochs(3, num_workers=3, persistent_workers=True, shuffle=False, **options))
+    with pytest.raises(AssertionError):
+        assert_same(first[0], first[1])
+
+
+def test_neighbours_are_not_seeded_alike() -> None:
+    drawn = [draw for batch in epochs(1, num_workers=2)[0] for draw in batch["r"].tolist()]
+    assert len(set(drawn)) == len(drawn)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"batch_size": None, "shuffle": False},
+        {"batch_size": 5, "drop_last": True},
+        {"batch_size": 1, "shuffle": False, "batch_sampler": Ellipsis},
+        {"collate_fn": list},
+    ],
+    ids=label,
+)
+def test_every_kind_of_batch(options: dict[str, Any]) -> None:
+    def run(workers: int) -> list[Any]:
+        seed_all()
+        chosen = dict(options)
+        if "batch_sampler" in chosen:
+            chosen["batch_sampler"] = BatchSampler(RandomSampler(range(23)), 4, False)
+        return epochs(num_workers=workers, **chosen)
+
+    assert_same(run(3), run(1))
+
+
+class Together(Augmented):
+    """Makes all samples of a batch in one call."""
+
+    def __getitems__(self, indices: list[int]) -> list[Any]:
+        return [self[index] for index in indices]
+
+
+def test_a_dataset_that_makes_batches_gives_the_same(alone: list[Any]) -> None:
+    assert_same(epochs(dataset=Together(23), num_workers=2, chunk_size=2), alone)
+
+
+class WaitsFor(Augmented):
+    """Its first sample is not made before the one after the next."""
+
+    def __init__(self, folder: pathlib.Path) -> None:
+        super().__init__(8)
+        self.mark = str(folder / "made")
+
+    def __getitem__(self, index: int) -> Any:
+        if index == 2:
+            pathlib.Path(self.mark).touch()
+        while index == 0 and not os.path.exists(self.mark):
+            time.sleep(0.005)
+        return super().__getitem__(index)
+
+
+def test_a_slow_batch_holds_nobody_up(tmp_path: pathlib.Path) -> None:
+    """Of two workers in turn, the first would have to make both the one that waits and the one that it waits for."""
+    got = epochs(1, dataset=WaitsFor(tmp_path), batch_size=1, shuffle=False, num_workers=2)[0]
+    assert [batch["i"].item() for batch in got] == list(range(8))
+
+
+class Deadly(Augmented):
+    """Kills its worker at some indices: once each, or every time."""
+
+    def __init__(self, folder: pathlib.Path, deaths: list[int], always: bool = False) -> None:
+        super().__init__(23)
+        self.folder, self.deaths, self.always = str(folder), deaths, always
+
+    def __getitem__(self, index: int) -> Any:
+        mark = pathlib.Path(self.folder) / str(index)
+        if index in self.deaths and (self.always or not mark.exists()):
+            mark.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().__getitem__(index)
+
+
+@pytest.mark.parametrize("start", ["fork", "spawn"])
+@pytest.mark.parametrize("chunk_size", [None, 2])
+def test_killed_workers_change_nothing(
+    tmp_path: pathlib.Path, alone: list[Any], chunk_size: int | None, start: str
+) -> None:
+    options = {"num_workers": 2, "chunk_size": chunk_size, "multiprocessing_context": start}
+    assert_same(epochs(dataset=Deadly(tmp_path, [3, 11, 22]), on_worker_death="respawn", **options), alone)
+    assert len(list(tmp_path.iterdir())) == 3
+
+
+def test_the_third_death_over_one_batch_whoever_died(tmp_path: pathlib.Path) -> None:
+    loader = shmloader.DataLoader(
+        Deadly(tmp_path, [7], always=True), 2, num_workers=3, schedule="steal", on_worker_death="respawn"
+    )
+    with loader, pytest.raises(RuntimeError, match=r"3rd to die over batch 3 of this epoch \(indices \[6, 7\]\)"):
+        list(loader)
+
+
+def test_a_death_is_told_with_the_rows_that_were_held(tmp_path: pathlib.Path) -> None:
+    loader = shmloader.DataLoader(Deadly(tmp_path, [7]), 6, num_workers=2, schedule="steal", chunk_size=2)
+    held = r"It held (.* and )?rows 0 to 1 of batch 1 of this epoch \(indices \[6, 7\]\)"
+    with loader, pytest.raises(RuntimeError, match=held):
+        list(loader)
+
+
+class Hangs(Augmented):
+    def __getitem__(self, index: int) -> Any:
+        if index == 5:
+            time.sleep(60)
+        return super().__getitem__(index)
+
+
+def test_a_batch_that_does_not_come_is_told_with_who_has_it() -> None:
+    loader = shmloader.DataLoader(Hangs(20), 2, num_workers=2, schedule="steal", timeout=1)
+    iterator = iter(loader)
+    assert [next(iterator)["i"].tolist() for _ in range(2)] == [[0, 1], [2, 3]]
+    with pytest.raises(RuntimeError, match=r"Worker \d .* has held batch 2 of this epoch \(indices \[4, 5\]\)"):
+        next(iterator)
+    loader.close()
+
+
+def test_as_many_draws_from_the_trainers_generators_as_torch() -> None:
+    def state_after(kind: Any, **options: Any) -> Any:
+        seed_all()
+        for _ in kind(Augmented(12), 3, shuffle=True, num_workers=2, **options):
+            pass
+        return torch.get_rng_state()
+
+    ours = state_after(shmloader.DataLoader, schedule="steal", chunk_size=2)
+    assert torch.equal(ours, state_after(torch.utils.data.DataLoader))
+
+
+class Stream(IterableDataset[int]):
+    def __iter__(self) -> Any:
+        return iter(range(5))
+
+
+@pytest.mark.parametrize(
+    ("dataset", "options", "says"),
+    [
+        (Stream(), {"schedule": "steal"}, "schedule='steal' needs a map-style dataset, but got Stream"),
+        (Stream(), {"chunk_size": 1}, "chunk_size needs a map-style dataset, but got Stream"),
+        ([1], {"schedule": "steal", "in_order": False}, "schedule='steal' delivers batches in order"),
+        ([1], {"schedule": "fast"}, "should be 'round_robin' or 'steal', but got schedule='fast'"),
+    ],
+)
+def test_what_cannot_be_stolen(dataset: Any, options: dict[str, Any], says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        shmloader.DataLoader(dataset, num_workers=2, **options)
+
+
+def test_without_workers_it_is_torchs() -> None:
+    assert_same(epochs(num_workers=0, shuffle=False), epochs(num_workers=0, shuffle=False, schedule="round_robin"))
