@@ -12,26 +12,39 @@ ROOT = Path(__file__).parent.parent
 HEADER = (ROOT / "cython_ext" / "atomics.h").read_text()
 STRESS = ROOT / "tests" / "stress" / "ring_stress.c"
 
+INDENT = "\n" + 51 * " "
+
 # verb -> what stands in it, and the same with the order taken away
 WEAKENED = {
     "publish": (
-        "RING_READY),\n                                                   memory_order_release, memory_order_relaxed)",
-        "RING_READY),\n                                                   memory_order_relaxed, memory_order_relaxed)",
+        f"RING_READY),{INDENT}memory_order_release, memory_order_relaxed)",
+        f"RING_READY),{INDENT}memory_order_relaxed, memory_order_relaxed)",
     ),
     "revoke": (
-        "RING_OPEN),\n                                                   memory_order_acq_rel, memory_order_relaxed)",
-        "RING_OPEN),\n                                                   memory_order_relaxed, memory_order_relaxed)",
+        f"who, RING_OPEN),{INDENT}memory_order_acq_rel, memory_order_relaxed)",
+        f"who, RING_OPEN),{INDENT}memory_order_relaxed, memory_order_relaxed)",
     ),
     "open": ("RING_OPEN), memory_order_release)", "RING_OPEN), memory_order_relaxed)"),
     "load": ("&e->word, memory_order_acquire)", "&e->word, memory_order_relaxed)"),
 }
 
 
-def reports(header: str, folder: Path) -> int:
+def reports(header: str, folder: Path, *options: str) -> int:
     """How many data races ThreadSanitizer reports for the ring built on this header."""
     (folder / "atomics.h").write_text(header)
     program = folder / "stress"
-    build = ["gcc", "-std=c11", "-O1", "-g", "-fsanitize=thread", "-pthread", f"-I{folder}", str(STRESS), "-o"]
+    build = [
+        "gcc",
+        "-std=c11",
+        "-O1",
+        "-g",
+        "-fsanitize=thread",
+        "-pthread",
+        f"-I{folder}",
+        *options,
+        str(STRESS),
+        "-o",
+    ]
     subprocess.run([*build, str(program)], check=True, timeout=60)
     run = subprocess.run([str(program), "3000"], capture_output=True, text=True, timeout=100)
     count = run.stderr.count("WARNING: ThreadSanitizer: data race")
@@ -53,12 +66,16 @@ def sanitizer(tmp_path_factory: pytest.TempPathFactory) -> None:
         pytest.skip("ThreadSanitizer does not run here")
 
 
-def test_ring_has_no_data_race(tmp_path: Path) -> None:
-    assert reports(HEADER, tmp_path) == 0
+@pytest.mark.parametrize("steal", [(), ("-DSTEAL",)])
+def test_ring_has_no_data_race(steal: tuple[str, ...], tmp_path: Path) -> None:
+    assert reports(HEADER, tmp_path, *steal) == 0
 
 
-@pytest.mark.parametrize("verb", WEAKENED)
-def test_weaker_order_is_caught(verb: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("verb", "steal"),
+    [(verb, ()) for verb in WEAKENED] + [(verb, ("-DSTEAL",)) for verb in WEAKENED if verb != "revoke"],
+)
+def test_weaker_order_is_caught(verb: str, steal: tuple[str, ...], tmp_path: Path) -> None:
     strong, weak = WEAKENED[verb]
     assert HEADER.count(strong) == 1
-    assert reports(HEADER.replace(strong, weak), tmp_path) > 0
+    assert reports(HEADER.replace(strong, weak), tmp_path, *steal) > 0

@@ -154,6 +154,47 @@ def test_moved_to_a_memfd_that_there_is_not() -> None:
             ring.take()
 
 
+def half(value: float, *names: str) -> Any:
+    return {"x": torch.full((2, 3), float(value)), "y": torch.zeros(2, 8), "s": list(names)}
+
+
+CHUNKS = {
+    "a shape of its own": (lambda r: meta(r, 4, 2), "equal size, but got .3. at entry 0 and .2. at entry 2"),
+    "rows outside": (lambda r: meta(r, 1, 1 << 40), "place of a leaf"),
+    "rows elsewhere": (lambda r: meta(r, 1, 64), "laid out alike, but .* lies at 0 .* and at 64"),
+    "objects outside": (lambda r: r.header("objects_at", -8), "place of a chunk's pickled leaves"),
+    "objects too long": (lambda r: r.header("objects_size", MOST), "place of a chunk's pickled leaves"),
+    "plan outside": (lambda r: (meta(r, 0, 5), r.header("plan_at", 1 << 62)), "place of a batch's plan"),
+    "outcome unknown": (lambda r: r.header("outcome", 7), "outcome is 7"),
+    "used past its pages": (lambda r: r.header("used", 1 << 62), "batch's size is"),
+}
+
+
+@pytest.mark.parametrize(("overwrite", "says"), CHUNKS.values(), ids=CHUNKS)
+def test_a_chunk_whose_words_were_overwritten(overwrite: Callable[[BothSides], Any], says: str) -> None:
+    with BothSides() as ring:
+        for _ in range(4):
+            ring.fill_chunks([half(1, "a", "b"), half(2, "c", "d")], 2)
+            overwrite(ring)
+            with pytest.raises(RuntimeError, match=says):
+                ring.take()
+            assert ring.trainer.lent == 0
+        ring.fill_chunks([half(1, "a", "b"), half(2, "c", "d")], 2)
+        rows = torch.tensor([[1.0] * 3] * 2 + [[2.0] * 3] * 2)
+        assert_same(ring.take(), {"x": rows, "y": torch.zeros(4, 8), "s": ["a", "b", "c", "d"]})
+
+
+@pytest.mark.parametrize(("row", "rows"), [(3, 4), (0, 1), ((1 << 32) - 1, 4)])
+def test_rows_that_are_not_in_the_batch(row: int, rows: int) -> None:
+    with BothSides() as ring:
+        ring.trainer.open(0, [1, 2], 0, 0, 1, 0, 4)
+        ring.entry("row", row)
+        ring.entry("rows", rows)
+        ring.claim_again()
+        with pytest.raises(RuntimeError, match=r"overwritten: a chunk's rows is \d+ to \d+, and may be in \d"):
+            ring.writer.begin(2)
+
+
 @pytest.mark.parametrize("in_order", [True, False])
 @pytest.mark.parametrize("word", [0, MOST, 1 << 24 | 3, 7 << 24 | 3, 1 << 8 | 1, 4])
 def test_a_sequence_that_never_was(in_order: bool, word: int) -> None:
