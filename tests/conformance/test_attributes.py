@@ -28,7 +28,7 @@ KINDS = pytest.mark.parametrize("dataset", [Augmented, lambda *n: Stream(*n)], i
 
 
 WORKERS = pytest.mark.parametrize("workers", [0, 1])
-OURS = {"spare_slots", "ring_memory", "max_ring_bytes", "on_worker_death"}
+OURS = {"spare_slots", "ring_memory", "max_ring_bytes", "on_worker_death", "schedule", "chunk_size"}
 
 
 class Stream(IterableDataset):

@@ -44,7 +44,7 @@ from torch.utils.data.datapipes.map import SequenceWrapper
 
 import shmloader
 
-OURS = ("spare_slots", "ring_memory", "max_ring_bytes", "on_worker_death")
+OURS = ("spare_slots", "ring_memory", "max_ring_bytes", "on_worker_death", "schedule", "chunk_size")
 pytestmark = pytest.mark.usefixtures("impatient_torch")
 WORKERS = pytest.mark.parametrize("workers", [0, 1])
 
