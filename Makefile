@@ -42,7 +42,7 @@ help:
 	@echo 'make bench   measure shmloader beside other loaders; ARGS="..." goes to python -m bench'
 	@echo 'make test    lint, types and tests, as .ci/run does; ARGS="-k name" goes to pytest alone'
 	@echo 'make test-ecosystem   train with Lightning, accelerate, transformers, timm and ignite, through either loader'
-	@echo 'make soak    500 random kills of workers, every batch checked; ARGS="--kills 2000 --start spawn"'
+	@echo 'make soak    500 random kills of workers, every batch checked; ARGS="--kills 2000 --start spawn --share steal"'
 	@echo 'make lint    lint and types alone'
 	@echo 'make sanitize  the tests of the ring under AddressSanitizer and UBSan (gcc); ARGS="..." goes to pytest'
 	@echo 'make clean   remove all that these made: .venv, build outputs, caches, data/digits'

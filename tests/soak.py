@@ -64,10 +64,13 @@ def same(a: Any, b: Any) -> bool:
     return all(torch.equal(a[key], b[key]) for key in a)
 
 
-def soak(kills: int, start: str, seed: int, seconds: float) -> None:
+def soak(kills: int, start: str, share: str, seed: int, seconds: float) -> None:
     options: dict[str, Any] = {"batch_size": 4, "num_workers": WORKERS, "persistent_workers": True}
     torch.manual_seed(seed)
     expected = DataLoader(Drawn(), **options)
+    if share != "no":  # then samples are seeded by their place, so one worker makes the same
+        options |= {"schedule": "steal", "chunk_size": 2 if share == "chunks" else None}
+        expected = shmloader.DataLoader(Drawn(), **{**options, "num_workers": 1})
     ours = shmloader.DataLoader(Drawn(), multiprocessing_context=start, on_worker_death="respawn", **options)
     torch.manual_seed(seed)
     epoch, began = 0, time.monotonic()
@@ -99,7 +102,7 @@ def soak(kills: int, start: str, seed: int, seconds: float) -> None:
         killer.join()
         bar.update(killer.kills - bar.n)
     print(
-        f"{killer.kills} kills in {epoch} epochs of {BATCHES} batches ({start}): every batch once, in order, the same"
+        f"{killer.kills} kills in {epoch} epochs of {BATCHES} batches ({start}, shared: {share}): every batch once, in order, the same"
     )
 
 
@@ -107,8 +110,9 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     parser.add_argument("--kills", type=int, default=500)
     parser.add_argument("--start", choices=["fork", "spawn", "forkserver"], default="fork")
+    parser.add_argument("--share", choices=["no", "steal", "chunks"], default="no", help="how work is shared")
     parser.add_argument("--seed", type=int, default=random.randrange(1000))
     parser.add_argument("--seconds", type=float, default=600, help="give up after this long")
     given = parser.parse_args()
     print(f"seed {given.seed}")
-    soak(given.kills, given.start, given.seed, given.seconds)
+    soak(given.kills, given.start, given.share, given.seed, given.seconds)
