@@ -132,6 +132,27 @@ def test_killed_workers_change_nothing(
     assert len(list(tmp_path.iterdir())) == 3
 
 
+class Signed(Deadly):
+    def __getitem__(self, index: int) -> Any:
+        super().__getitem__(index)
+        return os.getpid()
+
+
+def test_another_one_goes_on_while_a_new_one_starts(tmp_path: pathlib.Path) -> None:
+    """Those who live have passed over what the dead one held, and must look behind them once more."""
+    loader = shmloader.DataLoader(
+        Signed(tmp_path, [11]),
+        num_workers=2,
+        schedule="steal",
+        on_worker_death="respawn",
+        multiprocessing_context="spawn",
+    )
+    with loader:
+        iterator: Any = iter(loader)
+        first = {worker.pid for worker in iterator._workers}
+        assert {batch.item() for batch in iterator} <= first
+
+
 def test_the_third_death_over_one_batch_whoever_died(tmp_path: pathlib.Path) -> None:
     loader = shmloader.DataLoader(
         Deadly(tmp_path, [7], always=True), 2, num_workers=3, schedule="steal", on_worker_death="respawn"
