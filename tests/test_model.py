@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from model.ring_model import (
+from model.explore import explore
+from model.promises import (
     BOOKS,
     DUTY,
     ENTRY,
@@ -14,6 +15,7 @@ from model.ring_model import (
     KEPT_ALONE,
     MUTANTS,
     NO_DEADLOCK,
+    NO_IDLER,
     ONCE,
     ONE_WRITER,
     OWN,
@@ -21,9 +23,8 @@ from model.ring_model import (
     READ,
     TERMINATION,
     WHOLE,
-    Ring,
-    explore,
 )
+from model.ring_model import Ring
 
 PLAIN: dict[str, Any] = {"sequences": 3}
 LENT: dict[str, Any] = {"sequences": 3, "spare": 1}
@@ -35,6 +36,12 @@ ALONE: dict[str, Any] = {"workers": 1, "sequences": 3}
 KILLED_ALONE: dict[str, Any] = ALONE | {"kills": 1}
 KILLED_TWICE: dict[str, Any] = ALONE | {"kills": 2}
 KEEPING: dict[str, Any] = {"workers": 1, "entries": 1, "sequences": 4, "keeps": 2, "kills": 1}
+STOLEN: dict[str, Any] = {"sequences": 3, "steal": True}
+STOLEN_KILLED: dict[str, Any] = {"sequences": 2, "kills": 1, "steal": True}
+STOLEN_ONE: dict[str, Any] = {"entries": 1, "sequences": 1, "kills": 1, "steal": True}
+CHUNKS: dict[str, Any] = {"chunks": (2, 2)}
+RAGGED: dict[str, Any] = {"chunks": (1, 2, 1)}
+CHUNKS_KEPT: dict[str, Any] = {"chunks": (2, 1), "keeps": 2, "kills": 1}
 
 SOUND: dict[str, dict[str, Any]] = {
     "in order, ended at any time": PLAIN | {"quits": True},
@@ -48,6 +55,17 @@ SOUND: dict[str, dict[str, Any]] = {
     "a worker killed twice": KILLED_TWICE,
     "a worker killed, any order": KILLED_ALONE | {"in_order": False},
     "a worker killed that keeps batches": KEEPING,
+    "stolen, ended at any time": STOLEN | {"quits": True},
+    "stolen, a worker killed": STOLEN_KILLED,
+    "stolen, a worker killed, which is an error": STOLEN_KILLED | {"respawn": False},
+    "stolen, two killed": STOLEN_ONE | {"kills": 2},
+    "stolen, a worker killed that keeps a batch": STOLEN_ONE | {"keeps": 1},
+    "chunks, lent": CHUNKS | {"spare": 1},
+    "chunks, a worker killed": {"chunks": (2,), "kills": 1},
+    "chunks, a batch kept by two, one killed": CHUNKS_KEPT | {"chunks": (2,)},
+    "chunks, stolen, a worker killed": {"chunks": (2,), "kills": 1, "steal": True},
+    "ragged chunks, lent": RAGGED | {"spare": 1},
+    "ragged chunks, stolen": RAGGED | {"steal": True},
 }
 
 # mutant -> what it runs in, and what it violates
@@ -57,11 +75,16 @@ CAUGHT: dict[str, tuple[dict[str, Any], str]] = {
     "walk passes what is not open yet": (PLAIN, NO_DEADLOCK),
     "walk stops at what is not its own": (PLAIN, NO_DEADLOCK),
     "claim ignores the owner": (PLAIN, OWN),
+    "claim by store": (STOLEN, ONE_WRITER),
+    "claim does not say who": (STOLEN, NO_DEADLOCK),
     # publish names the worker and not the process, so its CAS is no help once the successor has claimed the same
     "recover by timeout": (KILLED_ALONE, ONE_WRITER),
     "recover by timeout, publish by store": (KILLED_ALONE, ONE_WRITER),
     "check, then announce": (PLAIN, NO_DEADLOCK),
     "futex does not compare": (PLAIN, NO_DEADLOCK),
+    # open() would wake who does not sleep, and nobody else
+    "who rises leaves its bit": (STOLEN, NO_IDLER),
+    "who rises clears its bit behind the claim": (STOLEN, NO_IDLER),
     "toll trusts the sleeper bit": (KILLED, NO_DEADLOCK),
     "wake before the bit is cleared": (PLAIN, NO_DEADLOCK),
     # the one ring that a recovery needs: the dead may not have rung, and the successor looks before it sleeps
@@ -72,15 +95,34 @@ CAUGHT: dict[str, tuple[dict[str, Any], str]] = {
     "death is forgotten after the successor's start": (KILLED_TWICE, NO_DEADLOCK),
     "respawn before revoke": (KILLED_ALONE, NO_DEADLOCK),
     "no revoke": (KILLED_ALONE, NO_DEADLOCK),
+    "revoke opens to the successor alone": (STOLEN_ONE, NO_IDLER),
+    "revocations are not counted": (STOLEN_ONE, NO_IDLER),
+    "revocations are counted too early": (STOLEN_ONE, NO_IDLER),
+    "revocations are not looked at again": (STOLEN_ONE, NO_IDLER),
+    "revocations do not toll": (STOLEN_ONE, NO_IDLER),
+    "revocations wake one": (STOLEN_ONE, NO_IDLER),
+    "rewind by one": (STOLEN_KILLED, NO_IDLER),
+    "rewind wraps around": (STOLEN_ONE, NO_IDLER),
     "new incarnation starts at next_open": (KILLED_ALONE, NO_DEADLOCK),
     "new incarnation starts behind its first claim": (KILLED_ALONE, NO_DEADLOCK),
     "open names the incarnation": (KILLED_ALONE, NO_DEADLOCK),
     "open before the task is written": (PLAIN, BOOKS),
+    "open rings one bell": (STOLEN, NO_IDLER),
+    "a payload a chunk": (CHUNKS, FREE_PAYLOAD),
+    "a batch is opened where one chunk has room": (RAGGED, ENTRY),
+    "a batch is ready when its first chunk is": (CHUNKS, WHOLE),
+    "a batch is ready when its last chunk is": (CHUNKS, WHOLE),
+    "chunks seen are remembered for the next batch": (CHUNKS, WHOLE),
+    "entries of a batch are freed one by one": ({"chunks": (2, 1)}, ENTRY),
+    "every chunk fills the first row": (CHUNKS, ONE_WRITER),
+    "chunks are described in one place": (CHUNKS, WHOLE),
     "take frees the payload before the copy is complete": (PLAIN, READ),
     "lend without limit": (PLAIN, FREE_PAYLOAD),
     "a payload too few": (LENT, FREE_PAYLOAD),
+    "the last chunk says whether a batch is kept": (CHUNKS | {"keeps": 1}, KEPT_ALONE),
     "kept payload is used again": (ALONE | {"keeps": 1}, KEPT_ALONE),
     "kept payload is used again once the reserve is empty": (KEEPING, KEPT_ALONE),
+    "kept payload is freed with its first keeper": (CHUNKS_KEPT, KEPT_ALONE),
     "kept payload of a living worker is freed": ({"entries": 1, "sequences": 3, "keeps": 1, "kills": 1}, KEPT_ALONE),
     "what the dead one kept is retired for the new one": (KEEPING, FREE_PAYLOAD),
     "retired payloads stay retired": (KEEPING, FREE_PAYLOAD),

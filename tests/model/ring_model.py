@@ -6,102 +6,67 @@ The verbs of NOTE [ Slot ring ] (ring.pyx), each cut into its accesses to shared
 and the thread that watches the workers.  A state is a string of bytes; all reachable ones are visited, breadth first,
 so the trace to the first bad one is the shortest.
 
-    worker   look      the walk, or lowest(); what it finds it claims, and writes half of the payload
+    worker   look      the walk, or lowest(); what it finds it claims, and writes half of its row of the payload
+             claim     the CAS, where another may come first
              publish   writes the other half, and CAS          ring, clear, wake   the three steps of ring_ring
-             announce, again (the same look, and whether it is over), sleep (FUTEX_WAIT)
+             announce, again (the same look, and whether it is over), sleep (FUTEX_WAIT), rise (clears its sleeper bit)
     trainer  open, ring, wake, look, announce, again, sleep, take, copy, dismiss, stop, toll, join, done
-             heed (clear_alarm), who (is dead), revoke, respawn
+             heed (clear_alarm), who (is dead), revoke, count, rouse, respawn
     watcher  note (who has ended), alarm, add, wake
     closer   another thread that closes the iterator: alarm, add, wake, stop, toll, join
     may happen, need not ("!")   a worker is killed, a lease dies, a worker keeps its batch, the trainer quits, another
                                  thread closes the iterator
 
-Checked: the PROPERTIES below.  For the last two nothing that need not happen is of help: no lease dies, and nobody
-else is killed, to end a wait.
+A batch is one sequence, or several (`chunks`): then each fills a row of the same payload.
+
+Where sequences are open to all (`steal`), open() rings one bell after another until one wakes somebody.  After a death
+the successor walks from what is to be taken next, so no more is needed for everything to be done.  But a process takes
+long to start, and the living have passed what the dead one had claimed: therefore `revocations` is counted up, which
+sends them back, and all are woken.  NO_IDLER is about that.  It is broken where somebody sleeps, something is open, and
+nobody is about to look: all others fill a payload, sleep or are only starting, and no death is still to be seen.  It is
+also why who rises without having slept clears its sleeper bit, before it claims: else open() would take it for asleep,
+and wake nobody else.  Where each sequence has its worker, a death's count and bells make no difference: left out there.
+
+Checked: the PROPERTIES (promises.py).  For the last two nothing that need not happen is of help: no lease dies, and
+nobody else is killed, to end a wait.
 
 Left out: memory orders (one access after another here; tests/test_atomics.py has them), spurious wake-ups, timeouts and
 spinning (they hide lost wake-ups), tasks (their area goes with the payload's number), and the limit on deaths in a row
 (the number of kills is bounded).  In one step, because nothing that happens in between makes a difference: accesses to
-what nobody else may touch, and the word operation beside them; the walk's steps past what stays so; a look that fails,
-and the flags beside it (raised first, rung after); clearing a bit and FUTEX_WAKE, where nobody can be killed between.
+what nobody else may touch, and the word operation beside them; the walk's steps past what stays so (a claim does not,
+where it may be revoked and is open to all then); a look that fails, and the flags beside it (raised first, rung after);
+clearing a bit and FUTEX_WAKE, where nobody can be killed between; the last take() and `stop`.
 """
 
 from __future__ import annotations
 
 import sys
 import time
-from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import accumulate
 
-ONCE = "a sequence is delivered once, and each worker's in their order"
-IN_ORDER = "sequences are delivered in order"
-WHOLE = "what is delivered is what was written for its sequence"
-READ = "a payload is not written while the trainer or a lease reads it"
-ONE_WRITER = "a payload has one writer at most"
-KEPT_ALONE = "a payload that a living worker keeps is left alone"
-BOOKS = "no payload is lost or used twice"
-OWN = "a sequence is filled by the worker it was opened for"
-DUTY = "who is dismissed does what is open for it before it leaves"
-ENTRY = "an entry has one sequence at a time"
-FREE_PAYLOAD = "open() finds a free payload"
-NO_DEADLOCK = "who sleeps is woken"
-TERMINATION = "the end can be reached from everywhere"
-PROPERTIES = (
-    ONCE, IN_ORDER, WHOLE, READ, ONE_WRITER, KEPT_ALONE, BOOKS, OWN, DUTY, ENTRY, FREE_PAYLOAD, NO_DEADLOCK, TERMINATION
-)  # fmt: skip
-
-# Faults that somebody could build in; each must break a property.
-MUTANTS = (
-    "lowest() in a single pass",
-    "lowest() looks at what is taken too",
-    "walk passes what is not open yet",
-    "walk stops at what is not its own",
-    "claim ignores the owner",
-    "recover by timeout",
-    "recover by timeout, publish by store",
-    "check, then announce",
-    "futex does not compare",
-    "toll trusts the sleeper bit",
-    "wake before the bit is cleared",
-    "alarm does not toll",
-    "alarm is cleared after the look",
-    "alarm before the death is noted",
-    "alarm is not looked at again",
-    "death is forgotten after the successor's start",
-    "respawn before revoke",
-    "no revoke",
-    "new incarnation starts at next_open",
-    "new incarnation starts behind its first claim",
-    "open names the incarnation",
-    "open before the task is written",
-    "take frees the payload before the copy is complete",
-    "lend without limit",
-    "a payload too few",
-    "kept payload is used again",
-    "kept payload is used again once the reserve is empty",
-    "kept payload of a living worker is freed",
-    "what the dead one kept is retired for the new one",
-    "retired payloads stay retired",
-    "pass_over stops at busy entries",
-    "publish does not ring",
-    "publish rings before the word",
-    "publish before the payload is whole",
-    "open does not ring",
-    "dismissed is looked at after the tasks",
-    "dismiss does not ring",
-    "the death of a dismissed worker is no death",
-    "stop does not toll",
-    "close does not alarm",
-    "closing is looked at before the alarm is cleared",
-    "stop is not looked at again",
-    "stop is looked at before sleeping only",
-    "take what is ready though the order matters",
+from model.explore import explore
+from model.promises import (
+    BOOKS,
+    DUTY,
+    ENTRY,
+    FREE_PAYLOAD,
+    IN_ORDER,
+    KEPT_ALONE,
+    MUTANTS,
+    NO_IDLER,
+    ONCE,
+    ONE_WRITER,
+    OWN,
+    READ,
+    WHOLE,
+    Violated,
 )
 
 # ------------------------------------------------------------------------------------------- a state, byte by byte
 
-WORKERS, ENTRIES, PAYLOADS = 2, 3, 6  # at most
+WORKERS, ENTRIES, PAYLOADS, ROWS = 3, 3, 6, 2  # at most; a row of a payload is one chunk's
 GHOST = WORKERS  # a process more: an incarnation that was taken for dead ("recover by timeout")
 
 _at = 0
@@ -113,17 +78,20 @@ def _bytes(count: int = 1) -> int:
     return _at - count
 
 
-# the words that are shared: an entry's (seq, state, owner) with its payload number, the bells, the flags
-SEQ, STATE, OWNER, NUMBER = (_bytes(ENTRIES) for _ in range(4))
+# the words that are shared: an entry's (seq, state, owner) with its payload's number, and what its worker says of it;
+# the bells, the flags
+SEQ, STATE, OWNER, NUMBER, OUTCOME, DESCRIBED = (_bytes(ENTRIES) for _ in range(6))
 BELL, DISMISSED = _bytes(WORKERS), _bytes(WORKERS)
 READY_BELL, STOP = _bytes(), _bytes()
-CONTENT, OUTCOME = _bytes(PAYLOADS), _bytes(PAYLOADS)
-# a worker process: where it is, lowest()'s place (K, FOUND, LOWER), whether it saw `dismissed`, the payload it writes
-PC, CURSOR, CURRENT, LEAVING = (_bytes(WORKERS + 1) for _ in range(4))
+CONTENT = _bytes(PAYLOADS * ROWS)
+# a worker process: where it is, lowest()'s place (K, FOUND, LOWER; K: in a walk, whether it has begun), whether it saw
+# `dismissed`, the row it writes, whether `revocations` is not what it saw last
+PC, CURSOR, CURRENT, LEAVING, MISSED = (_bytes(WORKERS + 1) for _ in range(5))
 K, FOUND, LOWER = (_bytes(WORKERS + 2) for _ in range(3))  # the last is the trainer's
 INCARNATION, KEEPS = _bytes(WORKERS), _bytes(WORKERS)
 # the trainer, and its books: what it uses each payload for, and what is really read through it
-TRAINER, NEXT_OPEN, NEXT_TAKE, OPENED, TAKEN, COPYING, RINGING, VICTIM = (_bytes() for _ in range(8))
+TRAINER, NEXT_OPEN, NEXT_TAKE, OPENED, TAKEN, SEEN = (_bytes() for _ in range(6))
+COPYING, KEEPERS, RUNG_FIRST, RINGING, VICTIM = (_bytes() for _ in range(5))
 BUSY, MEANT, USE, READS = _bytes(ENTRIES), _bytes(ENTRIES), _bytes(PAYLOADS), _bytes(PAYLOADS)
 CLOSER, SHUT, TOLLED = _bytes(), _bytes(), _bytes()  # another thread that closes the iterator, and what it says first
 WATCHER, ALARMED, ENDED, NOTED = _bytes(), _bytes(), _bytes(WORKERS), _bytes(WORKERS)
@@ -135,28 +103,32 @@ VOID, OPEN, CLAIMED, READY = range(4)
 SLEEPER, RUNG = 1, 2  # a bell: the sleeper bit, and whether the count is not what was announced
 NOTHING, TORN, SEQUENCE_0 = range(3)  # a payload's content
 FILLED, KEPT = range(2)
-FREE, FLIGHT, HELD, RESERVE, RETIRED_0 = range(5)  # RETIRED_0 + w: worker w keeps it
+FREE, FLIGHT, HELD, RESERVE, RETIRED = range(5)  # RETIRED + the set of workers that keep it, as bits
 T = WORKERS + 1  # the trainer's place in K, FOUND, LOWER
-NOBODY = 255
+ANY = NOBODY = 255
 
-LOOK, LEAVE, PUBLISH, LATE, RING, CLEAR, WAKE, ANNOUNCE, AGAIN, SLEEP, ASLEEP, LEFT, DEAD = range(13)
+(
+    START, LOOK, CLAIM, LEAVE, PUBLISH, LATE, RING, CLEAR, WAKE, ANNOUNCE, AGAIN, SLEEP, RISE, ASLEEP, LEFT, DEAD,
+) = range(16)  # fmt: skip
 (
     T_OPEN, T_TASK, T_RING, T_WAKE, T_LOOK, T_TAKE, T_ANNOUNCE, T_AGAIN, T_SLEEP, T_ASLEEP, T_COPY, T_DISMISS,
-    T_HEED, T_QUIET, T_WHO, T_REVOKE, T_RESPAWN, T_STOP, T_TOLL, T_JOIN, T_DONE,
-) = range(21)  # fmt: skip
+    T_HEED, T_QUIET, T_WHO, T_REVOKE, T_COUNT, T_ROUSE, T_ROUSED, T_RESPAWN, T_STOP, T_TOLL, T_JOIN, T_DONE,
+) = range(24)  # fmt: skip
 W_NOTE, W_ALARM, W_ADD, W_WAKE = range(4)
 C_AWAY, C_ALARM, C_ADD, C_WAKE, C_STOP, C_TOLL, C_JOIN, C_DONE = range(8)
-NAMES = {  # of the steps, for traces
-    "w": ["look", "leave", "publish", "late", "ring", "clear", "wake", "announce", "again", "sleep"],
-    "trainer": ["open", "task", "ring", "wake", "look", "take", "announce", "again", "sleep", "asleep", "copy",
-                "dismiss", "heed", "quiet", "who", "revoke", "respawn", "stop", "toll", "join"],
-    "watcher": ["note", "alarm", "add", "wake"],
-    "closer": ["", "alarm", "add", "wake", "stop", "toll", "join"],
-}  # fmt: skip
 
 
-class Violated(Exception):
-    """A property does not hold; its first argument is which."""
+def _names(who: str, steps: str) -> list[str]:
+    return [f"{who} {step}" for step in steps.split()]
+
+
+# of the steps, for traces
+WORKER_STEPS = "start look claim leave publish late ring clear wake announce again sleep rise"
+W_NAMES = [_names(f"w{w}", WORKER_STEPS) for w in range(WORKERS + 1)]
+T_NAMES = _names("trainer", "open task ring wake look take announce again sleep asleep copy dismiss heed quiet who "
+                            "revoke count rouse roused respawn stop toll join")  # fmt: skip
+WATCHER_NAMES = _names("watcher", "note alarm add wake")
+CLOSER_NAMES = _names("closer", "away alarm add wake stop toll join")
 
 
 @dataclass
@@ -167,6 +139,8 @@ class Ring:
         workers, entries, spare, sequences: its size.
         in_order: whether sequences are taken in their order.
         owners: whose each sequence is; None: in turn.
+        steal: whether whoever comes first takes a sequence, instead.
+        chunks: of how many sequences each batch is, in order; None: of one.  Then `sequences` is their sum.
         respawn: what follows a death: another takes the dead one's place, or the run ends.
         kills, keeps: how many workers may be killed, how many batches kept.
         dismiss: (sequence, worker): dismiss the worker when that sequence was taken.
@@ -180,6 +154,8 @@ class Ring:
     sequences: int = 3
     in_order: bool = True
     owners: tuple[int, ...] | None = None
+    steal: bool = False
+    chunks: tuple[int, ...] | None = None
     respawn: bool = True
     kills: int = 0
     keeps: int = 0
@@ -189,11 +165,18 @@ class Ring:
     mutant: str = ""
     payloads: int = field(init=False)
     processes: tuple[int, ...] = field(init=False)
+    batches: dict[int, tuple[int, int]] = field(init=False)  # of each sequence: the first of its batch, and its chunks
     any_order: bool = field(init=False)  # the trainer takes the lowest that is ready
 
     def __post_init__(self) -> None:
         assert not self.mutant or self.mutant in MUTANTS
-        working = self.entries + self.spare - (self.mutant == "a payload too few")
+        if self.chunks:
+            self.sequences = sum(self.chunks)
+        sizes = self.chunks or (1,) * self.sequences
+        self.batches = {}
+        for first, size in zip((0, *accumulate(sizes)), sizes, strict=False):
+            self.batches.update((seq, (first, size)) for seq in range(first, first + size))
+        working = self.entries // min(sizes) + self.spare - (self.mutant == "a payload too few")
         self.payloads = working + (self.workers if self.keeps else 0)
         self.any_order = not self.in_order or self.mutant == "take what is ready though the order matters"
         self.processes = (*range(self.workers), GHOST) if "timeout" in self.mutant else tuple(range(self.workers))
@@ -201,6 +184,7 @@ class Ring:
         s[KILLS], s[KEEPINGS] = self.kills, self.keeps
         s[TRAINER] = T_OPEN
         s[USE + working : USE + self.payloads] = bytes([RESERVE] * (self.payloads - working))
+        s[PC : PC + self.workers] = bytes([START if self.steal else LOOK] * self.workers)
         s[PC + GHOST] = LEFT
         self.start = bytes(s)
 
@@ -267,40 +251,69 @@ class Ring:
             if found is not None:
                 s[FOUND + me] = 0
             return found
-        name, thief = self.name(s, w), self.mutant == "claim ignores the owner"
+        name, thief = ANY if self.steal else self.name(s, w), self.mutant == "claim ignores the owner"
+        revocable = self.steal and (s[KILLS] or DEAD in s[PC : PC + self.workers])
+        if self.steal and not s[K + me]:
+            self.rewind(s, me)
+            if revocable:
+                s[K + me] = 1
+                return None
         while True:  # what is passed over stays so, therefore all of it in one step
             cursor = s[CURSOR + me]
             e = cursor % self.entries
-            future = s[SEQ + e] < cursor or s[STATE + e] == VOID
-            if future and (self.mutant != "walk passes what is not open yet" or cursor > self.sequences):
-                return False
-            if s[SEQ + e] == cursor and s[STATE + e] == OPEN and (s[OWNER + e] == name or thief):
-                return True
-            if self.mutant == "walk stops at what is not its own" and s[SEQ + e] == cursor:
-                return False
+            here, state = s[SEQ + e] == cursor, s[STATE + e]
+            found = here and state == OPEN and (s[OWNER + e] == name or thief)
+            at_end = s[SEQ + e] < cursor or state == VOID
+            if self.mutant == "walk passes what is not open yet":
+                at_end = cursor > self.sequences
+            if found or at_end or (here and self.mutant == "walk stops at what is not its own"):
+                s[K + me] = 0
+                return found
             s[CURSOR + me] = cursor + 1
+            if here and state == CLAIMED and revocable:
+                return None
 
-    def write(self, s: bytearray, me: int, payload: int, content: int) -> None:
+    def rewind(self, s: bytearray, me: int) -> None:
+        """The load of `revocations`: where it has changed, what was passed may be open again."""
+        blind = self.mutant == "revocations are not looked at again" and s[PC + me] == AGAIN
+        if s[MISSED + me] and not blind:
+            back = s[CURSOR + me] - (1 if self.mutant == "rewind by one" else self.entries)
+            wrapped = 255 if self.mutant == "rewind wraps around" else 0
+            s[MISSED + me], s[CURSOR + me] = 0, back if back >= 0 else wrapped
+
+    def write(self, s: bytearray, me: int, content: int) -> None:
+        """Write to the row that this process fills."""
+        row = s[CURRENT + me] - 1
+        payload = row // ROWS
         if s[READS + payload]:
             raise Violated(READ)
-        for other in range(WORKERS + 1):
-            if other != me and s[CURRENT + other] == payload + 1:
-                raise Violated(ONE_WRITER)
-            if other < WORKERS and s[KEEPS + other] == payload + 1 and (other != me or content == TORN):
-                raise Violated(KEPT_ALONE)
+        if any(other != me and s[CURRENT + other] == row + 1 for other in range(WORKERS + 1)):
+            raise Violated(ONE_WRITER)
         if s[USE + payload] != FLIGHT:
             raise Violated(BOOKS)
-        s[CONTENT + payload] = content
+        s[CONTENT + row] = content
+
+    def row(self, s: bytes | bytearray, seq: int) -> int:
+        """The row of a payload that this sequence's worker is to fill."""
+        chunk = 0 if self.mutant == "every chunk fills the first row" else seq - self.batch(seq)[0]
+        return s[NUMBER + seq % self.entries] * ROWS + chunk
+
+    def described_in(self, seq: int) -> int:
+        """The entry where a sequence's worker says what it has put into its row."""
+        shared = self.mutant == "chunks are described in one place"
+        return (self.batch(seq)[0] if shared else seq) % self.entries
 
     def claim(self, s: bytearray, me: int, w: int) -> int:
-        """The CAS; with the look that found the sequence, for nobody else may claim it."""
+        """The CAS has succeeded."""
         e = s[CURSOR + me] % self.entries
-        if s[MEANT + e] != w:
+        if s[MEANT + e] not in (w, ANY):
             raise Violated(OWN)
-        s[STATE + e], s[OWNER + e] = CLAIMED, self.name(s, w)
-        s[CURRENT + me] = s[NUMBER + e] + 1
-        self.write(s, me, s[NUMBER + e], TORN)
-        s[OUTCOME + s[NUMBER + e]] = FILLED  # until it turns out to be kept
+        s[STATE + e] = CLAIMED
+        if self.mutant != "claim does not say who":
+            s[OWNER + e] = self.name(s, w)
+        s[CURRENT + me] = self.row(s, s[CURSOR + me]) + 1
+        self.write(s, me, TORN)
+        s[OUTCOME + self.described_in(s[CURSOR + me])] = FILLED  # until it turns out to be kept
         return RING if self.mutant == "publish rings before the word" else PUBLISH
 
     def worker(self, s: bytearray, me: int) -> None:
@@ -309,7 +322,9 @@ class Ring:
         w = me if me != GHOST else s[GHOSTS]
         cursor, bell, to = s[CURSOR + me], BELL + w, pc
         e = cursor % self.entries
-        if pc == LOOK:
+        if pc == START:
+            to = LOOK
+        elif pc == LOOK:
             first = not (s[K + me] or s[LOWER + me] or s[FOUND + me])
             if first:
                 s[LEAVING + me] = s[DISMISSED + w]
@@ -318,18 +333,23 @@ class Ring:
             if over:
                 to = LEFT
             elif found:
-                to = self.claim(s, me, w)
+                to = CLAIM if self.steal else self.claim(s, me, w)  # nobody else may claim it: all in one step
             elif found is not None:
                 to = LEFT if s[LEAVING + me] else ANNOUNCE
                 if mutant == "dismissed is looked at after the tasks":
                     to = LEAVE
+        elif pc == CLAIM:
+            open_still = (s[SEQ + e], s[STATE + e], s[OWNER + e]) == (cursor, OPEN, ANY)
+            to = self.claim(s, me, w) if open_still or mutant == "claim by store" else LOOK
+            if s[bell] and to != LOOK:
+                to = RISE if mutant == "who rises clears its bit behind the claim" else to
         elif pc == LEAVE:
             to = LEFT if s[DISMISSED + w] else ANNOUNCE
         elif pc in (PUBLISH, LATE):
-            payload, to = s[CURRENT + me] - 1, RING
+            to = RING
             if mutant != "publish before the payload is whole" or pc == LATE:
-                self.write(s, me, payload, SEQUENCE_0 + cursor)
-                s[CURRENT + me] = 0
+                self.write(s, me, SEQUENCE_0 + cursor)
+                s[CURRENT + me], s[DESCRIBED + self.described_in(cursor)] = 0, SEQUENCE_0 + cursor
             else:
                 to = LATE
             if pc == PUBLISH:
@@ -359,14 +379,18 @@ class Ring:
                 to = LOOK if found or over else SLEEP
         elif pc == SLEEP:
             to = ASLEEP if self.may_sleep(s, bell) else LOOK
-        s[PC + me] = to
+        elif pc == RISE:
+            s[bell], to = 0, PUBLISH if s[CURRENT + me] else LOOK
         if to == LOOK and pc != LOOK:
             s[bell] &= SLEEPER
             s[LEAVING + me] = 0
+            if s[bell] and pc in (AGAIN, SLEEP) and self.steal and not mutant.startswith("who rises"):
+                to = RISE
+        s[PC + me] = to
         if to == LEFT:
             if not s[STOP] and self.owes(s, w):
                 raise Violated(DUTY)
-            s[bell] = s[CURSOR + me] = s[LEAVING + me] = 0
+            s[bell] = s[CURSOR + me] = s[LEAVING + me] = s[MISSED + me] = 0
 
     # ---------------------------------------------------------------------------------------------------- trainer
 
@@ -375,19 +399,25 @@ class Ring:
         return s[TRAINER] == T_LOOK and not (s[K + T] or s[FOUND + T] or s[LOWER + T])
 
     def choices(self, s: bytes) -> int:
-        """In how many ways the trainer may go on: an alarm may be looked after before what is ready is taken."""
+        """In how many ways the trainer may go on.
+
+        An alarm may be looked after before what is ready is taken.  Where any worker will do, the bell that is rung
+        first may be any: that covers every way to take turns.
+        """
+        if s[TRAINER] == T_OPEN and self.steal:
+            return self.workers
         return 2 if s[ALARMED] and self.looks(s) else 1
 
     def trainer(self, s: bytearray, choice: int = 0) -> bool:
         """One step of the trainer, in place; false where it has none."""
         pc, mutant = s[TRAINER], self.mutant
         if pc == T_OPEN:
-            s[TRAINER] = self.open(s)
+            s[TRAINER] = self.open(s, choice)
         elif pc == T_TASK:
-            self.task(s, (s[NEXT_TAKE] + self.entries - 1) % self.entries)
+            self.task(s, s[NEXT_OPEN] - 1)
             s[TRAINER] = T_RING
         elif pc == T_RING:
-            s[TRAINER] = T_WAKE if self.add(s, BELL + s[RINGING]) else self.go_on(s)
+            s[TRAINER] = T_WAKE if self.add(s, BELL + s[RINGING]) else self.ring_on(s)
         elif pc == T_WAKE:
             self.clear_and_wake(s, BELL + s[RINGING])
             s[TRAINER] = self.go_on(s)
@@ -399,6 +429,8 @@ class Ring:
                 s[TRAINER] = T_TAKE if self.any_order else self.take(s)
             elif ready is not None:
                 s[TRAINER] = T_HEED if s[ALARMED] else T_ANNOUNCE
+                if mutant == "entries of a batch are freed one by one" and self.go_on(s) == T_OPEN:
+                    s[TRAINER] = T_OPEN
         elif pc == T_TAKE:  # take() asks ready() again, and out of order may be told of a lower one
             if self.is_ready(s, keep=True):
                 s[TRAINER] = self.take(s)
@@ -419,6 +451,8 @@ class Ring:
             s[RINGING] = self.dismiss[1]
             s[DISMISSED + s[RINGING]] = 1
             s[TRAINER] = self.go_on(s) if mutant == "dismiss does not ring" else T_RING
+        elif T_COUNT <= pc <= T_ROUSED:
+            self.rouse(s)
         elif T_HEED <= pc <= T_RESPAWN:
             self.recover(s)
         elif pc == T_STOP:
@@ -466,33 +500,57 @@ class Ring:
         s[CLOSER] = pc + 1
         return True
 
-    def go_on(self, s: bytearray) -> int:
-        """The iterator: opens what there is room for, then waits for the next."""
-        s[RINGING] = 0
-        if s[OPENED] < self.sequences and s[OPENED] - s[TAKEN] < self.entries:
-            return T_OPEN
-        return T_LOOK if s[TAKEN] < s[OPENED] else T_STOP
+    def batch(self, seq: int) -> tuple[int, int]:
+        """The first sequence of the batch that this one is a chunk of, and how many chunks that has."""
+        return self.batches.get(seq, (seq, 1))
 
-    def open(self, s: bytearray) -> int:
+    def go_on(self, s: bytearray) -> int:
+        """The iterator: opens the batches that there is room for, then waits for the next."""
+        s[RINGING] = s[RUNG_FIRST] = 0
+        if s[OPENED] < self.sequences:
+            first, size = self.batch(s[OPENED])
+            taken = s[TAKEN] + (s[SEEN] if self.mutant == "entries of a batch are freed one by one" else 0)
+            if self.mutant == "a batch is opened where one chunk has room":
+                size = 1
+            if s[OPENED] > first or first + size - taken <= self.entries:
+                return T_OPEN
+        if s[TAKEN] < s[OPENED]:
+            return T_LOOK
+        # nobody looks at what take() did: what happens between it and the end may as well happen before it
+        return T_STOP if self.dismiss or s[SHUT] else self.stop(s, T_STOP, T_TOLL, T_JOIN)
+
+    def ring_on(self, s: bytearray) -> int:
+        """This bell's worker was awake: where any will do, try the next, until all have been rung."""
+        s[RINGING] = (s[RINGING] + 1) % self.workers
+        if self.steal and s[RINGING] != s[RUNG_FIRST] and self.mutant != "open rings one bell":
+            return T_RING
+        return self.go_on(s)
+
+    def open(self, s: bytearray, bell: int) -> int:
         seq = s[NEXT_OPEN]
         e, w = seq % self.entries, self.owners[s[OPENED]] if self.owners else s[OPENED] % self.workers
         if s[BUSY + e]:
             raise Violated(ENTRY)
-        s[SEQ + e], s[STATE + e], s[OWNER + e], s[BUSY + e], s[RINGING] = seq, OPEN, self.name(s, w), 1, w
-        s[MEANT + e] = w
+        s[SEQ + e], s[STATE + e], s[OWNER + e] = seq, OPEN, ANY if self.steal else self.name(s, w)
+        s[BUSY + e], s[MEANT + e] = 1, ANY if self.steal else w
+        s[RINGING] = s[RUNG_FIRST] = bell if self.steal else w
         s[OPENED] += 1
         s[NEXT_OPEN] += 1
         if self.mutant == "open before the task is written" and seq >= self.entries:
             return T_TASK
-        self.task(s, e)
+        self.task(s, seq)
         self.pass_over(s)
         return self.go_on(s) if self.mutant == "open does not ring" else T_RING
 
-    def task(self, s: bytearray, e: int) -> None:
-        payload = s.find(FREE, USE, USE + self.payloads) - USE  # they are all alike: any will do
+    def task(self, s: bytearray, seq: int) -> None:
+        first, _ = self.batch(seq)
+        if seq > first and self.mutant != "a payload a chunk":
+            payload = s[NUMBER + first % self.entries]
+        else:
+            payload = s.find(FREE, USE, USE + self.payloads) - USE  # they are all alike: any will do
         if payload < 0:
             raise Violated(FREE_PAYLOAD)
-        s[NUMBER + e], s[USE + payload], s[OUTCOME + payload] = payload, FLIGHT, FILLED
+        s[NUMBER + seq % self.entries], s[USE + payload] = payload, FLIGHT
         self.audit(s)
 
     def pass_over(self, s: bytearray) -> None:
@@ -502,16 +560,23 @@ class Ring:
             s[NEXT_OPEN] += 1
 
     def audit(self, s: bytearray) -> None:
-        """The trainer's books: what is in flight is what the busy entries name, each once."""
-        named = sorted(s[NUMBER + e] for e in range(self.entries) if s[BUSY + e])
-        if named != [p for p in range(self.payloads) if s[USE + p] == FLIGHT]:
+        """The trainer's books: what is in flight is what the busy entries name, each by those of one batch."""
+        named = {(s[NUMBER + e], self.batch(s[SEQ + e])[0]) for e in range(self.entries) if s[BUSY + e]}
+        in_flight = [p for p in range(self.payloads) if s[USE + p] == FLIGHT]
+        if sorted(p for p, _ in named) != in_flight or len({first for _, first in named}) < len(named):
             raise Violated(BOOKS)
 
     def is_ready(self, s: bytearray, keep: bool = False) -> bool | None:
         """One load of TrainerSide.is_ready(); None while it goes on."""
         if not self.any_order:
-            e = s[NEXT_TAKE] % self.entries
-            return (s[SEQ + e], s[STATE + e]) == (s[NEXT_TAKE], READY)
+            first, size = self.batch(s[NEXT_TAKE])
+            if self.mutant == "a batch is ready when its last chunk is":
+                return self.published(s, first + size - 1)
+            if self.mutant == "a batch is ready when its first chunk is":
+                return self.published(s, first)
+            while s[SEEN] + 1 < size and self.published(s, first + s[SEEN]):  # it stays so, therefore all in one step
+                s[SEEN] += 1
+            return self.published(s, first + s[SEEN])
         ready = self.lowest(s, T, READY, NOBODY)
         if ready is not None:
             if ready and keep:
@@ -519,24 +584,27 @@ class Ring:
             s[FOUND + T] = 0
         return ready
 
-    def take(self, s: bytearray) -> int:
-        seq = s[NEXT_TAKE]
+    def published(self, s: bytes | bytearray, seq: int) -> bool:
         e = seq % self.entries
-        payload, w = s[NUMBER + e], s[OWNER + e] % WORKERS
-        if seq + 1 <= s[LAST + w] or not s[BUSY + e]:
-            raise Violated(ONCE)
+        return (s[SEQ + e], s[STATE + e]) == (seq, READY)
+
+    def take(self, s: bytearray) -> int:
+        seq, size = self.batch(s[NEXT_TAKE])
+        payload = s[NUMBER + seq % self.entries]
         if self.in_order and seq != s[TAKEN]:
             raise Violated(IN_ORDER)
-        s[LAST + w] = seq + 1
-        s[USE + payload], s[READS + payload], s[BUSY + e] = HELD, seq + 1, 0
+        s[USE + payload], s[READS + payload] = HELD, seq + 1
+        for chunk in range(seq, seq + size):
+            self.take_chunk(s, chunk)
         self.read(s, payload)
-        s[TAKEN] += 1
-        s[NEXT_TAKE] = seq + 1 if self.in_order else 0
+        s[TAKEN] += size
+        s[NEXT_TAKE] = seq + size if self.in_order else 0
+        if self.mutant != "chunks seen are remembered for the next batch":
+            s[SEEN] = 0
         self.pass_over(s)
         s[COPYING] = payload + 1
         lent = s.count(HELD, USE, USE + self.payloads)
-        if s[OUTCOME + payload] == KEPT:
-            s[VICTIM] = w  # its keeper
+        if s[KEEPERS]:
             return T_COPY
         if lent > self.spare and self.mutant != "lend without limit":
             if self.mutant == "take frees the payload before the copy is complete":
@@ -546,34 +614,63 @@ class Ring:
         s[COPYING] = 0
         return self.taken(s, seq)
 
+    def take_chunk(self, s: bytearray, seq: int) -> None:
+        e, place = seq % self.entries, self.described_in(seq)
+        w = s[OWNER + e] % WORKERS
+        if seq + 1 <= s[LAST + w] or not s[BUSY + e]:
+            raise Violated(ONCE)
+        if s[DESCRIBED + place] != SEQUENCE_0 + seq:
+            raise Violated(WHOLE)
+        if self.mutant == "the last chunk says whether a batch is kept":
+            s[KEEPERS] = 0
+        if s[OUTCOME + place] == KEPT:
+            s[KEEPERS] |= 1 << w
+        s[BUSY + e] = s[OUTCOME + e] = s[DESCRIBED + e] = s[OWNER + e] = s[MEANT + e] = 0
+        if self.any_order:  # in order, it is `TAKEN`
+            s[LAST + w] = seq + 1
+
     def taken(self, s: bytearray, seq: int) -> int:
         return T_DISMISS if self.dismiss and self.dismiss[0] == seq else self.go_on(s)
 
     def read(self, s: bytearray, payload: int) -> None:
-        if s[CONTENT + payload] != SEQUENCE_0 + s[READS + payload] - 1:
+        first, size = self.batch(s[READS + payload] - 1)
+        at, chunks = CONTENT + payload * ROWS, range(first, first + size)
+        if s[at : at + size] != bytes(SEQUENCE_0 + chunk for chunk in chunks):
             raise Violated(WHOLE)
+
+    def finish_reading(self, s: bytearray, payload: int) -> None:
+        """Read it for the last time."""
+        self.read(s, payload)
+        s[CONTENT + payload * ROWS : CONTENT + (payload + 1) * ROWS] = bytes(ROWS)
+        s[READS + payload] = 0
+
+    def free(self, s: bytearray, payload: int) -> None:
+        """Let another batch have it."""
+        if payload + 1 in s[KEEPS : KEEPS + self.workers]:
+            raise Violated(KEPT_ALONE)
+        s[USE + payload] = FREE
 
     def copied(self, s: bytearray) -> None:
         """The copy is complete: the lease dies, or replace() retires the payload."""
         payload = s[COPYING] - 1
         seq = s[READS + payload] - 1
-        self.read(s, payload)
-        s[READS + payload] = s[CONTENT + payload] = s[COPYING] = 0
-        s[USE + payload] = FREE
-        if s[OUTCOME + payload] == KEPT and self.mutant != "kept payload is used again":
-            spare = s.find(RESERVE, USE, USE + self.payloads)
+        self.finish_reading(s, payload)
+        spare = s.find(RESERVE, USE, USE + self.payloads)
+        careless = "kept payload is used again" + (" once the reserve is empty" if spare < 0 else "")
+        if s[KEEPERS] and self.mutant != careless:
+            s[USE + payload] = RETIRED + s[KEEPERS]
             if spare >= 0:
                 s[spare] = FREE
-            if spare >= 0 or self.mutant != "kept payload is used again once the reserve is empty":
-                s[USE + payload] = RETIRED_0 + s[VICTIM]
-        s[OUTCOME + payload] = s[VICTIM] = 0
+        else:
+            self.free(s, payload)
+        s[COPYING] = s[KEEPERS] = 0
         s[TRAINER] = self.taken(s, seq)
 
     def recover(self, s: bytearray) -> None:
         """The alarm: revoke what the dead had claimed, and start others in their places."""
         pc, mutant = s[TRAINER], self.mutant
         early, forgetful = mutant == "respawn before revoke", mutant == "death is forgotten after the successor's start"
-        late = mutant == "alarm is cleared after the look"
+        late, counted = mutant == "alarm is cleared after the look", mutant == "revocations are counted too early"
         if pc == T_HEED and mutant == "closing is looked at before the alarm is cleared":
             s[TRAINER] = T_DONE if s[SHUT] else T_QUIET
         elif pc == T_HEED and not late:
@@ -590,7 +687,7 @@ class Ring:
                 s[TRAINER] = T_STOP  # raises, and is closed
             else:
                 s[VICTIM], s[ENDED + dead[0]] = dead[0], forgetful
-                s[TRAINER] = T_RESPAWN if early else T_REVOKE
+                s[TRAINER] = T_RESPAWN if early else T_COUNT if counted else T_REVOKE
         elif pc == T_QUIET and forgetful:
             s[ENDED + s[VICTIM]] = s[VICTIM] = 0
             s[TRAINER] = T_WHO
@@ -600,14 +697,17 @@ class Ring:
             w, e = s[VICTIM], s[K + T]
             if (s[STATE + e], s[OWNER + e]) == (CLAIMED, self.name(s, w)) and mutant != "no revoke":
                 s[STATE + e] = OPEN
+                if self.steal and mutant != "revoke opens to the successor alone":
+                    s[OWNER + e] = ANY
             s[K + T] = (e + 1) % self.entries
             if not s[K + T]:
                 self.forget_kept(s, w)
-                s[TRAINER] = T_WHO if early else T_RESPAWN
+                rouse = T_ROUSE if counted else T_COUNT
+                s[TRAINER] = T_WHO if early else rouse if self.steal else T_RESPAWN
                 s[VICTIM] = 0 if early else w
         elif pc == T_RESPAWN:
             w = s[VICTIM]
-            s[PC + w], s[NOTED + w] = LOOK, 0
+            s[PC + w], s[NOTED + w], s[MISSED + w] = START if self.steal else LOOK, 0, self.steal
             s[CURSOR + w] = s[NEXT_TAKE] if self.in_order else 0
             if mutant == "new incarnation starts at next_open":
                 s[CURSOR + w] = s[NEXT_OPEN]
@@ -618,21 +718,43 @@ class Ring:
             s[TRAINER] = T_REVOKE if early else T_QUIET if forgetful else T_WHO
             s[VICTIM] = w if early or forgetful else 0
 
+    def rouse(self, s: bytearray) -> None:
+        """Tell the living that something is open that they have passed: `revocations`, and then every bell."""
+        pc, mutant, w = s[TRAINER], self.mutant, s[RINGING]
+        if pc == T_COUNT:
+            for k in range(self.workers):
+                s[MISSED + k] = s[PC + k] < LEFT and mutant != "revocations are not counted"
+            counted = mutant == "revocations are counted too early"
+            s[TRAINER] = T_REVOKE if counted else T_RESPAWN if mutant == "revocations do not toll" else T_ROUSE
+        elif pc == T_ROUSE:
+            self.add(s, BELL + w)
+            s[TRAINER] = T_ROUSED
+        else:
+            self.clear_and_wake(s, BELL + w)
+            s[RINGING] = (w + 1) % self.workers if mutant != "revocations wake one" else 0
+            s[TRAINER] = T_ROUSE if s[RINGING] else T_RESPAWN
+
     def owes(self, s: bytes | bytearray, w: int) -> bool:
         """Whether something is open for this worker, or claimed by it."""
         return any(s[STATE + e] in (OPEN, CLAIMED) and s[OWNER + e] == self.name(s, w) for e in range(self.entries))
 
     def forget_kept(self, s: bytearray, w: int) -> None:
         """The process that kept payloads is gone: they are as good as others."""
-        everybody = self.mutant == "kept payload of a living worker is freed"
         for p in range(self.payloads):
-            retired = s[USE + p] == RETIRED_0 + w or (s[USE + p] >= RETIRED_0 and everybody)
-            if retired and self.mutant != "retired payloads stay retired":
-                s[USE + p] = FREE
+            keepers = s[USE + p] - RETIRED
+            others = keepers & ~(1 << w)
+            if self.mutant == "kept payload is freed with its first keeper":
+                others *= others == keepers
+            elif self.mutant == "kept payload of a living worker is freed":
+                others = 0
+            if keepers > 0 and self.mutant != "retired payloads stay retired":
+                s[USE + p] = RETIRED + others
+                if not others:
+                    self.free(s, p)
         for e in range(self.entries):  # and so is what it had published and nobody has taken yet
             mine = s[BUSY + e] and s[STATE + e] == READY and s[OWNER + e] % WORKERS == w
             if mine and self.mutant != "what the dead one kept is retired for the new one":
-                s[OUTCOME + s[NUMBER + e]] = FILLED
+                s[OUTCOME + self.described_in(s[SEQ + e])] = FILLED
 
     # ---------------------------------------------------------------------------------------------------- watcher
 
@@ -675,21 +797,21 @@ class Ring:
                         n[at + GHOST] = n[at + w]
                     n[GHOSTS] = w
                 n[PC + w] = DEAD
-                for at in (CURRENT, KEEPS, CURSOR, LEAVING, K, FOUND, LOWER):
+                for at in (CURRENT, KEEPS, CURSOR, LEAVING, MISSED, K, FOUND, LOWER):
                     n[at + w] = 0
                 n[BELL + w] &= SLEEPER
                 yield f"! w{w} is killed", n
             if s[KEEPINGS] and pc == PUBLISH and not s[KEEPS + w]:
                 n = bytearray(s)
                 n[KEEPINGS] -= 1
-                n[KEEPS + w], n[OUTCOME + s[CURRENT + w] - 1] = s[CURRENT + w], KEPT
+                n[KEEPS + w], n[OUTCOME + self.described_in(s[CURSOR + w])] = (s[CURRENT + w] - 1) // ROWS + 1, KEPT
+                self.worker(n, w)  # killed in between, it would have kept nothing
                 yield f"! w{w} keeps its batch", n
         for p in range(self.payloads):
             if s[READS + p] and s[COPYING] != p + 1:
                 n = bytearray(s)
-                self.read(n, p)
-                n[READS + p] = n[CONTENT + p] = 0
-                n[USE + p] = FREE
+                self.finish_reading(n, p)
+                self.free(n, p)
                 yield f"! the lease of payload {p} dies", n
         if self.closes and not s[SHUT] and s[TRAINER] < T_STOP:
             n = bytearray(s)
@@ -700,87 +822,46 @@ class Ring:
             n[TRAINER] = T_STOP
             yield "! the trainer quits", n
 
+    def idles(self, s: bytes) -> bool:
+        """Whether somebody sleeps over what is open to all, and those awake may be busy for long."""
+        return (
+            self.steal
+            and not s[STOP]
+            and s.find(ASLEEP, PC, PC + self.workers) >= 0
+            and s.find(OPEN, STATE, STATE + self.entries) >= 0
+            and all(pc in (START, PUBLISH, ASLEEP) for pc in s[PC : PC + self.workers])
+            and s[TRAINER] in (T_OPEN, T_LOOK, T_TAKE, T_ANNOUNCE, T_AGAIN, T_SLEEP, T_ASLEEP, T_COPY)
+        )
+
     def moves(self, s: bytes) -> Iterator[tuple[str, bytearray]]:
         """All that may happen next."""
+        if self.idles(s):
+            raise Violated(NO_IDLER)
         for me in self.processes:
             if s[PC + me] < ASLEEP:
                 n = bytearray(s)
                 self.worker(n, me)
-                yield f"w{me} {NAMES['w'][s[PC + me]]}", n
+                yield W_NAMES[me][s[PC + me]], n
         for choice in range(self.choices(s)):
             n = bytearray(s)
             if self.trainer(n, choice):
-                yield f"trainer {NAMES['trainer'][s[TRAINER]]}", n
-        n = bytearray(s)
-        if (s[WATCHER] or max(s[PC : PC + self.workers]) >= LEFT) and self.watcher(n):
-            yield f"watcher {NAMES['watcher'][s[WATCHER]]}", n
+                yield T_NAMES[s[TRAINER]], n
+        if s[WATCHER] or max(s[PC : PC + self.workers]) >= LEFT:
+            n = bytearray(s)
+            if self.watcher(n):
+                yield WATCHER_NAMES[s[WATCHER]], n
         if s[CLOSER]:
             n = bytearray(s)
             if self.closer(n):
-                yield f"closer {NAMES['closer'][s[CLOSER]]}", n
+                yield CLOSER_NAMES[s[CLOSER]], n
         yield from self.accidents(s)
 
-
-@dataclass
-class Result:
-    """What explore() found: the property violated, or "", how many states, and the way to the bad one."""
-
-    violated: str
-    states: int
-    trace: list[str]
+    def ended(self, s: bytes) -> bool:
+        return s[TRAINER] == T_DONE and s[CLOSER] in (C_AWAY, C_DONE)
 
 
-def explore(ring: Ring, most: int = 2_000_000) -> Result:
-    """Visit every state that can be reached, nearest first."""
-    order, parent, ids = [ring.start], array("l", [-1]), {ring.start: 0}
-    source, target, ends = array("l"), array("l"), []
-
-    def result(violated: str, k: int = 0) -> Result:
-        trace: list[str] = []
-        try:
-            list(ring.moves(order[k]))
-        except Violated:
-            trace.append("the step that violates it")
-        while k > 0:
-            trace.append(next(label for label, n in ring.moves(order[parent[k]]) if bytes(n) == order[k]))
-            k = parent[k]
-        return Result(violated, len(order), trace[::-1])
-
-    for k, s in enumerate(order):  # grows as we go
-        stuck = True
-        try:
-            for label, n in ring.moves(s):
-                key = bytes(n)
-                at = ids.setdefault(key, len(order))
-                if at == len(order):
-                    order.append(key)
-                    parent.append(k)
-                if label[0] != "!":
-                    stuck = False
-                    source.append(k)
-                    target.append(at)
-        except Violated as violated:
-            return result(violated.args[0], k)
-        if s[TRAINER] == T_DONE and s[CLOSER] in (C_AWAY, C_DONE):
-            ends.append(k)
-        elif stuck:
-            return result(NO_DEADLOCK, k)
-        if len(order) > most:
-            raise MemoryError(f"more than {most} states")
-
-    fine = bytearray(len(order))  # from which an end can be reached
-    for k in ends:
-        fine[k] = 1
-    count = -1
-    while count != (count := fine.count(1)):
-        for a, b in zip(reversed(source), reversed(target), strict=True):
-            if fine[b]:
-                fine[a] = 1
-    return Result("", len(order), []) if all(fine) else result(TERMINATION, fine.index(0))
-
-
-if __name__ == "__main__":  # python tests/model/ring_model.py "sequences=3, kills=1" ...
+if __name__ == "__main__":  # in tests/: python -m model.ring_model "sequences=3, kills=1" ...
     for options in sys.argv[1:]:
-        began, found = time.monotonic(), explore(Ring(**eval(f"dict({options})")), most=4_000_000)
+        began, found = time.process_time(), explore(Ring(**eval(f"dict({options})")), most=4_000_000)
         print(f"{options}: {found.violated or 'all properties hold'}, {found.states} states, "
-              f"{time.monotonic() - began:.1f} s", *found.trace, sep="\n    ", flush=True)  # fmt: skip
+              f"{time.process_time() - began:.1f} s", *found.trace, sep="\n    ", flush=True)  # fmt: skip
