@@ -102,12 +102,13 @@ static inline uint64_t ring_load(const ring_entry *e)
 
 /* acquire, pairs with ring_open: the task is whole, and the trainer has stopped reading the payload.
  * (The ring_load that saw OPEN already synchronised; this keeps the claim correct without it.)
+ * release, so that who sees the claim sees ring_rise before it.
  * `who` is what OPEN says: this worker, or RING_ANY; then others may have been quicker, and it fails. */
 static inline int ring_claim(ring_entry *e, uint64_t seq, uint32_t who, uint32_t me)
 {
     uint64_t want = ring_pack(seq, who, RING_OPEN);
     return atomic_compare_exchange_strong_explicit(&e->word, &want, ring_pack(seq, me, RING_CLAIMED),
-                                                   memory_order_acquire, memory_order_relaxed);
+                                                   memory_order_acq_rel, memory_order_relaxed);
 }
 
 /* release, pairs with ring_load in the trainer: the payload precedes the word.  A CAS and not a store, so that it
@@ -206,6 +207,11 @@ static inline void ring_toll(_Atomic uint32_t *bell)
 /* acq_rel, pairs with ring_ring.  Announce, then LOOK AGAIN, then sleep. */
 static inline uint32_t ring_announce(_Atomic uint32_t *bell)
 { return atomic_fetch_or_explicit(bell, 1, memory_order_acq_rel) | 1; }
+
+/* acq_rel, by who announced, once it does not sleep (any more) and before it claims anything: it is no sleeper now.
+ * Else the next ring would take a worker that is busy for one that it has woken, and leave another one asleep. */
+static inline void ring_rise(_Atomic uint32_t *bell)
+{ atomic_fetch_and_explicit(bell, ~1u, memory_order_acq_rel); }
 
 /* 0: woken, or the value had changed, or for no reason.  EINTR: run the signal handlers and retry.  ETIMEDOUT. */
 static inline int ring_sleep(_Atomic uint32_t *bell, uint32_t seen, const struct timespec *monotonic_deadline)

@@ -59,5 +59,6 @@ cdef extern from "atomics.h" nogil:
     bint ring_ring(bell_t *bell)
     void ring_toll(bell_t *bell)
     uint32_t ring_announce(bell_t *bell)
+    void ring_rise(bell_t *bell)
     int ring_sleep(bell_t *bell, uint32_t seen, const timespec *deadline)
     void ring_relax()

@@ -24,8 +24,9 @@ A worker walks all sequences in order and passes over those that are not its own
 stops at the first one that is not open yet, and sleeps on its own bell; with a bell each, opening one task wakes one
 worker.  The trainer sleeps on the ready bell.  Both announce, look again, and only then sleep.
 
-Where work is stolen, OPEN names ANY: all walk past it, and whose CAS succeeds has it.  The trainer rings one bell after
-the other until one of them wakes somebody.  One is enough, for who is awake looks at everything before it sleeps.
+Where work is stolen, OPEN names ANY: all walk past it, and whose CAS succeeds has it.  The trainer rings one bell
+after the other until one of them wakes somebody.  One is enough, for who is awake looks at everything before it
+sleeps, and who claims is not taken for a sleeper any more (ring_rise).
 
 A batch cut into chunks is so many sequences, one behind the other, that name the same payload.  Each worker writes the
 rows of its chunk, and what it says of them it says in the entry of its own sequence.  The trainer opens them only where
@@ -85,7 +86,8 @@ from atomics cimport (
     ring_announce, ring_answer, ring_claim, ring_claimed_at, ring_committed, ring_entry, ring_forget, ring_header,
     ring_load, ring_memory, ring_note_claimed, ring_note_committed, ring_note_revoked, ring_once, ring_once_32,
     ring_open, ring_owner, ring_payload, ring_publish, ring_raise, ring_raised, ring_relax, ring_remember,
-    ring_remembered, ring_revocations, ring_revoke, ring_ring, ring_seq, ring_sleep, ring_state, ring_toll, ring_worker,
+    ring_remembered, ring_revocations, ring_revoke, ring_ring, ring_rise, ring_seq, ring_sleep, ring_state, ring_toll,
+    ring_worker,
 )
 
 cdef extern from *:
@@ -983,6 +985,7 @@ cdef class WorkerSide(Ring):
                 error = 0
                 if not self.look() and not self.over():
                     error = ring_sleep(&self.worker[self.me].bell, seen, NULL)
+                ring_rise(&self.worker[self.me].bell)
             if error == EINTR:
                 PyErr_CheckSignals()
         cdef ring_entry *entry = &self.entry[self.cursor % self.entries]

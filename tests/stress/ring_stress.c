@@ -67,6 +67,7 @@ static void *work(void *number) /* WorkerSide.claim, a fill, WorkerSide.publish 
         }
         uint32_t seen = ring_announce(&worker[me].bell);
         if (!look(&cursor, me, &revocations) && !ring_raised(&header.stop)) ring_sleep(&worker[me].bell, seen, NULL);
+        ring_rise(&worker[me].bell);
     }
 }
 
