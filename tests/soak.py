@@ -101,9 +101,8 @@ def soak(kills: int, start: str, share: str, seed: int, seconds: float) -> None:
         killer.stop.set()
         killer.join()
         bar.update(killer.kills - bar.n)
-    print(
-        f"{killer.kills} kills in {epoch} epochs of {BATCHES} batches ({start}, shared: {share}): every batch once, in order, the same"
-    )
+    told = f"{killer.kills} kills in {epoch} epochs of {BATCHES} batches ({start}, shared: {share})"
+    print(f"{told}: every batch once, in order, the same")
 
 
 if __name__ == "__main__":
