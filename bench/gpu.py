@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from bench.cases import CASES, ENDLESS, Repeated, loader_class
+from shmloader.accelerator import Other
 from shmloader.transforms import normalize_on_device
 
 CASE = CASES["uint8-images"]
@@ -47,17 +48,15 @@ def transfer(seconds: float, workers: int) -> dict[str, float]:
         bytes_per_second: of the copies alone, by the GPU's clock, one at a time; page_locked: the share of batches that
         lay in a slot that is; batches.
     """
-    from shmloader.accelerator import Cuda
-
     clones = 0
-    clone = Cuda.clone
+    clone = Other.clone
 
-    def counted(self: Cuda, tensor: torch.Tensor) -> torch.Tensor:
+    def counted(self: Other, tensor: torch.Tensor) -> torch.Tensor:
         nonlocal clones
         clones += 1
         return clone(self, tensor)
 
-    Cuda.clone = counted  # type: ignore[method-assign]
+    Other.clone = counted  # type: ignore[method-assign]  # what is copied on the host goes through it
     batches = iter(_loader("shmloader", workers, None))
     there = torch.empty(CASE.batch_size, *CASE.shape, dtype=CASE.dtype, device="cuda")
     for _ in range(WARM_UP):
@@ -175,7 +174,7 @@ def _gpu_seconds(work: Callable[[], Any], times: int = 10) -> float:
         work()
     end.record()
     end.synchronize()
-    return begin.elapsed_time(end) / 1e3 / times
+    return float(begin.elapsed_time(end)) / 1e3 / times
 
 
 def _copy_seconds(there: torch.Tensor, batch: torch.Tensor) -> float:
@@ -184,4 +183,4 @@ def _copy_seconds(there: torch.Tensor, batch: torch.Tensor) -> float:
     there.copy_(batch, non_blocking=True)
     end.record()
     end.synchronize()
-    return begin.elapsed_time(end) / 1e3
+    return float(begin.elapsed_time(end)) / 1e3

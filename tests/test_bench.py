@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 pytest.importorskip("matplotlib")
 pytest.importorskip("rich")
@@ -119,6 +120,35 @@ def test_a_child_ends_with_the_bench(tmp_path: Path) -> None:
         _wait_for_ends([child_pid])
     finally:
         os.kill(grandchild_pid, 9)  # a worker of a loader ends with its trainer; this one does not
+
+
+def test_device_says_what_it_cannot_measure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU: it would be measured")
+    assert main(["device", "--output", str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    assert "nothing is measured, for this torch" in out and "GPU's idle share" in out and not list(tmp_path.iterdir())
+
+
+def test_device_compares_round_by_round(capsys: pytest.CaptureFixture[str]) -> None:
+    from bench import device, gpu
+
+    measurements: list[dict[str, Any]] = []
+    for at in range(2):
+        measurements.append({"round": at, "subject": "ceiling", "bytes_per_second": 50e9})
+        rate = 25e9 * (at + 1)
+        measurements.append({"round": at, "subject": "transfer", "bytes_per_second": rate, "page_locked": 1})
+        for k, way in enumerate(gpu.WAYS):
+            figures = {**dict.fromkeys(device.FIGURES, 1.0), "next_p99": 1 / 2**k}
+            measurements.append({"round": at, "subject": way, **figures})
+    of = device.summary(measurements)
+    assert of["of_ceiling"] == {"median": 0.75, "min": 0.5, "max": 1}
+    assert of["next_p99_of_torch"]["shmloader device="]["median"] == 0.25
+    settings = {"rounds": 2, "workers": 2, "batch": gpu.CASE.label}
+    machine = dict.fromkeys("gpu cpu cores memory_GiB kernel torch python shmloader date".split(), "")
+    device._print(device.console(), {"summary": of, "settings": settings, "machine": machine, "measurements": []})
+    out = capsys.readouterr().out
+    assert "75.0 [50.0..100] %" in out and "shmloader device=" in out
 
 
 def test_missing_extras_are_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

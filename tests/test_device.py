@@ -146,7 +146,11 @@ def test_epoch_after_epoch(gpu: Any, start: dict[str, Any]) -> None:
     assert right(double, list(loader))
 
 
-@pytest.mark.parametrize("options", [{"on_worker_death": "respawn"}, {"in_order": False}, {"timeout": 20}], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [{"on_worker_death": "respawn"}, {"in_order": False}, {"timeout": 20}, {"schedule": "steal"}],
+    ids=str,
+)
 def test_with_other_options(gpu: Any, options: dict[str, Any]) -> None:
     double = gpu()
     iterator = iter(there(Numbered(40), **options))
@@ -164,6 +168,23 @@ class Slow(Numbered):
     def __getitem__(self, index: int) -> Any:
         time.sleep(10 if index else 0)
         return index
+
+
+def test_batches_in_chunks(gpu: Any) -> None:
+    double = gpu(lag=5)
+    loader = there(Numbered(400), batch_size=8, chunk_size=2, schedule="steal", ring_memory="auto")
+    batches = list(loader)
+    double.synchronize()
+    assert all(torch.equal(batch[:, 0], torch.arange(8 * k, 8 * k + 8)) for k, batch in enumerate(batches))
+    assert len(batches) == 50 and double.clones < 50
+
+
+def test_jobs(gpu: Any) -> None:
+    double = gpu(lag=5)
+    with shmloader.AsyncDataLoader(lambda size: [torch.ones(3)] * size, 4, "cuda", chunk_size=2) as loader:
+        batches = [next(loader) for _ in range(30)]
+    double.synchronize()
+    assert all(torch.equal(batch, torch.ones(4, 3)) for batch in batches)
 
 
 def test_a_worker_that_dies_is_an_error_that_says_what_it_held(gpu: Any) -> None:

@@ -328,6 +328,7 @@ def test_a_capture_is_not_broken(options: dict[str, Any]) -> None:
                     if over.is_set():
                         break
 
+    # to look at a batch on the device, as consume() does, another thread would have to wait: the mode forbids that
     consumer = threading.Thread(target=consume) if "pin_memory" in options else None
     if consumer is not None:
         consumer.start()
