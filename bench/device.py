@@ -101,8 +101,13 @@ def _print(out: Console, result: dict[str, Any]) -> None:
         table.add_column(heading, justify="right", no_wrap=True)
     for way, figures in of["training"].items():
         scales = (1, 1e6, 1e6, 1e6, 1e3, 100)
-        cells = [shown(figures[figure], scale, all_of_it=True) for figure, scale in zip(FIGURES, scales, strict=True)]
-        table.add_row(way, *cells)
+        table.add_row(
+            way,
+            *(
+                shown(figures[figure], scale, all_of_it=figure in ("images_per_second", "next_p99"))
+                for figure, scale in zip(FIGURES, scales, strict=True)
+            ),
+        )
     out.print(table)
     print_lines(out, failures(result["measurements"], "subject"), style="red")
     print_lines(out, [in_one_line(result["machine"])])

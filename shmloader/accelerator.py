@@ -170,7 +170,8 @@ class Other:
         self._wait(stream, event)
         for tensor in tensors:
             if tensor.device.type == self.device.type:
-                tensor.record_stream(stream)  # else its memory is given to the next batch while this one is in use
+                for part in _parts(tensor):
+                    part.record_stream(stream)  # else its memory is given to the next batch while this one is in use
 
     def _wait(self, stream: Any, event: Any) -> None:
         stream.wait_event(event)
@@ -295,6 +296,19 @@ class Cuda(Other):
                 event.synchronize()  # a stream may not wait for an event from outside of its capture: the thread does
         else:
             super()._wait(stream, event)
+
+
+def _parts(tensor: torch.Tensor) -> list[torch.Tensor]:
+    """The tensors that hold a tensor's memory: itself, unless it is sparse or nested."""
+    if tensor.is_nested:
+        return list(tensor.unbind())
+    if tensor.layout is torch.sparse_coo:
+        return [tensor._indices(), tensor._values()]
+    if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
+        return [tensor.crow_indices(), tensor.col_indices(), tensor.values()]
+    if tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
+        return [tensor.ccol_indices(), tensor.row_indices(), tensor.values()]
+    return [tensor]
 
 
 def _is_capturing(stream: Any) -> bool:

@@ -154,11 +154,10 @@ class Ahead:
         if thread is None or self._owner != os.getpid():
             return
         self._permits.put(False)
-        if thread is not threading.current_thread():
-            interrupt = getattr(self._source, "interrupt", None)
-            if interrupt is not None and thread.is_alive():
-                interrupt()
-            thread.join(PATIENCE)
+        interrupt = getattr(self._source, "interrupt", None)
+        if interrupt is not None and thread.is_alive():
+            interrupt()
+        thread.join(PATIENCE)
         with contextlib.suppress(queue.Empty):
             while True:
                 self._ready.get_nowait()
@@ -167,6 +166,10 @@ class Ahead:
     def _shutdown_workers(self) -> None:
         """See NOTE [ Ahead ], and NOTE [ Shutdown ] in iterator.py."""
         if self._shutdown or _torch.is_exiting() or self._owner != os.getpid():
+            return
+        if threading.current_thread() is self._thread:
+            # The collector runs in it, in the middle of whatever it does with the source's memory.
+            threading.Thread(target=self._shutdown_workers, name="shmloader_end").start()
             return
         self._shutdown = True
         self.stop_threads()

@@ -24,6 +24,7 @@ NOTE [ Shutdown ]
 from __future__ import annotations
 
 import os
+import threading
 import weakref
 from types import TracebackType
 from typing import Any, NoReturn
@@ -207,6 +208,10 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):
     def _shutdown_workers(self) -> None:
         """See NOTE [ Shutdown ]."""
         if self._shutdown or _torch.is_exiting() or self._owner != os.getpid():
+            return
+        if self._pinning is not None and self._pinning.thread is threading.current_thread():
+            # The collector runs in it, in the middle of whatever it does with the ring's memory.
+            threading.Thread(target=self._shutdown_workers, name="shmloader_end").start()
             return
         self._shutdown = True
         self._rcvd_idx = self._send_idx = 0  # it is at its end

@@ -261,3 +261,18 @@ def test_which_accelerator_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("xpu"))
     monkeypatch.setattr(torch, "get_device_module", lambda device: Module())
     assert type(accelerator.find()) is Other
+
+
+def test_what_holds_the_memory_of_a_tensor() -> None:
+    dense = torch.eye(4)
+    nested = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])
+    for tensor, parts in (
+        (dense, 1),
+        (dense.to_sparse(), 2),
+        (dense.to_sparse_csr(), 3),
+        (dense.to_sparse_csc(), 3),
+        (dense.to_sparse_bsr((2, 2)), 3),
+        (nested, 2),
+    ):
+        held = accelerator._parts(tensor)
+        assert len(held) == parts and all(part.layout is torch.strided for part in held)

@@ -19,6 +19,7 @@ pytest.importorskip("rich")
 
 from bench import child
 from bench.__main__ import main
+from bench.machine import machine as bench_machine
 
 ROOT = Path(__file__).resolve().parent.parent
 FIGURES = {
@@ -145,7 +146,7 @@ def test_device_compares_round_by_round(capsys: pytest.CaptureFixture[str]) -> N
     assert of["of_ceiling"] == {"median": 0.75, "min": 0.5, "max": 1}
     assert of["next_p99_of_torch"]["shmloader device="]["median"] == 0.25
     settings = {"rounds": 2, "workers": 2, "batch": gpu.CASE.label}
-    machine = dict.fromkeys("gpu cpu cores memory_GiB kernel torch python shmloader date".split(), "")
+    machine = {"gpu": "", **bench_machine()}
     device._print(device.console(), {"summary": of, "settings": settings, "machine": machine, "measurements": []})
     out = capsys.readouterr().out
     assert "75.0 [50.0..100] %" in out and "shmloader device=" in out

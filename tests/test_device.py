@@ -405,6 +405,34 @@ def test_nothing_is_left_of_what_is_left_half_way(gpu: Any, workers: int, end: s
     assert not thread.is_alive() and right(double, batches)
 
 
+def test_the_collector_may_end_it_in_its_own_thread(gpu: Any) -> None:
+    gpu()
+    held: list[Any] = []
+    dropped = threading.Event()
+
+    def on_device(batch: Any) -> Any:
+        if int(batch[0]) == 5 and held:
+            workers.extend(held[0]._workers)
+            held.clear()
+            gc.collect()
+            dropped.set()
+        return batch
+
+    workers: list[Any] = []
+    held.append(iter(there(on_device=on_device, device_prefetch=8)))
+    held[0].cycle = held[0]  # it goes when the collector comes, and that is in the thread
+    assert dropped.wait(10)
+    wait_for(lambda: workers and not any(worker.is_alive() for worker in workers))
+    wait_for(lambda: not any(thread.name.startswith("shmloader") for thread in threading.enumerate()))
+
+
+def wait_for(what: Any) -> None:
+    end = time.monotonic() + 10
+    while not what():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
 def test_closing_while_a_batch_is_waited_for(gpu: Any) -> None:
     gpu()
     started, ended = threading.Event(), []

@@ -422,6 +422,26 @@ def test_dropping_it_half_way_ends_the_thread(gpu: Any) -> None:
     assert not thread.is_alive()
 
 
+def test_the_collector_may_end_it_in_its_own_thread(gpu: Any) -> None:
+    dropped = threading.Event()
+
+    def refuses(size: int) -> str:
+        if threading.current_thread().name == "shmloader_pin":
+            dropped.wait(10)
+            gc.collect()
+        return ""
+
+    gpu(refuses=refuses)
+    iterator = iter(pinned())
+    workers, iterator.cycle = iterator._workers, iterator
+    for _ in range(3):  # the first may come from the slot that is locked from the start
+        next(iterator)
+    del iterator
+    dropped.set()
+    wait_for(lambda: not any(worker.is_alive() for worker in workers))
+    wait_for(lambda: not any(thread.name.startswith("shmloader") for thread in threading.enumerate()))
+
+
 def test_a_forked_child_frees_and_notes_nothing(gpu: Any) -> None:
     double = gpu()
     iterator = iter(pinned(Numbered(100)))
