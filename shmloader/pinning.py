@@ -120,15 +120,23 @@ class Pinning:
         if size > before:
             if before:
                 self._unregister(payload)
-            why = f"a slot of {size >> 30} GiB is too large" if size > LARGEST else ""
-            with self._accelerator.relaxed():
-                why = why or self._accelerator.register(self._ring.slot_address(payload), size)
-            if why:
+            if why := self._try(payload, size):
                 self._hopeless.add(payload)
                 return why
             self._registered[payload] = size
         self._locked[payload] = self._registered[payload]
         return ""
+
+    def _try(self, payload: int, size: int) -> str:
+        if size > LARGEST:
+            return f"a slot of {size >> 30} GiB is too large"
+        try:
+            with self._accelerator.relaxed():
+                return self._accelerator.register(self._ring.slot_address(payload), size)
+        except (
+            RuntimeError
+        ) as error:  # torch's, about the device: without the thread batches would be copied in silence
+            return str(error).partition("\n")[0]
 
     def _unregister(self, payload: int) -> None:
         if self._registered.pop(payload, 0):

@@ -184,6 +184,15 @@ def test_a_refusal_is_said_once_and_batches_are_copied_ahead(gpu: Any) -> None:
     assert double.clones == 60 and not double.registered
 
 
+def test_an_error_is_a_refusal(gpu: Any) -> None:
+    def refuses(size: int) -> str:
+        raise RuntimeError("CUDA error: initialization error\nCompile with ...")
+
+    gpu(refuses=refuses)
+    with pytest.warns(UserWarning, match=r"page-locked \(CUDA error: initialization error\)"):
+        assert len(list(pinned(Numbered(5)))) == 5
+
+
 @pytest.mark.filterwarnings("ignore:the ring could not be page-locked")
 def test_a_refusal_of_some_slots_leaves_the_others(gpu: Any) -> None:
     locked: list[int] = []
