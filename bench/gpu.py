@@ -87,7 +87,8 @@ def training(way: str, seconds: float, workers: int) -> dict[str, float]:
     alone = min(_gpu_seconds(step) for _ in range(5))
     source = iter(_loader(way.partition(" ")[0], workers, normalize if way.endswith("device=") else None))
     waits: list[float] = []
-    batches = _timed(source, waits) if way.endswith("device=") else _prefetched(_timed(source, waits), normalize)
+    timed: Iterator[Any] = _Timed(source, waits)
+    batches = timed if way.endswith("device=") else _prefetched(timed, normalize)
     for _ in range(WARM_UP):
         step(next(batches))
     torch.cuda.synchronize()
@@ -123,13 +124,21 @@ def _loader(kind: str, workers: int, on_device: Callable[[Any], Any] | None) -> 
     )
 
 
-def _timed(source: Iterator[Any], waits: list[float]) -> Iterator[Any]:
-    while True:
+class _Timed:
+    """Iterates, and notes how long each next() takes; it holds no batch, which is its consumer's to drop."""
+
+    def __init__(self, source: Iterator[Any], waits: list[float]) -> None:
+        self._source, self._waits = source, waits
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
         start = time.perf_counter()
-        batch = next(source)
-        waits.append(time.perf_counter() - start)
-        yield batch
-        del batch
+        try:
+            return next(self._source)
+        finally:
+            self._waits.append(time.perf_counter() - start)
 
 
 def _prefetched(source: Iterator[Any], normalize: Callable[[Any], Any]) -> Iterator[Any]:
