@@ -38,7 +38,15 @@ def main(arguments: list[str] | None = None) -> int:
         return deaths.run(given.start_methods, given.rounds, given.times, given.timeout, given.output)
     from bench import latency
 
-    return latency.run(given.start_methods, given.rounds, given.restarts, given.workers, given.timeout, given.output)
+    return latency.run(
+        given.start_methods,
+        given.rounds,
+        given.restarts,
+        given.megabytes,
+        given.workers,
+        given.timeout,
+        given.output,
+    )
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -67,13 +75,15 @@ def _parser() -> argparse.ArgumentParser:
     latency = benches.add_parser(
         "latency",
         help="time to the first batch, of a new loader and of a further epoch",
-        description="Batches of 128 x 3x32x32 uint8.  Writes latency.json.",
+        description="Batches of 128 x 3x32x32 uint8; and a dataset that holds a long list of paths, which each of its "
+        "4 workers must get.  Writes latency.json.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     latency.add_argument(
         "--start-methods", nargs="+", choices=methods, default=["fork", "spawn"], help="how workers start"
     )
     latency.add_argument("--restarts", type=_count, default=3, help="further epochs in a measurement")
+    latency.add_argument("--megabytes", type=_count, default=128, help="characters of the long list of paths")
 
     deaths = benches.add_parser(
         "deaths",

@@ -1,4 +1,6 @@
-"""The time to the first batch: of a new loader, and of a further epoch with new or with persistent workers."""
+"""The time to the first batch: of a new loader, of a further epoch with new or with persistent workers, and of a new
+loader whose dataset holds a long list.
+"""
 
 from __future__ import annotations
 
@@ -16,16 +18,20 @@ from bench.spread import shown, spread
 
 CASE = "small-images"
 BATCHES = 8  # an epoch
+LISTED_WORKERS = 4  # of the dataset with the long list: each must get all of it
 MOMENTS = {
     "first": "first epoch: iter() to first batch",
     "next": "further epoch: iter() to first batch",
     "next_gap": "further epoch: last batch to first batch",
     "persistent": "persistent workers: iter() to first batch",
     "persistent_gap": "persistent workers: last batch to first batch",
+    "listed": f"a long list of paths, {LISTED_WORKERS} workers: iter() to first batch",
 }
 
 
-def run(start_methods: list[str], rounds: int, restarts: int, workers: int, timeout: float, output: Path) -> int:
+def run(
+    start_methods: list[str], rounds: int, restarts: int, megabytes: int, workers: int, timeout: float, output: Path
+) -> int:
     """Measure, print the table, write latency.json; returns 1 where a measurement failed."""
     out = console()
     measurements = []
@@ -33,17 +39,13 @@ def run(start_methods: list[str], rounds: int, restarts: int, workers: int, time
         for method in start_methods:
             for loader in LOADERS if at % 2 == 0 else LOADERS[::-1]:
                 out.print(f"round {at + 1} of {rounds}: {method}, {loader}", style="dim", highlight=False)
-                arguments = {
-                    "loader": loader,
-                    "case": CASE,
-                    "workers": workers,
-                    "start_method": method,
-                    "batches": BATCHES,
-                    "restarts": restarts,
-                }
+                both = {"loader": loader, "start_method": method}
+                waits = both | {"case": CASE, "workers": workers, "batches": BATCHES, "restarts": restarts}
+                listed = both | {"workers": LISTED_WORKERS, "megabytes": megabytes}
                 measurements.append(
                     {"round": at, "start_method": method, "subject": loader}
-                    | measured("bench.measure:waits", arguments, timeout)
+                    | measured("bench.measure:waits", waits, timeout)
+                    | measured("bench.measure:listed", listed, timeout)
                 )
     result = {
         "bench": "latency",
@@ -52,6 +54,8 @@ def run(start_methods: list[str], rounds: int, restarts: int, workers: int, time
             "rounds": rounds,
             "restarts": restarts,
             "workers": workers,
+            "listed_workers": LISTED_WORKERS,
+            "listed_megabytes": megabytes,
             "batches": BATCHES,
             "batch": CASES[CASE].label,
         },
@@ -72,7 +76,7 @@ def summary(method: str, measurements: list[dict[str, Any]]) -> dict[str, Any]:
     for of in measurements:
         if of["start_method"] == method and "failure" not in of:
             rounds.setdefault(of["round"], {})[of["subject"]] = {
-                moment: of[moment] if moment == "first" else statistics.median(of[moment]) for moment in MOMENTS
+                moment: statistics.median(of[moment]) if type(of[moment]) is list else of[moment] for moment in MOMENTS
             }
     return {
         moment: {
@@ -86,7 +90,7 @@ def summary(method: str, measurements: list[dict[str, Any]]) -> dict[str, Any]:
 def _print(out: Console, result: dict[str, Any]) -> None:
     table = Table(
         title=f"latency; workers: {result['settings']['workers']}, rounds: {result['settings']['rounds']}, "
-        f"{result['settings']['batch']}, medians \\[min..max]",
+        f"{result['settings']['batch']}, paths: {result['settings']['listed_megabytes']} MB, medians \\[min..max]",
         title_justify="left",
     )
     table.add_column("workers by")

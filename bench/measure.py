@@ -120,6 +120,38 @@ def waits(loader: str, case: str, workers: int, start_method: str, batches: int,
     return result
 
 
+class Listed(Dataset[int]):
+    """Holds a list of paths whose characters take so many megabytes; its items cost nothing."""
+
+    def __init__(self, megabytes: int) -> None:
+        path = "/data/train/images/n%08d/n%08d_%07d.jpeg"
+        count = megabytes * 1_000_000 // len(path % (0, 0, 0))
+        self.paths = [path % (k % 1000, k % 1000, k) for k in range(count)]
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __getitem__(self, index: int) -> int:
+        return index
+
+
+def listed(loader: str, workers: int, start_method: str, megabytes: int) -> dict[str, float]:
+    """Wait for the first batch of a dataset that is a long list.
+
+    Returns:
+        listed: seconds from iter() to that batch.
+    """
+    options: dict[str, Any] = {"num_workers": workers, "multiprocessing_context": start_method}
+    batches = loader_class(loader)(Listed(megabytes), batch_size=8, **options)
+    start = time.perf_counter()
+    iterator = iter(batches)
+    first = next(iterator)
+    took = time.perf_counter() - start
+    if first.tolist() != list(range(8)):
+        raise AssertionError(f"not the batch that was to be loaded: {first}")
+    return {"listed": took}
+
+
 class Clocked(Dataset[float]):
     """Each item tells when it was begun, and takes long enough to be interrupted."""
 
