@@ -9,10 +9,11 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from bench.cases import CASES, LOADERS
+from bench.cases import CASES
 from bench.machine import in_one_line, machine
 from bench.results import console, failures, measured, print_lines, write
 from bench.spread import shown, spread
+from bench.transport import LOADERS
 
 CASE = "small-images"
 BATCHES = 8  # an epoch
