@@ -12,39 +12,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils.data import BatchSampler, Dataset, SequentialSampler, default_collate
+from torch.utils.data import default_collate
 
+from bench import converted
+from bench.job import PREFETCH, Job
 from bench.samples import as_
 
-PREFETCH = 2  # batches a worker is ahead; torch's default
 SEGMENTS = 8  # of SPDL's arena; it holds on to those whose batches are in use
-
-
-@dataclass(frozen=True)
-class Job:
-    """What is to be loaded.
-
-    Args:
-        dataset: map-style.
-        batch_size: samples in a batch; batches are in the dataset's order.
-        collate: None is torch's default.
-        workers: processes (of SPDL's arena: threads in one process).
-        start_method: of these.
-        batch_bytes: of the largest batch, about.
-        persistent: whether workers are to outlive an epoch, where the loader can have them do so.
-    """
-
-    dataset: Dataset[Any]
-    batch_size: int
-    collate: Callable[[list[Any]], Any] | None
-    workers: int
-    start_method: str
-    batch_bytes: int
-    persistent: bool = False
-
-    @property
-    def batches(self) -> BatchSampler:
-        return BatchSampler(SequentialSampler(self.dataset), self.batch_size, drop_last=False)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
@@ -57,6 +31,9 @@ class Loader:
         needs: modules that it imports, besides torch.
         distributions: whose versions are noted.
         note: what is different about it.
+        hint: how it is to be had, where that is not by `make bench`.
+        only: the cases that it can load; empty: all.
+        own_data: whether it loads a file of its own and not the dataset, so that no ratio is taken to it.
     """
 
     label: str
@@ -64,12 +41,22 @@ class Loader:
     needs: tuple[str, ...] = ()
     distributions: tuple[str, ...] = ()
     note: str = ""
+    hint: str = ""
+    only: tuple[str, ...] = ()
+    own_data: bool = False
 
-    @property
-    def missing(self) -> str:
+    def why_not(self, case: str) -> str:
         """Why it cannot be measured here; empty where it can."""
-        absent = [name for name in self.needs if importlib.util.find_spec(name.partition(".")[0]) is None]
-        return f"not installed: {', '.join(absent)}" if absent else ""
+        if self.only and case not in self.only:
+            return "cannot load this"
+        absent = missing(self.needs)
+        return f"{absent} ({self.hint})" if absent and self.hint else absent
+
+
+def missing(modules: tuple[str, ...]) -> str:
+    """Which of these modules are not there, in words; empty where all are."""
+    absent = [name for name in modules if importlib.util.find_spec(name.partition(".")[0]) is None]
+    return f"not installed: {', '.join(absent)}" if absent else ""
 
 
 class Fetch:
@@ -210,6 +197,16 @@ PEERS = {
         "SPDL arena", _spdl_arena, ("spdl.pipeline",), ("spdl-core",), "one process with as many threads"
     ),
     "grain": Loader("Grain", _grain, ("grain",), ("grain",), "always spawns its workers"),
+    "ffcv": Loader(
+        "FFCV",
+        converted.open_ffcv,
+        ("ffcv",),
+        ("ffcv",),
+        converted.NOTE,
+        converted.HINT,
+        converted.CASES,
+        own_data=True,
+    ),
 }
 OURS = "shmloader"
 LOADERS = PEERS | {OURS: Loader(OURS, _shmloader, distributions=(OURS,))}

@@ -21,6 +21,10 @@ from typing import IO, Any
 
 from bench.leftovers import sweep
 
+# What torch's and our workers have anyway.  With more, SPDL's would crowd one another, and its arena's process would
+# hang: it is forked, and a pool of OpenMP's threads does not survive that.
+ONE_THREAD = {"OMP_NUM_THREADS": "1"}
+
 _ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -41,9 +45,17 @@ def run(function: str, arguments: dict[str, Any], timeout: float, python: str = 
         ChildError: it took longer, exited with a code or by a signal, or printed no result.
     """
     command = [python, "-m", "bench.child", function, json.dumps(arguments), str(os.getpid())]
-    with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
+    with (
         # Files and not pipes: what a hung worker keeps open must not keep us waiting.
-        process = subprocess.Popen(command, stdout=output, stderr=errors, cwd=_ROOT, start_new_session=True)
+        tempfile.TemporaryFile() as output,
+        tempfile.TemporaryFile() as errors,
+        # What the child leaves in it goes with it.
+        tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch,
+    ):
+        environment = os.environ | ONE_THREAD | {"TMPDIR": scratch}
+        process = subprocess.Popen(
+            command, stdout=output, stderr=errors, cwd=_ROOT, env=environment, start_new_session=True
+        )
         try:
             in_time = _ended(process.pid, timeout)
             # Now: what is left of it may yet complain of being killed.

@@ -19,21 +19,8 @@ from bench.race import job, toucher
 INTERRUPTIBLE = 0.02  # seconds that an item takes whose worker is to die over it
 
 
-def waits(
-    loader: str,
-    case: str,
-    workers: int,
-    start_method: str,
-    batches: int,
-    restarts: int,
-    persistence: tuple[bool, ...] = (False, True),
-) -> dict[str, Any]:
+def waits(loader: str, case: str, workers: int, start_method: str, batches: int, restarts: int) -> dict[str, Any]:
     """Wait for first batches: of a new loader, then of further epochs, without and with persistent workers.
-
-    Args:
-        batches: in an epoch.
-        restarts: epochs after the first.
-        persistence: which of the two to measure.  A loader that knows no persistent workers does as it always does.
 
     Returns:
         first: seconds from iter() to the first batch of the first epoch in this process;
@@ -45,7 +32,7 @@ def waits(
     dataset = what.dataset(batches * what.batch_size, "")
     pages = toucher(what.batch(dataset, 0))
     result: dict[str, Any] = {}
-    for persistent in persistence:
+    for persistent in (False, True):
         epochs = LOADERS[loader].open(job(what, dataset, workers, start_method, persistent))
         from_iter: list[float] = []
         from_last: list[float] = []

@@ -12,9 +12,9 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from bench.adapters import PREFETCH
 from bench.cases import CASES
 from bench.ceiling import CEILINGS, MEANING
+from bench.job import PREFETCH
 from bench.machine import in_one_line, machine
 from bench.picture import draw
 from bench.race import SPARE

@@ -42,6 +42,12 @@ def shared_memory() -> int:
     return 0
 
 
+def resident() -> int:
+    """Bytes of memory that this process has now."""
+    with open("/proc/self/statm", encoding="ascii") as fields:
+        return int(fields.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
 def _seconds(pid: int) -> float:
     try:
         return time.clock_gettime(~pid << 3 | 2)  # CPUCLOCK_SCHED of that process: what clock_getcpuclockid(3) gives

@@ -1,0 +1,133 @@
+"""What the command line takes."""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from bench.adapters import LOADERS
+from bench.cases import CASES, TIMES, TRANSPORT, label
+from bench.growing import GROWS
+
+METHODS = multiprocessing.get_all_start_methods()
+RACED = tuple(case for case in CASES if case != "dict") + tuple(TIMES)  # of `dict`, `detections` is the harder kind
+
+
+def parser() -> argparse.ArgumentParser:
+    """The parser of `python -m bench`; each bench is a command with options of its own."""
+    made = argparse.ArgumentParser(
+        prog="python -m bench",
+        description="Measures loaders side by side, in turns, each time in a new process.",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    benches = made.add_subparsers(dest="bench", required=True)
+
+    peers = _bench(
+        benches,
+        "peers",
+        "shmloader beside all other loaders that are installed, and beside the machine's limits",
+        "A loader that is missing, crashes or hangs is named and skipped.  Writes peers.json and peers.png.",
+        RACED,
+    )
+    _peers_options(peers)
+
+    growth = _bench(
+        benches,
+        "growth",
+        "what a batch costs as workers, batches in flight, tensors, samples or sequences grow",
+        "Samples are simulated: they sleep, or cost nothing.  Writes growth.json and growth.png.",
+    )
+    growth.add_argument("--series", nargs="+", choices=tuple(GROWS), default=list(GROWS), help="what grows")
+    growth.add_argument("--seconds", type=_seconds, default=0.4, help="length of the measurement of a point")
+    growth.add_argument("--most", type=_count, default=1_000_000, help="points beyond this are left out")
+
+    transport = _bench(
+        benches,
+        "transport",
+        "torch's loader and shmloader's alone: batches a second, processor time and page faults",
+        "The dataset returns prebuilt samples again and again, so collating and handing over is all that is measured.  "
+        "Writes transport.json and transport.png.",
+        TRANSPORT,
+    )
+    transport.add_argument("--cases", nargs="+", choices=TRANSPORT, default=list(TRANSPORT), help="which to measure")
+    transport.add_argument("--seconds", type=_seconds, default=1.5, help="length of one measurement, after its warm-up")
+
+    latency = _bench(
+        benches,
+        "latency",
+        "time to the first batch, of a new loader and of a further epoch",
+        "Batches of 128 x 3x32x32 uint8.  Writes latency.json.",
+    )
+    latency.add_argument("--restarts", type=_count, default=3, help="further epochs in a measurement")
+
+    deaths = _bench(
+        benches,
+        "deaths",
+        "time until a killed worker is replaced, or reported",
+        "Kills the one worker while it makes the batch that is waited for.  Writes deaths.json.",
+    )
+    deaths.add_argument("--times", type=_count, default=5, help="deaths of each kind in a measurement")
+
+    whole = _bench(
+        benches,
+        "all",
+        "peers, growth, latency and deaths, one after the other",
+        "transport is left out: peers measures the same of more loaders.",
+    )
+    whole.add_argument("--data", type=Path, help="folder of JPEG files; the bench makes some where none is given")
+
+    for bench in (peers, transport, latency):
+        bench.add_argument("--workers", type=_count, default=2, help="worker processes")
+    for bench in (peers, growth, transport):
+        bench.add_argument(
+            "--start-method", choices=METHODS, default=multiprocessing.get_start_method(), help="how workers start"
+        )
+    for bench in (latency, deaths):
+        bench.add_argument(
+            "--start-methods", nargs="+", choices=METHODS, default=["fork", "spawn"], help="how workers start"
+        )
+    for bench, rounds in ((peers, 3), (growth, 3), (transport, 5), (latency, 5), (deaths, 5), (whole, None)):
+        of_each = "measurements of each loader in each case" + ("" if rounds else " (each bench's own number)")
+        bench.add_argument("--rounds", type=_count, default=rounds, help=of_each)
+        bench.add_argument("--timeout", type=_seconds, default=60.0, help="seconds after which one process is killed")
+        bench.add_argument("--output", type=Path, default=Path("bench/results"), help="folder for what is written")
+    return made
+
+
+def _bench(
+    benches: argparse._SubParsersAction[argparse.ArgumentParser],
+    name: str,
+    summary: str,
+    description: str,
+    cases: Iterable[str] = (),
+) -> argparse.ArgumentParser:
+    listed = "cases: " + "; ".join(f"{case}: {label(case)}" for case in cases) if cases else None
+    formatter = argparse.ArgumentDefaultsHelpFormatter
+    return benches.add_parser(name, help=summary, description=description, epilog=listed, formatter_class=formatter)
+
+
+def _peers_options(peers: argparse.ArgumentParser) -> None:
+    peers.add_argument("--cases", nargs="+", choices=RACED, default=list(RACED), help="which to measure")
+    peers.add_argument("--loaders", nargs="+", choices=tuple(LOADERS), default=list(LOADERS), help="which to measure")
+    peers.add_argument("--seconds", type=_seconds, default=1.0, help="length of one measurement, after its warm-up")
+    peers.add_argument("--data", type=Path, help="folder of JPEG files; the bench makes some where none is given")
+
+
+def _count(text: str) -> int:
+    return int(_checked(int, text, 1))
+
+
+def _seconds(text: str) -> float:
+    return _checked(float, text, 0.01)
+
+
+def _checked(number: Callable[[str], float], text: str, least: float) -> float:
+    try:
+        value = number(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number") from None
+    if not least <= value < 1e9:
+        raise argparse.ArgumentTypeError(f"{text} is out of range: at least {least}, and below a billion")
+    return value
