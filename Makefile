@@ -13,6 +13,11 @@ BIN := .venv/bin
 # The project stays editable; what it was installed from and built from is what the stamp depends on.
 STAMP := .venv/installed
 ECOSYSTEM := .venv/installed-ecosystem
+# The loaders that bench races against have an environment of their own, so that `make test` neither installs them nor
+# finds them, and none of what they bring can replace what the suite is pinned to.  It sees all of .venv, so torch and
+# numpy are the same files.
+PEERS := .venv/peers
+PEERS_STAMP := .venv/installed-peers
 SOURCES := $(wildcard cython_ext/*.pyx cython_ext/*.pxd cython_ext/*.h) setup.py pyproject.toml constraints.txt
 
 # A variable that is set becomes its option; one that is not leaves the default to the program.
@@ -39,7 +44,8 @@ SANITIZING = LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-
 help:
 	@echo 'make train   train a small network on JPEG files and say what the loader cost'
 	@echo '             LOADER=shmloader|torch  DATA=folder  EPOCHS=  BATCH=  WORKERS=  SEED=  ARGS="--lr 0.01"'
-	@echo 'make bench   measure shmloader beside other loaders; ARGS="..." goes to python -m bench'
+	@echo 'make bench   measure shmloader beside all other loaders, and all else, in about 25 minutes'
+	@echo '             ARGS="peers --rounds 1 --cases scalar" or any other of python -m bench --help'
 	@echo 'make test    lint, types and tests, as .ci/run does; ARGS="-k name" goes to pytest alone'
 	@echo 'make test-ecosystem   train with Lightning, accelerate, transformers, timm and ignite, through either loader'
 	@echo 'make soak    500 random kills of workers, every batch checked; ARGS="--kills 2000 --start spawn --share steal"'
@@ -51,8 +57,8 @@ help:
 train: $(STAMP)
 	@$(BIN)/python -m examples.train $(TRAIN_OPTIONS)
 
-bench: $(STAMP)
-	@$(BIN)/python -m bench $(ARGS)
+bench: $(PEERS_STAMP)
+	@$(PEERS)/bin/python -m bench $(if $(ARGS),$(ARGS),all)
 
 # One pytest a core: most tests wait for processes.  Each has leftovers of its own to answer for (tests/conftest.py).
 test: lint
@@ -102,4 +108,16 @@ $(STAMP): $(SOURCES)
 $(ECOSYSTEM): $(STAMP)
 	@echo 'installing the frameworks into .venv (about a minute)' >&2
 	@$(BIN)/pip install --quiet -c constraints.txt --no-build-isolation -e '.[ecosystem]'
+	@touch $@
+
+# FFCV is a source package that needs OpenCV's and libturbojpeg's headers: where it does not build, bench says so and
+# goes on.  Without its own requirements, for they bring a second OpenCV over the first one.
+$(PEERS_STAMP): $(STAMP)
+	@echo 'installing the other loaders into $(PEERS) (about a minute)' >&2
+	@$(BIN)/python -m venv $(PEERS)
+	@$(BIN)/python -c 'import sysconfig; print(f"import site; site.addsitedir({sysconfig.get_path(\"purelib\")!r})")' \
+		> $$($(PEERS)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/shared.pth
+	@$(PEERS)/bin/pip install --quiet -c constraints.txt --no-build-isolation -e '.[peers]'
+	@$(PEERS)/bin/pip install --quiet -c constraints.txt --no-deps ffcv >$(PEERS)/ffcv.log 2>&1 && \
+		$(PEERS)/bin/pip install --quiet -c constraints.txt '.[ffcv]' || echo 'FFCV does not build here: bench skips it' >&2
 	@touch $@

@@ -95,8 +95,8 @@ CASES = {
 TRANSPORT = ("uint8-images", "float32-images", "small-images", "scalar", "dict")  # of one shape, by default_collate
 SPAWN, EPOCH = "spawn", "epoch"
 TIMES = {  # further cases of the race that are a time and not a rate
-    SPAWN: "spawn, 128 MB list of paths, 4 workers: to the first batch",
-    EPOCH: "uint8 128 x 3x32x32, from an epoch's last batch: to the next one's first",
+    SPAWN: "spawn: to the first batch of a dataset that holds 128 MB of paths, 4 workers",
+    EPOCH: "epoch restart: from the last batch to the next epoch's first, uint8 128 x 3x32x32",
 }
 
 

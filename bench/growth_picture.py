@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from matplotlib.figure import Figure
+from matplotlib.ticker import NullFormatter
 
 from bench.machine import in_one_line
 from bench.picture import INK, OURS, PALE, TORCH
@@ -65,6 +66,7 @@ def _draw_series(panel: Any, of: dict[str, Any], names: dict[str, str]) -> None:
     panel.set_yscale("log")
     low, high = panel.get_ylim()
     panel.set_ylim(low / 2, high * 2)  # so that a flat line looks flat, and noise does not look like a mountain
+    panel.yaxis.set_minor_formatter(NullFormatter())
     panel.legend(fontsize=7, frameon=False)
 
 

@@ -34,7 +34,9 @@ def draw(result: dict[str, Any], path: Path) -> None:
         low, high = axes.get_xlim()
         axes.set_xlim(low / 1.6, high * 1.6)
         axes.set_ylim(-len(panel) + 0.4, 0.6)
-        labels = [label(case).replace(": ", ":\n", 1) if timed else label(case) for case in panel]
+        labels = [
+            label(case).replace(": ", ":\n", 1).replace(", ", ",\n", 1) if timed else label(case) for case in panel
+        ]
         axes.set_yticks([-row for row in range(len(panel))], labels, fontsize=9, color=INK)
         axes.set_xlabel(
             "seconds, logarithmic: less is better" if timed else "batches a second, logarithmic", color=INK, fontsize=9
@@ -44,7 +46,7 @@ def draw(result: dict[str, Any], path: Path) -> None:
         axes.set_axisbelow(True)
         for side in ("top", "right", "left"):
             axes.spines[side].set_visible(False)
-    _draw_legend(figure, axes_of[0, 0], cases)
+    _draw_legend(axes_of[0, 0], cases)
     settings = result["settings"]
     figure.suptitle(
         f"Loaders beside one another: {settings['workers']} workers, median of {settings['rounds']} rounds; "
@@ -92,7 +94,7 @@ def _draw_case(axes: Any, y: float, of: dict[str, Any], figure: str) -> None:
             )  # fmt: skip
 
 
-def _draw_legend(figure: Figure, axes: Any, cases: dict[str, Any]) -> None:
+def _draw_legend(axes: Any, cases: dict[str, Any]) -> None:
     shown_ones = {
         subject for of in cases.values() for subject in of if subject in LOADERS and "failure" not in of[subject]
     }
@@ -100,4 +102,4 @@ def _draw_legend(figure: Figure, axes: Any, cases: dict[str, Any]) -> None:
         if subject in shown_ones:
             axes.plot([], [], linestyle="", label=LOADERS[subject].label, **_looks(subject))
     axes.plot([], [], color=INK, linewidth=1.4, linestyle=(0, (4, 2)), label="limit")
-    figure.legend(loc="outside upper left", ncols=5, frameon=False, fontsize=8)
+    axes.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=5, frameon=False, fontsize=8, borderaxespad=0)
