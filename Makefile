@@ -18,6 +18,9 @@ ECOSYSTEM := .venv/installed-ecosystem
 # numpy are the same files.
 PEERS := .venv/peers
 PEERS_STAMP := .venv/installed-peers
+# .venv's pip: one of its own would bring its own setuptools, older than what the build needs.
+PEERS_PIP := $(BIN)/pip --python $(PEERS)/bin/python
+FFCV_NEEDS := assertpy fastargs numba psutil pytorch-pfn-extras terminaltables tqdm
 SOURCES := $(wildcard cython_ext/*.pyx cython_ext/*.pxd cython_ext/*.h) setup.py pyproject.toml constraints.txt
 
 # A variable that is set becomes its option; one that is not leaves the default to the program.
@@ -114,10 +117,10 @@ $(ECOSYSTEM): $(STAMP)
 # goes on.  Without its own requirements, for they bring a second OpenCV over the first one.
 $(PEERS_STAMP): $(STAMP)
 	@echo 'installing the other loaders into $(PEERS) (about a minute)' >&2
-	@$(BIN)/python -m venv $(PEERS)
-	@$(BIN)/python -c 'import sysconfig; print(f"import site; site.addsitedir({sysconfig.get_path(\"purelib\")!r})")' \
+	@$(BIN)/python -m venv --without-pip $(PEERS)
+	@$(BIN)/python -c 'import sysconfig; print("import site; site.addsitedir(%r)" % sysconfig.get_path("purelib"))' \
 		> $$($(PEERS)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/shared.pth
-	@$(PEERS)/bin/pip install --quiet -c constraints.txt --no-build-isolation -e '.[peers]'
-	@$(PEERS)/bin/pip install --quiet -c constraints.txt --no-deps ffcv >$(PEERS)/ffcv.log 2>&1 && \
-		$(PEERS)/bin/pip install --quiet -c constraints.txt '.[ffcv]' || echo 'FFCV does not build here: bench skips it' >&2
+	@$(PEERS_PIP) install --quiet -c constraints.txt --no-build-isolation -e '.[peers]'
+	@$(PEERS_PIP) install --quiet -c constraints.txt --no-deps ffcv >$(PEERS)/ffcv.log 2>&1 && \
+		$(PEERS_PIP) install --quiet -c constraints.txt $(FFCV_NEEDS) || echo 'FFCV does not build here: bench skips it' >&2
 	@touch $@

@@ -86,8 +86,8 @@ def _cost(what: str, x: int, seconds: float, start_method: str) -> dict[str, flo
         start_method=start_method,
     ) as loader:
         batches = iter(loader)
-        # By then every worker has filled every slot it will, about, and has collected the garbage that it was born with:
-        # a fork copies each page of it, once, in a tenth of a second.
+        # By then every worker has filled every slot it will, about, and has been through the garbage collection that
+        # copies all the pages that it was forked with: a tenth of a second, once.
         _spend(batches, 2 * workers * ahead + SPARE, 0 if what == "workers" else seconds)
         return _spend(batches, TOTAL if what == "workers" else 0, seconds)
 
