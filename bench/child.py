@@ -26,18 +26,19 @@ class ChildError(Exception):
     """A child gave no result; the text says why, in one line and without paths."""
 
 
-def run(function: str, arguments: dict[str, Any], timeout: float) -> Any:
+def run(function: str, arguments: dict[str, Any], timeout: float, python: str = sys.executable) -> Any:
     """Call a function in a new process.
 
     Args:
         function: "module:name"; what it returns goes through JSON.
         arguments: by keyword; they go through JSON too.
         timeout: seconds that starting, measuring and ending may take together.
+        python: the interpreter, where it is to be that of another environment.
 
     Raises:
         ChildError: it took longer, exited with a code or by a signal, or printed no result.
     """
-    command = [sys.executable, "-m", "bench.child", function, json.dumps(arguments), str(os.getpid())]
+    command = [python, "-m", "bench.child", function, json.dumps(arguments), str(os.getpid())]
     with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
         # Files and not pipes: what a hung worker keeps open must not keep us waiting.
         process = subprocess.Popen(command, stdout=output, stderr=errors, cwd=_ROOT, start_new_session=True)
