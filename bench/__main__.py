@@ -1,4 +1,4 @@
-"""The command line: `python -m bench transport`, `latency`, `deaths`."""
+"""The command line: `python -m bench transport`, `latency`, `deaths`, `profile_experiment`, `skew`."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from bench.cases import CASES
+from bench.experiment import FLOWS, PROFILES
+from bench.profile_loaders import LOADERS
 
 EXTRAS = ("matplotlib", "rich")
 
@@ -32,6 +34,20 @@ def main(arguments: list[str] | None = None) -> int:
         from bench import deaths
 
         return deaths.run(given.start_methods, given.rounds, given.times, given.timeout, given.output)
+    if given.bench == "profile_experiment":
+        from bench import profile_experiment
+
+        return profile_experiment.run(
+            given.case,
+            given.flow,
+            given.loader,
+            given.repeat,
+            given.scale,
+            given.iterations,
+            given.serial_iterations,
+            given.timeout,
+            given.output,
+        )
     from bench import latency
 
     return latency.run(given.start_methods, given.rounds, given.restarts, given.workers, given.timeout, given.output)
@@ -82,10 +98,29 @@ def _parser() -> argparse.ArgumentParser:
     )
     deaths.add_argument("--times", type=_count, default=5, help="deaths of each kind in a measurement")
 
+    profile = benches.add_parser(
+        "profile_experiment",
+        help="waiting for batches whose samples take long, against an inference that takes about as long",
+        description="The experiment that DI-engine's AsyncDataLoader documents, all its times being sleeps: 4 cases x "
+        "3 flows x 6 loaders with 8 workers.  Writes profile_experiment.json and profile_experiment.png.",
+        epilog="loaders: " + "; ".join(f"{name}: {label}" for name, label in LOADERS.items()),
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    profile.add_argument("--case", nargs="+", choices=tuple(PROFILES), default=list(PROFILES), help="what is loaded")
+    profile.add_argument("--flow", nargs="+", choices=tuple(FLOWS), default=list(FLOWS), help="how fast it is wanted")
+    profile.add_argument("--loader", nargs="+", choices=tuple(LOADERS), default=list(LOADERS), help="what loads it")
+    profile.add_argument("--scale", type=_scale, default=1.0, help="factor of all times")
+    profile.add_argument("--iterations", type=_iterations, default=50, help="batches; the first 5 are not counted")
+    profile.add_argument(
+        "--serial-iterations", type=_serial_iterations, default=7, help="the same without workers; the first is not"
+    )
+    profile.add_argument("--repeat", type=_count, default=1, help="measurements of each cell")
+
     for bench in (transport, latency):
         bench.add_argument("--workers", type=_count, default=2, help="worker processes")
     for bench in (transport, latency, deaths):
         bench.add_argument("--rounds", type=_count, default=5, help="measurements of each loader in each case")
+    for bench in (transport, latency, deaths, profile):
         bench.add_argument("--timeout", type=_seconds, default=60.0, help="seconds after which one process is killed")
         bench.add_argument("--output", type=Path, default=Path("bench/results"), help="folder for what is written")
     return parser
@@ -93,6 +128,18 @@ def _parser() -> argparse.ArgumentParser:
 
 def _count(text: str) -> int:
     return int(_checked(int, text, 1))
+
+
+def _iterations(text: str) -> int:
+    return int(_checked(int, text, 6))
+
+
+def _serial_iterations(text: str) -> int:
+    return int(_checked(int, text, 2))
+
+
+def _scale(text: str) -> float:
+    return _checked(float, text, 0.001)
 
 
 def _seconds(text: str) -> float:
