@@ -13,6 +13,8 @@ from pathlib import Path
 from bench.cases import CASES
 from bench.experiment import FLOWS, PROFILES
 from bench.profile_loaders import LOADERS
+from bench.skew_measure import LOADERS as SKEW_LOADERS
+from bench.uneven import SKEWS
 
 EXTRAS = ("matplotlib", "rich")
 
@@ -45,6 +47,20 @@ def main(arguments: list[str] | None = None) -> int:
             given.scale,
             given.iterations,
             given.serial_iterations,
+            given.timeout,
+            given.output,
+        )
+    if given.bench == "skew":
+        from bench import skew
+
+        return skew.run(
+            given.cases,
+            given.loaders,
+            given.rounds,
+            given.milliseconds,
+            given.batches,
+            given.batch_size,
+            given.workers,
             given.timeout,
             given.output,
         )
@@ -116,11 +132,26 @@ def _parser() -> argparse.ArgumentParser:
     )
     profile.add_argument("--repeat", type=_count, default=1, help="measurements of each cell")
 
+    skew = benches.add_parser(
+        "skew",
+        help="samples a second and idle workers, where some samples take much longer than others",
+        description="Samples sleep, so that more workers than cores run at once; all batches are compared with those "
+        "of one worker.  Chunks are quarters of a batch.  Writes skew.json and skew.png.",
+        epilog="cases: " + "; ".join(f"{case.name}: {case.label}" for case in SKEWS.values()),
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    skew.add_argument("--cases", nargs="+", choices=tuple(SKEWS), default=list(SKEWS), help="which to measure")
+    skew.add_argument("--loaders", nargs="+", choices=tuple(SKEW_LOADERS), default=list(SKEW_LOADERS), help="by whom")
+    skew.add_argument("--milliseconds", type=_seconds, default=2.0, help="that most samples take")
+    skew.add_argument("--batches", type=_count, default=400, help="of a measurement, after two for each worker")
+    skew.add_argument("--batch-size", type=_count, default=16, help="samples in a batch")
+    skew.add_argument("--workers", type=_count, default=8, help="worker processes")
+
     for bench in (transport, latency):
         bench.add_argument("--workers", type=_count, default=2, help="worker processes")
-    for bench in (transport, latency, deaths):
+    for bench in (transport, latency, deaths, skew):
         bench.add_argument("--rounds", type=_count, default=5, help="measurements of each loader in each case")
-    for bench in (transport, latency, deaths, profile):
+    for bench in (transport, latency, deaths, profile, skew):
         bench.add_argument("--timeout", type=_seconds, default=60.0, help="seconds after which one process is killed")
         bench.add_argument("--output", type=Path, default=Path("bench/results"), help="folder for what is written")
     return parser

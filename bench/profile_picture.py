@@ -47,10 +47,10 @@ def draw(result: dict[str, Any], path: Path) -> None:
             unframe(axes)
     legend = figure.add_subplot(grid[0, :])
     legend.axis("off")
-    legend.set_in_layout(False)  # else its width becomes that of the first column
     for name in loaders:
         legend.plot([], [], "o", color=COLOURS[name], label=LOADERS[name])
-    legend.legend(loc="center left", ncols=3, frameon=False, fontsize=8, borderaxespad=0)
+    marks = legend.legend(loc="upper left", ncols=3, frameon=False, fontsize=8, borderaxespad=0)
+    marks.set_in_layout(False)  # else its width becomes that of the first column
     settings = result["settings"]
     finish(
         figure,
