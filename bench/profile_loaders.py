@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from pathlib import Path
 from typing import Any
 
 from torch.utils.data import DataLoader
@@ -38,6 +39,9 @@ def opened(loader: str, what: Profile, data: Sleeping) -> Iterator[Iterator[Any]
     elif loader == "di-engine":
         with closing(_di_engine()(jobs_of(data), device="cpu", chunk_size=what.chunk_size, **options)) as batches:
             yield batches
+        for worker in batches.worker:  # it ends them wherever they are, also between a file's creation and its unlink
+            for name in Path("/dev/shm").glob(f"torch_{worker.pid}_*"):
+                name.unlink()
     else:
         import shmloader
 

@@ -46,7 +46,8 @@ def print_tables(out: Console, result: dict[str, Any]) -> None:
 
 
 def _table(out: Console, result: dict[str, Any], title: str, given: dict[str, str], figure: Any) -> None:
-    table = Table(title=title, title_justify="left", padding=(0, 1, 0, 0))
+    print_lines(out, [title], style="italic")  # above it and not in it: it may be wider than the table
+    table = Table(padding=(0, 1, 0, 0))
     loaders = [name for name in LOADERS if any(name in of["loaders"] for of in _rows(result))]
     table.add_column("case", no_wrap=True)
     table.add_column("flow", no_wrap=True)

@@ -18,8 +18,9 @@ from bench.uneven import SKEWS, Busy, Uneven
 LOADERS = {
     "torch": "torch",
     "shmloader": "shmloader, in turns",
-    "shmloader-steal": "shmloader, whoever is free",
-    "shmloader-chunked": "shmloader, whoever is free, chunks",
+    "shmloader-steal": "shmloader, steal",
+    "shmloader-chunked": "shmloader, steal, chunks",
+    "shmloader-far": "shmloader, steal, chunks, further ahead",
 }
 AHEAD = 4  # batches a worker that the dataset has beyond those that are measured; a loader asks for two ahead
 
@@ -44,10 +45,12 @@ def throughput(
     sleeps = SKEWS[case].sleeps((batches + AHEAD * workers) * batch_size, seconds)
     busy = Busy(workers)
     options: dict[str, Any] = {"batch_size": batch_size, "num_workers": workers}
-    if loader in ("shmloader-steal", "shmloader-chunked"):
+    if loader in ("shmloader-steal", "shmloader-chunked", "shmloader-far"):
         options["schedule"] = "steal"
-    if loader == "shmloader-chunked":
+    if loader in ("shmloader-chunked", "shmloader-far"):
         options["chunk_size"] = chunk_size
+    if loader == "shmloader-far":  # as many batches as without chunks; the option counts chunks where there are some
+        options["prefetch_factor"] = 2 * -(-batch_size // chunk_size)
     first = 2 * workers
     seen = hashlib.sha256()
     iterator = iter(_class(loader)(Uneven(sleeps, busy), **options))

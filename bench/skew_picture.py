@@ -12,7 +12,7 @@ from bench.skew_measure import LOADERS
 from bench.spread import shown
 from bench.uneven import SKEWS
 
-COLOURS = dict(zip(LOADERS, (TORCH, "#7fc8cf", "#3fa1ad", OURS), strict=True))
+COLOURS = dict(zip(LOADERS, (TORCH, "#7fc8cf", "#3fa1ad", OURS, "#003d4c"), strict=True))
 
 
 def draw(result: dict[str, Any], path: Path) -> None:

@@ -28,17 +28,19 @@ def test_it_measures_beside_the_limit(
 ) -> None:
     monkeypatch.setattr(di_engine, "PYTHON", tmp_path / "no" / "python")
     arguments = ["profile_experiment", "--case", "Small", "--flow", "fast", "--scale", "0.05", "--iterations", "8"]
-    assert main([*arguments, "--loader", "torch", "shmloader", "di-engine", "--output", str(tmp_path)]) == 0
+    loaders = ["torch", "shmloader", "shmloader-chunked", "shmloader-async"]
+    assert main([*arguments, "--loader", *loaders, "di-engine", "--output", str(tmp_path)]) == 0
     written = (tmp_path / "profile_experiment.json").read_text()
     assert not re.search(r'"[^"]*(?<![\w.])/\w+/[^"]*"', written), "an absolute path in the JSON"
     result = json.loads(written)
-    assert [of["subject"] for of in result["measurements"]] == ["torch", "shmloader"]
+    assert [of["subject"] for of in result["measurements"]] == loaders
     cell = result["summary"]["Small"]["fast"]
     assert cell["limit"] == pytest.approx(3 * 128 * 0.0058 / 8 * 0.05)
     assert cell["limit_with_overshoot"] == pytest.approx(cell["limit"] + 3 * 128 / 8 * result["overshoot"]["Small"])
     for of in result["measurements"]:
         assert 0 < of["blocked"] < of["total"] and of["counted"] == 3
-        assert of["first"] >= cell["data"], "a worker that makes a batch alone takes at least D"
+        together = 1 if of["subject"] in ("torch", "shmloader") else 4  # workers that make a batch of four chunks
+        assert of["first"] >= cell["data"] / together
         assert cell["loaders"][of["subject"]]["distance"]["median"] == of["total"] / cell["limit"] - 1
     assert (tmp_path / "profile_experiment.png").read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
     assert "skipped: Small, di-engine: DI-engine is not installed: make di-engine" in capsys.readouterr().out

@@ -18,11 +18,12 @@ from bench.uneven import SKEWS, Busy
 
 
 def test_it_measures_speed_and_idle_workers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ["skew", "--rounds", "1", "--cases", "bimodal", "--loaders", "torch", "shmloader", "--workers", "3"]
+    loaders = ["torch", "shmloader", "shmloader-far"]
+    arguments = ["skew", "--rounds", "1", "--cases", "bimodal", "--loaders", *loaders, "--workers", "3"]
     assert main([*arguments, "--milliseconds", "0.2", "--batches", "20", "--output", str(tmp_path)]) == 0
     result = json.loads((tmp_path / "skew.json").read_text())
     of = {of["subject"]: of for of in result["measurements"]}
-    assert set(of) == {"torch", "shmloader"}
+    assert set(of) == set(loaders)
     for its in of.values():
         assert 0 < its["idle"] < 1 and its["late"] > 0
         # of 20 batches, 2 for each of 3 workers may have been made before the first moment that counts
