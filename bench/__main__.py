@@ -1,4 +1,4 @@
-"""The command line: `python -m bench peers`, `growth`, `transport`, `latency`, `deaths`, `all`."""
+"""The command line: `python -m bench --help`."""
 
 from __future__ import annotations
 
@@ -59,6 +59,34 @@ def _run(given: argparse.Namespace) -> int:
         from bench import deaths
 
         return deaths.run(given.start_methods, given.rounds, given.times, given.timeout, given.output)
+    if given.bench == "profile_experiment":
+        from bench import profile_experiment
+
+        return profile_experiment.run(
+            given.case,
+            given.flow,
+            given.loader,
+            given.repeat,
+            given.scale,
+            given.iterations,
+            given.serial_iterations,
+            given.timeout,
+            given.output,
+        )
+    if given.bench == "skew":
+        from bench import skew
+
+        return skew.run(
+            given.cases,
+            given.loaders,
+            given.rounds,
+            given.milliseconds,
+            given.batches,
+            given.batch_size,
+            given.workers,
+            given.timeout,
+            given.output,
+        )
     from bench import latency
 
     return latency.run(given.start_methods, given.rounds, given.restarts, given.workers, given.timeout, given.output)

@@ -9,12 +9,13 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch.utils.data import default_collate
 
-from bench import converted
+from bench import converted, di_engine, jobs
 from bench.job import PREFETCH, Job
 from bench.samples import as_
 
@@ -34,6 +35,7 @@ class Loader:
         hint: how it is to be had, where that is not by `make bench`.
         only: the cases that it can load; empty: all.
         own_data: whether it loads a file of its own and not the dataset, so that no ratio is taken to it.
+        python: of its own environment, where it has one.
     """
 
     label: str
@@ -44,11 +46,14 @@ class Loader:
     hint: str = ""
     only: tuple[str, ...] = ()
     own_data: bool = False
+    python: Path | None = None
 
     def why_not(self, case: str) -> str:
         """Why it cannot be measured here; empty where it can."""
         if self.only and case not in self.only:
             return "cannot load this"
+        if self.python:
+            return di_engine.missing() or ""
         absent = missing(self.needs)
         return f"{absent} ({self.hint})" if absent and self.hint else absent
 
@@ -197,6 +202,14 @@ PEERS = {
         "SPDL arena", _spdl_arena, ("spdl.pipeline",), ("spdl-core",), "one process with as many threads"
     ),
     "grain": Loader("Grain", _grain, ("grain",), ("grain",), "always spawns its workers"),
+    "di-engine": Loader(
+        "DI-engine",
+        jobs.open_di_engine,
+        ("ding.utils.data.dataloader",),
+        note=jobs.NOTE,
+        only=jobs.CASES,
+        python=di_engine.PYTHON,
+    ),
     "ffcv": Loader(
         "FFCV",
         converted.open_ffcv,

@@ -45,7 +45,7 @@ def handover(workers: int) -> dict[str, float]:
 
 
 def _calls(entries: int) -> float:
-    segment = Segment(1, entries, 1, "auto", None, False)
+    segment = Segment(1, entries, entries, 1, "auto", None, False)
     trainer = TrainerSide(segment.mapping, segment.geometry, segment.memfd, False, 1, True)
     segment.format(trainer)
     worker = WorkerSide(segment.mapping, segment.geometry, segment.memfd, False, 0, 0, 0)

@@ -9,7 +9,11 @@ from pathlib import Path
 
 from bench.adapters import LOADERS
 from bench.cases import CASES, TIMES, TRANSPORT, label
+from bench.experiment import FLOWS, PROFILES
 from bench.growing import GROWS
+from bench.profile_loaders import LOADERS as PROFILE_LOADERS
+from bench.skew_measure import LOADERS as SKEW_LOADERS
+from bench.uneven import SKEWS
 
 METHODS = multiprocessing.get_all_start_methods()
 RACED = tuple(case for case in CASES if case != "dict") + tuple(TIMES)  # of `dict`, `detections` is the harder kind
@@ -29,7 +33,7 @@ def parser() -> argparse.ArgumentParser:
         "peers",
         "shmloader beside all other loaders that are installed, and beside the machine's limits",
         "A loader that is missing, crashes or hangs is named and skipped.  Writes peers.json and peers.png.",
-        RACED,
+        _listed(RACED),
     )
     _peers_options(peers)
 
@@ -49,7 +53,7 @@ def parser() -> argparse.ArgumentParser:
         "torch's loader and shmloader's alone: batches a second, processor time and page faults",
         "The dataset returns prebuilt samples again and again, so collating and handing over is all that is measured.  "
         "Writes transport.json and transport.png.",
-        TRANSPORT,
+        _listed(TRANSPORT),
     )
     transport.add_argument("--cases", nargs="+", choices=TRANSPORT, default=list(TRANSPORT), help="which to measure")
     transport.add_argument("--seconds", type=_seconds, default=1.5, help="length of one measurement, after its warm-up")
@@ -70,6 +74,41 @@ def parser() -> argparse.ArgumentParser:
     )
     deaths.add_argument("--times", type=_count, default=5, help="deaths of each kind in a measurement")
 
+    profile = _bench(
+        benches,
+        "profile_experiment",
+        "waiting for batches whose samples take long, against an inference that takes about as long",
+        "The experiment that DI-engine's AsyncDataLoader documents, all its times being sleeps: 4 cases x 3 flows x 6 "
+        "loaders with 8 workers.  Writes profile_experiment.json and profile_experiment.png.",
+        "loaders: " + "; ".join(f"{name}: {what}" for name, what in PROFILE_LOADERS.items()),
+    )
+    profile.add_argument("--case", nargs="+", choices=tuple(PROFILES), default=list(PROFILES), help="what is loaded")
+    profile.add_argument("--flow", nargs="+", choices=tuple(FLOWS), default=list(FLOWS), help="how fast it is wanted")
+    profile.add_argument(
+        "--loader", nargs="+", choices=tuple(PROFILE_LOADERS), default=list(PROFILE_LOADERS), help="what loads it"
+    )
+    profile.add_argument("--scale", type=_scale, default=1.0, help="factor of all times")
+    profile.add_argument("--iterations", type=_iterations, default=50, help="batches; the first 5 are not counted")
+    profile.add_argument(
+        "--serial-iterations", type=_serial_iterations, default=7, help="the same without workers; the first is not"
+    )
+    profile.add_argument("--repeat", type=_count, default=1, help="measurements of each cell")
+
+    skew = _bench(
+        benches,
+        "skew",
+        "samples a second and idle workers, where some samples take much longer than others",
+        "Samples sleep, so that more workers than cores run at once; all batches are compared with those of one "
+        "worker.  Chunks are quarters of a batch.  Writes skew.json and skew.png.",
+        "cases: " + "; ".join(f"{case.name}: {case.label}" for case in SKEWS.values()),
+    )
+    skew.add_argument("--cases", nargs="+", choices=tuple(SKEWS), default=list(SKEWS), help="which to measure")
+    skew.add_argument("--loaders", nargs="+", choices=tuple(SKEW_LOADERS), default=list(SKEW_LOADERS), help="by whom")
+    skew.add_argument("--milliseconds", type=_seconds, default=2.0, help="that most samples take")
+    skew.add_argument("--batches", type=_count, default=400, help="of a measurement, after two for each worker")
+    skew.add_argument("--batch-size", type=_count, default=16, help="samples in a batch")
+    skew.add_argument("--workers", type=_count, default=8, help="worker processes")
+
     whole = _bench(
         benches,
         "all",
@@ -88,9 +127,11 @@ def parser() -> argparse.ArgumentParser:
         bench.add_argument(
             "--start-methods", nargs="+", choices=METHODS, default=["fork", "spawn"], help="how workers start"
         )
-    for bench, rounds in ((peers, 3), (growth, 3), (transport, 5), (latency, 5), (deaths, 5), (whole, None)):
+    few, usual = dict.fromkeys((peers, growth), 3), dict.fromkeys((transport, latency, deaths, skew), 5)
+    for bench, rounds in (few | usual | {whole: None}).items():
         of_each = "measurements of each loader in each case" + ("" if rounds else " (each bench's own number)")
         bench.add_argument("--rounds", type=_count, default=rounds, help=of_each)
+    for bench in benches.choices.values():
         bench.add_argument("--timeout", type=_seconds, default=60.0, help="seconds after which one process is killed")
         bench.add_argument("--output", type=Path, default=Path("bench/results"), help="folder for what is written")
     return made
@@ -101,11 +142,14 @@ def _bench(
     name: str,
     summary: str,
     description: str,
-    cases: Iterable[str] = (),
+    epilog: str = "",
 ) -> argparse.ArgumentParser:
-    listed = "cases: " + "; ".join(f"{case}: {label(case)}" for case in cases) if cases else None
     formatter = argparse.ArgumentDefaultsHelpFormatter
-    return benches.add_parser(name, help=summary, description=description, epilog=listed, formatter_class=formatter)
+    return benches.add_parser(name, help=summary, description=description, epilog=epilog, formatter_class=formatter)
+
+
+def _listed(cases: Iterable[str]) -> str:
+    return "cases: " + "; ".join(f"{case}: {label(case)}" for case in cases)
 
 
 def _peers_options(peers: argparse.ArgumentParser) -> None:
@@ -117,6 +161,18 @@ def _peers_options(peers: argparse.ArgumentParser) -> None:
 
 def _count(text: str) -> int:
     return int(_checked(int, text, 1))
+
+
+def _iterations(text: str) -> int:
+    return int(_checked(int, text, 6))
+
+
+def _serial_iterations(text: str) -> int:
+    return int(_checked(int, text, 2))
+
+
+def _scale(text: str) -> float:
+    return _checked(float, text, 0.001)
 
 
 def _seconds(text: str) -> float:

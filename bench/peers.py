@@ -155,7 +155,7 @@ def _measure(case: str, subject: str, settings: Settings, data: str) -> dict[str
     if subject == LIMIT:
         return measured("bench.ceiling:ceiling", arguments | {"kind": "memcpy"}, timeout)
     arguments |= {"loader": subject, "start_method": method, "data": data}
-    return measured("bench.race:throughput", arguments, timeout)
+    return measured("bench.race:throughput", arguments, timeout, str(LOADERS[subject].python or sys.executable))
 
 
 def _versions(loaders: list[str]) -> dict[str, str]:

@@ -94,7 +94,7 @@ def verbs(int rounds, int entries) -> float:
             ring_ring(worker_bell)
             word = ring_load(at)
             whole &= ring_seq(word) == seq and ring_state(word) == RING_OPEN and ring_owner(word) == 0
-            whole &= ring_claim(at, seq, 0)
+            whole &= ring_claim(at, seq, 0, 0)
             whole &= ring_publish(at, seq, 0)
             ring_ring(ready_bell)
             word = ring_load(at)

@@ -64,7 +64,7 @@ def test_a_peer_that_fails_is_not_tried_again_and_ours_that_fails_is_an_error(
     asked: list[str] = []
     fails = {"torch"}
 
-    def measured(function: str, arguments: dict[str, Any], timeout: float) -> dict[str, Any]:
+    def measured(function: str, arguments: dict[str, Any], timeout: float, python: str = "") -> dict[str, Any]:
         subject = arguments.get("loader", function)
         asked.append(subject)
         if subject in fails:
