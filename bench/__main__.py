@@ -49,6 +49,10 @@ def _run(given: argparse.Namespace) -> int:
         return growth.run(
             given.series, given.rounds, given.seconds, given.most, given.start_method, given.timeout, given.output
         )
+    if given.bench == "agree":
+        from bench import agree
+
+        return agree.run(given.one, given.other)
     if given.bench == "transport":
         from bench import transport
 

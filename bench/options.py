@@ -117,6 +117,14 @@ def parser() -> argparse.ArgumentParser:
     )
     whole.add_argument("--data", type=Path, help="folder of JPEG files; the bench makes some where none is given")
 
+    agree = benches.add_parser(
+        "agree",
+        help="whether two runs of a bench agree within their own spreads",
+        description="Compares batches a second, seconds and ratios in two of the JSON files that benches write.",
+    )
+    agree.add_argument("one", type=Path, help="of one run")
+    agree.add_argument("other", type=Path, help="of the other")
+
     for bench in (peers, transport, latency):
         bench.add_argument("--workers", type=_count, default=2, help="worker processes")
     for bench in (peers, growth, transport):
@@ -131,7 +139,7 @@ def parser() -> argparse.ArgumentParser:
     for bench, rounds in (few | usual | {whole: None}).items():
         of_each = "measurements of each loader in each case" + ("" if rounds else " (each bench's own number)")
         bench.add_argument("--rounds", type=_count, default=rounds, help=of_each)
-    for bench in benches.choices.values():
+    for bench in (peers, growth, transport, latency, deaths, profile, skew, whole):
         bench.add_argument("--timeout", type=_seconds, default=60.0, help="seconds after which one process is killed")
         bench.add_argument("--output", type=Path, default=Path("bench/results"), help="folder for what is written")
     return made

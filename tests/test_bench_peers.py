@@ -204,6 +204,21 @@ def test_growth_is_told_from_noise() -> None:
     assert growth.summary("sequences", [{"series": "sequences", "failure": "killed"}])["grows"] is None
 
 
+def test_two_runs_agree_where_their_spreads_meet(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def written(name: str, least: float, most: float) -> str:
+        of = {"median": (least + most) / 2, "min": least, "max": most}
+        other = {"median": 1.0 if name == "one" else 2.0, "min": 1.0, "max": 2.0}
+        summary = {"scalar": {"torch": {"batches_per_second": of, "next_max": other}, "best": "torch"}}
+        (tmp_path / name).write_text(json.dumps({"bench": "peers", "summary": summary}))
+        return str(tmp_path / name)
+
+    one = written("one", 10, 12)
+    assert main(["agree", one, written("near", 12, 14)]) == 0
+    assert "1 of 1 figures of peers agree" in capsys.readouterr().out
+    assert main(["agree", one, written("far", 12.5, 14)]) == 1
+    assert "scalar, torch, batches_per_second" in capsys.readouterr().out
+
+
 def _is_running(pid: int) -> bool:
     deadline = time.monotonic() + 5  # until it is reaped
     while time.monotonic() < deadline:
