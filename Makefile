@@ -13,6 +13,16 @@ BIN := .venv/bin
 # The project stays editable; what it was installed from and built from is what the stamp depends on.
 STAMP := .venv/installed
 ECOSYSTEM := .venv/installed-ecosystem
+# The loaders that bench races against have an environment of their own, so that `make test` neither installs them nor
+# finds them, and none of what they bring can replace what the suite is pinned to.  It sees all of .venv, so torch and
+# numpy are the same files.
+PEERS := .venv/peers
+PEERS_STAMP := .venv/installed-peers
+# .venv's pip: one of its own would bring its own setuptools, older than what the build needs.
+PEERS_PIP := $(BIN)/pip --python $(PEERS)/bin/python
+FFCV_NEEDS := assertpy fastargs numba psutil pytorch-pfn-extras terminaltables tqdm
+# A loader to measure against whose needs are at odds with ours, and so not in .venv.
+DI_ENGINE := .venv-di-engine
 SOURCES := $(wildcard cython_ext/*.pyx cython_ext/*.pxd cython_ext/*.h) setup.py pyproject.toml constraints.txt
 
 # A variable that is set becomes its option; one that is not leaves the default to the program.
@@ -34,25 +44,30 @@ SANITIZING = LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-
 	$$(gcc -print-file-name=libstdc++.so)" PYTHONMALLOC=malloc UBSAN_OPTIONS=print_stacktrace=1 \
 	ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1:max_allocation_size_mb=4096:$(SANITIZED_QUICKLY)
 
-.PHONY: help train test test-ecosystem soak bench lint sanitize clean
+.PHONY: help train test test-ecosystem soak bench di-engine lint sanitize clean
 
 help:
 	@echo 'make train   train a small network on JPEG files and say what the loader cost'
 	@echo '             LOADER=shmloader|torch  DATA=folder  EPOCHS=  BATCH=  WORKERS=  SEED=  ARGS="--lr 0.01"'
-	@echo 'make bench   measure shmloader beside other loaders; ARGS="..." goes to python -m bench'
+	@echo 'make bench   measure shmloader beside all other loaders, and all else, in about 25 minutes'
+	@echo '             ARGS="peers --rounds 1 --cases scalar" or any other of python -m bench --help'
+	@echo 'make di-engine   an environment for DI-engine, whose loader is then measured too'
 	@echo 'make test    lint, types and tests, as .ci/run does; ARGS="-k name" goes to pytest alone'
 	@echo 'make test-ecosystem   train with Lightning, accelerate, transformers, timm and ignite, through either loader'
 	@echo 'make soak    500 random kills of workers, every batch checked; ARGS="--kills 2000 --start spawn --share steal"'
 	@echo 'make lint    lint and types alone'
 	@echo 'make sanitize  the tests of the ring under AddressSanitizer and UBSan (gcc); ARGS="..." goes to pytest'
-	@echo 'make clean   remove all that these made: .venv, build outputs, caches, data/digits'
+	@echo 'make clean   remove all that these made: environments, build outputs, caches, data/digits'
 	@echo 'PYTHON=python3.12 builds .venv with another Python (make clean first).'
 
 train: $(STAMP)
 	@$(BIN)/python -m examples.train $(TRAIN_OPTIONS)
 
-bench: $(STAMP)
-	@$(BIN)/python -m bench $(ARGS)
+bench: $(PEERS_STAMP)
+	@$(if $(ARGS),true,$(MAKE) --no-print-directory di-engine || echo 'bench goes on without DI-engine' >&2)
+	@$(PEERS)/bin/python -m bench $(if $(ARGS),$(ARGS),all)
+
+di-engine: $(DI_ENGINE)/installed
 
 # One pytest a core: most tests wait for processes.  Each has leftovers of its own to answer for (tests/conftest.py).
 test: lint
@@ -79,7 +94,7 @@ sanitize: $(STAMP)
 		$(SANITIZED_TESTS:%=tests/%.py) $(ARGS)
 
 clean:
-	rm -rf .venv build dist *.egg-info data/digits .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv $(DI_ENGINE) build dist *.egg-info data/digits .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	rm -f shmloader/*.so
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -102,4 +117,29 @@ $(STAMP): $(SOURCES)
 $(ECOSYSTEM): $(STAMP)
 	@echo 'installing the frameworks into .venv (about a minute)' >&2
 	@$(BIN)/pip install --quiet -c constraints.txt --no-build-isolation -e '.[ecosystem]'
+	@touch $@
+
+# FFCV is a source package that needs OpenCV's and libturbojpeg's headers: where it does not build, bench says so and
+# goes on.  Without its own requirements, for they bring a second OpenCV over the first one.
+$(PEERS_STAMP): $(STAMP)
+	@echo 'installing the other loaders into $(PEERS) (about a minute)' >&2
+	@$(BIN)/python -m venv --without-pip $(PEERS)
+	@$(BIN)/python -c 'import sysconfig; print("import site; site.addsitedir(%r)" % sysconfig.get_path("purelib"))' \
+		> $$($(PEERS)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/shared.pth
+	@$(PEERS_PIP) install --quiet -c constraints.txt --no-build-isolation -e '.[peers]'
+	@$(PEERS_PIP) install --quiet -c constraints.txt --no-deps ffcv >$(PEERS)/ffcv.log 2>&1 && \
+		$(PEERS_PIP) install --quiet -c constraints.txt $(FFCV_NEEDS) || echo 'FFCV does not build here: bench skips it' >&2
+	@touch $@
+
+# With the Python of .venv, so that it can import the extensions that were built for that one.
+$(DI_ENGINE)/installed: bench/di-engine.txt constraints.txt | $(STAMP)
+	@$(BIN)/python -c 'import sys; sys.exit(sys.version_info >= (3, 13))' || \
+		{ echo 'DI-engine needs numpy < 2, which knows no Python newer than 3.12' >&2; exit 1; }
+	@echo 'installing DI-engine into $(DI_ENGINE) (about a minute)' >&2
+	@$(BIN)/python -m venv $(DI_ENGINE)
+	@grep -v '^numpy==' constraints.txt > $(DI_ENGINE)/constraints.txt
+	@$(DI_ENGINE)/bin/pip install --quiet -c $(DI_ENGINE)/constraints.txt -r bench/di-engine.txt
+	@$(DI_ENGINE)/bin/pip install --quiet --no-deps DI-engine==0.5.3 DI-toolkit==0.3.0
+	@said=$$($(DI_ENGINE)/bin/python -W ignore -c 'import shmloader, ding.utils.data.dataloader' 2>&1) || \
+		{ echo "$$said" >&2; exit 1; }
 	@touch $@

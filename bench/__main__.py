@@ -1,135 +1,103 @@
-"""The command line: `python -m bench transport`, `latency`, `deaths`, `device`."""
+"""The command line: `python -m bench --help`."""
 
 from __future__ import annotations
 
 import argparse
 import importlib.util
-import multiprocessing
 import signal
 import sys
-from collections.abc import Callable
-from pathlib import Path
 
-from bench.cases import CASES
+from bench.options import parser
 
 EXTRAS = ("matplotlib", "rich")
+WHOLE = ("peers", "growth", "latency", "deaths")
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run one bench; returns 0, or 1 where a measurement failed."""
-    given = _parser().parse_args(arguments)
+    """Run one bench, or all; returns 0, or 1 where a measurement failed."""
+    given = parser().parse_args(arguments)
     missing = [name for name in EXTRAS if importlib.util.find_spec(name) is None]
     if missing:
         print(f"python -m bench needs {' and '.join(missing)}: pip install 'shmloader[bench]'", file=sys.stderr)
         return 2
+    if given.bench == "all":
+        shared = ["--timeout", str(given.timeout), "--output", str(given.output)]
+        shared += ["--rounds", str(given.rounds)] if given.rounds else []
+        data = ["--data", str(given.data)] if given.data else []
+        return max([_run(parser().parse_args([name, *shared, *(data if name == "peers" else [])])) for name in WHOLE])
+    return _run(given)
+
+
+def _run(given: argparse.Namespace) -> int:
+    if given.bench == "peers":
+        from bench import peers
+
+        settings = peers.Settings(
+            given.cases,
+            given.loaders,
+            given.rounds,
+            given.seconds,
+            given.workers,
+            given.start_method,
+            given.timeout,
+            given.data,
+        )
+        return peers.run(settings, given.output)
+    if given.bench == "growth":
+        from bench import growth
+
+        return growth.run(
+            given.series, given.rounds, given.seconds, given.most, given.start_method, given.timeout, given.output
+        )
+    if given.bench == "agree":
+        from bench import agree
+
+        return agree.run(given.one, given.other)
     if given.bench == "transport":
         from bench import transport
 
         return transport.run(
             given.cases, given.rounds, given.seconds, given.workers, given.start_method, given.timeout, given.output
         )
-    if given.bench == "device":
-        from bench import device
-
-        return device.run(given.rounds, given.seconds, given.workers, given.timeout, given.output)
     if given.bench == "deaths":
         from bench import deaths
 
         return deaths.run(given.start_methods, given.rounds, given.times, given.timeout, given.output)
+    if given.bench == "profile_experiment":
+        from bench import profile_experiment
+
+        return profile_experiment.run(
+            given.case,
+            given.flow,
+            given.loader,
+            given.repeat,
+            given.scale,
+            given.iterations,
+            given.serial_iterations,
+            given.timeout,
+            given.output,
+        )
+    if given.bench == "skew":
+        from bench import skew
+
+        return skew.run(
+            given.cases,
+            given.loaders,
+            given.rounds,
+            given.milliseconds,
+            given.batches,
+            given.batch_size,
+            given.workers,
+            given.timeout,
+            given.output,
+        )
+    if given.bench == "device":
+        from bench import device
+
+        return device.run(given.rounds, given.seconds, given.workers, given.timeout, given.output)
     from bench import latency
 
-    return latency.run(
-        given.start_methods,
-        given.rounds,
-        given.restarts,
-        given.megabytes,
-        given.workers,
-        given.timeout,
-        given.output,
-    )
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m bench",
-        description="Measures torch's DataLoader and shmloader's side by side, in turns, each time in a new process.",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
-    )
-    benches = parser.add_subparsers(dest="bench", required=True)
-    methods = multiprocessing.get_all_start_methods()
-
-    transport = benches.add_parser(
-        "transport",
-        help="batches a second, processor time and page faults of handing batches over",
-        description="The dataset returns one prebuilt sample again and again, so collating and handing over is all "
-        "that is measured.  Writes transport.json and transport.png.",
-        epilog="cases: " + "; ".join(f"{case.name}: {case.label}" for case in CASES.values()),
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
-    )
-    transport.add_argument("--cases", nargs="+", choices=tuple(CASES), default=list(CASES), help="which to measure")
-    transport.add_argument("--seconds", type=_seconds, default=1.5, help="length of one measurement, after its warm-up")
-    transport.add_argument(
-        "--start-method", choices=methods, default=multiprocessing.get_start_method(), help="how workers start"
-    )
-
-    latency = benches.add_parser(
-        "latency",
-        help="time to the first batch, of a new loader and of a further epoch",
-        description="Batches of 128 x 3x32x32 uint8; and a dataset that holds a long list of paths, which each of its "
-        "4 workers must get.  Writes latency.json.",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
-    )
-    latency.add_argument(
-        "--start-methods", nargs="+", choices=methods, default=["fork", "spawn"], help="how workers start"
-    )
-    latency.add_argument("--restarts", type=_count, default=3, help="further epochs in a measurement")
-    latency.add_argument("--megabytes", type=_count, default=128, help="characters of the long list of paths")
-
-    deaths = benches.add_parser(
-        "deaths",
-        help="time until a killed worker is replaced, or reported",
-        description="Kills the one worker while it makes the batch that is waited for.  Writes deaths.json.",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
-    )
-    deaths.add_argument(
-        "--start-methods", nargs="+", choices=methods, default=["fork", "spawn"], help="how workers start"
-    )
-    deaths.add_argument("--times", type=_count, default=5, help="deaths of each kind in a measurement")
-
-    device = benches.add_parser(
-        "device",
-        help="delivery to a GPU: copies, and training beside torch's loader",
-        description="Batches of 256 x 3x224x224 uint8, with a training step of about 10 ms.  Writes device.json; where "
-        "there is no GPU it says what cannot be measured.",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
-    )
-    device.add_argument("--seconds", type=_seconds, default=5.0, help="length of one measurement, after its warm-up")
-
-    for bench in (transport, latency, device):
-        bench.add_argument("--workers", type=_count, default=2, help="worker processes")
-    for bench in (transport, latency, deaths, device):
-        bench.add_argument("--rounds", type=_count, default=5, help="measurements of each loader in each case")
-        bench.add_argument("--timeout", type=_seconds, default=60.0, help="seconds after which one process is killed")
-        bench.add_argument("--output", type=Path, default=Path("bench/results"), help="folder for what is written")
-    return parser
-
-
-def _count(text: str) -> int:
-    return int(_checked(int, text, 1))
-
-
-def _seconds(text: str) -> float:
-    return _checked(float, text, 0.01)
-
-
-def _checked(number: Callable[[str], float], text: str, least: float) -> float:
-    try:
-        value = number(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number") from None
-    if not least <= value < 1e6:
-        raise argparse.ArgumentTypeError(f"{text} is out of range: at least {least}, and below a million")
-    return value
+    return latency.run(given.start_methods, given.rounds, given.restarts, given.workers, given.timeout, given.output)
 
 
 if __name__ == "__main__":

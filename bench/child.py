@@ -1,8 +1,8 @@
 """One measurement, one process: a fresh heap each time, and an end to it whatever happens.
 
 `run("module:function", arguments, timeout)` starts `python -m bench.child`, which calls the function and prints what
-it returns as JSON.  The process leads a group of its own; when it has ended, or has taken too long, all that is left
-of the group is killed.  If the bench itself is killed, the kernel ends the child too.
+it returns as JSON.  The process leads a session of its own; when it has ended, or has taken too long, all that is left
+of the session is killed (leftovers.py).  If the bench itself is killed, the kernel ends the child too.
 """
 
 from __future__ import annotations
@@ -12,12 +12,18 @@ import json
 import os
 import re
 import select
-import signal
 import subprocess
 import sys
 import tempfile
+import traceback
 from pathlib import Path
 from typing import IO, Any
+
+from bench.leftovers import sweep
+
+# What torch's and our workers have anyway.  With more, SPDL's would crowd one another, and its arena's process would
+# hang: it is forked, and a pool of OpenMP's threads does not survive that.
+ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 
 _ROOT = Path(__file__).resolve().parent.parent
 
@@ -26,28 +32,37 @@ class ChildError(Exception):
     """A child gave no result; the text says why, in one line and without paths."""
 
 
-def run(function: str, arguments: dict[str, Any], timeout: float) -> Any:
+def run(function: str, arguments: dict[str, Any], timeout: float, python: str = sys.executable) -> Any:
     """Call a function in a new process.
 
     Args:
         function: "module:name"; what it returns goes through JSON.
         arguments: by keyword; they go through JSON too.
         timeout: seconds that starting, measuring and ending may take together.
+        python: the interpreter; another environment's, where a loader has one of its own.
 
     Raises:
         ChildError: it took longer, exited with a code or by a signal, or printed no result.
     """
-    command = [sys.executable, "-m", "bench.child", function, json.dumps(arguments), str(os.getpid())]
-    with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
+    command = [python, "-m", "bench.child", function, json.dumps(arguments), str(os.getpid())]
+    with (
         # Files and not pipes: what a hung worker keeps open must not keep us waiting.
-        process = subprocess.Popen(command, stdout=output, stderr=errors, cwd=_ROOT, start_new_session=True)
+        tempfile.TemporaryFile() as output,
+        tempfile.TemporaryFile() as errors,
+        # What the child leaves in it goes with it.
+        tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch,
+    ):
+        environment = os.environ | ONE_THREAD | {"TMPDIR": scratch}
+        process = subprocess.Popen(
+            command, stdout=output, stderr=errors, cwd=_ROOT, env=environment, start_new_session=True
+        )
         try:
             in_time = _ended(process.pid, timeout)
+            # Now: what is left of it may yet complain of being killed.
+            printed, complaint = _last_line(output), _without_paths(_last_line(errors))[:200]
         finally:
-            # Before wait(): as long as the leader is not reaped, its number is nobody else's.
-            os.killpg(process.pid, signal.SIGKILL)
+            sweep(process.pid)  # before wait(): as long as the leader is not reaped, its number is nobody else's
             process.wait()
-        printed, complaint = _last_line(output), _without_paths(_last_line(errors))[:200]
     if not in_time:
         raise ChildError(f"killed after {timeout:g} s")
     if process.returncode:
@@ -82,8 +97,15 @@ def _main() -> None:
     if die_with_parent() != int(sys.argv[3]):  # the bench was killed before this line
         sys.exit("the bench has ended")
     module, name = sys.argv[1].split(":")
-    result = getattr(importlib.import_module(module), name)(**json.loads(sys.argv[2]))
-    print(json.dumps(result), flush=True)
+    code = 1
+    try:
+        print(json.dumps(getattr(importlib.import_module(module), name)(**json.loads(sys.argv[2]))), flush=True)
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        # No clearing up: some loaders hang there, some complain behind the last word.  leftovers.py does that for all.
+        os._exit(code)
 
 
 if __name__ == "__main__":

@@ -9,11 +9,13 @@ from typing import Any
 
 import torch
 
-from bench.cases import CASES, ENDLESS, Repeated, loader_class
+import shmloader
+from bench.cases import CASES, ENDLESS
 from shmloader.accelerator import Other
 from shmloader.transforms import normalize_on_device
 
 CASE = CASES["uint8-images"]
+SHAPE, DTYPE = (CASE.batch_size, 3, 224, 224), torch.uint8
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 STEP = 0.010  # seconds that a training step is to take on the GPU, about
 SIDE = 4096  # of the matrices that it multiplies
@@ -58,7 +60,7 @@ def transfer(seconds: float, workers: int) -> dict[str, float]:
 
     Other.clone = counted  # type: ignore[method-assign]  # what is copied on the host goes through it
     batches = iter(_loader("shmloader", workers, None))
-    there = torch.empty(CASE.batch_size, *CASE.shape, dtype=CASE.dtype, device="cuda")
+    there = torch.empty(SHAPE, dtype=DTYPE, device="cuda")
     for _ in range(WARM_UP):
         there.copy_(next(batches), non_blocking=True)
     clones, took, count = 0, 0.0, 0
@@ -83,7 +85,7 @@ def training(way: str, seconds: float, workers: int) -> dict[str, float]:
         step: seconds of one, alone; batches.
     """
     normalize = normalize_on_device(MEAN, STD)
-    step = _step(normalize(torch.ones(CASE.batch_size, *CASE.shape, dtype=CASE.dtype, device="cuda")))
+    step = _step(normalize(torch.ones(SHAPE, dtype=DTYPE, device="cuda")))
     alone = min(_gpu_seconds(step) for _ in range(5))
     source = iter(_loader(way.partition(" ")[0], workers, normalize if way.endswith("device=") else None))
     waits: list[float] = []
@@ -119,9 +121,8 @@ def _loader(kind: str, workers: int, on_device: Callable[[Any], Any] | None) -> 
     options: dict[str, Any] = {"pin_memory": True}
     if on_device is not None:
         options |= {"device": "cuda", "on_device": on_device}
-    return loader_class(kind)(
-        Repeated(CASE.sample(), ENDLESS), batch_size=CASE.batch_size, num_workers=workers, **options
-    )
+    loader: Any = {"torch": torch.utils.data.DataLoader, "shmloader": shmloader.DataLoader}[kind]
+    return loader(CASE.dataset(ENDLESS, ""), batch_size=CASE.batch_size, num_workers=workers, **options)
 
 
 class _Timed:

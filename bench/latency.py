@@ -1,6 +1,4 @@
-"""The time to the first batch: of a new loader, of a further epoch with new or with persistent workers, and of a new
-loader whose dataset holds a long list.
-"""
+"""The time to the first batch: of a new loader, and of a further epoch with new or with persistent workers."""
 
 from __future__ import annotations
 
@@ -11,27 +9,24 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from bench.cases import CASES, LOADERS
+from bench.cases import CASES
 from bench.machine import in_one_line, machine
 from bench.results import console, failures, measured, print_lines, write
 from bench.spread import shown, spread
+from bench.transport import LOADERS
 
 CASE = "small-images"
 BATCHES = 8  # an epoch
-LISTED_WORKERS = 4  # of the dataset with the long list: each must get all of it
 MOMENTS = {
     "first": "first epoch: iter() to first batch",
     "next": "further epoch: iter() to first batch",
     "next_gap": "further epoch: last batch to first batch",
     "persistent": "persistent workers: iter() to first batch",
     "persistent_gap": "persistent workers: last batch to first batch",
-    "listed": f"a long list of paths, {LISTED_WORKERS} workers: iter() to first batch",
 }
 
 
-def run(
-    start_methods: list[str], rounds: int, restarts: int, megabytes: int, workers: int, timeout: float, output: Path
-) -> int:
+def run(start_methods: list[str], rounds: int, restarts: int, workers: int, timeout: float, output: Path) -> int:
     """Measure, print the table, write latency.json; returns 1 where a measurement failed."""
     out = console()
     measurements = []
@@ -39,13 +34,17 @@ def run(
         for method in start_methods:
             for loader in LOADERS if at % 2 == 0 else LOADERS[::-1]:
                 out.print(f"round {at + 1} of {rounds}: {method}, {loader}", style="dim", highlight=False)
-                both = {"loader": loader, "start_method": method}
-                waits = both | {"case": CASE, "workers": workers, "batches": BATCHES, "restarts": restarts}
-                listed = both | {"workers": LISTED_WORKERS, "megabytes": megabytes}
+                arguments = {
+                    "loader": loader,
+                    "case": CASE,
+                    "workers": workers,
+                    "start_method": method,
+                    "batches": BATCHES,
+                    "restarts": restarts,
+                }
                 measurements.append(
                     {"round": at, "start_method": method, "subject": loader}
-                    | measured("bench.measure:waits", waits, timeout)
-                    | measured("bench.measure:listed", listed, timeout)
+                    | measured("bench.measure:waits", arguments, timeout)
                 )
     result = {
         "bench": "latency",
@@ -54,8 +53,6 @@ def run(
             "rounds": rounds,
             "restarts": restarts,
             "workers": workers,
-            "listed_workers": LISTED_WORKERS,
-            "listed_megabytes": megabytes,
             "batches": BATCHES,
             "batch": CASES[CASE].label,
         },
@@ -76,7 +73,7 @@ def summary(method: str, measurements: list[dict[str, Any]]) -> dict[str, Any]:
     for of in measurements:
         if of["start_method"] == method and "failure" not in of:
             rounds.setdefault(of["round"], {})[of["subject"]] = {
-                moment: statistics.median(of[moment]) if type(of[moment]) is list else of[moment] for moment in MOMENTS
+                moment: of[moment] if moment == "first" else statistics.median(of[moment]) for moment in MOMENTS
             }
     return {
         moment: {
@@ -90,7 +87,7 @@ def summary(method: str, measurements: list[dict[str, Any]]) -> dict[str, Any]:
 def _print(out: Console, result: dict[str, Any]) -> None:
     table = Table(
         title=f"latency; workers: {result['settings']['workers']}, rounds: {result['settings']['rounds']}, "
-        f"{result['settings']['batch']}, paths: {result['settings']['listed_megabytes']} MB, medians \\[min..max]",
+        f"{result['settings']['batch']}, medians \\[min..max]",
         title_justify="left",
     )
     table.add_column("workers by")

@@ -1,4 +1,7 @@
-"""The picture of a transport run, for a README: both loaders on one logarithmic scale, and the ceilings."""
+"""The picture of a transport run, for a README: both loaders on one logarithmic scale, and the ceilings.
+
+Also what all pictures share: their colours, their frame, and how they are written.
+"""
 
 from __future__ import annotations
 
@@ -30,20 +33,29 @@ def draw(result: dict[str, Any], path: Path) -> None:
     axes.set_yticks([-row for row in range(len(cases))], [CASES[case].label for case in cases], fontsize=10, color=INK)
     axes.set_xlabel("batches a second, logarithmic", color=INK)
     axes.tick_params(axis="y", length=0)
+    unframe(axes)
+    _draw_legend(axes, any(CASES[case].is_large for case in cases))
+    settings = result["settings"]
+    finish(
+        figure,
+        f"Handing batches over: {settings['workers']} workers, median of {settings['rounds']} rounds",
+        result["machine"],
+        path,
+    )
+
+
+def unframe(axes: Any) -> None:
+    """Leave of the frame the axis that is read, and give it lines to read by."""
     axes.grid(axis="x", which="major", color="#e4e4e4", linewidth=0.8)
     axes.set_axisbelow(True)
     for side in ("top", "right", "left"):
         axes.spines[side].set_visible(False)
-    _draw_legend(axes, any(CASES[case].is_large for case in cases))
-    settings = result["settings"]
-    figure.suptitle(
-        f"Handing batches over: {settings['workers']} workers, median of {settings['rounds']} rounds",
-        x=0.01,
-        ha="left",
-        fontsize=12,
-        color=INK,
-    )
-    figure.supxlabel(in_one_line(result["machine"]), x=0.01, ha="left", fontsize=6.5, color=PALE)
+
+
+def finish(figure: Figure, title: str, machine: dict[str, Any], path: Path) -> None:
+    """Say what it shows and what it was measured on, and write the PNG."""
+    figure.suptitle(title, x=0.01, ha="left", fontsize=12, color=INK)
+    figure.supxlabel(in_one_line(machine), x=0.01, ha="left", fontsize=6.5, color=PALE)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, facecolor="white")
 

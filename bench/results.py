@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +20,10 @@ def console() -> Console:
     return out if out.width >= WIDTH else Console(width=WIDTH)
 
 
-def measured(function: str, arguments: dict[str, Any], timeout: float) -> dict[str, Any]:
+def measured(function: str, arguments: dict[str, Any], timeout: float, python: str = sys.executable) -> dict[str, Any]:
     """What the function returns, run in a process of its own; {"failure": why} where it returns nothing."""
     try:
-        result: dict[str, Any] = child.run(function, arguments, timeout)
+        result: dict[str, Any] = child.run(function, arguments, timeout, python)
     except child.ChildError as failure:
         return {"failure": str(failure)}
     return result

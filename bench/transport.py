@@ -12,15 +12,17 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from bench.cases import CASES, LOADERS
+from bench.cases import CASES
 from bench.ceiling import CEILINGS, MEANING
+from bench.job import PREFETCH
 from bench.machine import in_one_line, machine
-from bench.measure import PREFETCH, SPARE
 from bench.picture import draw
+from bench.race import SPARE
 from bench.results import console, failures, measured, print_lines, write
 from bench.spread import Spread, shown, spread
 
-SCOPE = "the dataset: one prebuilt sample again and again, hot in the cache; a dataset that has work to do gains less"
+LOADERS = ("torch", "shmloader")
+SCOPE = "the dataset: two prebuilt samples again and again, hot in the cache; a dataset that has work to do gains less"
 FIGURES = (
     "batches_per_second",
     "bytes_per_second",
@@ -84,7 +86,7 @@ def _measure(
     if subject in CEILINGS:
         return measured("bench.ceiling:ceiling", arguments | {"kind": subject}, timeout)
     arguments |= {"loader": subject, "start_method": start_method}
-    return measured("bench.measure:throughput", arguments, timeout)
+    return measured("bench.race:throughput", arguments, timeout)
 
 
 def summary(case: str, measurements: list[dict[str, Any]]) -> dict[str, Any]:

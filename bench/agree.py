@@ -1,0 +1,50 @@
+"""Whether two runs of a bench agree: each figure of speed, within the spreads that the two state of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from bench.results import console, print_lines
+from bench.spread import Spread, shown
+
+SPEEDS = ("batches_per_second", "seconds", "ours", "ratio")  # what is claimed; not the tails, nor the peaks
+
+
+def run(one: Path, other: Path) -> int:
+    """Compare two files that a bench wrote, print what does not agree; returns 1 where something does not."""
+    out = console()
+    first, second = (json.loads(path.read_text(encoding="utf-8")) for path in (one, other))
+    theirs = dict(figures(second["summary"]))
+    both = [(name, of, theirs[name]) for name, of in figures(first["summary"]) if name in theirs]
+    apart = [(name, of, to) for name, of, to in both if not agree(of, to)]
+    table = Table(title="figures whose spreads do not meet", title_justify="left")
+    for heading in ("figure", "one run", "the other"):
+        table.add_column(heading, no_wrap=True)
+    for name, of, to in apart:
+        table.add_row(name, shown(of, all_of_it=True), shown(to, all_of_it=True))
+    if apart:
+        out.print(table)
+    print_lines(out, [f"{len(both) - len(apart)} of {len(both)} figures of {first['bench']} agree"])
+    return 1 if apart or not both else 0
+
+
+def agree(one: Spread, other: Spread) -> bool:
+    """Whether the two, from the least round to the largest, have anything in common."""
+    return one["min"] <= other["max"] and other["min"] <= one["max"]
+
+
+def figures(of: Any, name: str = "") -> Iterator[tuple[str, Spread]]:
+    """All figures of speed in a summary, by where they are in it."""
+    if not isinstance(of, dict):
+        return
+    for key, part in of.items():
+        here = f"{name}, {key}" if name else key
+        if key in SPEEDS and isinstance(part, dict) and set(part) == {"median", "min", "max"}:
+            yield here, part
+        else:
+            yield from figures(part, here)

@@ -1,0 +1,231 @@
+"""The race of all loaders: what is missing or hangs is named, nothing of it is left, and figures are of one round."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("matplotlib")
+pytest.importorskip("rich")
+
+from bench import child, growth, jpegs, peers, race
+from bench.__main__ import main
+from bench.adapters import LOADERS, Loader, missing
+from bench.cases import CASES, ENDLESS
+from bench.samples import leaves
+
+
+def test_peers_measures_beside_the_limit_and_names_what_is_missing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(LOADERS, "grain", Loader("Grain", lambda job: [], ("no_such_module",), hint="it is not"))
+    arguments = [
+        "peers",
+        "--rounds",
+        "1",
+        "--seconds",
+        "0.05",
+        "--cases",
+        "detections",
+        "epoch",
+        "--start-method",
+        "fork",
+    ]
+    assert main([*arguments, "--loaders", "torch", "grain", "shmloader", "--output", str(tmp_path)]) == 0
+    written = (tmp_path / "peers.json").read_text()
+    result = json.loads(written)
+    of = result["summary"]["detections"]
+    assert of["grain"] == {"failure": "not installed: no_such_module (it is not)"}
+    for loader in ("torch", "shmloader"):
+        assert set(of[loader]) == {*peers.FIGURES, "of_limit", "ours"}
+        speed, limit = of[loader]["batches_per_second"]["median"], of["limit"]["batches_per_second"]["median"]
+        assert of[loader]["of_limit"]["median"] == pytest.approx(speed / limit)
+        assert of[loader]["tree_cpu"]["median"] > of[loader]["trainer_cpu"]["median"] > 0
+        assert of[loader]["next_max"]["median"] >= of[loader]["next_p50"]["median"] > 0
+    assert of["best"] == "torch" and of["shmloader"]["ours"]["median"] == 1
+    assert result["summary"]["epoch"]["torch"]["seconds"]["median"] > 0
+    assert set(result["limits"]) == {"verbs", "calls", "wake_up"} and all(result["limits"].values())
+    assert not re.search(r'"[^"]*(?<![\w.])/\w+/[^"]*"', written), "an absolute path in the JSON"
+    assert (tmp_path / "peers.png").read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
+    printed = capsys.readouterr().out
+    assert "skipped: Grain, not installed: no_such_module" in printed and "limit, wake_up" in printed
+
+
+def test_a_peer_that_fails_is_not_tried_again_and_ours_that_fails_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[str] = []
+    fails = {"torch"}
+
+    def measured(function: str, arguments: dict[str, Any], timeout: float, python: str = "") -> dict[str, Any]:
+        subject = arguments.get("loader", function)
+        asked.append(subject)
+        if subject in fails:
+            return {"failure": f"killed after {timeout:g} s"}
+        return dict.fromkeys((*peers.FIGURES, "verbs", "calls", "wake_up"), 0.5)
+
+    monkeypatch.setattr(peers, "measured", measured)
+    arguments = [
+        "peers",
+        "--rounds",
+        "3",
+        "--cases",
+        "scalar",
+        "--loaders",
+        "torch",
+        "shmloader",
+        "--output",
+        str(tmp_path),
+    ]
+    assert main(arguments) == 0
+    assert asked.count("torch") == 1 and asked.count("shmloader") == 3
+    assert "skipped: torch, killed after 64 s" in capsys.readouterr().out
+    fails.add("shmloader")
+    assert main(arguments) == 1
+
+
+def test_ratios_are_of_one_round_and_the_limit_includes_handing_over() -> None:
+    speeds = {"torch": (10, 20, 40), "spdl": (20, 30, 10), "ffcv": (90, 90, 90), "shmloader": (30, 40, 160)}
+    measurements: list[dict[str, Any]] = [
+        {"round": at, "case": "uint8-images", "subject": subject, **dict.fromkeys(peers.FIGURES, 1.0)}
+        | {"batches_per_second": speed[at]}
+        for subject, speed in speeds.items()
+        for at in range(3)
+    ]
+    for at in range(3):
+        measurements.append({"round": at, "case": "uint8-images", "subject": "limit", "batches_per_second": 100})
+        measurements.append({"round": at, "case": "handover", "subject": "handover", "verbs": 0.01})
+    of = peers.summary("uint8-images", measurements)
+    assert of["torch"]["ours"] == {"median": 3, "min": 2, "max": 4}
+    assert of["limit"]["batches_per_second"]["median"] == pytest.approx(50)
+    assert of["shmloader"]["of_limit"]["max"] == pytest.approx(3.2)
+    assert of["best"] == "torch", "FFCV loads a file of its own, and SPDL's median is as high, but comes later"
+    measurements[0] = {"round": 0, "case": "uint8-images", "subject": "torch", "failure": "killed after 1 s"}
+    of = peers.summary("uint8-images", measurements)
+    assert of["torch"] == {"failure": "killed after 1 s"} and of["best"] == "spdl"
+
+
+def test_a_batch_out_of_its_place_is_noticed() -> None:
+    for case in ("small-images", "detections", "tokens"):
+        what = CASES[case]
+        dataset = what.dataset(ENDLESS, "")
+        race._check(what, dataset, 3, what.batch(dataset, 3))
+        for other in (2, 4, 5, 30):
+            with pytest.raises(AssertionError, match="batch 3 is not the one"):
+                race._check(what, dataset, 3, what.batch(dataset, other))
+
+
+def test_every_page_of_every_leaf_is_counted() -> None:
+    for case in ("scalar", "dict", "detections"):
+        what = CASES[case]
+        batch = what.batch(what.dataset(ENDLESS, ""), 0)
+        assert race.toucher(batch)(batch) == sum(leaf.nbytes for leaf in leaves(batch))
+    assert len(leaves(CASES["detections"].batch(CASES["detections"].dataset(ENDLESS, ""), 0))) == 120
+
+
+@pytest.mark.parametrize("without_tracker", [False, True], ids=["tracker", "no_tracker"])
+def test_what_a_hanging_peer_leaves_is_removed(tmp_path: Path, without_tracker: bool) -> None:
+    note, script = tmp_path / "note", tmp_path / "peer.py"
+    script.write_text(
+        "import os, signal, tempfile, time\n"
+        "from multiprocessing import resource_tracker, shared_memory\n"
+        "segment = shared_memory.SharedMemory(create=True, size=4096)\n"
+        "child = os.fork()\n"
+        "if not child:\n"
+        "    os.setpgid(0, 0)\n"  # out of its leader's group
+        "    time.sleep(1000)\n"
+        f"if {without_tracker}:\n"
+        "    os.kill(resource_tracker._resource_tracker._pid, signal.SIGKILL)\n"
+        "file = tempfile.mkstemp()[1]\n"
+        f"open({str(note)!r}, 'w').write(f'{{segment.name}} {{child}} {{file}}')\n"
+        "time.sleep(1000)\n"
+    )
+    with pytest.raises(child.ChildError, match="killed after"):
+        child.run("runpy:run_path", {"path_name": str(script)}, 3)
+    name, pid, file = note.read_text().split()
+    assert not Path("/dev/shm", name).exists()
+    assert not _is_running(int(pid))
+    assert not Path(file).exists()
+
+
+def test_the_limits_are_measured() -> None:
+    handover = child.run("bench.limits:handover", {"workers": 1}, 60)
+    assert set(handover) == {"verbs", "calls", "wake_up"} and all(0 < of < 1 for of in handover.values())
+    work = {"case": "tokens", "seconds": 0.02, "workers": 2, "data": ""}
+    assert child.run("bench.limits:work", work, 60)["batches_per_second"] > 0
+    assert child.run("bench.limits:processes", {"workers": 1, "start_method": "fork"}, 60)["first"] > 0
+
+
+def test_jpegs_are_made_and_decoded_by_either_decoder(tmp_path: Path) -> None:
+    pytest.importorskip("PIL")
+    jpegs.make(tmp_path, 2)
+    assert 60_000 < sum(os.path.getsize(path) for path in jpegs.files(tmp_path)) / 2 < 160_000
+    decoded = {}
+    for decoder, module in (("pil", "PIL"), ("simplejpeg", "simplejpeg")):
+        if not missing((module,)):
+            dataset = jpegs.Jpegs(str(tmp_path), decoder, 10)
+            assert torch.equal(dataset[3], dataset[3]) and not torch.equal(dataset[1], dataset[3]), "crops differ"
+            decoded[decoder] = dataset[3]
+    assert all(pixels.shape == (3, 224, 224) and pixels.dtype == torch.uint8 for pixels in decoded.values())
+
+
+def test_growth_measures_each_point(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["growth", "--rounds", "1", "--seconds", "0.01", "--series", "tensors", "sequences", "--most", "1000"]
+    assert main([*arguments, "--start-method", "fork", "--output", str(tmp_path)]) == 0
+    result = json.loads((tmp_path / "growth.json").read_text())["summary"]
+    assert [point["x"] for point in result["tensors"]["points"]] == [1, 3, 10, 30, 100, 300, 1000]
+    assert [point["x"] for point in result["sequences"]["points"]] == [1000]
+    assert (tmp_path / "growth.png").read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
+    assert "time of one, from 30 on" in capsys.readouterr().out
+
+
+def test_growth_is_told_from_noise() -> None:
+    def rounds(*costs: tuple[float, ...]) -> list[dict[str, Any]]:
+        return [
+            {
+                "series": "sequences",
+                "points": [
+                    {"x": 10**k, "seconds": 1.0, "trainer_cpu": cost, "resident": 1.0} for k, cost in enumerate(of)
+                ],
+            }
+            for of in costs
+        ]
+
+    flat = growth.summary("sequences", rounds((1.0, 1.2, 1.1), (1.3, 1.1, 1.2)))
+    assert flat["grows"] is False and flat["noise"] == pytest.approx(1.3)
+    assert growth.summary("sequences", rounds((1.0, 1.2, 1.5), (1.1, 1.2, 1.6)))["grows"] is True
+    assert growth.summary("sequences", [{"series": "sequences", "failure": "killed"}])["grows"] is None
+
+
+def test_two_runs_agree_where_their_spreads_meet(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def written(name: str, least: float, most: float) -> str:
+        of = {"median": (least + most) / 2, "min": least, "max": most}
+        other = {"median": 1.0 if name == "one" else 2.0, "min": 1.0, "max": 2.0}
+        summary = {"scalar": {"torch": {"batches_per_second": of, "next_max": other}, "best": "torch"}}
+        (tmp_path / name).write_text(json.dumps({"bench": "peers", "summary": summary}))
+        return str(tmp_path / name)
+
+    one = written("one", 10, 12)
+    assert main(["agree", one, written("near", 12, 14)]) == 0
+    assert "1 of 1 figures of peers agree" in capsys.readouterr().out
+    assert main(["agree", one, written("far", 12.5, 14)]) == 1
+    assert "scalar, torch, batches_per_second" in capsys.readouterr().out
+
+
+def _is_running(pid: int) -> bool:
+    deadline = time.monotonic() + 5  # until it is reaped
+    while time.monotonic() < deadline:
+        try:
+            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
+                return False
+        except (FileNotFoundError, ProcessLookupError):
+            return False
+        time.sleep(0.02)
+    return True

@@ -1,0 +1,66 @@
+"""The bench of uneven samples runs, sees other batches than it should get, and knows how long workers were busy."""
+
+from __future__ import annotations
+
+import json
+import types
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("matplotlib")
+pytest.importorskip("rich")
+
+from bench import skew, uneven
+from bench.__main__ import main
+from bench.uneven import SKEWS, Busy
+
+
+def test_it_measures_speed_and_idle_workers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    loaders = ["torch", "shmloader", "shmloader-far"]
+    arguments = ["skew", "--rounds", "1", "--cases", "bimodal", "--loaders", *loaders, "--workers", "3"]
+    assert main([*arguments, "--milliseconds", "0.2", "--batches", "20", "--output", str(tmp_path)]) == 0
+    result = json.loads((tmp_path / "skew.json").read_text())
+    of = {of["subject"]: of for of in result["measurements"]}
+    assert set(of) == set(loaders)
+    for its in of.values():
+        assert 0 < its["idle"] < 1 and its["late"] > 0
+        # of 20 batches, 2 for each of 3 workers may have been made before the first moment that counts
+        assert its["samples_per_second"] <= its["limit"] * 20 / (20 - 6)
+    ratio = of["shmloader"]["samples_per_second"] / of["torch"]["samples_per_second"]
+    assert result["summary"]["bimodal"]["loaders"]["shmloader"]["ratio"]["median"] == ratio
+    assert (tmp_path / "skew.png").read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
+    assert "half of the samples 5 times slower" in capsys.readouterr().out
+
+
+def test_other_batches_than_one_worker_makes_are_a_failure(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    figures = {"samples_per_second": 1.0, "idle": 0.5, "late": 0.0, "limit": 2.0}
+
+    def measured(function: str, arguments: dict[str, Any], timeout: float) -> dict[str, Any]:
+        return {"digest": "b" if arguments.get("loader") == "shmloader" else "a"} | figures
+
+    monkeypatch.setattr(skew, "measured", measured)
+    assert main(["skew", "--rounds", "1", "--loaders", "torch", "shmloader", "--output", str(tmp_path)]) == 1
+    assert "round 1, rare, shmloader: not the batches that one worker makes" in capsys.readouterr().out
+    loaders = json.loads((tmp_path / "skew.json").read_text())["summary"]["rare"]["loaders"]
+    assert loaders["shmloader"]["samples_per_second"] is None and loaders["torch"]["ratio"]["median"] == 1
+
+
+def test_as_many_samples_are_slow_as_is_said() -> None:
+    sleeps = SKEWS["rare"].sleeps(1000, 0.5)
+    assert sorted(sleeps) == [0.5] * 990 + [10.0] * 10
+    assert sleeps == SKEWS["rare"].sleeps(1000, 0.5) != sorted(sleeps)
+
+
+def test_a_worker_is_busy_while_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = types.SimpleNamespace(now=1000.0)
+    monkeypatch.setattr(uneven, "time", types.SimpleNamespace(monotonic=lambda: clock.now))
+    busy, seen = Busy(2), []
+    for worker, at in ((0, 1), (1, 2), (0, 4), (0, 7), (1, 9)):  # the third ends what the first began, and so on
+        clock.now = 1000.0 + at
+        (busy.end if (worker, at) in ((0, 4), (1, 9)) else busy.begin)(worker)
+        seen.append(busy.seconds())
+    assert seen == [0, 1, 3 + 2, 3 + 5, 3 + 2 + 7]
