@@ -12,7 +12,7 @@ from bench.skew_measure import LOADERS
 from bench.spread import shown
 from bench.uneven import SKEWS
 
-COLOURS = dict(zip(LOADERS, (TORCH, "#5fa8b0", "#3f93a0", OURS, "#003d4c"), strict=True))
+COLOURS = dict(zip(LOADERS, (TORCH, "#5fa8b0", OURS, "#003d4c"), strict=True))
 
 
 def draw(result: dict[str, Any], path: Path) -> None:
