@@ -17,16 +17,16 @@ AHEAD = 2  # batches that may be under way at least: one for the trainer, and on
 MOST_CHUNKS = 1024  # in flight; each has a page of its own.  A batch of more than half as many is cut into larger ones
 
 
-def ring_size(workers: int, prefetch_factor: int, batch_size: int | None, chunk_size: int) -> tuple[int, int]:
-    """How many chunks, and how many batches, a ring holds: as many batches as without chunks.
+def ring_size(workers: int, batches: int, batch_size: int | None, chunk_size: int) -> int:
+    """How many chunks a ring holds.
 
     Args:
+        batches: that may be under way, as without chunks.
         batch_size: of all batches but the last; None where it is not known, and then a batch of as many chunks as there
             are workers is the measure.
     """
     chunks = -(-batch_size // chunk_size) if batch_size else workers
-    batches = max(AHEAD, workers * prefetch_factor)
-    return max(AHEAD, min(batches * chunks, MOST_CHUNKS)), batches
+    return max(AHEAD, min(batches * chunks, MOST_CHUNKS))
 
 
 def cut(indices: list[Any], chunk_size: int, most: int) -> list[list[Any]]:
@@ -47,7 +47,9 @@ class ChunkIterator(DirectIterator):
     def _ring_size(self, loader: Any) -> tuple[int, int]:
         batch_size = getattr(loader.batch_sampler, "batch_size", None)
         known = batch_size if isinstance(batch_size, int) and batch_size > 0 else None
-        return ring_size(self._num_workers, self._prefetch_factor, known, self._chunk_size)
+        self._least = self._most = max(AHEAD, self._num_workers * self._prefetch_factor)
+        batches = self._least * self._further
+        return ring_size(self._num_workers, batches, known, self._chunk_size), batches
 
     def _ring_memory(self, loader: Any) -> Any:
         # A slot that several workers fill cannot be moved from /dev/shm to a memfd by one of them.
@@ -61,7 +63,8 @@ class ChunkIterator(DirectIterator):
     def _try_put_index(self) -> None:
         """Open batches for as long as there is room; called at the start, and for each batch that was taken."""
         ring = self._ring
-        while True:
+        self._look_further()
+        while ring.under_way < self._most:
             if self._uncut is None:
                 indices = next(self._sampler_iter, None)
                 if indices is None:

@@ -55,7 +55,8 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
             num_workers, so a slow one holds the others up.  "steal": the next one is made by whoever is free; batches
             still come in order.  `random`, `numpy.random` and torch's generator are then seeded before each sample,
             from the loader's seed, the epoch, the batch and the place in it (about 6 us a sample), so batches are the
-            same for any number of workers, but not torch's where samples are random.
+            same for any number of workers, but not torch's where samples are random.  Small batches are made further
+            ahead, up to 4 * num_workers * prefetch_factor of them while they take 256 MiB or less in all.
         chunk_size: samples that a worker makes at once (default None: a whole batch).  A batch is cut into chunks of
             so many rows, which several workers make at the same time, straight into the one slot.  For map-style
             datasets whose samples are alike in structure, dtype and shape, with automatic batching, and

@@ -43,6 +43,9 @@ from shmloader.pinning import IN_TRANSIT, Pinning
 from shmloader.segment import Segment
 from shmloader.tasks import open_task
 
+FURTHER = 4  # times as many batches under way, where work is stolen and they are small
+AHEAD_BYTES = 256 << 20  # that these may take
+
 
 class RingIterator(_torch._MultiProcessingDataLoaderIter):
     """Iterates over the batches of a DataLoader through a ring of its own.
@@ -252,13 +255,24 @@ class DirectIterator(RingIterator):
     do.  These three do what theirs would, in the same order.
 
     A batch may be for ANY worker (schedule="steal").  It has a seed then, from the epoch's: epochs of one iterator
-    share its base_seed.
+    share its base_seed.  And workers may be further ahead, for they stand idle as soon as all is made that may be made
+    before the one that is late: as far as AHEAD_BYTES allow, FURTHER times as far at most.
     """
 
     def __init__(self, loader: Any) -> None:
         self._stealing = loader.schedule == "steal"
+        self._further = FURTHER if self._stealing and loader.max_ring_bytes is None else 1
         self._epoch = -1
         super().__init__(loader)
+
+    def _ring_size(self, loader: Any) -> tuple[int, int]:
+        batches = self._num_workers * self._prefetch_factor
+        self._least = self._most = batches  # that are under way, before it is known how large they are, and then
+        return batches * self._further, batches * self._further
+
+    def _ring_memory(self, loader: Any) -> Any:
+        # "auto" asks whether /dev/shm has room for all slots; of those further ahead none may ever be filled
+        return "memfd" if self._further > 1 and loader.ring_memory == "auto" else loader.ring_memory
 
     def _reset(self, loader: DataLoader[Any], first_iter: bool = False) -> None:
         self._epoch += 1
@@ -287,16 +301,33 @@ class DirectIterator(RingIterator):
         return batch
 
     def _try_put_index(self) -> None:
+        if self._stealing:
+            self._put_indices()
+            return
         try:
             index = next(self._sampler_iter)
         except StopIteration:
             return
-        number = self._send_idx
-        if self._stealing:
-            open_task(self._ring, self._segment, ANY, index, number, mix(self._seed, number))
-        else:
-            open_task(self._ring, self._segment, number % self._num_workers, index, number)
+        open_task(self._ring, self._segment, self._send_idx % self._num_workers, index, self._send_idx)
         self._send_idx += 1
+
+    def _put_indices(self) -> None:
+        """Open batches for anybody, for as long as not too many are under way."""
+        self._look_further()
+        while self._ring.under_way < self._most:
+            try:
+                index = next(self._sampler_iter)
+            except StopIteration:
+                return
+            open_task(self._ring, self._segment, ANY, index, self._send_idx, mix(self._seed, self._send_idx))
+            self._send_idx += 1
+
+    def _look_further(self) -> None:
+        """Find out how many batches may be under way, after the first, the second, the fourth that came, and so on."""
+        came = self._rcvd_idx
+        if self._further > 1 and came and not came & came - 1:
+            largest = max(self._ring.committed(payload) for payload in range(self._ring.payloads))
+            self._most = min(max(self._least, AHEAD_BYTES // largest), self._least * self._further)
 
 
 class _IndexQueue:

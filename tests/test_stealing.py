@@ -216,3 +216,29 @@ def test_what_cannot_be_stolen(dataset: Any, options: dict[str, Any], says: str)
 
 def test_without_workers_it_is_torchs() -> None:
     assert_same(epochs(num_workers=0, shuffle=False), epochs(num_workers=0, shuffle=False, schedule="round_robin"))
+
+
+class Large(Augmented):
+    def __init__(self, size: int) -> None:
+        super().__init__(200)
+        self.size = size
+
+    def __getitem__(self, index: int) -> Any:
+        return torch.full((self.size,), index % 128, dtype=torch.uint8)
+
+
+@pytest.mark.parametrize("chunk_size", [None, 1])
+@pytest.mark.parametrize(
+    ("size", "options", "most"),
+    [(100, {}, 16), (100, {"max_ring_bytes": 1 << 24}, 4), (12 << 20, {}, 10), (40 << 20, {}, 4)],
+)
+def test_how_many_batches_are_made_ahead(size: int, options: dict[str, Any], most: int, chunk_size: int | None) -> None:
+    """Four times as many as torch, where they are small."""
+    with shmloader.DataLoader(
+        Large(size), 2, num_workers=2, schedule="steal", chunk_size=chunk_size, **options
+    ) as loader:
+        iterator: Any = iter(loader)
+        assert iterator._ring.under_way == 4
+        for k in range(3):
+            assert next(iterator)[:, 0].tolist() == [2 * k, 2 * k + 1]
+        assert iterator._ring.under_way == most
