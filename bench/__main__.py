@@ -91,6 +91,10 @@ def _run(given: argparse.Namespace) -> int:
             given.timeout,
             given.output,
         )
+    if given.bench == "device":
+        from bench import device
+
+        return device.run(given.rounds, given.seconds, given.workers, given.timeout, given.output)
     from bench import latency
 
     return latency.run(given.start_methods, given.rounds, given.restarts, given.workers, given.timeout, given.output)

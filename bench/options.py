@@ -74,6 +74,15 @@ def parser() -> argparse.ArgumentParser:
     )
     deaths.add_argument("--times", type=_count, default=5, help="deaths of each kind in a measurement")
 
+    device = _bench(
+        benches,
+        "device",
+        "delivery to a GPU: copies, and training beside torch's loader",
+        "Batches of 256 x 3x224x224 uint8, with a training step of about 10 ms.  Writes device.json; where there is no "
+        "GPU it says what cannot be measured.",
+    )
+    device.add_argument("--seconds", type=_seconds, default=5.0, help="length of one measurement, after its warm-up")
+
     profile = _bench(
         benches,
         "profile_experiment",
@@ -125,7 +134,7 @@ def parser() -> argparse.ArgumentParser:
     agree.add_argument("one", type=Path, help="of one run")
     agree.add_argument("other", type=Path, help="of the other")
 
-    for bench in (peers, transport, latency):
+    for bench in (peers, transport, latency, device):
         bench.add_argument("--workers", type=_count, default=2, help="worker processes")
     for bench in (peers, growth, transport):
         bench.add_argument(
@@ -135,11 +144,11 @@ def parser() -> argparse.ArgumentParser:
         bench.add_argument(
             "--start-methods", nargs="+", choices=METHODS, default=["fork", "spawn"], help="how workers start"
         )
-    few, usual = dict.fromkeys((peers, growth), 3), dict.fromkeys((transport, latency, deaths, skew), 5)
+    few, usual = dict.fromkeys((peers, growth), 3), dict.fromkeys((transport, latency, deaths, device, skew), 5)
     for bench, rounds in (few | usual | {whole: None}).items():
         of_each = "measurements of each loader in each case" + ("" if rounds else " (each bench's own number)")
         bench.add_argument("--rounds", type=_count, default=rounds, help=of_each)
-    for bench in (peers, growth, transport, latency, deaths, profile, skew, whole):
+    for bench in (peers, growth, transport, latency, deaths, device, profile, skew, whole):
         bench.add_argument("--timeout", type=_seconds, default=60.0, help="seconds after which one process is killed")
         bench.add_argument("--output", type=Path, default=Path("bench/results"), help="folder for what is written")
     return made

@@ -27,7 +27,8 @@ STARTING = 4.0  # seconds, about: the imports of a cell's process and the start 
 CALIBRATING = 0.5  # seconds of sleeping, at least, to learn how much too long a sleep is
 NOTES = (
     "limit: max(D / N, I) a step, D being what a batch takes one worker, N the workers and I the inference; with the "
-    "overshoot: had all sleeps of the workers lasted as much too long as an idle machine's do",
+    f"overshoot: had all sleeps of the workers lasted as much too long as those of {WORKERS} processes that did no "
+    "more, before the rounds began",
     "a total may be below its limit by what was loaded ahead before counting began, and above it by what comes in "
     f"bursts: where each worker makes a batch of its own, {WORKERS} come every D",
     "samples are returned by reference; DI-engine's large parts, once in shared memory, travel on without being copied",

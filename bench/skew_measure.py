@@ -20,7 +20,6 @@ LOADERS = {
     "shmloader": "shmloader, in turns",
     "shmloader-steal": "shmloader, steal",
     "shmloader-chunked": "shmloader, steal, chunks",
-    "shmloader-far": "shmloader, steal, chunks, further ahead",
 }
 AHEAD = 4  # batches a worker that the dataset has beyond those that are measured; a loader asks for two ahead
 
@@ -45,12 +44,10 @@ def throughput(
     sleeps = SKEWS[case].sleeps((batches + AHEAD * workers) * batch_size, seconds)
     busy = Busy(workers)
     options: dict[str, Any] = {"batch_size": batch_size, "num_workers": workers}
-    if loader in ("shmloader-steal", "shmloader-chunked", "shmloader-far"):
+    if loader in ("shmloader-steal", "shmloader-chunked"):
         options["schedule"] = "steal"
-    if loader in ("shmloader-chunked", "shmloader-far"):
+    if loader == "shmloader-chunked":
         options["chunk_size"] = chunk_size
-    if loader == "shmloader-far":  # as many batches as without chunks; the option counts chunks where there are some
-        options["prefetch_factor"] = 2 * -(-batch_size // chunk_size)
     first = 2 * workers
     seen = hashlib.sha256()
     iterator = iter(_class(loader)(Uneven(sleeps, busy), **options))

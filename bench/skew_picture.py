@@ -12,7 +12,7 @@ from bench.skew_measure import LOADERS
 from bench.spread import shown
 from bench.uneven import SKEWS
 
-COLOURS = dict(zip(LOADERS, (TORCH, "#7fc8cf", "#3fa1ad", OURS, "#003d4c"), strict=True))
+COLOURS = dict(zip(LOADERS, (TORCH, "#5fa8b0", "#3f93a0", OURS, "#003d4c"), strict=True))
 
 
 def draw(result: dict[str, Any], path: Path) -> None:
@@ -28,16 +28,15 @@ def draw(result: dict[str, Any], path: Path) -> None:
                 continue
             axes.barh(-row, speed["median"], height=0.6, color=COLOURS[loader], zorder=2)
             axes.plot([speed["min"], speed["max"]], [-row, -row], color=INK, linewidth=1.2, zorder=3)
-            said = f" {shown(speed)}; idle {shown(its['idle'], 100)} %"
-            axes.text(speed["max"], -row, said, color=INK, va="center", fontsize=8)
+            said = f" {shown(speed)}; workers idle {shown(its['idle'], 100)} %"
+            axes.text(0, -row, said, color="white", va="center", fontsize=9, zorder=4)
         if of["limit"]:
             axes.axvline(of["limit"], color=INK, linewidth=1.2, linestyle=(0, (4, 2)), zorder=1)
-            axes.set_xlim(0, of["limit"] * 1.3)  # room for what is said beside the bars
         axes.set_title(SKEWS[case].label, loc="left", fontsize=10, color=INK)
         axes.set_yticks([-row for row in range(len(loaders))], [LOADERS[name] for name in loaders], fontsize=9)
         axes.tick_params(axis="y", length=0)
         unframe(axes)
-    axes.set_xlabel("samples a second; dashed: no worker ever idle", color=INK)
+    axes.set_xlabel("samples a second; dashed: no worker ever idle, no sample late", color=INK)
     settings = result["settings"]
     title = f"Uneven samples: {settings['workers']} workers, batches of {settings['batch_size']}"
     finish(figure, f"{title}, rounds: {settings['rounds']}", result["machine"], path)

@@ -462,12 +462,17 @@ cdef object unequal(object shape, Py_ssize_t at, object other, Py_ssize_t other_
 
 
 cdef class Reader:
-    """Reads what Writers wrote; one a trainer, for it knows the plans and sizes it has met."""
+    """Reads what Writers wrote; one a trainer, for it knows the plans and sizes it has met.
+
+    Args:
+        clone: gives a tensor memory of its own, where a batch is copied.
+    """
     cdef dict plans                     # number -> (plan, build)
     cdef dict recipes                   # meta -> Recipe
+    cdef object clone
 
-    def __init__(self):
-        self.plans, self.recipes = {}, {}
+    def __init__(self, clone=Tensor.clone):
+        self.plans, self.recipes, self.clone = {}, {}, clone
 
     def read(self, lease, bint copy):
         """The batch over a lease's payload, or in memory of its own.
@@ -482,7 +487,7 @@ cdef class Reader:
             return self.read_chunks(lease, copy)
         recipe = self.recipe_of(lease, 0)
         table = lease.objects(recipe.end)
-        leaves = recipe.leaves_over(lease, copy)
+        leaves = recipe.leaves_over(lease, self.clone if copy else None)
         return recipe.build(leaves, read_objects(lease, table[0], table[1], copy) if table[1] else None)
 
     cdef object read_chunks(self, lease, bint copy):
@@ -504,7 +509,7 @@ cdef class Reader:
             if recipe is not whole:
                 whole.compare(recipe, chunk, lease)
             parts.append(others)
-        return whole.build(whole.leaves_over(lease, copy), joined(parts))
+        return whole.build(whole.leaves_over(lease, self.clone if copy else None), joined(parts))
 
     cdef Recipe recipe_of(self, lease, Py_ssize_t chunk):
         cdef bytes meta = lease.meta(chunk)
@@ -561,16 +566,16 @@ cdef class Recipe:
     cdef list leaves                    # (dtype, offset, shape, strides) of each
     cdef object end                     # where the last of them ends
 
-    cdef list leaves_over(self, lease, bint copy):
+    cdef list leaves_over(self, lease, object clone):
         cdef list leaves = []
         cdef object token, at, shape, strides, leaf
         for token, at, shape, strides in self.leaves:
             if type(token) is TorchDtype:
                 leaf = tensor_over(lease, token, at, shape, strides)
-                leaves.append(copied(leaf) if copy else leaf)
+                leaves.append(leaf if clone is None else copied(leaf, clone))
             else:
                 leaf = array_over(lease, token, at, shape, strides)
-                leaves.append(leaf.copy("K") if copy else leaf)
+                leaves.append(leaf if clone is None else leaf.copy("K"))
         return leaves
 
     cdef int compare(self, Recipe other, Py_ssize_t chunk, lease) except -1:
@@ -636,11 +641,11 @@ cdef object part_of(whole, at, size, what):
     return whole[at:at + size]
 
 
-cdef object copied(object tensor):
+cdef object copied(object tensor, object clone):
     try:
-        return tensor.clone()
+        return clone(tensor)
     except NotImplementedError:     # dtypes of less than a byte
-        return tensor.view(torch.uint8).clone().view(tensor.dtype)
+        return clone(tensor.view(torch.uint8)).view(tensor.dtype)
 
 
 cdef list read_objects(lease, Py_ssize_t at, Py_ssize_t size, bint copy):

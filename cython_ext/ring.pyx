@@ -366,10 +366,13 @@ cdef class TrainerSide(Ring):
     cdef bint closed
     cdef int waiting                    # threads in wait()
     cdef pid_t pid
+    cdef object current                 # tells a guarded lease that dies which stream is current; None: none is guarded
+    cdef tuple devices                  # on which of these devices
+    cdef list returned                  # payloads of guarded leases that died, and what they noted
 
     def __cinit__(self, mapping, geometry, memfd, spin, int spare, bint in_order):
         cdef int k, working = self.batches + spare
-        self.pid, self.retired, self.in_order = getpid(), {}, in_order
+        self.pid, self.retired, self.in_order, self.returned = getpid(), {}, in_order, []
         self.busy = <uint8_t *>calloc(self.entries, 1)
         self.free = <int *>calloc(self.payloads, sizeof(int))
         self.task_room = <uint64_t *>calloc(self.entries, sizeof(uint64_t))
@@ -732,6 +735,59 @@ cdef class TrainerSide(Ring):
                 madvise(self.slot(payload), self.slot_stride, MADV_REMOVE)
             self.mapping.drop(self.slot(payload) - self.base, self.slot_stride)
 
+    # ------------------------------------------------------------------------------------------------ guarding
+
+    def guard_with(self, current, tuple devices) -> None:
+        """Let leases be guarded; see NOTE [ Pinning ] in pinning.py.
+
+        Args:
+            current: called where a guarded lease dies, in whatever thread, the GIL held, once for each device.  What
+                it returns is noted.  It may make no call to the device, wait for nothing and take no lock.
+            devices: what it is called with.
+        """
+        self.current, self.devices = current, devices
+
+    cdef void hold_back(self, int payload) noexcept:
+        """The guarded lease of `payload` has died: it counts as lent until reclaim()."""
+        cdef object noted = None            # nobody knows: then all streams count
+        if self.pid != getpid():            # a forked child copies nothing to a device
+            return
+        try:
+            noted = [self.current(device) for device in self.devices]
+        except BaseException:
+            pass
+        self.returned.append((payload, noted))
+
+    def returns(self) -> list[tuple[int, object]]:
+        """The payloads whose guarded leases have died since this was last asked, and what was noted then."""
+        cdef list fresh = []                # first: the collector may run here, and have a lease die
+        cdef list found = self.returned
+        self.returned = fresh
+        return found
+
+    @property
+    def has_returns(self) -> bool:
+        """Whether returns() has something to tell."""
+        return len(self.returned) > 0
+
+    def reclaim(self, int payload) -> None:
+        """Nothing reads this payload any more, whose guarded lease has died: it is free."""
+        self.give_back(payload)
+
+    def slot_address(self, int payload) -> int:
+        """Where this payload starts in this process's memory."""
+        return <uint64_t>self.slot(payload)
+
+    def lent_payloads(self) -> set[int]:
+        """The payloads that leases hold, and those of guarded leases that were not reclaimed."""
+        cdef set lent = set(range(self.payloads)) - {self.free[k] for k in range(self.frees)}
+        cdef int k
+        lent -= set(self.retired).union(range(self.reserve, self.payloads))
+        for k in range(self.entries):
+            if self.busy[k]:
+                lent.discard(self.given[k].payload)
+        return lent
+
     def close(self) -> None:
         """Give all memory back but what is lent; that follows, payload by payload, as the leases die.
 
@@ -741,12 +797,8 @@ cdef class TrainerSide(Ring):
         if self.closed:
             return
         self.closed = True
-        cdef set lent = set(range(self.payloads)) - {self.free[k] for k in range(self.frees)}
-        lent -= set(self.retired).union(range(self.reserve, self.payloads))
+        cdef set lent = self.lent_payloads()                    # the workers are gone, nobody fills the others
         cdef int k
-        for k in range(self.entries):
-            if self.busy[k]:                                    # the workers are gone, nobody fills it
-                lent.discard(self.given[k].payload)
         if self.pid == getpid():
             madvise(self.base, self.slot_at, MADV_REMOVE)
         for k in range(self.payloads):
@@ -779,7 +831,8 @@ cdef class Lease:
     cdef TrainerSide ring
     cdef readonly int chunks            # sequences that made it
     cdef readonly int rows              # of the batch, where it was made in chunks; else 0
-    cdef int payload
+    cdef readonly int payload
+    cdef bint guarded                   # a copy to a device may outlive it
     cdef char *data
     cdef Py_ssize_t bytes
     cdef uint64_t used, room            # bytes that workers say they have written, and that they can have written
@@ -817,11 +870,25 @@ cdef class Lease:
         PyBuffer_FillInfo(view, self, self.data, self.bytes, 0, flags)
 
     def __dealloc__(self):
-        # Any thread, at any time, also while the interpreter goes down: no Python call, no lock, no wait.
+        # Any thread, at any time, also while the interpreter goes down: no Python call, no lock, no wait.  A guarded
+        # one makes the one call that guard_with() allows.
         if self.chunks > 1:
             free(self.answers)
         if self.ring is not None and self.payload >= 0:
-            self.ring.give_back(self.payload)
+            if self.guarded:
+                self.ring.hold_back(self.payload)
+            else:
+                self.ring.give_back(self.payload)
+
+    def guard(self, Py_ssize_t locked) -> bool:
+        """Have its death only noted, if all of the batch lies in the first `locked` bytes of its payload.
+
+        The payload is free when it is reclaimed, and counts as lent until then.
+        """
+        if self.bytes > locked or self.used > self.room:
+            return False
+        self.guarded = True
+        return True
 
     def release(self) -> None:
         """Free the payload now, though somebody may still be over it."""

@@ -25,6 +25,7 @@ from torch.utils.data import (
     random_split,
 )
 
+from shmloader import transforms as transforms
 from shmloader.async_dataloader import AsyncDataLoader
 from shmloader.dataloader import DataLoader
 from shmloader.patch import patch_torch

@@ -34,10 +34,13 @@ __all__ = [
     "_MultiProcessingDataLoaderIter",
     "_SingleProcessDataLoaderIter",
     "collate_tensor_fn",
+    "current_cuda_stream",
     "default_collate_fn_map",
     "dlpack_c_api",
+    "has_primary_context",
     "is_exiting",
     "object_state",
+    "pin_memory",
     "profiler",
     "raise_if_any_worker_failed",
     "rebuild_from_type",
@@ -53,6 +56,8 @@ ResumeIteration = _ResumeIteration
 rebuild_from_type = _rebuild_from_type_v2
 rebuild_parameter = _rebuild_parameter
 object_state: Callable[[Any], Any] = _get_obj_state
+# the id, device index and device type of a device's stream that is current in this thread: it reads memory, no more
+current_cuda_stream: Callable[[int], tuple[int, int, int]] = getattr(torch._C, "_cuda_getCurrentStream", None)  # type: ignore[assignment]
 without_torch_function: Any = torch._C.DisableTorchFunctionSubclass
 
 _LOOP_ARGUMENTS = {
@@ -91,6 +96,17 @@ def run_worker_loop(**arguments: Any) -> None:
 def dlpack_c_api() -> Any:
     """The capsule with which C reads tensors (torch >= 2.10 or so); None where torch has none."""
     return getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
+
+
+def has_primary_context(device: int) -> bool:
+    """Whether this process uses this CUDA device; true where torch does not tell."""
+    ask = getattr(torch._C, "_cuda_hasPrimaryContext", None)
+    return True if ask is None else bool(ask(device))
+
+
+def pin_memory(batch: Any) -> Any:
+    """Page-lock a batch as torch does: tensors, containers, and whatever has a `pin_memory()` of its own."""
+    return _utils.pin_memory.pin_memory(batch)
 
 
 def is_exiting() -> bool:

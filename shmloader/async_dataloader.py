@@ -34,7 +34,7 @@ class AsyncDataLoader:
             each of which makes one sample in a worker, or of that many samples.  They are pickled; callables that
             pickle refuses go with cloudpickle, where it is installed.  StopIteration ends the loader.
         batch_size: samples a batch.
-        device: where batches are delivered.
+        device: where batches are delivered, as in `DataLoader`.
         chunk_size: samples that a worker makes at once (default None: a whole batch); a batch is cut into chunks that
             several workers make at the same time.  The last may be smaller.
         collate_fn: makes a batch of samples (default None: torch's `default_collate`).  With `chunk_size` it must be
@@ -64,6 +64,7 @@ class AsyncDataLoader:
             collate_fn=collate_fn,
             schedule="steal",
             chunk_size=chunk_size,
+            device=device,
         )
         self._batches = iter(self._loader)
 

@@ -14,18 +14,19 @@ from shmloader.iterator import DirectIterator
 from shmloader.tasks import open_chunks
 
 AHEAD = 2  # batches that may be under way at least: one for the trainer, and one for workers that are done with it
+MOST_CHUNKS = 1024  # in flight; each has a page of its own.  A batch of more than half as many is cut into larger ones
 
 
 def ring_size(workers: int, prefetch_factor: int, batch_size: int | None, chunk_size: int) -> tuple[int, int]:
-    """How many chunks, and how many batches, a ring holds: `prefetch_factor` chunks a worker, in whole batches.
+    """How many chunks, and how many batches, a ring holds: as many batches as without chunks.
 
     Args:
         batch_size: of all batches but the last; None where it is not known, and then a batch of as many chunks as there
             are workers is the measure.
     """
     chunks = -(-batch_size // chunk_size) if batch_size else workers
-    batches = max(AHEAD, -(-workers * prefetch_factor // chunks))
-    return batches * chunks, batches
+    batches = max(AHEAD, workers * prefetch_factor)
+    return max(AHEAD, min(batches * chunks, MOST_CHUNKS)), batches
 
 
 def cut(indices: list[Any], chunk_size: int, most: int) -> list[list[Any]]:

@@ -17,6 +17,7 @@ from typing import Any, NoReturn
 from shmloader._ring import TrainerSide
 from shmloader._torch import raise_if_any_worker_failed, unwatch_pids, watch_pids
 from shmloader.orphan import FollowingName
+from shmloader.parcel import Parcel
 from shmloader.segment import Segment, too_many_files
 from shmloader.stacks import Paper
 from shmloader.tasks import read_task
@@ -63,6 +64,7 @@ class Crew:
         self._reissue = reissue
         self._timeout = timeout
         self._paper: Paper | None = None
+        self._arguments = Parcel({})
         self._deaths: dict[tuple[int, int], int] = {}  # by sequence, or worker and time, how many died over it
         self._hung: dict[int, str] = {}  # workers killed for holding a batch too long, and what there was to say
         self._dismissed: set[int] = set()
@@ -84,7 +86,7 @@ class Crew:
             seeded: whether they seed each sample (generators.py).
             arguments: of torch's worker loop, without its queues and the worker's number.
         """
-        self._spin, self._seeded, self._arguments, self._count = spin, seeded, arguments, count
+        self._spin, self._seeded, self._arguments, self._count = spin, seeded, Parcel(arguments), count
         if self._timeout > 0:
             try:
                 self._paper = Paper()
@@ -92,6 +94,8 @@ class Crew:
                 raise _explained(error, 0, count) from None
         for index in range(count):
             self.workers.append(self._start_one(index, 0))
+        if not self._respawn:
+            self._arguments.close()  # all have it
         self._start_watch()
         if not self._respawn:  # torch's handler raises where others can take the place
             watch_pids(id(self), tuple(worker.pid or 0 for worker in self.workers))
@@ -272,6 +276,7 @@ class Crew:
             self._stopped = True
         self._ring.stop()
         self._stop_watch()
+        self._arguments.close()
         if self._paper is not None:
             self._paper.close()
         try:

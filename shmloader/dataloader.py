@@ -17,13 +17,15 @@ from torch.utils.data import Dataset, Sampler
 from shmloader.rows import is_row_wise
 
 if sys.platform == "linux":  # elsewhere there are no extensions, and DataLoader says so
-    from shmloader import _torch
+    from shmloader import _torch, accelerator
+    from shmloader.ahead import Stage, ahead, stop_at_exit
     from shmloader.chunks import ChunkIterator
+    from shmloader.device import OnCpu, Pinned, ToDevice
     from shmloader.iterator import DirectIterator, RingIterator
 
 T_co = TypeVar("T_co", covariant=True)
 
-_iterators: weakref.WeakSet[RingIterator] = weakref.WeakSet()  # not in the loader, whose __dict__ others copy
+_iterators: weakref.WeakSet[Any] = weakref.WeakSet()  # not in the loader, whose __dict__ others copy
 
 
 class DataLoader(torch.utils.data.DataLoader[T_co]):
@@ -31,8 +33,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
 
     A drop-in for `torch.utils.data.DataLoader`: its whole signature, the same batches in the same order from the same
     seed, bit for bit.  A batch is delivered as tensors over the slot that a worker collated it into, without a copy.
-    What the ring does not carry yet is loaded by torch's own iterator: DataPipes, and `pin_memory=True` where there is
-    an accelerator.
+    What the ring does not carry is loaded by torch's own iterator: DataPipes.
 
     Args:
         dataset, batch_size, shuffle, sampler, batch_sampler, num_workers, collate_fn, pin_memory, drop_last, timeout,
@@ -58,9 +59,20 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         chunk_size: samples that a worker makes at once (default None: a whole batch).  A batch is cut into chunks of
             so many rows, which several workers make at the same time, straight into the one slot.  For map-style
             datasets whose samples are alike in structure, dtype and shape, with automatic batching, and
-            `default_collate` or a collate function that is marked with `shmloader.row_wise`.  `prefetch_factor` then
-            counts chunks.  With "steal", chunks change no value; with "round_robin", random draws depend on them.
-            Neither means anything without workers.
+            `default_collate` or a collate function that is marked with `shmloader.row_wise`.  With
+            "steal", chunks change no value; with "round_robin", random draws depend on them.  Neither means anything
+            without workers.
+        device: where batches are delivered (default None: on the CPU, and nothing is copied).  With an accelerator
+            ("cuda", "cuda:1", torch.device) a thread copies each batch there on a stream of its own, from page-locked
+            slots whatever `pin_memory` says; the consumer's current stream waits for the copy, and not the host.
+            Containers keep their types, objects with a `.to()` are asked to move themselves, what is not a tensor
+            passes through.  "cpu" is plain delivery.
+        device_prefetch: batches that may be on the device and not delivered yet (default 2); needs `device`.
+        on_device: called with each batch where it was delivered to, on the stream of the copy, and in the thread that
+            is ahead; what it returns is delivered (default None).  Needs `device`.  See `shmloader.transforms`.
+        strict_pinning: with `pin_memory=True`, wait for all streams of all devices before a slot is filled again,
+            instead of for those where the batch died and where the next one is handed out (default False).  Needed
+            where a batch is copied on a stream that no other waits for before the next `next()`.
 
     Raises:
         ValueError: an argument is out of its range; torch's own text for torch's own arguments.
@@ -74,6 +86,10 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
     on_worker_death = "raise"
     schedule = "round_robin"
     chunk_size: int | None = None
+    device: torch.device | str | None = None
+    device_prefetch = 2
+    on_device: Callable[[Any], Any] | None = None
+    strict_pinning = False
 
     def __init__(
         self,
@@ -101,10 +117,19 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         on_worker_death: str = "raise",
         schedule: str = "round_robin",
         chunk_size: int | None = None,
+        device: torch.device | str | None = None,
+        device_prefetch: int = 2,
+        on_device: Callable[[Any], Any] | None = None,
+        strict_pinning: bool = False,
     ) -> None:
         _check_platform()
         _check_ring(spare_slots, ring_memory, max_ring_bytes, on_worker_death)
         _check_work(schedule, chunk_size)
+        _check_device(device, device_prefetch, on_device)
+        self.device = device
+        self.device_prefetch = device_prefetch
+        self.on_device = on_device
+        self.strict_pinning = strict_pinning
         self.spare_slots = spare_slots
         self.ring_memory = ring_memory
         self.max_ring_bytes = max_ring_bytes
@@ -162,15 +187,26 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
     # torch's file.
 
     def __iter__(self) -> Any:
-        if not self._rides_the_ring():
+        rides = self._rides_the_ring()
+        if not rides and self.device is None:
             return super().__iter__()
         if not self.persistent_workers:
-            return self._ring_iterator()
+            return self._iterator_of_ours(rides)
         if self._iterator is None or getattr(self._iterator, "_shutdown", False):  # there is none, or it was closed
-            self._iterator = self._ring_iterator()
+            self._iterator = self._iterator_of_ours(rides)
         else:
             self._iterator._reset(self)
         return self._iterator
+
+    def _iterator_of_ours(self, rides: bool) -> Any:
+        source = self._ring_iterator() if rides else self._get_iterator()
+        stage, depth = _stage(self, source)
+        if stage is None:
+            return source
+        _iterators.discard(source)
+        iterator = ahead(self, source, stage, depth)
+        _iterators.add(iterator)
+        return iterator
 
     def _ring_iterator(self) -> RingIterator:
         self.check_worker_number_rationality()
@@ -182,6 +218,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         else:
             iterator = RingIterator(self)
         _iterators.add(iterator)
+        stop_at_exit(iterator)
         return iterator
 
     def _rides_the_ring(self) -> bool:
@@ -190,7 +227,6 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
             self.num_workers > 0
             and type(self)._get_iterator is torch.utils.data.DataLoader._get_iterator  # else a subclass makes its own
             and not isinstance(self.dataset, (_torch.IterDataPipe, _torch.MapDataPipe))
-            and not (self.pin_memory and torch.accelerator.is_available())
             and _torch.why_not() is None
         )
 
@@ -209,6 +245,19 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
+
+
+def _stage(loader: DataLoader[Any], source: Any) -> tuple[Stage | None, int]:
+    """What is to be done with the batches of an iterator, and how far ahead; None where nothing is."""
+    device = None if loader.device is None else torch.device(loader.device)
+    found = None if device is None else accelerator.find(device)
+    if found is not None:
+        return ToDevice(found, loader.on_device), loader.device_prefetch
+    if getattr(source, "copies_to_pin", False):
+        pinned = accelerator.find()
+        assert pinned is not None
+        return Pinned(pinned), loader.device_prefetch
+    return (None if loader.on_device is None else OnCpu(loader.on_device)), 0
 
 
 def _check_platform() -> None:
@@ -244,3 +293,30 @@ def _check_work(schedule: str, chunk_size: int | None) -> None:
         raise ValueError(
             f"chunk_size should be a positive integer of samples, or None, but got chunk_size={chunk_size!r}"
         )
+
+
+def _check_device(device: Any, device_prefetch: int, on_device: Any) -> None:
+    if isinstance(device_prefetch, bool) or not isinstance(device_prefetch, int) or device_prefetch < 1:
+        raise ValueError(
+            f"device_prefetch should be a positive integer, but got device_prefetch={device_prefetch!r}; "
+            "each is a batch of memory on the device, 2 is the default"
+        )
+    if on_device is not None and not callable(on_device):
+        raise ValueError(f"on_device should be callable with a batch, or None, but got on_device={on_device!r}")
+    if device is None:
+        if on_device is not None:
+            raise ValueError("on_device needs device: say where batches are to be delivered, device='cuda' or 'cpu'")
+        return
+    try:
+        at = torch.device(device)
+    except (RuntimeError, TypeError) as error:
+        raise ValueError(f"device should be a torch.device or its name, but got device={device!r}: {error}") from None
+    present = accelerator.kind()
+    if at.type not in ("cpu", present):
+        found = f"whose accelerator is {present!r}" if present else "which finds no accelerator"
+        raise ValueError(
+            f"device={device!r} is no device of this torch ({torch.__version__}), {found}: "
+            f"use {present or 'cpu'!r}, or a torch that was built for it"
+        )
+    if at.type != "cpu" and at.index is not None and at.index >= accelerator.count():
+        raise ValueError(f"device={device!r}, and there are {accelerator.count()} of them, counted from 0")

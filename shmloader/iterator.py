@@ -17,14 +17,17 @@ NOTE [ Shutdown ]
        the trainer's script.
     4. A forked child that drops its copy of an iterator must end nobody: it is recognised by its pid.
     5. Batches that are still lent live on; see NOTE [ Lease ].
+    6. Threads that call the device (ahead.py, pinning.py) are the exception to 1: they are ended by an atexit hook,
+       for a thread that comes back from a call into an interpreter that is gone takes the process down with it.
 """
 
 from __future__ import annotations
 
 import os
+import threading
 import weakref
 from types import TracebackType
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch.utils.data import DataLoader
@@ -32,9 +35,11 @@ from torch.utils.data import DataLoader
 from shmloader import _torch
 from shmloader._ring import ANY, TrainerSide
 from shmloader._torch import profiler
+from shmloader.accelerator import accelerator_of
 from shmloader.crew import Crew
 from shmloader.delivery import NOTHING, Delivery
 from shmloader.generators import mix
+from shmloader.pinning import IN_TRANSIT, Pinning
 from shmloader.segment import Segment
 from shmloader.tasks import open_task
 
@@ -47,6 +52,9 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):
 
     _crew: Crew | None = None
     _shutdown = True
+    _pinning: Pinning | None = None
+    _interrupted = False
+    copies_to_pin = False  # batches are copied into page-locked memory: to be done by a thread that is ahead
 
     def __init__(self, loader: DataLoader[Any]) -> None:
         _torch._BaseDataLoaderIter.__init__(self, loader)
@@ -73,20 +81,29 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):
         spin = cores > self._num_workers + 1  # else who spins keeps a worker from its core
         respawn = loader.on_worker_death == "respawn"
         stealing = loader.schedule == "steal"
+        device = accelerator_of(loader)
+        spare, memory = loader.spare_slots, self._ring_memory(loader)
+        if device is not None and spare:
+            spare += IN_TRANSIT
+        if device is not None and memory == "auto":
+            memory = "memfd"  # what is page-locked may not move there
         self._segment = Segment(
             self._num_workers,
             *self._ring_size(loader),
-            loader.spare_slots,
-            self._ring_memory(loader),
+            spare,
+            memory,
             loader.max_ring_bytes,
             remember=respawn and not stealing,  # else each sample is seeded, and nothing is drawn on
         )
         segment = self._segment
-        self._ring = TrainerSide(
-            segment.mapping, segment.geometry, segment.memfd, spin, loader.spare_slots, self._in_order
-        )
+        self._ring = TrainerSide(segment.mapping, segment.geometry, segment.memfd, spin, spare, self._in_order)
         segment.format(self._ring)
-        self._delivery = Delivery(self._ring, loader.spare_slots, self._dataset_kind == _torch._DatasetKind.Iterable)
+        ends = self._dataset_kind == _torch._DatasetKind.Iterable
+        if device is None:
+            self._delivery = Delivery(self._ring, spare, ends)
+        else:
+            self._pinning = Pinning(self._ring, device, loader.strict_pinning)
+            self._delivery = Delivery(self._ring, spare, ends, self._pinning, device.clone)
         self._tags: dict[int, Any] = {}  # by sequence, what torch's part put into the queues: results come back by it
         self._early: list[tuple[Any, Any]] = []  # results that were taken before they were asked for
         self._crew = Crew(
@@ -119,6 +136,10 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):
                     "shared_seed": self._shared_seed,
                 },
             )
+            if self._pinning is not None:
+                self.copies_to_pin = not self._pinning.start()
+                if self._pinning.thread is not None:
+                    self._pin_memory_thread = self._pinning.thread
         except BaseException:
             self._shutdown_workers()
             raise
@@ -135,6 +156,7 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):
     # -------------------------------------------------------------------------------------------- torch's queues
 
     def _reset(self, loader: DataLoader[Any], first_iter: bool = False) -> None:
+        self._interrupted = False
         while self._ring.in_flight:  # an epoch left half-way: its entries must be free before new ones are opened
             self._await()
             self._delivery.discard()
@@ -150,15 +172,25 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):
                 if self._ring.wait(self._timeout or -1):
                     return
             except RuntimeError as error:  # torch's SIGCHLD handler may run in there
-                self._crew.raise_explained(error)
-            if self._shutdown:
+                self.explain(error)
+            if self._shutdown or self._interrupted:
                 raise StopIteration
             if self._ring.alarmed:
                 self._crew.look_after()
-                if self._shutdown:  # another thread closes, and its alarm was taken for the one looked after
+                if self._shutdown or self._interrupted:  # another thread's alarm was taken for the one looked after
                     raise StopIteration
             else:
                 self._crew.raise_or_kill(self._ring.awaited() if self._in_order else None)
+
+    def interrupt(self) -> None:
+        """Have the thread that is in next(), or comes there, get StopIteration at once, until the iterator is reset."""
+        self._interrupted = True
+        self._ring.alarm()
+
+    def explain(self, error: RuntimeError) -> NoReturn:
+        """Raise torch's error for a worker that died, with what it held; any other error as it is."""
+        assert self._crew is not None
+        self._crew.raise_explained(error)
 
     def _get_data(self) -> tuple[Any, Any]:
         return self._early.pop(0) if self._early else self._take()
@@ -177,6 +209,10 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):
         """See NOTE [ Shutdown ]."""
         if self._shutdown or _torch.is_exiting() or self._owner != os.getpid():
             return
+        if self._pinning is not None and self._pinning.thread is threading.current_thread():
+            # The collector runs in it, in the middle of whatever it does with the ring's memory.
+            threading.Thread(target=self._shutdown_workers, name="shmloader_end").start()
+            return
         self._shutdown = True
         self._rcvd_idx = self._send_idx = 0  # it is at its end
         assert self._crew is not None
@@ -185,8 +221,15 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):
             self._crew.stop()
         finally:
             self._worker_pids_set = False
+            if self._pinning is not None:
+                self._pinning.close()
             self._ring.close()
             self._segment.close()
+
+    def stop_threads(self) -> None:
+        """End the threads that call the device, and nothing else."""
+        if self._pinning is not None and self._owner == os.getpid():
+            self._pinning.stop()
 
     def close(self) -> None:
         """End the workers and give the memory back.  Batches already delivered stay as they are.

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import os
 from typing import Any
 
 from shmloader import generators
@@ -44,7 +43,6 @@ def work(
         arguments: of torch's worker loop, without its queues.
     """
     follow(segment.trainer)
-    _let_the_trainer_run()
     if paper is not None:
         paper.tell()
     ring = WorkerSide(segment.mapping, segment.geometry, segment.memfd, spin, worker_id, life, first)
@@ -52,17 +50,6 @@ def work(
     collate_into(bench.writer)
     with contextlib.suppress(KeyboardInterrupt):  # the trainer raises it as well
         run_worker_loop(index_queue=bench, data_queue=bench, done_event=bench, worker_id=worker_id, **arguments)
-
-
-def _let_the_trainer_run() -> None:
-    """Do not push the trainer off its core each time it wakes this worker.
-
-    A worker is woken with a task or two to do; the trainer, who woke it, has more batches to take.  With SCHED_BATCH
-    the kernel finishes the trainer's turn first: a sixth more batches a second where they are small (2 cores).
-    """
-    with contextlib.suppress(OSError):  # forbidden here: it was no more than a favour
-        if os.sched_getscheduler(0) == os.SCHED_OTHER:  # else somebody has chosen
-            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
 
 
 class Bench:

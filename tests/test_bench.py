@@ -12,12 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 pytest.importorskip("matplotlib")
 pytest.importorskip("rich")
 
 from bench import child
 from bench.__main__ import main
+from bench.machine import machine as bench_machine
 
 ROOT = Path(__file__).resolve().parent.parent
 FIGURES = {
@@ -81,8 +83,8 @@ def test_the_ceiling_is_measured() -> None:
 
 
 def test_latency_measures_both_loaders(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ["latency", "--rounds", "1", "--restarts", "1", "--start-methods", "fork", "--output", str(tmp_path)]
-    assert main(arguments) == 0
+    arguments = ["latency", "--rounds", "1", "--restarts", "1", "--start-methods", "fork"]
+    assert main([*arguments, "--output", str(tmp_path)]) == 0
     moments = json.loads((tmp_path / "latency.json").read_text())["summary"]["fork"]
     assert set(moments) == {"first", "next", "next_gap", "persistent", "persistent_gap"}
     for of in moments.values():
@@ -119,6 +121,35 @@ def test_a_child_ends_with_the_bench(tmp_path: Path) -> None:
         _wait_for_ends([child_pid])
     finally:
         os.kill(grandchild_pid, 9)  # a worker of a loader ends with its trainer; this one does not
+
+
+def test_device_says_what_it_cannot_measure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU: it would be measured")
+    assert main(["device", "--output", str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    assert "nothing is measured, for this torch" in out and "GPU's idle share" in out and not list(tmp_path.iterdir())
+
+
+def test_device_compares_round_by_round(capsys: pytest.CaptureFixture[str]) -> None:
+    from bench import device, gpu
+
+    measurements: list[dict[str, Any]] = []
+    for at in range(2):
+        measurements.append({"round": at, "subject": "ceiling", "bytes_per_second": 50e9})
+        rate = 25e9 * (at + 1)
+        measurements.append({"round": at, "subject": "transfer", "bytes_per_second": rate, "page_locked": 1})
+        for k, way in enumerate(gpu.WAYS):
+            figures = {**dict.fromkeys(device.FIGURES, 1.0), "next_p99": 1 / 2**k}
+            measurements.append({"round": at, "subject": way, **figures})
+    of = device.summary(measurements)
+    assert of["of_ceiling"] == {"median": 0.75, "min": 0.5, "max": 1}
+    assert of["next_p99_of_torch"]["shmloader device="]["median"] == 0.25
+    settings = {"rounds": 2, "workers": 2, "batch": gpu.CASE.label}
+    machine = {"gpu": "", **bench_machine()}
+    device._print(device.console(), {"summary": of, "settings": settings, "machine": machine, "measurements": []})
+    out = capsys.readouterr().out
+    assert "75.0 [50.0..100] %" in out and "shmloader device=" in out
 
 
 def test_missing_extras_are_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

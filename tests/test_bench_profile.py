@@ -28,7 +28,7 @@ def test_it_measures_beside_the_limit(
 ) -> None:
     monkeypatch.setattr(di_engine, "PYTHON", tmp_path / "no" / "python")
     arguments = ["profile_experiment", "--case", "Small", "--flow", "fast", "--scale", "0.05", "--iterations", "8"]
-    loaders = ["torch", "shmloader", "shmloader-chunked", "shmloader-async"]
+    loaders = ["torch", "shmloader-chunked", "shmloader-async"]
     assert main([*arguments, "--loader", *loaders, "di-engine", "--output", str(tmp_path)]) == 0
     written = (tmp_path / "profile_experiment.json").read_text()
     assert not re.search(r'"[^"]*(?<![\w.])/\w+/[^"]*"', written), "an absolute path in the JSON"
@@ -39,7 +39,7 @@ def test_it_measures_beside_the_limit(
     assert cell["limit_with_overshoot"] == pytest.approx(cell["limit"] + 3 * 128 / 8 * result["overshoot"]["Small"])
     for of in result["measurements"]:
         assert 0 < of["blocked"] < of["total"] and of["counted"] == 3
-        together = 1 if of["subject"] in ("torch", "shmloader") else 4  # workers that make a batch of four chunks
+        together = 1 if of["subject"] == "torch" else 4  # workers that make a batch of four chunks
         assert of["first"] >= cell["data"] / together
         assert cell["loaders"][of["subject"]]["distance"]["median"] == of["total"] / cell["limit"] - 1
     assert (tmp_path / "profile_experiment.png").read_bytes().startswith(b"\x89PNG\r\n\x1a\n")

@@ -18,7 +18,7 @@ from bench.uneven import SKEWS, Busy
 
 
 def test_it_measures_speed_and_idle_workers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    loaders = ["torch", "shmloader", "shmloader-far"]
+    loaders = ["torch", "shmloader", "shmloader-chunked"]
     arguments = ["skew", "--rounds", "1", "--cases", "bimodal", "--loaders", *loaders, "--workers", "3"]
     assert main([*arguments, "--milliseconds", "0.2", "--batches", "20", "--output", str(tmp_path)]) == 0
     result = json.loads((tmp_path / "skew.json").read_text())

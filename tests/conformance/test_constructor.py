@@ -45,6 +45,7 @@ from torch.utils.data.datapipes.map import SequenceWrapper
 import shmloader
 
 OURS = ("spare_slots", "ring_memory", "max_ring_bytes", "on_worker_death", "schedule", "chunk_size")
+OURS += ("device", "device_prefetch", "on_device", "strict_pinning")
 pytestmark = pytest.mark.usefixtures("impatient_torch")
 WORKERS = pytest.mark.parametrize("workers", [0, 1])
 

@@ -1,0 +1,375 @@
+"""The seam to the accelerator: every call that pinning and delivery to a device make of one.
+
+There are two behind it.  Cuda, for NVIDIA's and for AMD's (ROCm answers to torch.cuda), can page-lock memory that
+others allocated.  Other goes by what torch has in common for all, and copies into torch's own page-locked memory.
+The tests put a third one here, whose copies are late on purpose.
+
+Page-locking is asked of the driver itself where there is one (libcuda), for it only returns its error.  The runtime
+(torch.cuda.cudart()) also remembers it, for this thread, and the next launch of a kernel would raise it: drained.
+
+A capture of a CUDA graph in torch's usual mode is broken by many a call that *another* thread makes: to query an
+event, to page-lock.  Threads can declare that they have nothing to do with it (relaxed()).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache
+from typing import Any, Protocol
+
+import torch
+
+from shmloader import _torch
+
+PORTABLE = 1  # cuMemHostRegister, cudaHostRegister: page-locked for all contexts
+GLOBAL, RELAXED = 0, 2  # cuThreadExchangeStreamCaptureMode; a thread begins with the first
+
+
+class Accelerator(Protocol):
+    """What is asked of an accelerator."""
+
+    registers: bool  # whether register() can work at all
+    current: Callable[[int], Any]  # the stream that is current in this thread, on the device of this index
+    devices: tuple[int, ...]  # the indices to ask it for
+
+    def register(self, address: int, size: int) -> str:
+        """Page-lock these bytes of this process; the reason where that is refused, else an empty string."""
+
+    def unregister(self, address: int) -> None:
+        """Undo register(address, ...).  No copy from there may be under way."""
+
+    def clone(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A copy of a CPU tensor in page-locked memory of torch's, which sees to its reuse itself."""
+
+    def capturing(self, noted: Iterable[Any]) -> bool:
+        """Whether a graph is being captured on a stream that is current in this thread, or on one of those noted."""
+
+    def record(self, noted: Iterable[Any]) -> list[Any]:
+        """Events behind all that is by now on this thread's current streams, and on those noted."""
+
+    def mark(self) -> Any:
+        """An event behind all that is by now on this thread's current stream of this device alone."""
+
+    def passed(self, event: Any) -> bool:
+        """Whether all that was before the event is done."""
+
+    def synchronize(self) -> None:
+        """Wait until all streams of all devices are done."""
+
+    def relaxed(self) -> contextlib.AbstractContextManager[None]:
+        """Calls in here break no capture of a graph."""
+
+    def enter(self) -> None:
+        """To be called first in a thread of ours, which is to use this device, and breaks no capture from then on."""
+
+    def own_stream(self) -> None:
+        """Give this thread a stream of its own to copy on."""
+
+    def copy(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Begin to copy a tensor to the device, on this thread's stream."""
+
+    def to(self, value: Any) -> Any:
+        """The same for an object that has a `.to()` of its own."""
+
+    def arrive(self, event: Any, tensors: Iterable[torch.Tensor]) -> None:
+        """Have this thread's stream, and not the thread, wait for the event, and keep the tensors for it."""
+
+
+def kind() -> str | None:
+    """The type of the devices that batches can be delivered to here, beside "cpu"; None where there are none."""
+    device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    return None if device is None else device.type
+
+
+def count() -> int:
+    """How many of them there are."""
+    return torch.accelerator.device_count()
+
+
+def find(device: torch.device | None = None) -> Accelerator | None:
+    """The accelerator of this device; None: the current one.  None is returned for the CPU, and where there is none."""
+    present = kind()
+    if present is None or (device is not None and device.type == "cpu"):
+        return None
+    index = torch.accelerator.current_device_index() if device is None or device.index is None else device.index
+    at = torch.device(present, index)
+    return Cuda(at) if present == "cuda" else Other(at)
+
+
+def accelerator_of(loader: Any) -> Accelerator | None:
+    """The accelerator that a loader's slots are to be page-locked for; None: they need not be."""
+    if loader.device is not None and torch.device(loader.device).type != "cpu":
+        return find(torch.device(loader.device))
+    return find() if loader.pin_memory else None
+
+
+class Other:
+    """An accelerator of any make, through what torch has for all of them.
+
+    Args:
+        device: with its index.
+    """
+
+    registers = False
+    devices: tuple[int, ...] = ()
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.current: Callable[[int], Any] = _no_stream
+        self._module: Any = torch.get_device_module(device)
+
+    def register(self, address: int, size: int) -> str:
+        return f"torch cannot page-lock memory for {self.device.type} that it has not allocated itself"
+
+    def unregister(self, address: int) -> None:
+        pass  # nothing was registered
+
+    def clone(self, tensor: torch.Tensor) -> torch.Tensor:
+        with self.relaxed():
+            return torch.empty_like(tensor, pin_memory=True).copy_(tensor)
+
+    def capturing(self, noted: Iterable[Any]) -> bool:
+        return False
+
+    def record(self, noted: Iterable[Any]) -> list[Any]:
+        return [self.mark()]
+
+    def mark(self) -> Any:
+        event = self._module.Event()
+        event.record(self._module.current_stream(self.device))
+        return event
+
+    def passed(self, event: Any) -> bool:
+        return bool(event.query())
+
+    def synchronize(self) -> None:
+        self._module.synchronize(self.device)
+
+    def relaxed(self) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
+
+    def enter(self) -> None:
+        self._module.set_device(self.device)
+
+    def own_stream(self) -> None:
+        self._module.set_stream(self._module.Stream(device=self.device))
+
+    def copy(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.to(self.device, non_blocking=True)
+
+    def to(self, value: Any) -> Any:
+        try:
+            return value.to(self.device, non_blocking=True)
+        except TypeError:  # it knows no non_blocking
+            return value.to(self.device)
+
+    def arrive(self, event: Any, tensors: Iterable[torch.Tensor]) -> None:
+        stream = self._module.current_stream(self.device)
+        self._wait(stream, event)
+        for tensor in tensors:
+            if tensor.device.type == self.device.type:
+                for part in _parts(tensor):
+                    part.record_stream(stream)  # else its memory is given to the next batch while this one is in use
+
+    def _wait(self, stream: Any, event: Any) -> None:
+        stream.wait_event(event)
+
+
+def _no_stream(index: int) -> None:
+    """Nobody asks: what is page-locked there is torch's, which watches the streams itself."""
+
+
+class Cuda(Other):
+    """NVIDIA's and AMD's."""
+
+    registers = True
+
+    def __init__(self, device: torch.device) -> None:
+        super().__init__(device)
+        self.current = _torch.current_cuda_stream  # built in: no line of Python runs where a lease dies
+        self.devices = tuple(range(torch.cuda.device_count()))  # `.to("cuda:1")` is possible while cuda:0 is current
+
+    # ------------------------------------------------------------------------------------------------ page-locking
+
+    def register(self, address: int, size: int) -> str:
+        if size == 0:
+            return "there is nothing to page-lock"  # to the driver that is an error, and not about the memory
+        driver = _driver()
+        why = self._by_runtime(address, size) if driver is None else self._by_driver(driver, address, size)
+        if not why and not _is_pinned(address):
+            self.unregister(address)
+            why = "torch does not see it as page-locked"
+        return why
+
+    def _by_driver(self, driver: Any, address: int, size: int) -> str:
+        with self._context(driver) as code:
+            code = code or driver.cuMemHostRegister_v2(ctypes.c_void_p(address), ctypes.c_size_t(size), PORTABLE)
+            return _driver_error(driver, code)
+
+    def _by_runtime(self, address: int, size: int) -> str:
+        code = int(torch.cuda.cudart().cudaHostRegister(address, size, PORTABLE))
+        if code:
+            # The runtime has kept the error for this thread, and torch has no binding of cudaGetLastError.
+            with contextlib.suppress(RuntimeError):
+                torch.ones(1, device=self.device).add_(1)
+            torch.cuda.synchronize(self.device)
+        return f"error {code} of the runtime" if code else ""
+
+    def unregister(self, address: int) -> None:
+        driver = _driver()
+        if driver is None:
+            torch.cuda.cudart().cudaHostUnregister(address)
+            return
+        with self._context(driver) as code:
+            if not code:
+                driver.cuMemHostUnregister(ctypes.c_void_p(address))
+
+    @contextlib.contextmanager
+    def _context(self, driver: Any) -> Iterator[int]:
+        """The device's primary context, which is the one that torch uses, current in this thread; an error's number.
+
+        A new thread has none, and torch.cuda.set_device() need not give it one.
+        """
+        context, index = _primary_context(self.device.index), ctypes.c_void_p()
+        code = driver.cuCtxPushCurrent_v2(context) if context else 201  # CUDA_ERROR_INVALID_CONTEXT
+        try:
+            yield code
+        finally:
+            if not code:
+                driver.cuCtxPopCurrent_v2(ctypes.byref(index))
+
+    # ------------------------------------------------------------------------------------------ streams and events
+
+    def capturing(self, noted: Iterable[Any]) -> bool:
+        try:
+            if torch.cuda.is_current_stream_capturing():
+                return True
+            return any(_is_capturing(self._stream(stream)) for stream in self._used(noted))
+        except RuntimeError:  # the driver's answer for the default stream while one that blocks it is captured
+            return True
+
+    def record(self, noted: Iterable[Any]) -> list[Any]:
+        events = []
+        for stream in self._used([*noted, [self.current(index) for index in self.devices]]):
+            event = torch.cuda.Event()
+            event.record(self._stream(stream))
+            events.append(event)
+        return events
+
+    def _used(self, noted: Iterable[Any]) -> set[tuple[int, int, int]]:
+        """These streams, each once, without those of devices that nothing in this process uses.
+
+        To record an event on such a device would take some hundred megabytes of it.
+        """
+        return {stream for streams in noted for stream in streams if _torch.has_primary_context(stream[1])}
+
+    @staticmethod
+    def _stream(stream: tuple[int, int, int]) -> Any:
+        return torch.cuda.Stream(stream_id=stream[0], device_index=stream[1], device_type=stream[2])
+
+    def synchronize(self) -> None:
+        for index in self.devices:
+            if _torch.has_primary_context(index):
+                torch.cuda.synchronize(index)
+
+    @contextlib.contextmanager
+    def _in_relaxed_mode(self) -> Iterator[None]:
+        before = _exchange_capture_mode(RELAXED)
+        try:
+            yield
+        finally:
+            _exchange_capture_mode(before)
+
+    def relaxed(self) -> contextlib.AbstractContextManager[None]:
+        return self._in_relaxed_mode()
+
+    def enter(self) -> None:
+        torch.cuda.init()
+        super().enter()
+        _exchange_capture_mode(RELAXED)
+
+    def _wait(self, stream: Any, event: Any) -> None:
+        if torch.cuda.is_current_stream_capturing():
+            with self.relaxed():
+                event.synchronize()  # a stream may not wait for an event from outside of its capture: the thread does
+        else:
+            super()._wait(stream, event)
+
+
+def _parts(tensor: torch.Tensor) -> list[torch.Tensor]:
+    """The tensors that hold a tensor's memory: itself, unless it is sparse or nested."""
+    if tensor.is_nested:
+        return list(tensor.unbind())
+    if tensor.layout is torch.sparse_coo:
+        return [tensor._indices(), tensor._values()]
+    if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
+        return [tensor.crow_indices(), tensor.col_indices(), tensor.values()]
+    if tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
+        return [tensor.ccol_indices(), tensor.row_indices(), tensor.values()]
+    return [tensor]
+
+
+def _is_capturing(stream: Any) -> bool:
+    ask = getattr(stream, "is_capturing", None)  # newer than torch 2.6
+    return False if ask is None else bool(ask())
+
+
+def _is_pinned(address: int) -> bool:
+    """What torch says of this address."""
+    return torch.frombuffer((ctypes.c_char * 1).from_address(address), dtype=torch.uint8).is_pinned()
+
+
+@cache
+def _driver() -> Any:
+    """NVIDIA's driver; None where there is none, as under ROCm."""
+    if torch.version.hip is not None:
+        return None
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+        for name in ("cuMemHostRegister_v2", "cuMemHostUnregister", "cuCtxPushCurrent_v2", "cuCtxPopCurrent_v2"):
+            getattr(driver, name)
+    except (OSError, AttributeError):
+        return None
+    return driver
+
+
+@cache
+def _primary_context(index: int) -> ctypes.c_void_p | None:
+    """The context of torch's on this device, retained until the process ends; None where the driver refuses."""
+    driver = _driver()
+    device, context = ctypes.c_int(), ctypes.c_void_p()
+    torch.cuda.init()  # cuInit, and torch's own state
+    if driver.cuDeviceGet(ctypes.byref(device), index) or driver.cuDevicePrimaryCtxRetain(
+        ctypes.byref(context), device
+    ):
+        return None
+    return context
+
+
+def _driver_error(driver: Any, code: int) -> str:
+    if not code:
+        return ""
+    name = ctypes.c_char_p()
+    driver.cuGetErrorName(code, ctypes.byref(name))
+    return (name.value or f"error {code} of the driver".encode()).decode()
+
+
+@cache
+def _exchange() -> Any:
+    """The function that exchanges this thread's capture mode; None where there is none."""
+    hip = torch.version.hip is not None
+    try:
+        library = ctypes.CDLL(None) if hip else ctypes.CDLL("libcuda.so.1")
+        return getattr(library, "hipThreadExchangeStreamCaptureMode" if hip else "cuThreadExchangeStreamCaptureMode")
+    except (OSError, AttributeError):
+        return None
+
+
+def _exchange_capture_mode(mode: int) -> int:
+    """Set this thread's; what it was before."""
+    exchange, value = _exchange(), ctypes.c_int(mode)
+    if exchange is None or exchange(ctypes.byref(value)):  # as before CUDA is initialised
+        return GLOBAL
+    return value.value

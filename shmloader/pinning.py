@@ -1,0 +1,269 @@
+"""The page-locked ring: what of it is locked, and which of its slots a copy to a device may still be reading.
+
+NOTE [ Pinning ]
+
+torch copies each batch into fresh page-locked memory.  Here the slots themselves are page-locked, once, and a batch is
+delivered from its slot, with `is_pinned()` true and no copy.
+
+    1. A slot is one registration: its committed bytes, from its start.  A copy to a device may not span two, so a slot
+       that has grown is registered anew, as a whole, and only while nothing is lent from it.  A thread does this; what
+       comes from a slot that is not locked yet is copied into page-locked memory of torch's.  So `is_pinned()` is
+       always true.
+    2. The first slot's first pages are registered when the iterator begins.  Where that is refused (confidential
+       computing, WSL, accelerators other than CUDA and ROCm) it is said once, and all batches are copied, by a thread
+       that is a few batches ahead, as torch does (ahead.py).
+    3. torch knows which streams copy out of memory that it allocated, and waits for them before it uses that again.
+       It does not know our memory.  A copy that was begun with `non_blocking=True` may be under way long after the
+       last tensor over its slot has died.  Therefore a lease over a locked slot is *guarded*: its death frees nothing.
+       It notes which streams are current in the thread where it dies, on all devices.  That reads a few words; a call
+       to CUDA there, the GIL held, could wait for a thread that waits for the GIL.
+       At the next hand-out of a batch events are recorded, on the streams that were noted and on those that are
+       current there.  When all of them have passed, the slot is free.  It counts as lent until then, and where too
+       many are lent batches are copied: nothing ever waits for a device.
+
+       Covered is a copy on the stream where the last tensor died (a plain loop; timm's and apex's prefetchers, which
+       drop the batch inside `with torch.cuda.stream(side)`), and one that either of these streams, or the stream of
+       the next hand-out, has waited for since (`wait_stream`).  An event that is recorded later covers more, so that
+       it is recorded at the hand-out and not at the death harms nothing.
+       Not covered is a copy on another stream that nobody has waited for by the next hand-out.  `device=` makes the
+       copy itself, and knows; `strict_pinning=True` waits for all streams of all devices before a slot is free.
+    4. While a CUDA graph is captured on one of these streams nothing is recorded or asked; slots stay lent meanwhile.
+       All calls are made in the thread's relaxed mode, so that they break no capture of another thread's.
+    5. When the iterator ends, what is not lent is unregistered before it is unmapped.  What is lent, or read by a copy
+       that is under way, stays locked and mapped until its lease has died and its events have passed; that is looked
+       at when another locked ring hands out a batch, begins or ends.
+    6. A process that is forked uses no device: there, leases note nothing and free nothing.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import warnings
+from typing import Any
+
+import numpy
+import torch
+
+from shmloader import _torch
+from shmloader._ring import Lease, TrainerSide
+from shmloader.accelerator import Accelerator
+
+LARGEST = 64 << 30  # bytes of one registration; drivers refuse some hundreds of GiB in one
+UNLOCKED = -1  # bytes of a slot that may be lent as page-locked: not even none
+IN_TRANSIT = 4  # slots beyond `spare_slots`, for batches that have died and whose copies, or events, have not passed
+
+_late: set[Pinning] = set()  # of rings that are closed, with slots that are not given back yet
+_said = False
+
+
+class Pinning:
+    """Page-locks the slots of one ring, and frees those that were lent when no copy reads them any more.
+
+    Args:
+        ring: the trainer's side.
+        accelerator: what copies out of the slots.
+        strict: wait for the whole device instead of for events.
+    """
+
+    def __init__(self, ring: TrainerSide, accelerator: Accelerator, strict: bool) -> None:
+        self._ring = ring
+        self._accelerator = accelerator
+        self._strict = strict
+        self._locked = [UNLOCKED] * ring.payloads  # bytes of each slot that may be lent
+        self._registered: dict[int, int] = {}  # bytes of each slot that are; the thread's, while there is one
+        self._asked = [False] * ring.payloads
+        self._hopeless: set[int] = set()
+        self._refused = ""  # why, until it was said
+        self._requests: queue.SimpleQueue[int | None] = queue.SimpleQueue()
+        self._returned: list[tuple[int, Any]] = []  # dead, and no events recorded yet
+        self._reading: list[tuple[list[int], list[Any]]] = []  # dead, and their events
+        self._closed = False
+        self._freeing = threading.Lock()  # never waited for
+        self.thread: threading.Thread | None = None
+
+    # ------------------------------------------------------------------------------------------------- locking
+
+    def start(self) -> bool:
+        """Lock a first slot, and start the thread that locks the others; false where that is refused.
+
+        To be called when the workers have been forked.
+        """
+        _free_late()
+        why = self._register(0)
+        if why:
+            _say(why)
+            return False
+        self._ring.guard_with(self._accelerator.current, self._accelerator.devices)
+        for device in self._accelerator.devices:
+            self._accelerator.current(device)  # what this sets up at first is not to be set up where a lease dies
+        self.thread = threading.Thread(target=self._lock, name="shmloader_pin", daemon=True)
+        self.thread.start()
+        return True
+
+    def _lock(self) -> None:
+        self._accelerator.enter()
+        while (asked := self._requests.get()) is not None:
+            size = self._committed(asked)
+            for payload in (asked, *range(self._ring.payloads)):
+                # Others that have grown as far will be wanted soon.  Those that are registered wait until they are
+                # asked for: only then is it certain that nothing is lent from them.
+                if payload == asked or (payload not in self._registered and self._committed(payload) >= size):
+                    self._refused = self._register(payload) or self._refused
+            self._asked[asked] = False
+
+    def _register(self, payload: int) -> str:
+        """Register a slot as far as it has pages now, of which nothing is lent; the reason where that is refused."""
+        size, before = self._committed(payload), self._registered.get(payload, 0)
+        if payload in self._hopeless:
+            return ""
+        if size > before:
+            if before:
+                self._unregister(payload)
+            if why := self._try(payload, size):
+                self._hopeless.add(payload)
+                return why
+            self._registered[payload] = size
+        self._locked[payload] = self._registered[payload]
+        return ""
+
+    def _try(self, payload: int, size: int) -> str:
+        if size > LARGEST:
+            return f"a slot of {size >> 30} GiB is too large"
+        try:
+            with self._accelerator.relaxed():
+                return self._accelerator.register(self._ring.slot_address(payload), size)
+        except (
+            RuntimeError
+        ) as error:  # torch's, about the device: without the thread batches would be copied in silence
+            return str(error).partition("\n")[0]
+
+    def _unregister(self, payload: int) -> None:
+        if self._registered.pop(payload, 0):
+            with self._accelerator.relaxed():
+                self._accelerator.unregister(self._ring.slot_address(payload))
+
+    def _committed(self, payload: int) -> int:
+        return min(self._ring.committed(payload), self._ring.slot_stride)
+
+    # ------------------------------------------------------------------------------------------------- lending
+
+    def guard(self, lease: Lease) -> bool:
+        """Whether the lease's batch may be lent: it is all page-locked, and the slot is guarded from now on."""
+        payload = lease.payload
+        if lease.guard(self._locked[payload]):
+            return True
+        if self.thread is not None and not self._asked[payload] and payload not in self._hopeless:
+            self._asked[payload], self._locked[payload] = True, UNLOCKED  # before the thread may undo what there is
+            self._requests.put(payload)
+        if self._refused:
+            _say(self._refused)
+            self._refused = ""
+        return False
+
+    def finish(self, batch: Any, lease: Lease) -> Any:
+        """Have what is not page-locked yet be so as torch does it: objects with a `pin_memory()` of their own, and
+        tensors that were pickled.  The other tensors are, in the slot or in torch's memory."""
+        any_pickled = lease.rows > 0 or lease.objects(0)[1] > 0  # of chunks it is not asked
+        return batch if _is_locked(batch, any_pickled) else _torch.pin_memory(batch)
+
+    def free(self) -> None:
+        """Free the slots that no copy reads any more; with every hand-out of a batch."""
+        if self._reading or self._returned or self._ring.has_returns:
+            self._free()
+        if _late:
+            _free_late()
+
+    def _free(self) -> None:
+        if not self._freeing.acquire(blocking=False):
+            return  # another thread, which closes the iterator, does
+        try:
+            self._look()
+        finally:
+            self._freeing.release()
+
+    def _look(self) -> None:
+        self._returned += self._ring.returns()
+        accelerator = self._accelerator
+        noted = [streams for _, streams in self._returned if streams is not None]
+        if accelerator.capturing(noted):
+            return
+        with accelerator.relaxed():
+            if self._returned:
+                returned, self._returned = [payload for payload, _ in self._returned], []
+                if self._strict or len(noted) < len(returned):  # of some it is not known where they died
+                    accelerator.synchronize()
+                    self._reading.append((returned, []))
+                else:
+                    self._reading.append((returned, accelerator.record(noted)))
+            still = []
+            for payloads, events in self._reading:
+                if all(accelerator.passed(event) for event in events):
+                    self._give_back(payloads)
+                else:
+                    still.append((payloads, events))
+            self._reading = still
+
+    def _give_back(self, payloads: list[int]) -> None:
+        for payload in payloads:
+            if self._closed:
+                self._unregister(payload)
+            self._ring.reclaim(payload)
+
+    # ------------------------------------------------------------------------------------------------- the end
+
+    def close(self) -> None:
+        """End the thread and unregister what is not lent.  Then, and not before, the ring may be closed."""
+        self.stop()
+        if self._closed:
+            return
+        self.free()
+        self._closed = True
+        for payload in set(self._registered) - self._ring.lent_payloads():
+            self._unregister(payload)
+        if self._registered:
+            _late.add(self)
+
+    def stop(self) -> None:
+        """End the thread alone: the interpreter goes down."""
+        if self.thread is not None:
+            self._requests.put(None)
+            self.thread.join()
+
+
+def _free_late() -> None:
+    """Look after the rings that are closed and not given back yet."""
+    for _ in range(len(_late)):
+        try:
+            pinning = _late.pop()  # so that no two threads look after one
+        except KeyError:
+            return
+        pinning._free()
+        if pinning._registered:
+            _late.add(pinning)
+
+
+def _say(why: str) -> None:
+    global _said
+    if not _said:
+        _said = True
+        warnings.warn(
+            f"the ring could not be page-locked ({why}); batches are copied into page-locked memory of torch's "
+            "instead, as torch's own DataLoader does",
+            stacklevel=2,
+        )
+
+
+_NOTHING_TO_LOCK = frozenset((int, float, complex, bool, str, bytes, type(None), numpy.ndarray))  # torch agrees
+
+
+def _is_locked(batch: Any, any_pickled: bool) -> bool:
+    """Whether torch's pin_memory() would leave the batch as it is, for all that can be told in a few microseconds."""
+    kind = type(batch)
+    if kind is torch.Tensor:
+        return not any_pickled or batch.is_pinned()
+    if kind is dict:
+        batch = batch.values()
+    elif kind is not list and kind is not tuple:
+        return kind in _NOTHING_TO_LOCK
+    return set(map(type, batch)) <= _NOTHING_TO_LOCK or all(_is_locked(part, any_pickled) for part in batch)

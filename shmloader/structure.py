@@ -1,0 +1,102 @@
+"""Walking through a batch of any structure, as torch's pin_memory() does: the same containers, with other leaves."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, MutableSequence, Sequence
+from typing import Any
+
+import torch
+
+
+def replaced(batch: Any, tensor: Callable[[torch.Tensor], Any], movable: Callable[[Any], Any]) -> Any:
+    """The batch with each tensor replaced; containers keep their types, what else it holds stays.
+
+    Args:
+        batch: tensors in mappings, sequences, namedtuples and dataclasses, in any depth.
+        tensor: what becomes of a tensor.
+        movable: what becomes of an object that has a `.to()`, which is asked before it is looked into.
+    """
+
+    def part(of: Any) -> Any:
+        if isinstance(of, torch.Tensor):
+            return tensor(of)
+        if isinstance(of, (str, bytes, type)):
+            return of
+        if callable(getattr(of, "to", None)):
+            return movable(of)
+        if isinstance(of, Mapping):
+            return _mapping(of, part)
+        if isinstance(of, tuple):
+            if hasattr(of, "_fields"):
+                return type(of)(*map(part, of))
+            return type(of)(map(part, of))
+        if isinstance(of, Sequence):
+            return _sequence(of, part)
+        if dataclasses.is_dataclass(of):
+            return _instance(of, part)
+        return of
+
+    return part(batch)
+
+
+def _mapping(of: Mapping[Any, Any], part: Callable[[Any], Any]) -> Any:
+    values = {key: part(value) for key, value in of.items()}
+    try:
+        if isinstance(of, MutableMapping):
+            clone = copy.copy(of)  # it may have more than its items
+            clone.update(values)
+            return clone
+        return type(of)(values)  # type: ignore[call-arg]
+    except TypeError:
+        return values
+
+
+def _sequence(of: Sequence[Any], part: Callable[[Any], Any]) -> Any:
+    items = [part(item) for item in of]
+    try:
+        if isinstance(of, MutableSequence):
+            clone = copy.copy(of)
+            for k, item in enumerate(items):
+                clone[k] = item
+            return clone
+        return type(of)(items)  # type: ignore[call-arg]
+    except TypeError:  # a range, say
+        return items
+
+
+def _instance(of: Any, part: Callable[[Any], Any]) -> Any:
+    clone = copy.copy(of)
+    for field in dataclasses.fields(of):
+        if hasattr(of, field.name):
+            object.__setattr__(clone, field.name, part(getattr(of, field.name)))  # it may be frozen
+    return clone
+
+
+def tensors_of(batch: Any) -> Iterator[torch.Tensor]:
+    """All tensors that a batch holds, in containers and in the attributes of objects; each object is entered once."""
+    met: set[int] = set()
+    left = [batch]
+    while left:
+        of = left.pop()
+        if isinstance(of, torch.Tensor):
+            yield of
+        elif isinstance(of, (str, bytes, int, float, complex, type(None), type)) or id(of) in met:
+            continue
+        else:
+            met.add(id(of))
+            if isinstance(of, Mapping):
+                left += of.values()
+            elif isinstance(of, (list, tuple, Sequence)):
+                left += of
+            left += getattr(of, "__dict__", {}).values()
+            left += [getattr(of, name) for name in _slots(type(of)) if hasattr(of, name)]
+
+
+def _slots(kind: type) -> list[str]:
+    return [name for base in kind.__mro__ for name in _names(base.__dict__.get("__slots__", ()))]
+
+
+def _names(slots: Any) -> tuple[str, ...]:
+    return (slots,) if isinstance(slots, str) else tuple(slots)

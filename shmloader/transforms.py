@@ -1,0 +1,64 @@
+"""Functions for `DataLoader(on_device=...)`: what is cheaper on the device, so that images travel as bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from shmloader.structure import replaced
+
+__all__ = ["normalize_on_device"]
+
+
+class _Normalize:
+    def __init__(
+        self, mean: Sequence[float], std: Sequence[float], dtype: torch.dtype, memory_format: torch.memory_format
+    ) -> None:
+        self._scale = torch.tensor([1 / (255 * s) for s in std]).view(1, -1, 1, 1)
+        self._shift = torch.tensor([-m / s for m, s in zip(mean, std, strict=True)]).view(1, -1, 1, 1)
+        self._dtype = dtype
+        self._memory_format = memory_format
+        self._there: dict[torch.device, tuple[torch.Tensor, torch.Tensor]] = {}
+
+    def __call__(self, batch: Any) -> Any:
+        return replaced(batch, self._one, lambda movable: movable)
+
+    def _one(self, tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.dtype != torch.uint8 or tensor.ndim != 4 or tensor.shape[1] != self._scale.shape[1]:
+            return tensor
+        if tensor.device not in self._there:
+            self._there[tensor.device] = self._scale.to(tensor.device), self._shift.to(tensor.device)
+        scale, shift = self._there[tensor.device]
+        return (tensor * scale).add_(shift).to(self._dtype, memory_format=self._memory_format)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_there": {}}  # a loader is pickled with it, and sent where there is no such device
+
+
+def normalize_on_device(
+    mean: Sequence[float],
+    std: Sequence[float],
+    dtype: torch.dtype = torch.float16,
+    memory_format: torch.memory_format = torch.channels_last,
+) -> Any:
+    """A function for `on_device` that normalises images that travelled as bytes: `(x / 255 - mean) / std`.
+
+    It is computed in float32 and rounded once.  Every uint8 tensor of the batch with four dimensions, N x C x H x W, is
+    an image if C is the number of means; everything else is left as it is.
+
+    Args:
+        mean, std: of each channel, of values between 0 and 1.
+        dtype: of the images that it returns (default float16).
+        memory_format: of these (default torch.channels_last).
+
+    Raises:
+        ValueError: there are not as many means as standard deviations, or one of these is 0.
+    """
+    if len(mean) != len(std) or not all(std):
+        raise ValueError(
+            f"mean and std should have one value for each channel, std none that is 0, but got mean={mean!r}, "
+            f"std={std!r}"
+        )
+    return _Normalize(mean, std, dtype, memory_format)

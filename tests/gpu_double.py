@@ -1,0 +1,264 @@
+"""A device that is none: its streams are queues, and what is put into them is done late, when it is asked for.
+
+It stands behind the seam of shmloader/accelerator.py.  A "copy to the device" reads the bytes of its source when its
+turn comes, as a DMA engine does; whoever fills the source before that has changed the batch.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import ctypes
+import gc
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from shmloader import pinning
+
+
+class Event:
+    """Passed when its turn in all the streams that it was put into has come."""
+
+    def __init__(self) -> None:
+        self.left = 0
+
+
+class DoubleGpu:
+    """An accelerator with any number of streams; stream 0 is current in a thread that has not chosen another.
+
+    Args:
+        lag: operations that a stream leaves undone when further ones come; it does them in order, each once.
+        lags: the same for certain streams.
+        refuses: called with the size of what is to be registered; the reason, or "".
+    """
+
+    registers = True
+    devices = (0,)
+
+    def __init__(
+        self,
+        lag: int = 0,
+        lags: dict[int, int] | None = None,
+        refuses: Callable[[int], str] = lambda size: "",
+    ) -> None:
+        self.lag, self.lags, self.refuses = lag, lags or {}, refuses
+        self.registered: dict[int, int] = {}
+        self.sizes: list[int] = []  # of all registrations
+        self.clones = 0
+        self.wrong: list[str] = []  # what no device would forgive
+        self.captured: set[int] = set()
+        self.recorded = self.asked = self.synchronized = 0
+        self.threads: set[str] = set()  # names of those that entered
+        self._streams: dict[int, collections.deque[Callable[[], bool]]] = collections.defaultdict(collections.deque)
+        self._copying: list[tuple[int, int]] = []  # sources of copies that are not done
+        self._here = threading.local()
+        self._next = 100
+        self._lock = threading.RLock()
+
+    # ------------------------------------------------------------------------------------------------ page-locking
+
+    def register(self, address: int, size: int) -> str:
+        with self._lock:
+            self._must_be_relaxed_or_idle("register")
+            if why := self.refuses(size):
+                return why
+            if any(address < at + n and at < address + size for at, n in self.registered.items()):
+                self.wrong.append("registered twice")
+            self.registered[address] = size
+            self.sizes.append(size)
+        return ""
+
+    def unregister(self, address: int) -> None:
+        with self._lock:
+            self._must_be_relaxed_or_idle("unregister")
+            size = self.registered.pop(address, None)
+            if size is None:
+                self.wrong.append("unregistered what was not registered")
+            elif any(address <= at < address + size for at, _ in self._copying):
+                self.wrong.append("unregistered under a copy")
+
+    def is_pinned(self, tensor: torch.Tensor) -> bool:
+        return self._range(tensor.data_ptr(), tensor.nbytes) is not None or hasattr(tensor, "cloned")
+
+    def clone(self, tensor: torch.Tensor) -> torch.Tensor:
+        self.clones += 1
+        clone = tensor.clone()
+        clone.cloned = True  # type: ignore[attr-defined]
+        return clone
+
+    def _range(self, address: int, size: int) -> int | None:
+        with self._lock:
+            for at, n in self.registered.items():
+                if at <= address < at + n:
+                    if address + size > at + n:
+                        self.wrong.append("a copy spans two registrations")
+                    return at
+        return None
+
+    # ---------------------------------------------------------------------------------------------------- streams
+
+    def current(self, index: int) -> int:
+        return getattr(self._here, "stream", 0)
+
+    @contextlib.contextmanager
+    def stream(self, number: int) -> Iterator[None]:
+        before = self.current(0)
+        self._here.stream = number
+        try:
+            yield
+        finally:
+            self._here.stream = before
+
+    def wait_stream(self, other: int) -> None:
+        """The current stream waits for all that is in another."""
+        with self.stream(other):
+            event = self.mark()
+        self._put(self.current(0), lambda: event.left == 0)
+
+    def _put(self, stream: int, operation: Callable[[], bool]) -> None:
+        with self._lock:
+            self._streams[stream].append(operation)
+            self._work()
+
+    def _work(self, lag: int | None = None) -> None:
+        """Do what has come, until each stream has only `lag` operations left, or waits for another."""
+        moved = True
+        while moved:
+            moved = False
+            for stream, waiting in list(self._streams.items()):
+                left = self.lags.get(stream, self.lag) if lag is None else lag
+                while len(waiting) > left and waiting[0]():
+                    waiting.popleft()
+                    moved = True
+
+    def synchronize(self) -> None:
+        with self._lock:
+            self.synchronized += 1
+            self._work(0)
+
+    # ----------------------------------------------------------------------------------------------------- events
+
+    def capturing(self, noted: Iterable[Any]) -> bool:
+        return bool(self.captured & {self.current(0), *(stream for streams in noted for stream in streams)})
+
+    def record(self, noted: Iterable[Any]) -> list[Any]:
+        with self._lock:
+            self._must_be_relaxed_or_idle("record")
+            event = Event()
+            for stream in {self.current(0), *(stream for streams in noted for stream in streams)}:
+                self._record(event, stream)
+            return [event]
+
+    def mark(self) -> Any:
+        event = Event()
+        with self._lock:
+            self._record(event, self.current(0))
+        return event
+
+    def _record(self, event: Event, stream: int) -> None:
+        if stream in self.captured:
+            self.wrong.append("recorded on a stream that is captured")
+        self.recorded += 1
+        event.left += 1
+
+        def pass_by() -> bool:
+            event.left -= 1
+            return True
+
+        self._put(stream, pass_by)
+
+    def passed(self, event: Event) -> bool:
+        self._must_be_relaxed_or_idle("ask")
+        self.asked += 1
+        return event.left == 0
+
+    def relaxed(self) -> Any:
+        return self._relaxed()
+
+    @contextlib.contextmanager
+    def _relaxed(self) -> Iterator[None]:
+        before, self._here.relaxed = getattr(self._here, "relaxed", False), True
+        try:
+            yield
+        finally:
+            self._here.relaxed = before
+
+    def _must_be_relaxed_or_idle(self, what: str) -> None:
+        if self.captured and not getattr(self._here, "relaxed", False):
+            self.wrong.append(f"{what} broke a capture")
+
+    # ----------------------------------------------------------------------------------------------------- copies
+
+    def enter(self) -> None:
+        self.threads.add(threading.current_thread().name)
+        self._here.relaxed = True
+
+    def own_stream(self) -> None:
+        with self._lock:
+            self._here.stream = self._next
+            self._next += 1
+
+    def copy(self, tensor: torch.Tensor) -> torch.Tensor:
+        """To the "device": memory that is filled when the copy's turn comes."""
+        there = torch.full_like(tensor, -1 if tensor.is_signed() else 77, memory_format=torch.contiguous_format)
+        source, size, to = tensor.data_ptr(), tensor.nbytes, there.data_ptr()
+        registered = self._range(source, size)
+        held = [there] if registered is not None else [there, tensor]  # torch keeps its own memory until that is done
+        with self._lock:
+            self._copying.append((source, size))
+
+        def do() -> bool:
+            if registered is not None and registered not in self.registered:
+                self.wrong.append("copied from what is no longer registered")
+            else:
+                ctypes.memmove(to, source, size)
+            self._copying.remove((source, size))
+            held.clear()
+            return True
+
+        self._put(self.current(0), do)
+        return there
+
+    def to(self, value: Any) -> Any:
+        return value.to("double", non_blocking=True)
+
+    def arrive(self, event: Any, tensors: Iterable[torch.Tensor]) -> None:
+        self.arrived = list(tensors)
+        self._put(self.current(0), lambda: event.left == 0)
+
+
+def installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., DoubleGpu]]:
+    """For a fixture: what has the loaders find a double; in the end nothing it was asked for was wrong, or is left."""
+    made: list[DoubleGpu] = []
+
+    def install(**options: Any) -> DoubleGpu:
+        double = DoubleGpu(**options)
+        made.append(double)
+        monkeypatch.setattr("shmloader.accelerator.find", lambda device=None: None if is_cpu(device) else double)
+        monkeypatch.setattr("shmloader.accelerator.kind", lambda: "cuda")
+        monkeypatch.setattr("shmloader.accelerator.count", lambda: 1)
+        return double
+
+    monkeypatch.setattr(pinning, "_said", False)
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: tensor)  # torch's own raises where it has no device
+    yield install
+    gc.collect()
+    for double in made:
+        double.captured.clear()
+        double.synchronize()
+    for _ in range(3):  # the first records events, a further one finds them passed
+        pinning._free_late()
+        for double in made:
+            double.synchronize()
+    for double in made:
+        assert not double.wrong
+        assert not double.registered, "what was page-locked is so for ever"
+    assert not pinning._late
+
+
+def is_cpu(device: torch.device | None) -> bool:
+    return device is not None and device.type == "cpu"

@@ -1,0 +1,287 @@
+"""What workers are started with: pickled once where they are spawned, and what it would be if each had its own."""
+
+from __future__ import annotations
+
+import gc
+import os
+import pathlib
+import resource
+import threading
+from multiprocessing import context, popen_forkserver, popen_spawn_posix
+from multiprocessing.reduction import ForkingPickler
+from typing import Any
+
+import pytest
+import torch
+from conftest import BOTH, Items, descriptors, run_script
+from torch.multiprocessing.reductions import rebuild_cuda_tensor
+from torch.utils.data import Dataset, get_worker_info
+
+import shmloader
+from shmloader import parcel
+from shmloader.parcel import Parcel
+
+SPAWNING = ["spawn", "forkserver"]
+
+
+class Counted(Dataset):
+    """Notes in a file each time it is pickled."""
+
+    def __init__(self, folder: pathlib.Path, length: int = 12) -> None:
+        self.note = str(folder / "pickled")
+        self.length = length
+        self.value = 0
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> Any:
+        return index, self.value
+
+    def __getstate__(self) -> dict[str, Any]:
+        with open(self.note, "ab") as note:
+            note.write(b".")
+        return self.__dict__
+
+
+def pickled(folder: pathlib.Path) -> int:
+    """How often a Counted in this folder was pickled."""
+    note = folder / "pickled"
+    return note.stat().st_size if note.exists() else 0
+
+
+def open_parcels() -> int:
+    return sum(count for name, count in descriptors().items() if "shmloader_parcel" in name)
+
+
+# ------------------------------------------------------------------------------------------------------- with workers
+
+
+class Equipped(Counted):
+    """Holds what is inherited and not copied: memory, descriptors and locks."""
+
+    def __init__(self, folder: pathlib.Path, start: str) -> None:
+        super().__init__(folder)
+        made = torch.multiprocessing.get_context(start)
+        self.shared = torch.zeros(3, dtype=torch.int64).share_memory_()
+        self.other = torch.arange(12)
+        self.nothing = torch.empty(0)
+        self.lock = made.Lock()
+        self.queue = made.Queue()
+        self.here, self.there = made.Pipe(duplex=False)
+        self.names = [f"{k}.jpeg" for k in range(50_000)]  # more than a pipe holds
+
+    def __getitem__(self, index: int) -> Any:
+        with self.lock:
+            self.shared[get_worker_info().id] += 1
+            self.shared[2] += 1
+            self.there.send(index)
+        self.queue.put(index)
+        return int(self.other[index]), self.names[index], gc.isenabled()
+
+
+@pytest.mark.parametrize("start", SPAWNING)
+def test_what_is_inherited_is_inherited_by_all(tmp_path: pathlib.Path, start: str) -> None:
+    dataset = Equipped(tmp_path, start)
+    options = {"batch_size": None, "num_workers": 2, "multiprocessing_context": start, "persistent_workers": True}
+    with shmloader.DataLoader(dataset, **options) as loader:
+        got = list(loader)
+        assert pickled(tmp_path) == 1
+        assert open_parcels() == 0, "nobody is started any more"
+        assert got == [[k, f"{k}.jpeg", True] for k in range(12)]
+        assert dataset.shared.tolist() == [6, 6, 12]
+        assert sorted(dataset.queue.get(timeout=10) for _ in range(12)) == list(range(12))
+        assert sorted(dataset.here.recv() for _ in range(12)) == list(range(12))
+        dataset.shared += 10
+        list(loader)
+        assert dataset.shared.tolist() == [22, 22, 34], "the trainer's memory is the workers'"
+    for end in (dataset.here, dataset.there, dataset.queue):
+        end.close()
+    dataset.queue.join_thread()
+
+
+def test_nothing_is_pickled_for_a_fork(tmp_path: pathlib.Path) -> None:
+    dataset = Counted(tmp_path)
+    dataset.bad = lambda: 1  # type: ignore[attr-defined]
+    assert len(list(shmloader.DataLoader(dataset, num_workers=2, multiprocessing_context="fork"))) == 12
+    assert pickled(tmp_path) == 0
+
+
+def test_a_worker_that_takes_anothers_place_is_given_the_same(tmp_path: pathlib.Path) -> None:
+    """Else its batches would have what the trainer has set since, and those of the others would not."""
+    dataset = Counted(tmp_path, 40)
+    dataset.tensor = torch.ones(3)  # type: ignore[attr-defined]
+    options = {"batch_size": None, "num_workers": 2, "multiprocessing_context": "spawn", "on_worker_death": "respawn"}
+    with shmloader.DataLoader(dataset, **options) as loader:
+        iterator = iter(loader)
+        got = [next(iterator)]
+        assert open_parcels() == 1
+        dataset.value = 1
+        iterator._workers[0].kill()
+        got += [next(iterator) for _ in range(20)]
+        assert pickled(tmp_path) == 1
+
+        dataset.tensor = None  # type: ignore[attr-defined]  # the descriptor of the one before is closed by that
+        iterator._workers[0].kill()
+        got += list(iterator)
+        assert pickled(tmp_path) == 2
+    assert [index for index, _ in got] == list(range(40))
+    values = [value for _, value in got]
+    assert values[:21] == [0] * 21 and set(values[21:]) == {0, 1}
+    assert open_parcels() == 0
+
+
+@pytest.mark.parametrize("start", SPAWNING)
+def test_what_cannot_be_pickled(tmp_path: pathlib.Path, start: str) -> None:
+    said = []
+    for kind in BOTH:
+        dataset = Items([torch.ones(2), threading.Lock()])  # a descriptor has been registered when it fails
+        with pytest.warns(UserWarning, match="Got pickle error"), pytest.raises(TypeError) as raised:
+            iter(kind(dataset, num_workers=2, multiprocessing_context=start))
+        said.append(str(raised.value))
+        raised.value.__traceback__ = None  # it holds the half-made iterator
+        assert open_parcels() == 0
+    assert said[0] == said[1]
+
+
+def test_where_names_are_shared_each_worker_has_a_pickle_of_its_own() -> None:
+    """A name that has had more readers than were counted is gone before its memory is."""
+    ran = run_script(
+        """
+        import torch, shmloader
+
+        class Counted(torch.utils.data.Dataset):
+            pickled = 0
+            def __init__(self): self.tensor = torch.arange(3)
+            def __len__(self): return 4
+            def __getitem__(self, index): return self.tensor + index
+            def __getstate__(self):
+                Counted.pickled += 1
+                return self.__dict__
+
+        if __name__ == "__main__":
+            torch.multiprocessing.set_sharing_strategy("file_system")
+            loader = shmloader.DataLoader(Counted(), batch_size=None, num_workers=2, multiprocessing_context="spawn")
+            print([batch.tolist() for batch in loader], Counted.pickled)
+        """
+    )
+    assert ran.out == f"{[[k, k + 1, k + 2] for k in range(4)]} 2\n", ran.out + ran.err
+
+
+# ------------------------------------------------------------------------------------------------------ without workers
+
+
+def begin(value: Any, kind: Any = popen_spawn_posix.Popen, fds: tuple[int, ...] = (0,)) -> list[int]:
+    """Pickle as a process that is given some descriptors is, and return what it is given then."""
+    popen = kind.__new__(kind)
+    popen._fds = list(fds)
+    context.set_spawning_popen(popen)
+    try:
+        ForkingPickler.dumps(value)
+    finally:
+        context.set_spawning_popen(None)
+    return popen._fds
+
+
+@pytest.mark.parametrize("kind", [popen_spawn_posix.Popen, popen_forkserver.Popen])
+def test_all_are_given_the_same_descriptors_at_the_same_places(tmp_path: pathlib.Path, kind: Any) -> None:
+    here, there = os.pipe()
+    with open(here), open(there, "w"):
+        value = Parcel({"dataset": Counted(tmp_path), "fd": Handed(there), "other": Handed(here)})
+        first = begin(value, kind)
+        assert first[:3] == [0, there, here] and len(first) == 4
+        assert begin(value, kind) == first and pickled(tmp_path) == 1
+        assert begin(value, kind, (0, 1))[:4] == [0, 1, there, here] and pickled(tmp_path) == 2, "at other places"
+        value.close()
+        value.close()
+
+
+class Handed:
+    """A descriptor that is handed over."""
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+
+    def __reduce__(self) -> Any:
+        context.get_spawning_popen().duplicate_for_child(self.fd)
+        return int, (self.fd,)
+
+
+def test_a_descriptor_that_is_another_files_by_now(tmp_path: pathlib.Path) -> None:
+    fd = os.memfd_create("test")
+    value = Parcel({"dataset": Counted(tmp_path), "fd": Handed(fd)})
+    begin(value)
+    begin(value)
+    assert pickled(tmp_path) == 1
+    other = os.memfd_create("test")
+    os.dup2(other, fd)
+    begin(value)
+    assert pickled(tmp_path) == 2
+    os.close(other)
+    os.close(fd)
+    value.close()
+
+
+class Passing:
+    """A descriptor that is closed as soon as it is handed over: a copy's, made to be pickled."""
+
+    def __reduce__(self) -> Any:
+        fd = os.memfd_create("test")
+        context.get_spawning_popen().duplicate_for_child(fd)
+        os.close(fd)
+        return int, (fd,)
+
+
+def test_a_descriptor_that_nobody_keeps(tmp_path: pathlib.Path) -> None:
+    value = Parcel({"dataset": Counted(tmp_path), "fd": Passing()})
+    begin(value)
+    begin(value)
+    assert pickled(tmp_path) == 2
+    value.close()
+
+
+class Unknown(popen_spawn_posix.Popen):
+    """Who knows what it does with its descriptors."""
+
+
+def test_where_processes_are_spawned_otherwise(tmp_path: pathlib.Path) -> None:
+    value = Parcel({"dataset": Counted(tmp_path)})
+    for times in (1, 2):
+        assert begin(value, Unknown) == [0]
+        assert pickled(tmp_path) == times
+    assert type(ForkingPickler.loads(ForkingPickler.dumps(value))) is dict, "no process is being spawned"
+
+
+def test_cuda_tensors_count_their_readers(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    plain = Parcel({"dataset": Counted(tmp_path), "names": [str(k) for k in range(100_000)]})
+    begin(plain)
+    begin(plain)
+    assert pickled(tmp_path) == 1
+    plain.close()
+    cuda = Parcel({"dataset": Counted(tmp_path), "names": plain["names"], "tensor": rebuild_cuda_tensor})
+    begin(cuda)
+    begin(cuda)
+    assert pickled(tmp_path) == 3
+    cuda.close()
+
+
+def test_too_little_memory_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parcel, "available_memory", lambda: 2 * parcel.MiB)
+    dataset = Items([bytes(8 * parcel.MiB)])
+    with pytest.raises(MemoryError, match=r"than 8 MiB of memory: 2 MiB are available\..* by fork") as raised:
+        iter(shmloader.DataLoader(dataset, num_workers=2, multiprocessing_context="spawn"))
+    raised.value.__traceback__ = None
+    assert open_parcels() == 0
+
+
+def test_a_limit_on_files_is_an_error() -> None:
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    value = Parcel({"dataset": bytes(2 * parcel.MiB)})
+    resource.setrlimit(resource.RLIMIT_FSIZE, (parcel.MiB, limits[1]))
+    try:
+        with pytest.raises(MemoryError, match="takes more than 2 MiB of memory: File too large"):
+            begin(value)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert open_parcels() == 0
