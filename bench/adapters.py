@@ -7,6 +7,7 @@ adapter cannot ask for its loader, it says.
 from __future__ import annotations
 
 import importlib.util
+import multiprocessing
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -137,6 +138,7 @@ def _spdl(job: Job) -> Iterable[Any]:
 def _spdl_arena(job: Job) -> Iterable[Any]:
     from spdl.pipeline import PipelineBuilder, SharedMemorySegmentPool, run_pipeline_in_subprocess
 
+    multiprocessing.set_start_method(job.start_method, force=True)  # the pool makes its lock for that one
     fetching = PipelineBuilder().add_source(job.batches).pipe(Fetch(job), concurrency=job.workers, output_order="input")
     loader: Iterable[Any] = run_pipeline_in_subprocess(
         fetching.add_sink(PREFETCH).get_config(),

@@ -137,6 +137,8 @@ def test_what_a_hanging_peer_leaves_is_removed(tmp_path: Path, without_tracker: 
         "import os, signal, tempfile, time\n"
         "from multiprocessing import resource_tracker, shared_memory\n"
         "segment = shared_memory.SharedMemory(create=True, size=4096)\n"
+        f"if not {without_tracker}:\n"
+        "    segment.close()\n"  # nobody maps it: only the tracker knows of it, as of a batch on its way
         "child = os.fork()\n"
         "if not child:\n"
         "    os.setpgid(0, 0)\n"  # out of its leader's group
