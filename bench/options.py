@@ -115,7 +115,7 @@ def parser() -> argparse.ArgumentParser:
     skew.add_argument("--loaders", nargs="+", choices=tuple(SKEW_LOADERS), default=list(SKEW_LOADERS), help="by whom")
     skew.add_argument("--milliseconds", type=_seconds, default=2.0, help="that most samples take")
     skew.add_argument("--batches", type=_count, default=400, help="of a measurement, after two for each worker")
-    skew.add_argument("--batch-size", type=_count, default=16, help="samples in a batch")
+    skew.add_argument("--batch-size", type=_count, default=4, help="samples in a batch")
     skew.add_argument("--workers", type=_count, default=8, help="worker processes")
 
     whole = _bench(

@@ -58,20 +58,24 @@ class _Seeded(list[Any]):
             yield index
 
 
-def seeded(task: Any, seed: int, first: int) -> Any:
-    """The task, with each of its samples seeded: about 6 us a sample.
+def seed_all(indices: Any, seed: int, first: int) -> list[Any]:
+    """A batch's or a chunk's indices, with each of its samples seeded: about 6 us a sample.
 
     Args:
-        task: a batch's or a chunk's indices, or, without automatic batching, one index.
+        indices: whatever a batch sampler gives.
         seed: the batch's.
         first: the place of the first index in the batch.
     """
-    _seed(mix(seed, first))  # for a single index, and for a dataset that makes them all at once (__getitems__)
-    if type(task) is not list:
-        return task
-    indices = _Seeded(task)
-    indices.seed, indices.first = seed, first
-    return indices
+    _seed(mix(seed, first))  # for a dataset that makes them all at once (__getitems__), without looking at each
+    marked = _Seeded(indices)
+    marked.seed, marked.first = seed, first
+    return marked
+
+
+def seed_one(index: Any, seed: int, first: int) -> Any:
+    """The index, where it is one sample's, without automatic batching; seeded as a batch's first."""
+    _seed(mix(seed, first))
+    return index
 
 
 def _seed(seed: int) -> None:

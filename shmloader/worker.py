@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+from collections.abc import Callable
 from typing import Any
 
 from shmloader import generators
@@ -19,6 +20,8 @@ from shmloader.orphan import follow
 from shmloader.segment import Segment
 from shmloader.stacks import Paper
 from shmloader.tasks import read_task
+
+Seed = Callable[[Any, int, int], Any]  # what generators.py seeds a task with
 
 
 def work(
@@ -46,7 +49,8 @@ def work(
     if paper is not None:
         paper.tell()
     ring = WorkerSide(segment.mapping, segment.geometry, segment.memfd, spin, worker_id, life, first)
-    bench = Bench(segment, ring, seeded)
+    seed = generators.seed_all if arguments["auto_collation"] else generators.seed_one
+    bench = Bench(segment, ring, seed if seeded else None)
     collate_into(bench.writer)
     with contextlib.suppress(KeyboardInterrupt):  # the trainer raises it as well
         run_worker_loop(index_queue=bench, data_queue=bench, done_event=bench, worker_id=worker_id, **arguments)
@@ -55,10 +59,10 @@ def work(
 class Bench:
     """Where a worker works: the payload that it has claimed, and the queues that torch's loop believes in."""
 
-    def __init__(self, segment: Segment, ring: WorkerSide, seeded: bool) -> None:
+    def __init__(self, segment: Segment, ring: WorkerSide, seed: Seed | None) -> None:
         self._segment = segment
         self._ring = ring
-        self._seeded = seeded
+        self._seed = seed
         self.writer = Writer(ring, self._grow, self._grow_area)
         self._filled = False  # whether torch's loop has put a batch for the task claimed
         self._remembers = segment.geometry.memory_stride > 0
@@ -81,8 +85,8 @@ class Bench:
         self.writer.begin(len(task) if self._ring.rows else 0)
         if isinstance(task, ResumeIteration):
             return task
-        if self._seeded:
-            task = generators.seeded(task, self._ring.seed, self._ring.row)
+        if self._seed is not None:
+            task = self._seed(task, self._ring.seed, self._ring.row)
         return self._ring.sequence, task
 
     def _begin(self) -> None:

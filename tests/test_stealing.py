@@ -75,6 +75,23 @@ def test_every_kind_of_batch(options: dict[str, Any]) -> None:
     assert_same(run(3), run(1))
 
 
+class OneIndex(Augmented):
+    """Its index is a list."""
+
+    def __getitem__(self, index: Any) -> Any:
+        return type(index), super().__getitem__(index[0])
+
+
+def test_what_samplers_give_stays_what_it_is() -> None:
+    got = epochs(1, dataset=OneIndex(4), batch_size=None, sampler=[[k] for k in range(4)], shuffle=False, num_workers=2)
+    assert [kind for kind, _ in got[0]] == [list] * 4
+    lists = [[0, 1, 2], [3, 4, 5]]
+    alike = [
+        epochs(1, batch_sampler=s, batch_size=1, shuffle=False, num_workers=2) for s in (lists, [*map(tuple, lists)])
+    ]
+    assert_same(alike[0], alike[1])
+
+
 class Together(Augmented):
     """Makes all samples of a batch in one call."""
 
