@@ -228,6 +228,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
             self.num_workers > 0
             and type(self)._get_iterator is torch.utils.data.DataLoader._get_iterator  # else a subclass makes its own
             and not isinstance(self.dataset, (_torch.IterDataPipe, _torch.MapDataPipe))
+            and not (self.pin_memory and torch.accelerator.is_available() and accelerator.kind() is None)
             and _torch.why_not() is None
         )
 

@@ -25,7 +25,7 @@ def test_it_measures_speed_and_idle_workers(tmp_path: Path, capsys: pytest.Captu
     of = {of["subject"]: of for of in result["measurements"]}
     assert set(of) == set(loaders)
     for its in of.values():
-        assert 0 < its["idle"] < 1 and its["late"] > 0
+        assert 0 < its["idle"] < 1 and its["late"] > -1e-3  # a sleep ends late, or on time
         # of 20 batches, 2 for each of 3 workers may have been made before the first moment that counts
         assert its["samples_per_second"] <= its["limit"] * 20 / (20 - 6)
     ratio = of["shmloader"]["samples_per_second"] / of["torch"]["samples_per_second"]

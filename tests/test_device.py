@@ -355,6 +355,7 @@ def test_ctrl_c_while_a_batch_is_late() -> None:
         import os, signal, threading, time
         import shmloader, shmloader.accelerator
         from gpu_double import DoubleGpu
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job may have it ignored
         double = DoubleGpu()
         shmloader.accelerator.find = lambda device=None: double
         shmloader.accelerator.kind = lambda: "cuda"

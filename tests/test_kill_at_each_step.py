@@ -80,6 +80,7 @@ def died(expected, start, step, hit, deaths, options):
     return deaths - sum(pathlib.Path(f"{token}{k}").exists() for k in range(deaths))
 
 def undisturbed(options):
+    os.environ.pop("RING_STEP_TO_DIE", None)
     torch.manual_seed(5)
     with shmloader.DataLoader(Drawn(), batch_size=2, num_workers=1, **options) as loader:
         return [{key: value.clone() for key, value in batch.items()} for batch in loader]
