@@ -17,18 +17,6 @@ AHEAD = 2  # batches that may be under way at least: one for the trainer, and on
 MOST_CHUNKS = 1024  # in flight; each has a page of its own.  A batch of more than half as many is cut into larger ones
 
 
-def ring_size(workers: int, batches: int, batch_size: int | None, chunk_size: int) -> int:
-    """How many chunks a ring holds.
-
-    Args:
-        batches: that may be under way, as without chunks.
-        batch_size: of all batches but the last; None where it is not known, and then a batch of as many chunks as there
-            are workers is the measure.
-    """
-    chunks = -(-batch_size // chunk_size) if batch_size else workers
-    return max(AHEAD, min(batches * chunks, MOST_CHUNKS))
-
-
 def cut(indices: list[Any], chunk_size: int, most: int) -> list[list[Any]]:
     """Cut a batch into chunks of `chunk_size` rows, or of more where they would be more than `most`."""
     size = max(chunk_size, -(-len(indices) // most))
@@ -45,11 +33,13 @@ class ChunkIterator(DirectIterator):
         super().__init__(loader)
 
     def _ring_size(self, loader: Any) -> tuple[int, int]:
-        batch_size = getattr(loader.batch_sampler, "batch_size", None)
-        known = batch_size if isinstance(batch_size, int) and batch_size > 0 else None
-        self._least = self._most = max(AHEAD, self._num_workers * self._prefetch_factor)
-        batches = self._least * self._further
-        return ring_size(self._num_workers, batches, known, self._chunk_size), batches
+        """So many chunks as a worker otherwise has batches, in whole batches; more of these while they are small."""
+        size: Any = getattr(loader.batch_sampler, "batch_size", None)
+        known = isinstance(size, int) and size > 0
+        chunks = -(-int(size) // self._chunk_size) if known else self._num_workers  # of a batch
+        usual = self._num_workers * self._prefetch_factor
+        batches = self._batches_ahead(loader, max(AHEAD, -(-usual // chunks)), max(AHEAD, usual))
+        return max(AHEAD, min(batches * chunks, MOST_CHUNKS)), batches
 
     def _ring_memory(self, loader: Any) -> Any:
         # A slot that several workers fill cannot be moved from /dev/shm to a memfd by one of them.

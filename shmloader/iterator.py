@@ -85,6 +85,7 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):
         respawn = loader.on_worker_death == "respawn"
         stealing = loader.schedule == "steal"
         device = accelerator_of(loader)
+        entries, batches = self._ring_size(loader)
         spare, memory = loader.spare_slots, self._ring_memory(loader)
         if device is not None and spare:
             spare += IN_TRANSIT
@@ -92,7 +93,8 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):
             memory = "memfd"  # what is page-locked may not move there
         self._segment = Segment(
             self._num_workers,
-            *self._ring_size(loader),
+            entries,
+            batches,
             spare,
             memory,
             loader.max_ring_bytes,
@@ -261,18 +263,24 @@ class DirectIterator(RingIterator):
 
     def __init__(self, loader: Any) -> None:
         self._stealing = loader.schedule == "steal"
-        self._further = FURTHER if self._stealing and loader.max_ring_bytes is None else 1
         self._epoch = -1
         super().__init__(loader)
 
     def _ring_size(self, loader: Any) -> tuple[int, int]:
         batches = self._num_workers * self._prefetch_factor
-        self._least = self._most = batches  # that are under way, before it is known how large they are, and then
-        return batches * self._further, batches * self._further
+        return self._batches_ahead(loader, batches, batches), self._furthest
+
+    def _batches_ahead(self, loader: Any, least: int, usual: int) -> int:
+        """Decide how many batches may be under way: `least`, and while they are small as many as usual, or more."""
+        self._most = self._least = least
+        self._furthest = usual * FURTHER if self._stealing else usual
+        if loader.max_ring_bytes is not None:  # which is for as many slots as there may be
+            self._furthest = least
+        return self._furthest
 
     def _ring_memory(self, loader: Any) -> Any:
         # "auto" asks whether /dev/shm has room for all slots; of those further ahead none may ever be filled
-        return "memfd" if self._further > 1 and loader.ring_memory == "auto" else loader.ring_memory
+        return "memfd" if self._furthest > self._least and loader.ring_memory == "auto" else loader.ring_memory
 
     def _reset(self, loader: DataLoader[Any], first_iter: bool = False) -> None:
         self._epoch += 1
@@ -325,9 +333,9 @@ class DirectIterator(RingIterator):
     def _look_further(self) -> None:
         """Find out how many batches may be under way, after the first, the second, the fourth that came, and so on."""
         came = self._rcvd_idx
-        if self._further > 1 and came and not came & came - 1:
+        if came and not came & came - 1:
             largest = max(self._ring.committed(payload) for payload in range(self._ring.payloads))
-            self._most = min(max(self._least, AHEAD_BYTES // largest), self._least * self._further)
+            self._most = min(max(self._least, AHEAD_BYTES // largest), self._furthest)
 
 
 class _IndexQueue:
