@@ -253,6 +253,9 @@ def test_which_accelerator_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.accelerator, "current_device_index", lambda: 4)
     monkeypatch.setattr(torch.accelerator, "device_count", lambda: 8)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 8)
+    monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: False)
+    assert accelerator.kind() is None  # a stand-in, in a torch without CUDA
+    monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: True)
     assert accelerator.kind() == "cuda" and accelerator.count() == 8
     for asked, index in ((None, 4), (torch.device("cuda"), 4), (torch.device("cuda:2"), 2)):
         found = accelerator.find(asked)
