@@ -71,19 +71,23 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):
         self._worker_init_fn = loader.worker_init_fn
         self._profile_name = f"enumerate(DataLoader)#{_torch._MultiProcessingDataLoaderIter.__name__}.__next__"
         self._owner = os.getpid()
-        self._hire(loader)
+        self._make_ring(loader)
         try:
-            self._reset(loader, first_iter=True)
+            self._begin(loader)
         except BaseException:
             self._shutdown_workers()
             raise
 
-    def _hire(self, loader: Any) -> None:
-        """Make the ring and start the workers."""
+    def _begin(self, loader: Any) -> None:
+        """Start the workers, then open what they are to do first: torch's order, which a sampler may rely on."""
+        self._hire(loader)
+        self._reset(loader, first_iter=True)
+
+    def _make_ring(self, loader: Any) -> None:
+        """Make the ring, and what stands around it; nobody works on it yet."""
         cores = len(os.sched_getaffinity(0)) // int(os.environ.get("LOCAL_WORLD_SIZE") or 1)  # torchrun's ranks share
-        spin = cores > self._num_workers + 1  # else who spins keeps a worker from its core
+        self._spin = cores > self._num_workers + 1  # else who spins keeps a worker from its core
         respawn = loader.on_worker_death == "respawn"
-        stealing = loader.schedule == "steal"
         device = accelerator_of(loader)
         entries, batches = self._ring_size(loader)
         spare, memory = loader.spare_slots, self._ring_memory(loader)
@@ -98,10 +102,10 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):
             spare,
             memory,
             loader.max_ring_bytes,
-            remember=respawn and not stealing,  # else each sample is seeded, and nothing is drawn on
+            remember=respawn and loader.schedule != "steal",  # there each sample is seeded, and nothing is drawn on
         )
         segment = self._segment
-        self._ring = TrainerSide(segment.mapping, segment.geometry, segment.memfd, spin, spare, self._in_order)
+        self._ring = TrainerSide(segment.mapping, segment.geometry, segment.memfd, self._spin, spare, self._in_order)
         segment.format(self._ring)
         ends = self._dataset_kind == _torch._DatasetKind.Iterable
         if device is None:
@@ -123,31 +127,31 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):
         self._shutdown = False
         self._workers_done_event = _Done(self._ring)  # type: ignore[assignment]
         self._index_queues = [_IndexQueue(self, k) for k in range(self._num_workers)]  # type: ignore[misc]
-        try:
-            self._crew.start(
-                self._num_workers,
-                spin,
-                stealing,
-                {
-                    "dataset_kind": self._dataset_kind,
-                    "dataset": self._dataset,
-                    "auto_collation": self._auto_collation,
-                    "collate_fn": self._collate_fn,
-                    "drop_last": self._drop_last,
-                    "base_seed": self._base_seed,
-                    "init_fn": self._worker_init_fn,
-                    "num_workers": self._num_workers,
-                    "persistent_workers": self._persistent_workers,
-                    "shared_seed": self._shared_seed,
-                },
-            )
-            if self._pinning is not None:
-                self.copies_to_pin = not self._pinning.start()
-                if self._pinning.thread is not None:
-                    self._pin_memory_thread = self._pinning.thread
-        except BaseException:
-            self._shutdown_workers()
-            raise
+
+    def _hire(self, loader: Any) -> None:
+        """Start the workers, and the thread that page-locks."""
+        assert self._crew is not None
+        self._crew.start(
+            self._num_workers,
+            self._spin,
+            loader.schedule == "steal",
+            {
+                "dataset_kind": self._dataset_kind,
+                "dataset": self._dataset,
+                "auto_collation": self._auto_collation,
+                "collate_fn": self._collate_fn,
+                "drop_last": self._drop_last,
+                "base_seed": self._base_seed,
+                "init_fn": self._worker_init_fn,
+                "num_workers": self._num_workers,
+                "persistent_workers": self._persistent_workers,
+                "shared_seed": self._shared_seed,
+            },
+        )
+        if self._pinning is not None:
+            self.copies_to_pin = not self._pinning.start()
+            if self._pinning.thread is not None:
+                self._pin_memory_thread = self._pinning.thread
         self._worker_pids_set = True
 
     def _ring_size(self, loader: Any) -> tuple[int, int]:
@@ -265,6 +269,14 @@ class DirectIterator(RingIterator):
         self._stealing = loader.schedule == "steal"
         self._epoch = -1
         super().__init__(loader)
+
+    def _begin(self, loader: Any) -> None:
+        """Where work is shared, open it first: the first worker begins while the others are being started."""
+        if loader.schedule == "round_robin" and loader.chunk_size is None:
+            super()._begin(loader)
+        else:
+            self._reset(loader, first_iter=True)
+            self._hire(loader)
 
     def _ring_size(self, loader: Any) -> tuple[int, int]:
         batches = self._num_workers * self._prefetch_factor

@@ -14,6 +14,7 @@ from conftest import Augmented, assert_same, iterate, label, seed_all
 from torch.utils.data import BatchSampler, IterableDataset, RandomSampler
 
 import shmloader
+from shmloader.crew import Crew
 
 
 def epochs(count: int = 2, length: int = 23, dataset: Any = None, **options: Any) -> list[Any]:
@@ -122,6 +123,33 @@ def test_a_slow_batch_holds_nobody_up(tmp_path: pathlib.Path) -> None:
     """Of two workers in turn, the first would have to make both the one that waits and the one that it waits for."""
     got = epochs(1, dataset=WaitsFor(tmp_path), batch_size=1, shuffle=False, num_workers=2)[0]
     assert [batch["i"].item() for batch in got] == list(range(8))
+
+
+class Tells(Augmented):
+    """Notes that a sample was asked for."""
+
+    def __init__(self, length: int) -> None:
+        super().__init__(length)
+        self.begun = torch.multiprocessing.get_context("fork").Event()
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        self.begun.set()
+        return super().__getitem__(index)
+
+
+@pytest.mark.parametrize("options", [{}, {"chunk_size": 2}, {"chunk_size": 2, "schedule": "round_robin"}], ids=label)
+def test_the_first_worker_begins_before_the_last_is_started(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset = Tells(23)
+    start_one = Crew._start_one
+
+    def start_late(crew: Crew, index: int, first: int) -> Any:
+        assert index == 0 or dataset.begun.wait(20)
+        return start_one(crew, index, first)
+
+    monkeypatch.setattr(Crew, "_start_one", start_late)
+    assert len(epochs(1, dataset=dataset, num_workers=2, **options)[0]) == 5
 
 
 class Deadly(Augmented):
