@@ -7,6 +7,7 @@ extensions speak to torch only through addresses and Python's buffer protocol.
 from __future__ import annotations
 
 import sys
+from glob import glob
 
 from setuptools import Extension, setup
 
@@ -22,7 +23,7 @@ def extensions() -> list[Extension]:
         Extension(
             f"shmloader._{name}",
             [f"cython_ext/{name}.pyx"],
-            depends=["cython_ext/atomics.h", "cython_ext/atomics.pxd", "cython_ext/dlpack.h", "cython_ext/stream.h"],
+            depends=[*sorted(glob("cython_ext/*.h")), "cython_ext/atomics.pxd"],
             extra_compile_args=["-O3", "-std=c11", "-Wall", "-Wextra", "-Wno-unused-parameter"],
         )
         for name in CORE

@@ -61,4 +61,3 @@ cdef extern from "atomics.h" nogil:
     uint32_t ring_announce(bell_t *bell)
     void ring_rise(bell_t *bell)
     int ring_sleep(bell_t *bell, uint32_t seen, const timespec *deadline)
-    void ring_relax()

@@ -85,10 +85,17 @@ from atomics cimport (
     AFTER_BELL, AFTER_CLAIM, AFTER_OVERFLOW, AFTER_PUBLISH, BEFORE_PUBLISH, WHILE_FILLING, WHILE_REMEMBERING,
     ring_announce, ring_answer, ring_claim, ring_claimed_at, ring_committed, ring_entry, ring_forget, ring_header,
     ring_load, ring_memory, ring_note_claimed, ring_note_committed, ring_note_revoked, ring_once, ring_once_32,
-    ring_open, ring_owner, ring_payload, ring_publish, ring_raise, ring_raised, ring_relax, ring_remember,
+    ring_open, ring_owner, ring_payload, ring_publish, ring_raise, ring_raised, ring_remember,
     ring_remembered, ring_revocations, ring_revoke, ring_ring, ring_rise, ring_seq, ring_sleep, ring_state, ring_toll,
     ring_worker,
 )
+
+cdef extern from "spin.h" nogil:
+    ctypedef struct ring_spin:
+        int yields
+    int spin_budget(ring_spin *spin)
+    bint spin_once(const ring_spin *spin)
+    void spin_learn(ring_spin *spin, int spins, bint met)
 
 cdef extern from *:
     """
@@ -99,8 +106,6 @@ cdef extern from *:
 cdef enum:
     ALIGN = 128
     INDEX, INDICES, PICKLED     # kinds of task
-    FEWEST_SPINS = 20           # about 1 us
-    MOST_SPINS = 2000           # about 60 us: what two futex calls and a switch cost, several times over
 
 cdef uint64_t NOWHERE = <uint64_t>-1    # no sequence
 
@@ -156,7 +161,7 @@ cdef class Ring:
         mapping: the segment, mapped.
         geometry: where things lie in it (segment.Geometry).
         memfd: the overflow segment's descriptor, or -1; it must stay open while payloads may overflow.
-        spin: whether a waiting side may spin before it sleeps.
+        spin: whether a waiting side may pause on its core before it sleeps; else it yields it (spin.h).
     """
     cdef Mapping mapping
     cdef char *base
@@ -168,7 +173,7 @@ cdef class Ring:
     cdef ring_payload *payload
     cdef uint8_t *remapped              # which payloads this process maps from the memfd
     cdef int memfd                      # -1: there is none
-    cdef int spins                      # recent need, in pauses; -1 where a spin would hold up the other side
+    cdef ring_spin spin
 
     def __cinit__(self, Mapping mapping, geometry, int memfd, bint spin, *_):
         self.mapping, self.base, self.memfd = mapping, mapping.base, memfd
@@ -177,7 +182,7 @@ cdef class Ring:
         self.memory_at, self.memory_stride = geometry.memory_at, geometry.memory_stride
         self.area_at, self.area_stride = geometry.area_at, geometry.area_stride
         self.slot_at, self.slot_stride = geometry.slot_at, geometry.slot_stride
-        self.spins = FEWEST_SPINS if spin else -1
+        self.spin.yields = not spin
         self.header = <ring_header *>self.base
         self.worker = <ring_worker *>(self.base + sizeof(ring_header))
         self.entry = <ring_entry *>(self.worker + self.workers)
@@ -322,11 +327,6 @@ cdef inline bint until(double seconds, timespec *deadline) noexcept nogil:
     deadline.tv_sec += nanoseconds // 1000000000
     deadline.tv_nsec = nanoseconds % 1000000000
     return True
-
-
-cdef inline void learn(int *spins, int needed) noexcept nogil:
-    """Average the need over about eight waits.  A wait that slept needed no spinning: it counts as none."""
-    spins[0] += (needed - spins[0]) // 8
 
 
 cdef struct ring_given:
@@ -563,14 +563,13 @@ cdef class TrainerSide(Ring):
     cdef int wait_until(self, double seconds) except -1:
         cdef timespec deadline
         cdef bint limited = until(seconds, &deadline)
-        cdef int error = 0, lost = 0, k = 0, budget = min(MOST_SPINS, max(FEWEST_SPINS, 2 * self.spins))
+        cdef int error = 0, lost = 0, k = 0, budget = spin_budget(&self.spin)
         cdef uint32_t seen
-        if self.spins >= 0:
+        if budget:
             with nogil:
-                while k < budget and not self.is_ready():
-                    ring_relax()
+                while k < budget and not self.is_ready() and spin_once(&self.spin):
                     k += 1
-            learn(&self.spins, k if self.is_ready() else 0)
+            spin_learn(&self.spin, k, self.is_ready())
         while not self.closed and not self.is_ready():
             if self.alarmed or error == ETIMEDOUT:
                 return False
@@ -1028,14 +1027,14 @@ cdef class WorkerSide(Ring):
         """
         cdef uint32_t seen
         cdef bint leaving
-        cdef int error, k = 0, budget
-        if self.spins >= 0:
-            budget = min(MOST_SPINS, max(FEWEST_SPINS, 2 * self.spins))
+        cdef bint found = self.look()
+        cdef int error, k = 0, budget = 0 if found else spin_budget(&self.spin)
+        if budget:
             with nogil:
-                while k < budget and not self.look() and not self.over():
-                    ring_relax()
+                while k < budget and not found and not self.over() and spin_once(&self.spin):
                     k += 1
-            learn(&self.spins, k if k < budget else 0)
+                    found = self.look()
+            spin_learn(&self.spin, k, found)
         while True:
             if ring_raised(&self.header.stop):
                 return None

@@ -82,7 +82,7 @@ class Crew:
 
         Args:
             count: how many.
-            spin: whether they may spin before they sleep.
+            spin: whether they may pause on their cores before they sleep.
             seeded: whether they seed each sample (generators.py).
             arguments: of torch's worker loop, without its queues and the worker's number.
         """

@@ -86,7 +86,7 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):
     def _make_ring(self, loader: Any) -> None:
         """Make the ring, and what stands around it; nobody works on it yet."""
         cores = len(os.sched_getaffinity(0)) // int(os.environ.get("LOCAL_WORLD_SIZE") or 1)  # torchrun's ranks share
-        self._spin = cores > self._num_workers + 1  # else who spins keeps a worker from its core
+        self._spin = cores > self._num_workers + 1  # on its core; else it would keep a worker from it
         respawn = loader.on_worker_death == "respawn"
         device = accelerator_of(loader)
         entries, batches = self._ring_size(loader)

@@ -38,7 +38,7 @@ def work(
 
     Args:
         segment: the ring's memory.
-        spin: whether to spin before sleeping.
+        spin: whether it may pause on its core before it sleeps.
         seeded: whether each sample is seeded for itself (generators.py).
         life: how many processes were workers of this ring before this one.
         first: a sequence below which all are done: 0, or more for a worker that takes a dead one's place.
