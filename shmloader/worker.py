@@ -46,6 +46,9 @@ def work(
         arguments: of torch's worker loop, without its queues.
     """
     follow(segment.trainer)
+    # What is here by now, the dataset above all, is here to stay.  A full collection that looked through it would take
+    # some 100 ms for a million objects, and where it was forked each of its pages would be copied.
+    gc.freeze()
     if paper is not None:
         paper.tell()
     ring = WorkerSide(segment.mapping, segment.geometry, segment.memfd, spin, worker_id, life, first)

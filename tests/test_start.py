@@ -24,6 +24,28 @@ from shmloader.parcel import Parcel
 SPAWNING = ["spawn", "forkserver"]
 
 
+class Collected(Dataset):
+    """Says whether a full collection looks through it."""
+
+    def __init__(self) -> None:
+        self.paths = [["a path"] for _ in range(3)]
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> bool:
+        return any(found is self.paths for found in gc.get_objects())
+
+
+@pytest.mark.parametrize("start", ["fork", *SPAWNING])
+def test_the_dataset_is_not_looked_through_by_the_collector(start: str) -> None:
+    before = gc.get_freeze_count()  # of the trainer, which is left as it is
+    assert Collected()[0]
+    with shmloader.DataLoader(Collected(), num_workers=1, multiprocessing_context=start) as loader:
+        assert not any(batch.item() for batch in loader)
+    assert gc.get_freeze_count() == before
+
+
 class Counted(Dataset):
     """Notes in a file each time it is pickled."""
 
