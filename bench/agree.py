@@ -1,8 +1,13 @@
-"""Whether two runs of a bench agree: each figure of speed, within the spreads that the two state of it."""
+"""Whether two runs of a bench agree: each figure of speed, within the spreads that the two state of it.
+
+A spread is from the least round to the largest, and of few rounds: even if nothing has changed, those of n and m rounds
+lie apart with a probability of 2 / C(n + m, n), one in ten for three and three.  So some of many figures do.
+"""
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +21,7 @@ SPEEDS = ("batches_per_second", "seconds", "ours", "ratio")  # what is claimed; 
 
 
 def run(one: Path, other: Path) -> int:
-    """Compare two files that a bench wrote, print what does not agree; returns 1 where something does not."""
+    """Compare two files that a bench wrote, print what does not agree; returns 1 where that is more than by chance."""
     out = console()
     first, second = (json.loads(path.read_text(encoding="utf-8")) for path in (one, other))
     theirs = dict(figures(second["summary"]))
@@ -29,8 +34,20 @@ def run(one: Path, other: Path) -> int:
         table.add_row(name, shown(of, all_of_it=True), shown(to, all_of_it=True))
     if apart:
         out.print(table)
-    print_lines(out, [f"{len(both) - len(apart)} of {len(both)} figures of {first['bench']} agree"])
-    return 1 if apart or not both else 0
+    expected = math.ceil(len(both) * by_chance(first["settings"]["rounds"], second["settings"]["rounds"]))
+    print_lines(
+        out,
+        [
+            f"{len(both) - len(apart)} of {len(both)} figures of {first['bench']} agree",
+            f"by chance alone about {expected} of them would not",
+        ],
+    )
+    return 1 if len(apart) > expected or not both else 0
+
+
+def by_chance(rounds: int, others: int) -> float:
+    """How probable it is that two spreads do not meet, of so many rounds each, that only noise makes differ."""
+    return 2 / math.comb(rounds + others, rounds)
 
 
 def agree(one: Spread, other: Spread) -> bool:

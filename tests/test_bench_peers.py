@@ -207,18 +207,23 @@ def test_growth_is_told_from_noise() -> None:
 
 
 def test_two_runs_agree_where_their_spreads_meet(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    def written(name: str, least: float, most: float) -> str:
-        of = {"median": (least + most) / 2, "min": least, "max": most}
-        other = {"median": 1.0 if name == "one" else 2.0, "min": 1.0, "max": 2.0}
-        summary = {"scalar": {"torch": {"batches_per_second": of, "next_max": other}, "best": "torch"}}
-        (tmp_path / name).write_text(json.dumps({"bench": "peers", "summary": summary}))
+    def written(name: str, *spreads: tuple[float, float]) -> str:
+        summary = {}
+        for k, (least, most) in enumerate(spreads):
+            of = {"median": (least + most) / 2, "min": least, "max": most}
+            other = {"median": 1.0 if name == "one" else 2.0, "min": 1.0, "max": 2.0}
+            summary[f"case{k}"] = {"torch": {"batches_per_second": of, "next_max": other}, "best": "torch"}
+        (tmp_path / name).write_text(json.dumps({"bench": "peers", "settings": {"rounds": 3}, "summary": summary}))
         return str(tmp_path / name)
 
-    one = written("one", 10, 12)
-    assert main(["agree", one, written("near", 12, 14)]) == 0
-    assert "1 of 1 figures of peers agree" in capsys.readouterr().out
-    assert main(["agree", one, written("far", 12.5, 14)]) == 1
-    assert "scalar, torch, batches_per_second" in capsys.readouterr().out
+    one = written("one", *11 * [(10, 12)])
+    assert main(["agree", one, written("near", *11 * [(12, 14)])]) == 0
+    assert "11 of 11 figures of peers agree" in capsys.readouterr().out
+    assert main(["agree", one, written("by chance", *2 * [(12.5, 14)], *9 * [(12, 14)])]) == 0  # one in ten, and over
+    said = capsys.readouterr().out
+    assert "9 of 11" in said and "about 2 of them would not" in said and "case1, torch, batches_per_second" in said
+    assert main(["agree", one, written("far", *3 * [(12.5, 14)], *8 * [(12, 14)])]) == 1
+    assert main(["agree", one, written("nothing")]) == 1
 
 
 def _is_running(pid: int) -> bool:
