@@ -17,7 +17,14 @@ from rich.table import Table
 from bench.results import console, print_lines
 from bench.spread import Spread, shown
 
-SPEEDS = ("batches_per_second", "seconds", "ours", "ratio")  # what is claimed; not the tails, nor the peaks
+SPEEDS = (
+    "batches_per_second",
+    "seconds",
+    "ours",
+    "ratio",
+    "claimed",
+    "raised",
+)  # neither tails nor peaks
 
 
 def run(one: Path, other: Path) -> int:
@@ -63,5 +70,8 @@ def figures(of: Any, name: str = "") -> Iterator[tuple[str, Spread]]:
         here = f"{name}, {key}" if name else key
         if key in SPEEDS and isinstance(part, dict) and set(part) == {"median", "min", "max"}:
             yield here, part
+        elif isinstance(part, list):
+            for point in part:
+                yield from figures(point, f"{here} at {point['x']:,}")
         else:
             yield from figures(part, here)

@@ -15,7 +15,7 @@ import torch
 pytest.importorskip("matplotlib")
 pytest.importorskip("rich")
 
-from bench import child, growth, jpegs, peers, race
+from bench import agree, child, growth, jpegs, peers, race
 from bench.__main__ import main
 from bench.adapters import LOADERS, Loader, missing
 from bench.cases import CASES, ENDLESS
@@ -224,6 +224,15 @@ def test_two_runs_agree_where_their_spreads_meet(tmp_path: Path, capsys: pytest.
     assert "9 of 11" in said and "about 2 of them would not" in said and "case1, torch, batches_per_second" in said
     assert main(["agree", one, written("far", *3 * [(12.5, 14)], *8 * [(12, 14)])]) == 1
     assert main(["agree", one, written("nothing")]) == 1
+
+
+def test_the_figures_of_a_growth_are_named_by_where_they_are() -> None:
+    spread = {"median": 1.0, "min": 1.0, "max": 1.0}
+    points = [{"x": x, "seconds": spread, "resident": spread} for x in (1, 1000)]
+    assert dict(agree.figures({"samples": {"points": points, "flat": True}})) == {
+        "samples, points at 1, seconds": spread,
+        "samples, points at 1,000, seconds": spread,
+    }
 
 
 def _is_running(pid: int) -> bool:
