@@ -8,8 +8,7 @@ from typing import Any
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter
 
-from bench.machine import in_one_line
-from bench.picture import INK, OURS, PALE, TORCH
+from bench.picture import INK, OURS, PALE, TORCH, finish
 
 COLOURS = {"seconds": INK, "trainer_cpu": OURS, "tree_cpu": TORCH}
 ACROSS = 3
@@ -32,16 +31,8 @@ def draw(result: dict[str, Any], labels: dict[str, str], names: dict[str, str], 
     for panel, (series, of) in zip(figure.axes, summary.items(), strict=False):
         _draw_series(panel, of, names)
         panel.set_xlabel(labels[series], fontsize=8, color=INK)
-    figure.suptitle(
-        f"What a batch costs shmloader, us; median and spread of {result['settings']['rounds']} rounds",
-        x=0.01,
-        ha="left",
-        fontsize=11,
-        color=INK,
-    )
-    figure.supxlabel(in_one_line(result["machine"]), x=0.01, ha="left", fontsize=6.5, color=PALE)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, facecolor="white")
+    rounds = result["settings"]["rounds"]
+    finish(figure, f"What a batch costs shmloader, us; median and spread of {rounds} rounds", result["machine"], path)
 
 
 def _draw_series(panel: Any, of: dict[str, Any], names: dict[str, str]) -> None:

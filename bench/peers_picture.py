@@ -9,8 +9,7 @@ from matplotlib.figure import Figure
 
 from bench.adapters import LOADERS, OURS
 from bench.cases import CASES, label
-from bench.machine import in_one_line
-from bench.picture import INK, PALE
+from bench.picture import INK, PALE, finish, unframe
 from bench.picture import OURS as OUR_COLOUR
 from bench.spread import shown
 
@@ -42,23 +41,16 @@ def draw(result: dict[str, Any], path: Path) -> None:
             "seconds, logarithmic: less is better" if timed else "batches a second, logarithmic", color=INK, fontsize=9
         )
         axes.tick_params(axis="y", length=0)
-        axes.grid(axis="x", which="major", color="#e4e4e4", linewidth=0.8)
-        axes.set_axisbelow(True)
-        for side in ("top", "right", "left"):
-            axes.spines[side].set_visible(False)
+        unframe(axes)
     _draw_legend(axes_of[0, 0], cases)
     settings = result["settings"]
-    figure.suptitle(
+    finish(
+        figure,
         f"Loaders beside one another: {settings['workers']} workers, median of {settings['rounds']} rounds; "
         "in bold, shmloader to the best peer",
-        x=0.01,
-        ha="left",
-        fontsize=11,
-        color=INK,
+        result["machine"],
+        path,
     )
-    figure.supxlabel(in_one_line(result["machine"]), x=0.01, ha="left", fontsize=6.5, color=PALE)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, facecolor="white")
 
 
 def _looks(subject: str) -> dict[str, Any]:
