@@ -34,7 +34,8 @@ TRAIN_OPTIONS = $(call option,LOADER,--loader) $(call option,DATA,--data) $(call
 SANITIZED := build/sanitize
 SANITIZERS := -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer -g
 # Those that read and write slots.  Started by fork, as is the default: what spawn adds is Python, and takes its time.
-SANITIZED_TESTS := test_hostile test_lending test_any_batch test_same_batches test_out_of_order test_exceptions
+SANITIZED_TESTS := test_hostile test_lending test_any_batch test_same_batches test_out_of_order test_exceptions \
+	test_chunks
 # The interpreter was built without sanitizers, so their libraries must be loaded before it (libstdc++ too, for ASan to
 # find the throw of torch's exceptions).  detect_leaks=0: CPython leaves much unfreed at its end, and forked workers end
 # without freeing anything.  allocator_may_return_null: tests ask for more memory than there is.
