@@ -1,6 +1,7 @@
 """A long run whose workers are killed at random; every batch must be that of an undisturbed run.  `make soak`.
 
-A worker is killed again only once it has done some batches, for the third death over one batch is an error.
+A worker is killed again only once it has done some batches, for the third death over one batch is an error.  Where work
+is stolen that may be the death of any three, so no three are killed while one batch is under way.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import random
 import signal
 import threading
 import time
+from collections import deque
 from typing import Any
 
 import numpy
@@ -23,6 +25,7 @@ import shmloader
 WORKERS = 3
 BATCHES = 200  # an epoch
 REST = 8  # batches that are taken after a worker was killed, before it may be killed again
+UNDER_WAY = 4 * 2 * WORKERS  # batches at most, where work is stolen
 
 
 class Drawn(Dataset[Any]):
@@ -40,19 +43,24 @@ class Drawn(Dataset[Any]):
 class Killer(threading.Thread):
     """Kills workers of one iterator until `stop` is set."""
 
-    def __init__(self, iterator: Any, kills: int, seed: int) -> None:
+    def __init__(self, iterator: Any, kills: int, seed: int, stealing: bool) -> None:
         super().__init__(daemon=True)
         self.iterator, self.wanted, self.kills, self.taken = iterator, kills, 0, 0
         self.random = random.Random(seed)
         self.stop = threading.Event()
         self.since = [-REST] * WORKERS
+        self.last_two = deque([-1 - UNDER_WAY] * 2, 2)
+        self.stealing = stealing
 
     def run(self) -> None:
         while not self.stop.wait(self.random.random() * 0.03) and self.kills < self.wanted:
             victim = self.random.randrange(WORKERS)
             if self.taken - self.since[victim] < REST:
                 continue
+            if self.stealing and self.taken - self.last_two[0] <= UNDER_WAY:
+                continue
             self.since[victim] = self.taken
+            self.last_two.append(self.taken)
             try:
                 os.kill(self.iterator._workers[victim].pid, signal.SIGKILL)
             except ProcessLookupError:
@@ -84,7 +92,7 @@ def soak(kills: int, start: str, share: str, seed: int, seconds: float) -> None:
                 reference = iter(expected)
                 torch.manual_seed(seed)
                 iterator = iter(ours)
-                killer = Killer(iterator, kills, seed)
+                killer = Killer(iterator, kills, seed, share != "no")
                 killer.start()
             else:
                 reference, iterator = iter(expected), iter(ours)
