@@ -1,15 +1,17 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
 """What the benches measure with: nothing here is on the way of a batch."""
 
-from libc.stdint cimport int64_t, uint32_t, uint64_t
+from libc.stdint cimport uint32_t, uint64_t
 from libc.stdlib cimport free
 from libc.string cimport memcpy, memset
-from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
 
 from atomics cimport (
     bell_t, ring_announce, ring_claim, ring_entry, ring_load, ring_open, ring_owner, ring_publish, ring_ring, ring_seq,
     ring_sleep, ring_state, RING_OPEN, RING_READY,
 )
+
+cdef extern from "clock.h" nogil:
+    uint64_t now "clock_now"()
 
 cdef extern from "stdlib.h" nogil:
     void *aligned_alloc(size_t alignment, size_t bytes)
@@ -22,12 +24,6 @@ cdef enum:
     LINE = 128      # RING_LINE: each bell has one of its own
 
 BELLS_BYTES = 2 * LINE
-
-
-cdef inline int64_t now() noexcept nogil:
-    cdef timespec time
-    clock_gettime(CLOCK_MONOTONIC, &time)
-    return <int64_t>time.tv_sec * 1000000000 + time.tv_nsec
 
 
 def touch_pages(uint64_t address, Py_ssize_t bytes) -> int:
@@ -80,7 +76,7 @@ def verbs(int rounds, int entries) -> float:
     cdef bell_t *worker_bell
     cdef bell_t *ready_bell
     cdef uint64_t seq, word, last = rounds
-    cdef int64_t start, took
+    cdef uint64_t start, took
     cdef bint whole = True
     if entry == NULL:
         raise MemoryError()
@@ -116,7 +112,7 @@ def wake_ups(uint64_t bells, int rounds, bint first) -> float:
     """
     cdef bell_t *mine = <bell_t *>(bells if first else bells + LINE)
     cdef bell_t *other = <bell_t *>(bells + LINE if first else bells)
-    cdef int64_t start = now()
+    cdef uint64_t start = now()
     cdef int k
     for k in range(rounds):
         with nogil:

@@ -90,6 +90,9 @@ from atomics cimport (
     ring_worker,
 )
 
+cdef extern from "clock.h" nogil:
+    uint64_t now "clock_now"()
+
 cdef extern from "spin.h" nogil:
     ctypedef struct ring_spin:
         int yields
@@ -309,12 +312,6 @@ cdef class Ring:
             Py_INCREF(index)
             PyList_SET_ITEM(task, k, index)
         return task
-
-
-cdef inline uint64_t now() noexcept nogil:
-    cdef timespec time
-    clock_gettime(CLOCK_MONOTONIC, &time)
-    return <uint64_t>time.tv_sec * 1000000000 + time.tv_nsec
 
 
 cdef inline bint until(double seconds, timespec *deadline) noexcept nogil:

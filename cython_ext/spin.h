@@ -10,8 +10,8 @@
 #ifndef SHMLOADER_SPIN_H
 #define SHMLOADER_SPIN_H
 #include "atomics.h"
+#include "clock.h"
 #include <sched.h>
-#include <time.h>
 
 enum {
     SPIN_FEWEST = 20,     /* pauses, about 1 us */
@@ -37,22 +37,15 @@ static inline int spin_budget(ring_spin *s)
     return SPIN_YIELDS;
 }
 
-static inline uint64_t spin_now(void)
-{
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (uint64_t)time.tv_sec * 1000000000 + (uint64_t)time.tv_nsec;
-}
-
 static inline int spin_once(const ring_spin *s) /* whether to go on */
 {
     if (!s->yields) {
         ring_relax();
         return 1;
     }
-    uint64_t before = spin_now();
+    uint64_t before = clock_now();
     sched_yield();
-    return spin_now() - before < SPIN_LONG;
+    return clock_now() - before < SPIN_LONG;
 }
 
 /* `met`: what was waited for came before it slept. */

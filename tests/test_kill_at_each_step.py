@@ -149,7 +149,7 @@ def test_fork_where_work_is_shared(stepped: Path, options: dict[str, Any]) -> No
 
 
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("options", SHARED[1:2], ids=label)  # spawned processes take their time
+@pytest.mark.parametrize("options", SHARED[:2], ids=label)
 def test_spawn_where_work_is_shared(stepped: Path, options: dict[str, Any]) -> None:
     steps = ["after claim", "while filling", "before publish", "after publish, before the bell", "after the bell"]
     assert deaths_in(stepped, [("spawn", STEPS[step], 1, 1, options) for step in steps]) == [1] * len(steps)
