@@ -1,7 +1,7 @@
 """Builds the Cython core: cython_ext/<name>.pyx becomes shmloader._<name>.
 
 Everything else about the package is in pyproject.toml.  The build needs setuptools and Cython, never torch: the
-extensions speak to torch only through addresses and Python's buffer protocol.
+extensions speak to torch only through addresses, DLPack and Python's buffer protocol.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def extensions() -> list[Extension]:
         Extension(
             f"shmloader._{name}",
             [f"cython_ext/{name}.pyx"],
-            depends=[*sorted(glob("cython_ext/*.h")), "cython_ext/atomics.pxd"],
+            depends=[*sorted(glob("cython_ext/*.h")), *sorted(glob("cython_ext/*.pxd"))],
             extra_compile_args=["-O3", "-std=c11", "-Wall", "-Wextra", "-Wno-unused-parameter"],
         )
         for name in CORE

@@ -1,26 +1,33 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
 """Copies between addresses, without the GIL."""
 
-from cpython.pycapsule cimport PyCapsule_GetPointer
 from libc.stdint cimport uint64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
 
-cdef extern from "dlpack.h":
-    ctypedef struct dlpack_version:
-        int major
-    ctypedef struct dlpack_tensor:
-        void *data
-        uint64_t byte_offset
-    ctypedef struct dlpack_api:
-        dlpack_version version
-        int (*read)(void *object, dlpack_tensor *out) except -1
-    bint dlpack_alike(const dlpack_tensor *a, const dlpack_tensor *b)
-    bint dlpack_is_contiguous(const dlpack_tensor *tensor)
+import torch
+
+from dlpack cimport (
+    DLPACK_COMPLEX,
+    dlpack_alike,
+    dlpack_api,
+    dlpack_bytes,
+    dlpack_data,
+    dlpack_in,
+    dlpack_is_contiguous,
+    dlpack_may_be_negated,
+    dlpack_read,
+    dlpack_tensor,
+)
+
+from shmloader._torch import dlpack_c_api
 
 cdef extern from "stream.h" nogil:
     void stream_copy(char *to, const char *source, size_t bytes)
     void stream_drain()
+
+cdef const dlpack_api *dlpack = dlpack_in(dlpack_c_api())
+cdef object Tensor = torch.Tensor
 
 cdef enum:
     SHORT = 16384                   # giving up the GIL costs more than so short a copy
@@ -50,56 +57,40 @@ def copy_bytes(uint64_t to, uint64_t source, Py_ssize_t bytes) -> None:
             copy(<char *>to, &row, 1, bytes)
 
 
-cdef dlpack_api *dlpack = NULL
-
-
-def read_tensors_with(capsule) -> None:
-    """Have stack_rows() read tensors through torch's DLPack C interface (a capsule, _torch.dlpack_c_api)."""
-    global dlpack
-    cdef dlpack_api *api = <dlpack_api *>PyCapsule_GetPointer(capsule, "dlpack_exchange_api")
-    if api.version.major == 1 and api.read != NULL:
-        dlpack = api
-
-
-def stack_rows(list batch, kind, uint64_t to) -> bool:
+def stack_rows(list batch, uint64_t to) -> bool:
     """Copy the elements of tensors one after the other to the address `to`, as torch.stack would.
 
     Args:
-        batch: tensors, of which the first is known to be dense, on the CPU and of exactly this kind.
-        kind: torch.Tensor; a subclass is not taken for one.
+        batch: tensors, perhaps.
         to: where the result goes; it has room for as many rows of the first one's size.
 
     Returns:
         False where they are not all plain contiguous tensors of one shape and dtype; nothing was copied then.
     """
-    if dlpack == NULL:
-        return False
-    cdef Py_ssize_t k, count = len(batch), bytes = batch[0].nbytes
-    cdef object tensor, dtype = batch[0].dtype
-    cdef bint is_complex = dtype.is_complex, may_be_negated = is_complex or dtype.is_floating_point
+    cdef Py_ssize_t k, count = len(batch), bytes
+    cdef object tensor
     cdef dlpack_tensor first, row
+    if not dlpack_read(dlpack, batch[0], &first):
+        return False
+    bytes = dlpack_bytes(&first)
     cdef char **rows = <char **>malloc(count * sizeof(char *))
     if rows == NULL:
         raise MemoryError()
     try:
-        dlpack.read(<void *>batch[0], &first)
         for k in range(count):
             tensor = batch[k]
-            if type(tensor) is not kind or tensor.requires_grad:
+            if type(tensor) is not Tensor or tensor.requires_grad or not dlpack_read(dlpack, tensor, &row):
                 return False
-            dlpack.read(<void *>tensor, &row)
             if not dlpack_alike(&first, &row) or not dlpack_is_contiguous(&row):
                 return False
-            if may_be_negated and tensor.is_neg() or is_complex and tensor.is_conj():
+            if dlpack_may_be_negated(&row) and tensor.is_neg() or row.dtype.code == DLPACK_COMPLEX and tensor.is_conj():
                 return False
-            rows[k] = <char *>row.data + row.byte_offset
+            rows[k] = dlpack_data(&row)
         if count * bytes < SHORT:
             copy(<char *>to, rows, count, bytes)
         else:
             with nogil:
                 copy(<char *>to, rows, count, bytes)
         return True
-    except (RuntimeError, BufferError):     # DLPack cannot say what it is: sparse, nested, without memory
-        return False
     finally:
         free(rows)

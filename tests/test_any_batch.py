@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import sys
 import threading
 import typing
 from typing import Any
@@ -13,9 +14,10 @@ import hypothesis.strategies as st
 import numpy
 import pytest
 import torch
-from conftest import BOTH, Raised, assert_same, bits, iterate
+from conftest import BOTH, Raised, assert_same, bits, iterate, run_script
 
 import shmloader
+from shmloader._layout import tensor_over
 
 DTYPES = [
     getattr(torch, name)
@@ -147,6 +149,26 @@ def test_views_and_lazy_tensors_collated() -> None:
     assert_same(deliver(shmloader.DataLoader, rows), [row() for row in rows])
 
 
+@pytest.mark.parametrize("lazily", [torch.conj, lambda x: x.conj().imag, lambda x: torch._neg_view(x.real)])
+@pytest.mark.parametrize("count", [1, 4])
+def test_lazy_tensors_made_of_what_was_collated(lazily: Any, count: int) -> None:
+    """They lie in the slot already, but as what they are not."""
+    made = [torch.tensor([1 + 2j]), torch.tensor([3 - 4j])] * 2
+    collate_fn = shmloader.row_wise(Lazily(lazily))
+    wanted = [collate_fn(made[k : k + count]) for k in range(0, 4, count)]
+    for options in ({}, {"chunk_size": 2}):
+        loader = shmloader.DataLoader(made, count, num_workers=1, collate_fn=collate_fn, **options)
+        assert [batch.tolist() for batch in loader] == [batch.tolist() for batch in wanted]
+
+
+class Lazily:
+    def __init__(self, how: Any) -> None:
+        self.how = how
+
+    def __call__(self, rows: list[torch.Tensor]) -> torch.Tensor:
+        return self.how(torch.utils.data.default_collate(rows))
+
+
 def test_only_the_elements_of_a_view_travel() -> None:
     big = torch.zeros(1000, 1000)
     batches = deliver(
@@ -232,6 +254,22 @@ def test_kinds_of_tensors() -> None:
             lambda: torch.device("cpu"),
         ]
     )
+
+
+def freed() -> torch.Tensor:
+    tensor = torch.ones(2, 3)
+    tensor.untyped_storage().resize_(0)
+    return tensor
+
+
+@pytest.mark.parametrize("make", [freed, lambda: torch._efficientzerotensor(2, 3)], ids=["freed", "zero"])
+def test_a_tensor_without_memory_raises_in_its_place(make: Any) -> None:
+    """torch's worker dies of a segmentation fault, or delivers what it never read."""
+    bare, inside, after = deliver(shmloader.DataLoader, [make, lambda: {"x": make()}, lambda: [1]])
+    for error in (bare, inside):
+        assert isinstance(error, Raised)
+        assert "of 24 bytes, of shape [2, 3], has no memory" in error.text
+    assert after == [1]
 
 
 def test_quantised_tensors() -> None:
@@ -731,3 +769,39 @@ def test_random_batches(trees: list[Any], spare: int) -> None:
     expected = [make() for make in makers]
     got = deliver(shmloader.DataLoader, makers, num_workers=1, spare_slots=spare)
     assert_same(got, expected)
+
+
+# ------------------------------------------------------------------------------------------------- torch without DLPack
+
+
+def test_a_torch_that_does_not_offer_dlpack_in_c() -> None:
+    ran = run_script(
+        """
+        import torch
+        torch.Tensor.__dlpack_c_exchange_api__ = None
+
+        import test_any_batch as tests
+
+        for spare in (0, 2):
+            tests.test_every_dtype(spare)
+            tests.test_order_of_elements_in_memory_is_kept(spare)
+        tests.test_every_dtype_collated()
+        tests.test_views_and_lazy_tensors_collated()
+        tests.test_kinds_of_tensors()
+        for count in (1, 4):
+            tests.test_lazy_tensors_made_of_what_was_collated(torch.conj, count)
+        print("as ever")
+        """
+    )
+    assert (ran.status, ran.out) == (0, "as ever\n"), ran.err
+
+
+def test_a_tensor_stays_within_its_buffer() -> None:
+    room = bytearray(64)
+    assert tensor_over(room, torch.float32, 56, (2,)).tolist() == [0, 0]
+    for at, shape in ((60, (2,)), (-4, (1,)), (64, (1,)), (0, (4, 5))):
+        with pytest.raises(RuntimeError, match=f"the place of a leaf.* {at}, of .*in 64 bytes"):
+            tensor_over(room, torch.float32, at, shape)
+    with pytest.raises(OverflowError):
+        tensor_over(room, torch.float32, 0, (1 << 64,))
+    assert sys.getrefcount(room) == 2

@@ -12,7 +12,7 @@ from typing import Any
 import numpy
 import pytest
 import torch
-from conftest import BOTH, assert_same, bits
+from conftest import BOTH, assert_same, bits, run_script
 from torch.utils.data import default_collate
 from torch.utils.data._utils.collate import collate, default_collate_fn_map
 
@@ -128,6 +128,54 @@ def test_tensors_saved_for_backward() -> None:
     for k, (loss, weight) in enumerate(graphs):
         loss.backward()
         assert torch.equal(weight.grad, torch.full((300,), float(k)))
+
+
+def test_the_last_tensor_dies_where_the_interpreter_lock_is_not_held() -> None:
+    """backward() drops what it saved while other threads may run."""
+    iterator = iter(ours(40, spare_slots=2))
+    for k in range(40):
+        loss, weight = keep_graph(next(iterator))
+        assert iterator._ring.lent == 1
+        loss.backward()
+        assert iterator._ring.lent == 0
+        assert torch.equal(weight.grad, torch.full((300,), float(k)))
+
+
+def test_a_batch_may_die_with_the_interpreter() -> None:
+    """In a cycle, in a module of torch's, and in a thread that Python does not know."""
+    ran = run_script(
+        """
+        import ctypes, torch
+        import shmloader
+        from test_lending import Numbered
+
+        python, libc = ctypes.pythonapi, ctypes.CDLL(None)
+        python.PyCapsule_GetPointer.restype = ctypes.POINTER(ctypes.c_void_p)
+        python.PyCapsule_GetPointer.argtypes = python.PyCapsule_SetName.argtypes = ctypes.py_object, ctypes.c_char_p
+
+        class DropsInAThread:
+            def __init__(self, tensor):
+                capsule = tensor.__dlpack__()
+                self.managed = python.PyCapsule_GetPointer(capsule, b"dltensor")
+                self.deleter = ctypes.c_void_p(self.managed[7])
+                python.PyCapsule_SetName(capsule, b"used_dltensor")  # else it would drop it too
+                self.id, self.at = ctypes.c_size_t(), ctypes.byref  # names of modules are gone by then
+                self.start, self.join = libc.pthread_create, libc.pthread_join
+
+            def __del__(self):
+                self.start(self.at(self.id), None, self.deleter, self.managed)
+                self.join(self.id, None)
+                print("over")
+
+        loader = shmloader.DataLoader(Numbered(20), num_workers=2, spare_slots=1000)
+        batches = list(loader)
+        cycle = [batches.pop()["x"]]
+        cycle.append(cycle)
+        torch.kept = batches.pop()["x"]
+        drops = DropsInAThread(batches.pop()["x"])
+        """
+    )
+    assert (ran.status, ran.out, ran.err) == (0, "over\n", "")
 
 
 @pytest.mark.parametrize("spare", [0, 2])
