@@ -78,6 +78,7 @@ cdef tuple DTYPES = (TorchDtype, NumpyDtype)            # the tokens of leaves
 cdef frozenset ATOMS = frozenset((int, float, complex, bool, str, bytes, type(None)))
 cdef enum:
     DEEPEST = 500       # nesting; C has no limit of its own, it would run off its stack
+    MANY = 65536        # bytes; fewer have too few pages to save anything on
     MOST_PLANS = 1024   # plans and recipes remembered: a tree that never repeats must not fill the memory
 
 
@@ -331,6 +332,12 @@ cdef class Writer:
             at = self.ring.allocate(size)
         return at
 
+    cdef int go_to(self, Py_ssize_t at, Py_ssize_t bytes) except -1:
+        """These bytes of the payload are about to be written."""
+        if bytes > MANY:
+            self.ring.map_written(at, bytes)
+        return 0
+
     def begin(self, Py_ssize_t count) -> None:
         """A sequence of so many samples was claimed."""
         self.count, self.row, self.rows = count, self.ring.row, self.ring.rows
@@ -353,7 +360,7 @@ cdef class Writer:
         cdef object first = batch[0], out
         cdef elements row
         cdef tuple shape
-        cdef Py_ssize_t bytes
+        cdef Py_ssize_t at, bytes
         if type(first) is not Tensor or self.ring.current < 0 or not is_dense(first):
             return None
         if not isinstance(batch, (list, tuple)):    # torch.stack would not have it, and says so better
@@ -364,7 +371,9 @@ cdef class Writer:
             return None
         shape = look_at(first, &row)
         bytes = len(batch) * row.bytes
-        out = tensor_over(self.ring.buffer(), first.dtype, self.allocate(bytes), (len(batch), *shape))
+        at = self.allocate(bytes)
+        self.go_to(at, bytes)
+        out = tensor_over(self.ring.buffer(), first.dtype, at, (len(batch), *shape))
         if bytes and stack_rows(batch if type(batch) is list else list(batch), out.data_ptr()):
             return out
         for tensor in batch:
@@ -385,6 +394,7 @@ cdef class Writer:
             if row.shape != first.shape:
                 raise unequal(first.shape, self.row, row.shape, self.row + k)
         at = self.allocate(self.rows * size)
+        self.go_to(at + self.row * size, self.count * size)
         out = tensor_over(self.ring.buffer(), first.dtype, at + self.row * size, (self.count, *first.shape))
         if not size or not stack_rows(batch if type(batch) is list else list(batch), out.data_ptr()):
             stack(batch, 0, out=out)
@@ -465,6 +475,7 @@ cdef class Writer:
         if of.address == 0 and of.bytes:
             raise RuntimeError(f"a tensor of {of.bytes} bytes, of shape {list(shape)}, has no memory: its storage was "
                                f"resized to 0, or torch made none for it; give a clone() from when it had")
+        self.go_to(at, of.bytes)
         if of.dense and not of.lazy:
             copy_bytes(self.ring.address(at), of.address, of.bytes)
         elif type(leaf) is Tensor:

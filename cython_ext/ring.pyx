@@ -103,11 +103,14 @@ cdef extern from "spin.h" nogil:
 cdef extern from *:
     """
     #include <sys/mman.h>
+    static inline void ring_peek(const volatile char *at) { (void)*at; }
     """
     enum: MAP_NORESERVE, MADV_REMOVE, MADV_DONTDUMP
+    void ring_peek(const char *at) nogil
 
 cdef enum:
     ALIGN = 128
+    AROUND = 65536              # bytes, aligned, that the kernel maps with one read, by default (fault_around_bytes)
     INDEX, INDICES, PICKLED     # kinds of task
 
 cdef uint64_t NOWHERE = <uint64_t>-1    # no sequence
@@ -972,6 +975,7 @@ cdef class WorkerSide(Ring):
     cdef uint32_t who                   # whom the sequence that look() found is open for: this worker, or ANY
     cdef uint32_t revocations           # as counted when this worker looked last
     cdef uint64_t *room                 # bytes that are known here to have pages in each entry's area
+    cdef uint8_t *mapped                # for each AROUND of the ring, whether map_written() has been there
     cdef Fill fill
 
     def __cinit__(self, mapping, geometry, memfd, spin, int me, int life, uint64_t first):
@@ -980,7 +984,8 @@ cdef class WorkerSide(Ring):
             raise RuntimeError(f"this is not a ring of version {RING_VERSION}: magic {self.header.magic:#x}, version "
                                f"{self.header.version}; trainer and worker must run the same shmloader")
         self.room = <uint64_t *>calloc(self.entries, sizeof(uint64_t))
-        if self.room == NULL:
+        self.mapped = <uint8_t *>calloc(self.mapping.size // AROUND + 2, 1)     # a page of it for each 256 MiB used
+        if self.room == NULL or self.mapped == NULL:
             raise MemoryError()
         cdef int k
         for k in range(self.entries):
@@ -988,6 +993,7 @@ cdef class WorkerSide(Ring):
 
     def __dealloc__(self):
         free(self.room)
+        free(self.mapped)
 
     # ---------------------------------------------------------------------------------------------- tasks
 
@@ -1089,6 +1095,21 @@ cdef class WorkerSide(Ring):
         RING_STEP(WHILE_FILLING)
         self.used = at + bytes
         return at
+
+    def map_written(self, Py_ssize_t at, Py_ssize_t bytes) -> None:
+        """Before these bytes of the current payload are written: have the kernel map those of their pages that exist.
+
+        A payload goes from worker to worker, and each has to map its pages for itself.  A write maps one, in 1 us; a
+        read maps all AROUND it that were ever written, by whomever.  Those that were not cost the same either way.
+        """
+        cdef uint64_t first = <uint64_t>self.base // AROUND
+        cdef uint64_t address = <uint64_t>self.slot(self.current) + at, end = address + bytes
+        with nogil:
+            while address < end:
+                if not self.mapped[address // AROUND - first]:
+                    self.mapped[address // AROUND - first] = True
+                    ring_peek(<char *>address)
+                address = (address // AROUND + 1) * AROUND
 
     def rewind(self) -> None:
         """Forget what was allocated: the batch failed, and its exception goes into the payload instead."""

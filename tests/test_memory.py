@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import gc
+import mmap
+import os
 import pathlib
 import re
+import resource
+import time
 from typing import Any
 
 import pytest
@@ -75,6 +79,61 @@ def test_slots_grow(memory: str) -> None:
     )
     for k, batch in enumerate(batches):
         assert batch.numel() == sizes[k] and bool((batch == k % 100).all())
+
+
+PAGES = 4096  # of a tensor of 16 MiB
+
+
+class Faults(torch.utils.data.Dataset):
+    """A large tensor, the page faults of its worker so far, and which worker that is."""
+
+    def __init__(self) -> None:
+        self.large = torch.ones(PAGES << 12, dtype=torch.uint8)
+
+    def __len__(self) -> int:
+        return 60
+
+    def __getitem__(self, index: int) -> Any:
+        time.sleep(0.004)  # both workers are to have their turns
+        info = torch.utils.data.get_worker_info()
+        assert info is not None
+        return self.large, resource.getrusage(resource.RUSAGE_SELF).ru_minflt, info.id
+
+
+def maps_around() -> bool:
+    """Whether a read maps more than its own page, where these have been written."""
+    memory = mmap.mmap(-1, 1 << 20)
+    memory.write(bytes(1 << 20))
+    read, write = os.pipe()
+    if os.fork() == 0:
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        for at in range(0, 1 << 20, 4096):
+            memory[at]
+        os.write(write, bytes([resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before < 128]))
+        os._exit(0)
+    os.wait()
+    yes = os.read(read, 1) == b"\1"
+    os.close(read)
+    os.close(write)
+    return yes
+
+
+@pytest.mark.parametrize("options", [{}, {"batch_size": 2, "chunk_size": 1}], ids=["batches", "chunks"])
+def test_pages_that_another_worker_has_written_are_not_mapped_one_by_one(options: dict[str, Any]) -> None:
+    if not maps_around():
+        pytest.skip("this kernel maps one page with each fault")
+    first: dict[int, int] = {}
+    last: dict[int, int] = {}
+    slots, pairs = set(), set()
+    for large, faults, workers in shmloader.DataLoader(Faults(), num_workers=2, schedule="steal", **options):
+        for row, count, worker in zip(large, faults.tolist(), workers.tolist(), strict=True):
+            first.setdefault(worker, count)
+            last[worker] = count
+            slots.add(row.data_ptr())
+            pairs.add((worker, row.data_ptr()))
+    taken = sum(last.values()) - sum(first.values())
+    spared = len(pairs) * PAGES - taken
+    assert spared > 0.5 * (len(pairs) - len(slots)) * PAGES, f"{taken} faults, {len(slots)} slots, {len(pairs)} pairs"
 
 
 def test_many_iterators_at_once_and_their_batches() -> None:
