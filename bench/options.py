@@ -144,8 +144,8 @@ def parser() -> argparse.ArgumentParser:
         bench.add_argument(
             "--start-methods", nargs="+", choices=METHODS, default=["fork", "spawn"], help="how workers start"
         )
-    few, usual = dict.fromkeys((peers, growth), 3), dict.fromkeys((transport, latency, deaths, device, skew), 5)
-    for bench, rounds in (few | usual | {whole: None}).items():
+    usual = dict.fromkeys((peers, growth, transport, latency, deaths, device, skew), 5)
+    for bench, rounds in (usual | {whole: None}).items():
         of_each = "measurements of each loader in each case" + ("" if rounds else " (each bench's own number)")
         bench.add_argument("--rounds", type=_count, default=rounds, help=of_each)
     for bench in (peers, growth, transport, latency, deaths, device, profile, skew, whole):
