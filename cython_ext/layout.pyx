@@ -332,8 +332,8 @@ cdef class Writer:
             at = self.ring.allocate(size)
         return at
 
-    cdef int go_to(self, Py_ssize_t at, Py_ssize_t bytes) except -1:
-        """These bytes of the payload are about to be written."""
+    cdef int about_to_write(self, Py_ssize_t at, Py_ssize_t bytes) except -1:
+        """Map these bytes of the payload, if that is worth it."""
         if bytes > MANY:
             self.ring.map_written(at, bytes)
         return 0
@@ -372,7 +372,7 @@ cdef class Writer:
         shape = look_at(first, &row)
         bytes = len(batch) * row.bytes
         at = self.allocate(bytes)
-        self.go_to(at, bytes)
+        self.about_to_write(at, bytes)
         out = tensor_over(self.ring.buffer(), first.dtype, at, (len(batch), *shape))
         if bytes and stack_rows(batch if type(batch) is list else list(batch), out.data_ptr()):
             return out
@@ -394,7 +394,7 @@ cdef class Writer:
             if row.shape != first.shape:
                 raise unequal(first.shape, self.row, row.shape, self.row + k)
         at = self.allocate(self.rows * size)
-        self.go_to(at + self.row * size, self.count * size)
+        self.about_to_write(at + self.row * size, self.count * size)
         out = tensor_over(self.ring.buffer(), first.dtype, at + self.row * size, (self.count, *first.shape))
         if not size or not stack_rows(batch if type(batch) is list else list(batch), out.data_ptr()):
             stack(batch, 0, out=out)
@@ -475,7 +475,7 @@ cdef class Writer:
         if of.address == 0 and of.bytes:
             raise RuntimeError(f"a tensor of {of.bytes} bytes, of shape {list(shape)}, has no memory: its storage was "
                                f"resized to 0, or torch made none for it; give a clone() from when it had")
-        self.go_to(at, of.bytes)
+        self.about_to_write(at, of.bytes)
         if of.dense and not of.lazy:
             copy_bytes(self.ring.address(at), of.address, of.bytes)
         elif type(leaf) is Tensor:

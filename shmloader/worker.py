@@ -1,7 +1,7 @@
 """A worker's life: claim, fetch, collate into the slot, publish.
 
 torch's own worker loop runs here, seeds and all; it takes its tasks from a queue and puts its batches into another.
-Bench plays all its queues: a task is a sequence claimed from the ring, a batch is its payload published.
+RingQueues are all of its queues: a task is a sequence claimed from the ring, a batch is its payload published.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ def work(
         paper.tell()
     ring = WorkerSide(segment.mapping, segment.geometry, segment.memfd, spin, worker_id, life, first)
     seed = generators.seed_all if arguments["auto_collation"] else generators.seed_one
-    bench = Bench(segment, ring, seed if seeded else None)
-    collate_into(bench.writer)
+    queues = RingQueues(segment, ring, seed if seeded else None)
+    collate_into(queues.writer)
     with contextlib.suppress(KeyboardInterrupt):  # the trainer raises it as well
-        run_worker_loop(index_queue=bench, data_queue=bench, done_event=bench, worker_id=worker_id, **arguments)
+        run_worker_loop(index_queue=queues, data_queue=queues, done_event=queues, worker_id=worker_id, **arguments)
 
 
-class Bench:
-    """Where a worker works: the payload that it has claimed, and the queues that torch's loop believes in."""
+class RingQueues:
+    """The queues that torch's loop believes in, and the payload that the worker has claimed."""
 
     def __init__(self, segment: Segment, ring: WorkerSide, seed: Seed | None) -> None:
         self._segment = segment

@@ -250,7 +250,7 @@ class Numbers(torch.utils.data.Dataset):
 
 @pytest.mark.parametrize("in_order", [True, False])
 def test_the_error_comes_at_the_batchs_place(monkeypatch: pytest.MonkeyPatch, in_order: bool) -> None:
-    publish = worker_module.Bench._publish
+    publish = worker_module.RingQueues._publish
     done: list[int] = []  # in each worker a list of its own
 
     def scribble(bench: Any) -> None:
@@ -260,7 +260,7 @@ def test_the_error_comes_at_the_batchs_place(monkeypatch: pytest.MonkeyPatch, in
             os.pwrite(bench._segment.fd, struct.pack("2Q", MOST, MOST), words)
         publish(bench)
 
-    monkeypatch.setattr(worker_module.Bench, "_publish", scribble)
+    monkeypatch.setattr(worker_module.RingQueues, "_publish", scribble)
     loader = shmloader.DataLoader(
         Numbers(), num_workers=2, in_order=in_order, multiprocessing_context="fork", spare_slots=0
     )
@@ -280,14 +280,14 @@ def test_the_error_comes_at_the_batchs_place(monkeypatch: pytest.MonkeyPatch, in
 
 
 def test_a_claim_that_was_overwritten_ends_the_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    publish = worker_module.Bench._publish
+    publish = worker_module.RingQueues._publish
 
     def scribble(bench: Any) -> None:
         if bench._ring.sequence == 5:
             os.pwrite(bench._segment.fd, bytes(8), entry_at(bench._segment, 5 % 4, "word")[0])
         publish(bench)
 
-    monkeypatch.setattr(worker_module.Bench, "_publish", scribble)
+    monkeypatch.setattr(worker_module.RingQueues, "_publish", scribble)
     with shmloader.DataLoader(Numbers(), num_workers=2, multiprocessing_context="fork") as loader:
         iterator = iter(loader)
         assert [next(iterator)[0, 0].item() for _ in range(5)] == [0, 1, 2, 3, 4]
