@@ -131,7 +131,8 @@ cdef object made_over(object buffer, unsigned int word, Py_ssize_t at, tuple sha
     cdef dlpack_managed *managed
     cdef dlpack_tensor *tensor
     cdef Py_buffer view
-    cdef Py_ssize_t k, sides = len(shape), expected = 1
+    cdef Py_ssize_t k, sides = len(shape)
+    cdef uint64_t expected = 1  # it may wrap where another side is 0
     cdef size_t bytes
     dtype.code, dtype.bits, dtype.lanes = word & 0xFF, word >> 8 & 0xFF, word >> 16
     PyObject_GetBuffer(buffer, &view, PyBUF_WRITABLE)
@@ -143,8 +144,11 @@ cdef object made_over(object buffer, unsigned int word, Py_ssize_t at, tuple sha
         tensor = &managed.tensor
         for k in range(sides - 1, -1, -1):
             tensor.shape[k] = shape[k]
-            tensor.strides[k] = expected if strides is None else strides[k]
-            expected *= max(tensor.shape[k], 1)
+            if strides is None:
+                tensor.strides[k] = <int64_t>expected
+            else:
+                tensor.strides[k] = strides[k]
+            expected *= <uint64_t>max(tensor.shape[k], 1)
         bytes = dlpack_bytes(tensor)
         if at < 0 or at + <Py_ssize_t>bytes > view.len:
             raise overwritten("the place of a leaf", f"{at}, of {bytes} bytes", f"in {view.len} bytes")

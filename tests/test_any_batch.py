@@ -802,6 +802,8 @@ def test_a_tensor_stays_within_its_buffer() -> None:
     for at, shape in ((60, (2,)), (-4, (1,)), (64, (1,)), (0, (4, 5))):
         with pytest.raises(RuntimeError, match=f"the place of a leaf.* {at}, of .*in 64 bytes"):
             tensor_over(room, torch.float32, at, shape)
+    with pytest.raises(RuntimeError, match="overflow"):  # torch's own
+        tensor_over(bytearray(1), torch.float32, 0, (0, 3, 1 << 62))
     with pytest.raises(OverflowError):
         tensor_over(room, torch.float32, 0, (1 << 64,))
     assert sys.getrefcount(room) == 2
