@@ -42,7 +42,6 @@ from multiprocessing.reduction import ForkingPickler
 
 cimport cython
 from cpython.buffer cimport Py_buffer, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
-from cpython.ref cimport PyObject
 from libc.stdint cimport int64_t, uint64_t
 
 from dlpack cimport (
@@ -76,6 +75,7 @@ cdef object Tensor = torch.Tensor, Array = numpy.ndarray, TorchDtype = torch.dty
 cdef object strided = torch.strided, empty = torch.empty, frombuffer = torch.frombuffer, stack = torch.stack
 cdef tuple DTYPES = (TorchDtype, NumpyDtype)            # the tokens of leaves
 cdef frozenset ATOMS = frozenset((int, float, complex, bool, str, bytes, type(None)))
+
 cdef enum:
     DEEPEST = 500       # nesting; C has no limit of its own, it would run off its stack
     MANY = 65536        # bytes; fewer have too few pages to save anything on

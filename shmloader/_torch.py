@@ -94,7 +94,7 @@ def run_worker_loop(**arguments: Any) -> None:
 
 
 def dlpack_c_api() -> Any:
-    """The capsule with which C reads tensors (torch >= 2.10 or so); None where torch has none."""
+    """The capsule with which C reads and makes tensors (torch >= 2.10 or so); None where torch has none."""
     return getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
 
 
