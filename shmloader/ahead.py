@@ -173,8 +173,9 @@ class Ahead:
             return
         self._shutdown = True
         self.stop_threads()
-        if isinstance(self._source, _torch._MultiProcessingDataLoaderIter):
-            self._source._shutdown_workers()
+        end_of_source = getattr(self._source, "_shutdown_workers", None)
+        if end_of_source is not None:
+            end_of_source()
 
     def close(self) -> None:
         """End the thread and the workers and give the memory back.  Batches already delivered stay as they are.
@@ -194,22 +195,21 @@ class Ahead:
             self._shutdown_workers()
 
 
-class AheadOfWorkers(Ahead, _torch._MultiProcessingDataLoaderIter):
+class AheadOfWorkers(Ahead, _torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
     """For frameworks that know an iterator with workers by its class."""
 
 
-class AheadOfNone(Ahead, _torch._SingleProcessDataLoaderIter):
+class AheadOfNone(Ahead, _torch._SingleProcessDataLoaderIter):  # type: ignore[misc]
     """The same, of one without."""
 
 
 def ahead(loader: Any, source: Any, stage: Stage, depth: int) -> Ahead:
     """An iterator that is ahead of the source, of the class that goes with it."""
-    with_workers = isinstance(source, _torch._MultiProcessingDataLoaderIter)
-    return (AheadOfWorkers if with_workers else AheadOfNone)(loader, source, stage, depth)
+    return (AheadOfWorkers if loader.num_workers else AheadOfNone)(loader, source, stage, depth)
 
 
 def _run(source: Any, stage: Stage, permits: queue.SimpleQueue[bool], ready: queue.SimpleQueue[Any]) -> None:
-    if isinstance(source, _torch._MultiProcessingDataLoaderIter):
+    if source._num_workers:
         torch.set_num_threads(1)  # of this thread: a copy is not to take all cores
     try:
         stage.begin()

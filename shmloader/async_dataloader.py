@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.utils.data import Dataset
 
-from shmloader import objects
+from shmloader import objects, riding
 from shmloader.dataloader import DataLoader
 
 try:
@@ -62,7 +62,7 @@ class AsyncDataLoader:
             batch_sampler=_Batches(data_source, batch_size),
             num_workers=max(1, num_workers) if isinstance(num_workers, int) else num_workers,
             collate_fn=collate_fn,
-            schedule="steal",
+            schedule="steal" if riding.why_not_here() is None else "round_robin",  # the order is the same
             chunk_size=chunk_size,
             device=device,
         )

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import platform
-import sys
 import weakref
 from collections.abc import Callable, Iterable
 from multiprocessing.context import BaseContext
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
 import torch.utils.data
-from torch.utils.data import Dataset, Sampler
+from torch.utils.data import Dataset, IterableDataset, Sampler
 
+from shmloader import _torch, accelerator, riding
+from shmloader.ahead import Stage, ahead, stop_at_exit
+from shmloader.device import OnCpu, Pinned, ToDevice
 from shmloader.rows import is_row_wise
 
-if sys.platform == "linux":  # elsewhere there are no extensions, and DataLoader says so
-    from shmloader import _torch, accelerator
-    from shmloader.ahead import Stage, ahead, stop_at_exit
+if riding.why_not_here() is None:  # else there are no extensions, or names are missing that these build on
     from shmloader.chunks import ChunkIterator
-    from shmloader.device import OnCpu, Pinned, ToDevice
     from shmloader.iterator import DirectIterator, RingIterator
 
 T_co = TypeVar("T_co", covariant=True)
@@ -28,12 +26,15 @@ T_co = TypeVar("T_co", covariant=True)
 _iterators: weakref.WeakSet[Any] = weakref.WeakSet()  # not in the loader, whose __dict__ others copy
 
 
-class DataLoader(torch.utils.data.DataLoader[T_co]):
+# Generic stands beside torch's class and not in its brackets, for torch's may take more parameters one day.
+class DataLoader(torch.utils.data.DataLoader, Generic[T_co]):  # type: ignore[type-arg]
     """Loads batches in worker processes and hands them over through one ring of shared memory.
 
     A drop-in for `torch.utils.data.DataLoader`: its whole signature, the same batches in the same order from the same
     seed, bit for bit.  A batch is delivered as tensors over the slot that a worker collated it into, without a copy.
-    What the ring does not carry is loaded by torch's own iterator: DataPipes.
+
+    A loader with workers that cannot ride the ring (DataPipes, another platform, a torch that lacks a name) loads as
+    torch's does, and says so once; see `rides_ring`.
 
     Args:
         dataset, batch_size, shuffle, sampler, batch_sampler, num_workers, collate_fn, pin_memory, drop_last, timeout,
@@ -78,7 +79,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
 
     Raises:
         ValueError: an argument is out of its range; torch's own text for torch's own arguments.
-        RuntimeError: this is not 64-bit Linux.
+        RuntimeError: an option was given that only the ring can honour, and this loader cannot ride it.
     """
 
     # for a subclass that has another __init__
@@ -124,7 +125,6 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         on_device: Callable[[Any], Any] | None = None,
         strict_pinning: bool = False,
     ) -> None:
-        _check_platform()
         _check_ring(spare_slots, ring_memory, max_ring_bytes, on_worker_death)
         _check_work(schedule, chunk_size)
         _check_device(device, device_prefetch, on_device)
@@ -158,6 +158,17 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
             in_order=in_order,
         )
         self._check_division()
+        if num_workers and (why := riding.why_not(self)):
+            riding.refuse(self, why)
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Say at once that a class with an iterator of another class's making will never ride the ring.
+
+        Its `__iter__` may be that other class's too, and then nothing of ours would run later that could say it.
+        """
+        super().__init_subclass__(**kwargs)
+        if "_get_iterator" not in vars(cls) and (why := riding.why_not_of(cls)):
+            riding.warn_once(f"loaders of the class {cls.__name__} will not ride shmloader's ring: {why}")
 
     def _check_division(self) -> None:
         """Raise where work cannot be stolen or cut as was asked for."""
@@ -165,7 +176,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         for name, asked in options.items():
             if not asked:
                 continue
-            if self._dataset_kind != _torch._DatasetKind.Map or isinstance(self.dataset, _torch.MapDataPipe):
+            if isinstance(self.dataset, IterableDataset) or _torch.is_pipe(self.dataset):
                 raise ValueError(
                     f"{name} needs a map-style dataset, but got {type(self.dataset).__name__}: each worker has its own "
                     "part of a stream, which no other can go on with"
@@ -188,8 +199,25 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
     # _get_iterator is torch's: its profiler knows a loader without workers by finding it called from __iter__, both in
     # torch's file.
 
+    @property
+    def rides_ring(self) -> bool:
+        """Whether the batches of this loader's next iterator travel through the ring."""
+        return self.why_not_ring() is None
+
+    def why_not_ring(self) -> str | None:
+        """Why they do not, in a sentence that ends with what to do; None where they do.
+
+        Example:
+            >>> DataLoader(range(4)).why_not_ring()
+            'num_workers is 0, so batches are made in this process and nothing carries them'
+        """
+        return riding.why_not(self)
+
     def __iter__(self) -> Any:
-        rides = self._rides_the_ring()
+        why = riding.why_not(self)
+        if why is not None and self.num_workers > 0:
+            riding.say_or_refuse(self, why)
+        rides = why is None
         if not rides and self.device is None:
             return super().__iter__()
         if not self.persistent_workers:
@@ -211,27 +239,19 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         return iterator
 
     def _ring_iterator(self) -> RingIterator:
+        for lost in _torch.what_is_lost():
+            riding.warn_once(lost)
         self.check_worker_number_rationality()
         iterator: RingIterator
         if self.chunk_size is not None:
             iterator = ChunkIterator(self)
-        elif self.in_order and self._dataset_kind == _torch._DatasetKind.Map:
+        elif self.in_order and not isinstance(self.dataset, IterableDataset):
             iterator = DirectIterator(self)
         else:
             iterator = RingIterator(self)
         _iterators.add(iterator)
         stop_at_exit(iterator)
         return iterator
-
-    def _rides_the_ring(self) -> bool:
-        """Whether the ring carries what this loader asks for; torch's own iterator does otherwise."""
-        return (
-            self.num_workers > 0
-            and type(self)._get_iterator is torch.utils.data.DataLoader._get_iterator  # else a subclass makes its own
-            and not isinstance(self.dataset, (_torch.IterDataPipe, _torch.MapDataPipe))
-            and not (self.pin_memory and torch.accelerator.is_available() and accelerator.kind() is None)
-            and _torch.why_not() is None
-        )
 
     def close(self) -> None:
         """End the workers of all iterators of this loader and give their memory back.
@@ -261,14 +281,6 @@ def _stage(loader: DataLoader[Any], source: Any) -> tuple[Stage | None, int]:
         assert pinned is not None
         return Pinned(pinned), loader.device_prefetch
     return (None if loader.on_device is None else OnCpu(loader.on_device)), 0
-
-
-def _check_platform() -> None:
-    if sys.platform != "linux" or sys.maxsize < 2**32:
-        raise RuntimeError(
-            f"shmloader needs 64-bit Linux, and this is {sys.platform} on {platform.machine()}: "
-            "use torch.utils.data.DataLoader here"
-        )
 
 
 def _check_ring(spare_slots: int, ring_memory: str, max_ring_bytes: int | None, on_worker_death: str) -> None:

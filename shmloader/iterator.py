@@ -30,7 +30,7 @@ from types import TracebackType
 from typing import Any, NoReturn
 
 import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, IterableDataset
 
 from shmloader import _torch
 from shmloader._ring import ANY, TrainerSide
@@ -47,7 +47,7 @@ FURTHER = 4  # times as many batches under way, where work is stolen and they ar
 AHEAD_BYTES = 256 << 20  # that these may take
 
 
-class RingIterator(_torch._MultiProcessingDataLoaderIter):
+class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
     """Iterates over the batches of a DataLoader through a ring of its own.
 
     It can be closed, and used as a context manager; an iterator that is dropped closes itself.
@@ -107,7 +107,7 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):
         segment = self._segment
         self._ring = TrainerSide(segment.mapping, segment.geometry, segment.memfd, self._spin, spare, self._in_order)
         segment.format(self._ring)
-        ends = self._dataset_kind == _torch._DatasetKind.Iterable
+        ends = isinstance(self._dataset, IterableDataset)
         if device is None:
             self._delivery = Delivery(self._ring, spare, ends)
         else:
@@ -120,13 +120,13 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):
             self._ring,
             segment,
             respawn=respawn,
-            reissue=self._dataset_kind == _torch._DatasetKind.Map,
+            reissue=not isinstance(self._dataset, IterableDataset),
             timeout=self._timeout,
         )
-        self._workers = self._crew.workers  # type: ignore[assignment]
+        self._workers = self._crew.workers
         self._shutdown = False
-        self._workers_done_event = _Done(self._ring)  # type: ignore[assignment]
-        self._index_queues = [_IndexQueue(self, k) for k in range(self._num_workers)]  # type: ignore[misc]
+        self._workers_done_event = _Done(self._ring)
+        self._index_queues = [_IndexQueue(self, k) for k in range(self._num_workers)]
 
     def _hire(self, loader: Any) -> None:
         """Start the workers, and the thread that page-locks."""

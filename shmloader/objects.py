@@ -85,11 +85,13 @@ def _reduce_tensor(tensor: torch.Tensor) -> Any:
         return tensor.__reduce_ex__(2)  # its parts are tensors or storages, and come by here
     with without_torch_function():  # a subclass must not see this
         elements = tensor.detach().as_subclass(torch.Tensor)
-        if kind is torch.nn.Parameter:
+        if kind is torch.nn.Parameter and rebuild_parameter is not None:
             return rebuild_parameter, (elements, tensor.requires_grad, collections.OrderedDict())
         over = pickle.PickleBuffer(_bytes_of(elements)), elements.dtype, tuple(elements.shape), tensor.requires_grad
     if kind is torch.Tensor:
         return _tensor_over, over
+    if rebuild_from_type is None or object_state is None:
+        return tensor.__reduce_ex__(2)
     return rebuild_from_type, (_tensor_over, kind, over, object_state(tensor))
 
 

@@ -23,7 +23,7 @@ from typing import Any
 
 import torch.utils.data
 
-from shmloader.dataloader import DataLoader, _check_platform
+from shmloader.dataloader import DataLoader
 
 _TorchLoader: Any = torch.utils.data.DataLoader
 
@@ -85,11 +85,7 @@ def patch_torch() -> Patch:
 
     Returns:
         The patch: `undo()` it, or use it as a context manager.  Dropping it undoes nothing.
-
-    Raises:
-        RuntimeError: this is not 64-bit Linux.
     """
-    _check_platform()
     patch = Patch()
     patch._apply()
     return patch

@@ -56,7 +56,7 @@ def work(
     queues = RingQueues(segment, ring, seed if seeded else None)
     collate_into(queues.writer)
     with contextlib.suppress(KeyboardInterrupt):  # the trainer raises it as well
-        run_worker_loop(index_queue=queues, data_queue=queues, done_event=queues, worker_id=worker_id, **arguments)
+        run_worker_loop(queues=queues, worker_id=worker_id, **arguments)
 
 
 class RingQueues:

@@ -1,0 +1,106 @@
+"""Whether a loader's batches ride the ring, and what is said where they do not.
+
+NOTE [ Off the ring ]
+
+A loader that cannot ride the ring loads as torch's does: the same batches, without what the ring gives.  That is never
+silent.  Where nothing was asked for that only the ring can do, it is one RuntimeWarning a process and reason, with the
+way back.  Where something was (`on_worker_death="respawn"`, say), it is a RuntimeError: who believes that his run
+survives a death must not find out at night that it does not.
+
+Without workers there is nothing to carry, so that is neither warned of nor refused.
+"""
+
+from __future__ import annotations
+
+import platform
+import sys
+import warnings
+from typing import Any
+
+import torch.utils.data
+
+from shmloader import _torch, accelerator
+
+# What only the ring can honour, and what it is where it was not given.  `spare_slots` is not among them: off the ring
+# each batch is the consumer's own anyway.  Nor is `strict_pinning`: torch's own pinning is as strict.
+ONLY_ON_THE_RING: dict[str, Any] = {
+    "on_worker_death": "raise",
+    "schedule": "round_robin",
+    "chunk_size": None,
+    "max_ring_bytes": None,
+    "ring_memory": "auto",
+}
+
+_said: set[str] = set()
+
+
+def why_not_here() -> str | None:
+    """Why no loader can ride the ring in this process; None where it can."""
+    if sys.platform != "linux" or sys.maxsize < 2**32:
+        return f"the ring needs 64-bit Linux, and this is {sys.platform} on {platform.machine()}"
+    if why := _torch.why_not():
+        return f"{why}; install a torch that shmloader was tested with, or a newer shmloader"
+    return None
+
+
+def why_not(loader: Any) -> str | None:
+    """Why this loader's batches do not ride the ring; None where they do."""
+    if loader.num_workers == 0:
+        return "num_workers is 0, so batches are made in this process and nothing carries them"
+    if why := why_not_here():
+        return why
+    if why := why_not_of(type(loader)):
+        return why
+    if _torch.is_pipe(loader.dataset):
+        return "torch seeds and shards DataPipes in ways of its own: use a Dataset or an IterableDataset"
+    if loader.pin_memory and torch.accelerator.is_available() and accelerator.kind() is None:
+        return (
+            f"pin_memory=True, and torch names an accelerator ({torch.accelerator.current_accelerator()}) that it was "
+            "not built for: use a torch that was, or pin_memory=False"
+        )
+    return None
+
+
+def why_not_of(kind: type) -> str | None:
+    """Why no loader of this class rides the ring; None where it may."""
+    stock = torch.utils.data.DataLoader
+    definer = next(base for base in kind.__mro__ if "_get_iterator" in vars(base))
+    if definer is stock:
+        return None
+    return (
+        f"{kind.__name__} takes its iterators from {definer.__module__}.{definer.__qualname__}._get_iterator, and not "
+        "from shmloader: derive from a loader that leaves _get_iterator alone, or override __iter__ and call super()"
+    )
+
+
+def say_or_refuse(loader: Any, why: str) -> None:
+    """Say that a loader with workers does not ride the ring, once a process and reason, or refuse to iterate.
+
+    Raises:
+        RuntimeError: an option was given that only the ring can honour.
+    """
+    refuse(loader, why)
+    warn_once(
+        f"{type(loader).__name__} does not ride shmloader's ring and loads as torch's own loader does: {why}. "
+        "loader.rides_ring tells whether a loader does."
+    )
+
+
+def refuse(loader: Any, why: str) -> None:
+    """Raise where a loader was given what only the ring can honour."""
+    given = {
+        name: getattr(loader, name) for name, unless in ONLY_ON_THE_RING.items() if getattr(loader, name) != unless
+    }
+    if given:
+        options = ", ".join(f"{name}={value!r}" for name, value in given.items())
+        raise RuntimeError(
+            f"only the ring can honour {options}, and this {type(loader).__name__} does not ride it: {why}. Leave "
+            f"{'them' if len(given) > 1 else 'it'} out to load as torch's own loader does."
+        )
+
+
+def warn_once(message: str) -> None:
+    """Warn once a process; from where the loader is iterated over."""
+    if message not in _said:
+        _said.add(message)
+        warnings.warn(message, RuntimeWarning, stacklevel=4)
