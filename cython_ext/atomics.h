@@ -23,7 +23,7 @@ _Static_assert(sizeof(void *) == 8, "the ring needs a 64-bit address space");
 
 #define RING_LINE 128 /* two 64-byte lines: x86 prefetches pairs, and some arm64 lines are 128 bytes */
 #define RING_MAGIC 0x676e69726d6873ULL /* "shmring" */
-#define RING_VERSION 3u
+#define RING_VERSION 4u
 
 /* A sequence's whole protocol state is one word:  seq:40 | owner:16 | state:8.
  * Claiming and recording who claimed are the same CAS, so a SIGKILL cannot fall between them.
@@ -40,6 +40,7 @@ typedef struct {
     uint32_t payload;   /* the payload slot this sequence is to fill */
     uint32_t row, rows; /* a chunk: which row of the batch its first one is, of how many; rows 0: a whole batch */
     uint64_t seed;      /* of the batch, where samples are seeded one by one */
+    uint64_t epoch;     /* which of the ring's epochs the batch is of: a worker that meets a new one begins it */
 } ring_ask;
 
 /* What it says of what it did, written before ring_publish and read by the trainer once it has loaded READY. */

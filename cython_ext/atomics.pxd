@@ -15,7 +15,7 @@ cdef extern from "atomics.h" nogil:
     ctypedef struct bell_t "_Atomic uint32_t":
         pass
     ctypedef struct ring_ask:
-        uint64_t task_size, seed
+        uint64_t task_size, seed, epoch
         uint32_t task_kind, payload, row, rows
     ctypedef struct ring_answer:
         uint64_t used, meta_at, meta_size, plan_at, plan_size, objects_at, objects_size

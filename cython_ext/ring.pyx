@@ -63,6 +63,8 @@ so a side believes what it reads there only within the layout, which it knows fo
 torch: workers run the user's code, and a pickle that they meant to write is no more than that.
 """
 
+import _thread
+
 cimport cython
 from cpython.buffer cimport PyBuffer_FillInfo
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
@@ -71,6 +73,7 @@ from cpython.list cimport PyList_GET_ITEM, PyList_GET_SIZE, PyList_New, PyList_S
 from cpython.long cimport PyLong_AsLongLong, PyLong_CheckExact, PyLong_FromLongLong
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_INCREF
+from cpython.pythread cimport PyThread_get_thread_ident
 from libc.errno cimport EINTR, ETIMEDOUT
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
@@ -334,7 +337,7 @@ cdef struct ring_given:
     int worker, payload                 # the worker, or ANY
     int chunks                          # sequences of the batch that begins here; 0 in its further ones
     uint32_t row, rows
-    int64_t batch
+    uint64_t batch                      # of its epoch
 
 
 @cython.final
@@ -351,6 +354,10 @@ cdef class TrainerSide(Ring):
     cdef readonly uint64_t taken        # the one that it took last; the first one of that batch
     cdef readonly int in_flight         # sequences opened and not taken
     cdef readonly int under_way         # batches opened and not taken
+    cdef readonly uint64_t opened       # batches opened in this epoch
+    cdef readonly uint64_t epoch        # how many epochs were begun before this one
+    cdef bint begun                     # whether any was
+    cdef Lease unread                   # taken, and not yet put away: see took()
     cdef int seen                       # chunks of the next batch that are known to be READY
     cdef int next_bell                  # where ring_one() begins
     cdef uint8_t *busy                  # the entries that the sequences in flight are in
@@ -364,7 +371,7 @@ cdef class TrainerSide(Ring):
     cdef dict retired                   # those that workers keep, and which workers
     cdef uint64_t *task_room            # bytes that have pages in each entry's area, for tasks
     cdef bint closed
-    cdef int waiting                    # threads in wait()
+    cdef int inside                     # threads that may look at the entries' areas at any moment
     cdef pid_t pid
     cdef object current                 # tells a guarded lease that dies which stream is current; None: none is guarded
     cdef tuple devices                  # on which of these devices
@@ -415,21 +422,48 @@ cdef class TrainerSide(Ring):
         """Whether a batch of so many chunks can be opened."""
         return self.under_way < self.batches and self.in_flight + chunks <= self.entries
 
-    def open(self, int worker, task, int64_t batch=-1, uint64_t seed=0, int chunks=1, uint32_t row=0,
-             uint32_t rows=0) -> int:
-        """Give the next sequence to `worker`, and wake it.
+    def begin_epoch(self) -> None:
+        """Count the batches that are opened from 0 again; none may be under way."""
+        self.check_open()
+        self.epoch += self.begun
+        self.begun, self.opened = True, 0
+
+    def open(self, int worker, task, uint64_t seed=0) -> int:
+        """Give the next batch to `worker`, and wake it.
 
         Args:
             worker: index of the worker that alone may claim it, or ANY.
             task: an index (int), a list of indices (ints of 64 bits), or any task pickled to bytes.
-            batch: which batch of the epoch it is, to say so of it; -1: none.
             seed: of the batch.
-            chunks: into how many chunks the batch is cut, where this is the first; 0 where it is a further one.
-            row, rows: for a chunk, the row that it begins at, and the rows of the whole batch.
 
         Returns:
             0, or the bytes of the entry's area that are wanting: nothing was opened, commit them and call again.  -1:
             the task is a list or an int that needs pickling.
+        """
+        return self.open_one(worker, task, seed, 1, 0, 0)
+
+    def open_chunks(self, list workers, list tasks, list counts, uint64_t seed=0) -> None:
+        """Give the next batch in chunks to workers, or to ANY; whole, for no signal handler runs in between.
+
+        Args:
+            workers: whose each chunk is.
+            tasks: as for open(), ready to be written: lists of ints of 64 bits, or bytes, and their areas have pages.
+            counts: the rows of each.
+            seed: of the batch.
+        """
+        cdef int k, chunks = len(tasks)
+        cdef uint32_t row = 0, rows = sum(counts)
+        for k in range(chunks):
+            if self.open_one(workers[k], tasks[k], seed, 0 if k else chunks, row, rows):
+                raise RuntimeError(f"chunk {k} of a batch was not ready to be written")
+            row += counts[k]
+
+    cdef int open_one(self, int worker, task, uint64_t seed, int chunks, uint32_t row, uint32_t rows) except -2:
+        """Open a sequence: a batch, or one of its chunks.
+
+        Args:
+            chunks: into how many chunks the batch is cut, where this is the first; 0 where it is a further one.
+            row, rows: for a chunk, the row that it begins at, and the rows of the whole batch.
         """
         cdef int at = self.next_open % self.entries, payload
         cdef ring_entry *entry = &self.entry[at]
@@ -478,7 +512,10 @@ cdef class TrainerSide(Ring):
         else:   # a payload for each batch under way and `spare` more, at most so many lent: see NOTE [ Slot ring ]
             raise RuntimeError(f"no payload is free: {self.lent} of {self.payloads} are lent")
         entry.ask.payload, entry.ask.seed, entry.ask.row, entry.ask.rows = payload, seed, row, rows
-        self.given[at] = ring_given(self.next_open, worker, payload, chunks, row, rows, batch)
+        entry.ask.epoch = self.epoch
+        if chunks:
+            self.opened += 1
+        self.given[at] = ring_given(self.next_open, worker, payload, chunks, row, rows, self.opened - 1)
         self.busy[at] = True
         self.in_flight += 1
         ring_open(entry, self.next_open, worker)
@@ -554,11 +591,11 @@ cdef class TrainerSide(Ring):
             return False
         if self.is_ready():
             return True
-        self.waiting += 1
+        self.inside += 1
         try:
             return self.wait_until(seconds)
         finally:
-            self.waiting -= 1
+            self.inside -= 1
 
     cdef int wait_until(self, double seconds) except -1:
         cdef timespec deadline
@@ -621,9 +658,12 @@ cdef class TrainerSide(Ring):
     def take(self) -> Lease:
         """Take the next batch, which is ready; its payload is the caller's for as long as the lease lives.
 
-        What its workers said of it is read before the next open(), which may be of the same entries.
+        What its workers said of it is read before the next open(), which may be of the same entries.  A signal handler
+        may raise before the caller has the batch, so the same lease is given again until took() is called.
         """
         self.check_open()
+        if self.unread is not None:
+            return self.unread
         if not self.is_ready():
             raise RuntimeError(f"sequence {self.next_take} is not ready")
         cdef ring_given *given = &self.given[self.next_take % self.entries]
@@ -642,9 +682,21 @@ cdef class TrainerSide(Ring):
         self.next_take += chunks
         self.seen = 0
         self.pass_over()
+        self.unread = lease
         return lease
 
-    def replace(self, Lease lease) -> None:
+    def took(self) -> None:
+        """The batch that take() gave was read: what is left of it is its tensors' affair."""
+        cdef Lease lease = self.unread
+        if lease is None:
+            return
+        self.unread = None
+        if lease.outcome == KEPT:
+            self.replace(lease)
+        elif lease.failed:
+            lease.release()
+
+    cdef int replace(self, Lease lease) except -1:
         """Do not use this lease's payload while a worker lives who keeps it.  One of the reserve takes its place."""
         cdef int k
         if self.reserve < self.payloads:
@@ -656,6 +708,7 @@ cdef class TrainerSide(Ring):
         }
         lease.payload = -1
         self.lent -= 1
+        return 0
 
     # ---------------------------------------------------------------------------------------------- deaths
 
@@ -695,7 +748,7 @@ cdef class TrainerSide(Ring):
         return self.owner_in(sequence % self.entries, ring_load(&self.entry[sequence % self.entries]))
 
     def about(self, uint64_t sequence) -> tuple[int, int, int]:
-        """Of a sequence that is in flight: its batch (-1: none), its first row, and the batch's rows (0: all of it)."""
+        """Of a sequence that is in flight: its batch, its first row, and the batch's rows (0: all of it)."""
         cdef ring_given *given = &self.given[sequence % self.entries]
         return given.batch, given.row, given.rows
 
@@ -787,6 +840,13 @@ cdef class TrainerSide(Ring):
                 lent.discard(self.given[k].payload)
         return lent
 
+    def under_way_of(self, int worker) -> int:
+        """How many sequences in flight are for this worker."""
+        cdef int k, count = 0
+        for k in range(self.entries):
+            count += self.busy[k] and self.given[k].worker == worker
+        return count
+
     def close(self) -> None:
         """Give all memory back but what is lent; that follows, payload by payload, as the leases die.
 
@@ -795,6 +855,7 @@ cdef class TrainerSide(Ring):
         """
         if self.closed:
             return
+        self.unread = None
         self.closed = True
         cdef set lent = self.lent_payloads()                    # the workers are gone, nobody fills the others
         cdef int k
@@ -807,9 +868,179 @@ cdef class TrainerSide(Ring):
                 if lent:
                     self.mapping.drop(self.slot(k) - self.base, self.slot_stride)
         if lent:
-            if not self.waiting:                                # else a thread may be about to look at it once more
+            if not self.inside:                                 # else a thread may be about to look at it once more
                 self.mapping.drop(0, self.slot_at)
             self.mapping.whole = False
+
+
+END = object()      # Conductor.next(): the epoch is at its end
+NOTHING = object()  # in place of a batch: its worker has nothing more to give
+cdef object end = END, nothing = NOTHING
+
+
+@cython.final
+cdef class Conductor:
+    """The step from one batch to the next, which no signal and no other thread can fall into.
+
+    NOTE [ One step ]
+
+        1. A signal handler may raise (Ctrl-C: KeyboardInterrupt) between any two lines of Python, but not in here, save
+           where Python is called.  So what is under way is kept in here: the index that was drawn and is not opened,
+           the batch that was taken and is not handed out.  The next call goes on from there, and no batch is lost but
+           one that next() had given already.
+        2. What can be lost is the sampler's place, if the handler raised in the sampler: a generator ends by that.  Then
+           the iterator draws anew to where it was (`again`), or says that it cannot.
+        3. Two threads may call next() of one iterator.  One of them is in here, the others wait until it has left, on a
+           lock that nobody touches otherwise.  The GIL makes looking at `occupied` and setting it one step.
+        4. The thread that is in here may come by again: from a signal handler, or from a sampler that iterates over its
+           own loader.  That can only be an error.
+
+    Args:
+        ring: the trainer's side.
+        most: batches that may be under way.
+    """
+    cdef TrainerSide ring
+    cdef public int most
+    cdef object indices                 # the sampler's iterator
+    cdef object drawn                   # an index that is not opened yet
+    cdef object ready                   # a batch that is not handed out yet
+    cdef bint adrift                    # a handler raised while the sampler was asked
+    cdef bint occupied
+    cdef unsigned long occupant         # the thread
+    cdef int queued                     # threads that wait for their turn
+    cdef object turn
+
+    def __cinit__(self, TrainerSide ring, int most):
+        self.ring, self.most = ring, most
+        self.drawn = self.ready = nothing
+        self.turn = _thread.allocate_lock()
+        self.turn.acquire()
+
+    cdef int enter(self) except -1:
+        cdef unsigned long me = PyThread_get_thread_ident()
+        if self.occupied:
+            if self.occupant == me:
+                raise RuntimeError("next() was called while this thread is in next() of the same iterator: from a "
+                                   "signal handler, or from a sampler that iterates over its own DataLoader")
+            self.queued += 1
+            try:
+                while self.occupied:
+                    self.turn.acquire()
+            finally:
+                self.queued -= 1
+        self.occupied, self.occupant = True, me
+        self.ring.inside += 1
+        return 0
+
+    cdef int leave(self) except -1:
+        self.occupied = False
+        self.ring.inside -= 1
+        if self.queued and self.turn.locked():
+            self.turn.release()
+        return 0
+
+    def next(self, iterator):
+        """The next batch, or the ExceptionWrapper in its place; END at the end of the epoch.
+
+        Args:
+            iterator: what knows the rest.  Called are its
+                _await(): wait until the ring has the next batch ready; StopIteration: the iterator was ended.
+                _read(): the batch of the ring's take().
+                _ended(worker): the worker has nothing more to give in this epoch, which _read() told by NOTHING.
+                _open(index): give the index to workers; false while there is no room.
+                _draw_again(count): an iterator over the sampler's indices behind the first `count`.
+        """
+        self.enter()
+        try:
+            if self.ready is nothing and not self.fetch(iterator):
+                return end
+            self.refill(iterator)
+            ready = self.ready
+            self.ready = nothing
+            return ready
+        finally:
+            self.leave()
+
+    cdef bint fetch(self, iterator) except -1:
+        cdef TrainerSide ring = self.ring
+        cdef object batch
+        while not ring.closed and (ring.in_flight or ring.unread is not None):
+            if ring.unread is None and (ring.alarmed or not ring.is_ready()):
+                iterator._await()
+                continue
+            batch = iterator._read()
+            if batch is nothing:
+                iterator._ended(ring.unread.owner)
+                ring.took()
+                self.refill(iterator)
+                continue
+            self.ready = batch
+            ring.took()
+            return True
+        return False
+
+    def begin(self, iterator, indices) -> None:
+        """Open an epoch's first batches.  None of the one before may be under way."""
+        self.enter()
+        try:
+            self.indices, self.adrift = indices, False
+            self.drawn = self.ready = nothing
+            self.refill(iterator)
+        finally:
+            self.leave()
+
+    def drain(self, iterator) -> None:
+        """Wait for all that is under way, and drop it: the epoch was left before its end."""
+        cdef TrainerSide ring = self.ring
+        self.enter()
+        try:
+            self.ready = nothing
+            ring.took()
+            while ring.in_flight:
+                if ring.alarmed or not ring.is_ready():
+                    iterator._await()
+                else:
+                    ring.take()
+                    ring.took()
+        finally:
+            self.leave()
+
+    cdef int refill(self, iterator) except -1:
+        """Open batches for as long as there is room."""
+        cdef TrainerSide ring = self.ring
+        cdef uint64_t before
+        while ring.under_way < self.most and not ring.closed:
+            if self.drawn is nothing:
+                self.drawn = self.draw(iterator)
+                if self.drawn is nothing:
+                    return 0
+            before = ring.opened
+            try:
+                if not iterator._open(self.drawn):
+                    return 0
+            except Exception:
+                self.drawn = nothing    # it is told what was wrong with it; the next one may be better
+                raise
+            finally:
+                if ring.opened != before:
+                    self.drawn = nothing
+        return 0
+
+    cdef object draw(self, iterator):
+        """The sampler's next index; NOTHING where it has no more."""
+        if self.adrift:
+            self.indices = iterator._draw_again(self.indices, self.ring.opened)
+            self.adrift = False
+        try:
+            return next(self.indices)
+        except StopIteration:
+            return nothing
+        except Exception:
+            self.ready = nothing        # as in torch: what the sampler raises comes in place of this batch
+            raise
+        except BaseException:
+            self.adrift = True
+            raise
 
 
 cdef struct ring_said:                  # of one sequence, by the worker that published it; each word read once
@@ -832,6 +1063,7 @@ cdef class Lease:
     cdef readonly int rows              # of the batch, where it was made in chunks; else 0
     cdef readonly int payload
     cdef bint guarded                   # a copy to a device may outlive it
+    cdef bint failed                    # it could not be read
     cdef char *data
     cdef Py_ssize_t bytes
     cdef uint64_t used, room            # bytes that workers say they have written, and that they can have written
@@ -889,15 +1121,23 @@ cdef class Lease:
         self.guarded = True
         return True
 
-    def release(self) -> None:
-        """Free the payload now, though somebody may still be over it."""
+    def fail(self) -> None:
+        """The batch cannot be read: took() frees its payload, though the exception's frames may still be over it."""
+        self.failed = True
+
+    cdef void release(self) noexcept:
         if self.payload >= 0:
             self.ring.give_back(self.payload)
             self.payload = -1
 
     @property
+    def owner(self) -> int:
+        """The worker that made it; of chunks, the first one's."""
+        return self.answers[0].owner
+
+    @property
     def outcome(self) -> int:
-        """FILLED, KEPT (copy it, then TrainerSide.replace) or SKIPPED (it holds nothing)."""
+        """FILLED, KEPT (to be copied) or SKIPPED (it holds nothing)."""
         cdef int k
         for k in range(self.chunks):
             if self.answers[k].outcome == KEPT:
@@ -1076,9 +1316,9 @@ cdef class WorkerSide(Ring):
         return self.entry[self.cursor % self.entries].ask.seed
 
     @property
-    def stopped(self) -> bool:
-        """Whether the trainer has ended the ring."""
-        return ring_raised(&self.header.stop)
+    def epoch(self) -> int:
+        """The epoch of the batch that is claimed."""
+        return ring_once(&self.entry[self.cursor % self.entries].ask.epoch)
 
     @property
     def sequence(self) -> int:

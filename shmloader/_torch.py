@@ -18,6 +18,7 @@ import contextlib
 import importlib
 import inspect
 import sys
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -101,43 +102,10 @@ _SingleProcessDataLoaderIter: Any = _find(
     "torch.utils.data.dataloader._SingleProcessDataLoaderIter", "loader", instead=object
 )
 ExceptionWrapper: Any = _find("torch._utils.ExceptionWrapper", "exc_info", "where")
-ResumeIteration: Any = _find("torch.utils.data._utils.worker._ResumeIteration", "seed")
-
-for _method in ("_try_put_index", "_process_data", "_get_data", "_shutdown_workers"):
-    _find(f"torch.utils.data.dataloader._MultiProcessingDataLoaderIter.{_method}", called=False)
-
-_worker_loop: Any = _find("torch.utils.data._utils.worker._worker_loop", called=False)
-
-# What torch's loop is given, under every name that it has had for it: since 2.14 the dataset comes in a list, from
-# which the loop takes it, so that the process does not keep it alive.
-_LOOP_ARGUMENTS: dict[str, Callable[[dict[str, Any]], Any]] = {
-    "dataset_kind": lambda given: given["dataset_kind"],
-    "dataset": lambda given: given["dataset"],
-    "dataset_holder": lambda given: [given["dataset"]],
-    "index_queue": lambda given: given["queues"],
-    "data_queue": lambda given: given["queues"],
-    "done_event": lambda given: given["queues"],
-    "auto_collation": lambda given: given["auto_collation"],
-    "collate_fn": lambda given: given["collate_fn"],
-    "drop_last": lambda given: given["drop_last"],
-    "base_seed": lambda given: given["base_seed"],
-    "init_fn": lambda given: given["init_fn"],
-    "worker_id": lambda given: given["worker_id"],
-    "num_workers": lambda given: given["num_workers"],
-    "persistent_workers": lambda given: given["persistent_workers"],
-    "shared_seed": lambda given: given["shared_seed"],
-}
-
-
-def _loop_parameters() -> list[inspect.Parameter]:
-    return list(inspect.signature(_worker_loop).parameters.values()) if _worker_loop is not None else []
-
-
-_unknown = [p.name for p in _loop_parameters() if p.name not in _LOOP_ARGUMENTS and p.default is p.empty]
-if _unknown:
-    LACKS.append(
-        Lack("torch.utils.data._utils.worker._worker_loop", f"wants arguments that are not known: {_unknown}", "")
-    )
+WorkerInfo: Any = _find(
+    "torch.utils.data._utils.worker.WorkerInfo", "id", "num_workers", "seed", "dataset", called=False
+)
+_worker: Any = _find("torch.utils.data._utils.worker", called=False)
 
 
 def why_not() -> str | None:
@@ -150,12 +118,52 @@ def what_is_lost() -> list[str]:
     return [str(lack) for lack in LACKS if lack.means]
 
 
-def run_worker_loop(**given: Any) -> None:
-    """torch's worker: seeds, sets the worker info and the signal handlers, fetches, wraps exceptions."""
-    names = [p.name for p in _loop_parameters() if p.name in _LOOP_ARGUMENTS]
-    arguments = {name: _LOOP_ARGUMENTS[name](given) for name in names}
-    given.clear()  # or this frame would keep the dataset for as long as the process lives
-    _worker_loop(**arguments)
+def begin_iterator(iterator: Any, loader: Any) -> None:
+    """Do what torch's iterators do first: read the loader's options, ask its sampler for an iterator, draw the seed."""
+    _BaseDataLoaderIter.__init__(iterator, loader)
+
+
+def warn_of_length(iterator: Any) -> None:
+    """torch's warning, where an iterable dataset has given more batches than its length had promised."""
+    promised, given = iterator._IterableDataset_len_called, iterator._num_yielded
+    if promised is not None and given > promised:
+        warnings.warn(
+            f"Length of IterableDataset {iterator._dataset} was reported to be {promised}"
+            f"(when accessing len(dataloader)), but {given} samples have been fetched. "
+            "For multiprocessing data-loading, this could be caused by not properly configuring the IterableDataset "
+            "replica at each worker. Please see https://pytorch.org/docs/stable/data.html#torch.utils.data.IterableDataset"
+            " for examples.",
+            stacklevel=4,
+        )
+
+
+# ------------------------------------------------------------------------------------------------ in a worker process
+
+
+def set_worker_info(info: dict[str, Any] | None) -> None:
+    """What `get_worker_info()` tells in this process from now on."""
+    _worker._worker_info = None if info is None else WorkerInfo(**info)
+
+
+_set_worker_signal_handlers: Any = _find(
+    "torch.utils.data._utils.signal_handling._set_worker_signal_handlers",
+    means="a worker that crashes says nothing of a bus error",
+)
+
+
+def set_worker_signal_handlers() -> None:
+    """Have a worker that crashes by SIGBUS or SIGSEGV say so, and leave at a SIGTERM from its parent."""
+    if _set_worker_signal_handlers is not None:
+        _set_worker_signal_handlers()
+
+
+_set_thread_name: Any = _find("torch.multiprocessing._set_thread_name", "name", means="workers keep Python's name")
+
+
+def set_thread_name(name: str) -> None:
+    """What `top` calls this process's main thread."""
+    if _set_thread_name is not None:
+        _set_thread_name(name)
 
 
 # ------------------------------------------------------------------------------------------------------- the datasets

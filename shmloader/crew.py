@@ -77,16 +77,15 @@ class Crew:
 
     # ------------------------------------------------------------------------------------------------- starting
 
-    def start(self, count: int, spin: bool, seeded: bool, arguments: dict[str, Any]) -> None:
+    def start(self, count: int, spin: bool, arguments: dict[str, Any]) -> None:
         """Start all workers, then the thread that watches them (a fork beside a thread is a risk for the child).
 
         Args:
             count: how many.
             spin: whether they may pause on their cores before they sleep.
-            seeded: whether they seed each sample (generators.py).
-            arguments: of torch's worker loop, without its queues and the worker's number.
+            arguments: of the workers (worker.py), alike for all.
         """
-        self._spin, self._seeded, self._arguments, self._count = spin, seeded, Parcel(arguments), count
+        self._spin, self._arguments, self._count = spin, Parcel(arguments), count
         if self._timeout > 0:
             try:
                 self._paper = Paper()
@@ -102,7 +101,7 @@ class Crew:
             self._watched = True
 
     def _start_one(self, index: int, first: int) -> BaseProcess:
-        arguments = (self._segment, self._spin, self._seeded, index, self._lives, first, self._paper, self._arguments)
+        arguments = (self._segment, self._spin, index, self._lives, first, self._paper, self._arguments)
         worker: BaseProcess = self._context.Process(target=work, args=arguments, daemon=True)
         self._lives += 1
         name = getattr(worker, "name", None)  # a context may have processes of its own making
@@ -195,8 +194,6 @@ class Crew:
     def _batch(self, sequence: int) -> str:
         """What a sequence is to its user."""
         batch, row, rows = self._ring.about(sequence)
-        if batch < 0:
-            return "no batch, it was beginning an epoch"
         task = read_task(self._ring.task(sequence))
         part = f"rows {row} to {row + len(task) - 1} of " if rows else ""
         return f"{part}batch {batch} of this epoch (indices {_indices.repr(task)})"

@@ -18,8 +18,7 @@ from shmloader.device import OnCpu, Pinned, ToDevice
 from shmloader.rows import is_row_wise
 
 if riding.why_not_here() is None:  # else there are no extensions, or names are missing that these build on
-    from shmloader.chunks import ChunkIterator
-    from shmloader.iterator import DirectIterator, RingIterator
+    from shmloader.iterator import RingIterator
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -242,13 +241,7 @@ class DataLoader(torch.utils.data.DataLoader, Generic[T_co]):  # type: ignore[ty
         for lost in _torch.what_is_lost():
             riding.warn_once(lost)
         self.check_worker_number_rationality()
-        iterator: RingIterator
-        if self.chunk_size is not None:
-            iterator = ChunkIterator(self)
-        elif self.in_order and not isinstance(self.dataset, IterableDataset):
-            iterator = DirectIterator(self)
-        else:
-            iterator = RingIterator(self)
+        iterator = RingIterator(self)
         _iterators.add(iterator)
         stop_at_exit(iterator)
         return iterator

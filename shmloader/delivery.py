@@ -26,17 +26,15 @@ its payload is free.  `weakref.finalize` on the tensors would not do: it fires w
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any
 
 import torch
 
 from shmloader._layout import Reader
-from shmloader._ring import KEPT, SKIPPED, TrainerSide
+from shmloader._ring import KEPT, NOTHING, SKIPPED, TrainerSide
 from shmloader._torch import ExceptionWrapper
 from shmloader.pinning import Pinning
 from shmloader.segment import warn_overflow
-
-NOTHING: Final = object()  # the sequence was skipped: its worker has nothing more to give
 
 
 class Delivery:
@@ -66,7 +64,7 @@ class Delivery:
         self._overflowed = False
 
     def take(self) -> Any:
-        """The batch of the sequence that the ring has ready: lent, copied, or NOTHING.
+        """The batch that the ring has ready: lent, copied, or NOTHING: its worker has nothing more to give.
 
         What fails here (unpickling, memory that was overwritten) becomes an ExceptionWrapper, as what fails in a
         worker does.
@@ -88,14 +86,5 @@ class Delivery:
                 batch = pinning.finish(batch, lease)
         except Exception:
             batch = ExceptionWrapper(where="in the trainer, where a batch was read")
-            if outcome != KEPT:
-                lease.release()  # whatever holds the exception's frames must not hold the payload
-        if outcome == KEPT:
-            ring.replace(lease)
+            lease.fail()
         return batch
-
-    def discard(self) -> None:
-        """Take the sequence that the ring has ready, and drop it."""
-        lease = self._ring.take()
-        if lease.outcome == KEPT:
-            self._ring.replace(lease)

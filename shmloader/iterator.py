@@ -1,9 +1,10 @@
-"""One epoch after another: torch's own conductor, with the ring in place of its queues.
+"""The conductor: one epoch after another, from the sampler's indices to the batches that next() gives.
 
-torch's multi-process iterator decides what is asked of whom, and in which order batches are handed out; that is the
-contract people rely on, so it is reused and not written again.  Its queues are the ring: to put an index into a
-worker's queue is to open a sequence, to get a result is to take one.  Where nothing but the order is to be kept, for
-map-style datasets, DirectIterator leaves that to the ring alone.
+What torch's multi-process iterator does with queues is done here with the ring's verbs: a schedule opens batches for
+workers (schedule.py), the ring keeps their order, Delivery makes batches of what they publish.  The order of draws from
+the generators, the seeds, the errors and their texts are torch's: that is the contract that people rely on.
+
+torch's iterator class is inherited from for its name alone, for others ask whether an iterator is one of them.
 
 NOTE [ Shutdown ]
 
@@ -33,18 +34,15 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from shmloader import _torch
-from shmloader._ring import ANY, TrainerSide
+from shmloader._ring import END, Conductor, TrainerSide
 from shmloader._torch import profiler
 from shmloader.accelerator import accelerator_of
 from shmloader.crew import Crew
-from shmloader.delivery import NOTHING, Delivery
-from shmloader.generators import mix
+from shmloader.delivery import Delivery
+from shmloader.draws import Draws
 from shmloader.pinning import IN_TRANSIT, Pinning
+from shmloader.schedule import schedule_of
 from shmloader.segment import Segment
-from shmloader.tasks import open_task
-
-FURTHER = 4  # times as many batches under way, where work is stolen and they are small
-AHEAD_BYTES = 256 << 20  # that these may take
 
 
 class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
@@ -60,7 +58,7 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
     copies_to_pin = False  # batches are copied into page-locked memory: to be done by a thread that is ahead
 
     def __init__(self, loader: DataLoader[Any]) -> None:
-        _torch._BaseDataLoaderIter.__init__(self, loader)
+        _torch.begin_iterator(self, loader)
         self.loader = weakref.ref(loader)
         self._prefetch_factor: int = loader.prefetch_factor  # type: ignore[assignment]
         self._in_order = loader.in_order
@@ -69,64 +67,75 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
         if self._prefetch_factor <= 0:
             raise AssertionError("prefetch_factor must be greater than 0 for MultiProcessingDataLoaderIter")
         self._worker_init_fn = loader.worker_init_fn
+        self._streams = isinstance(self._dataset, IterableDataset)
         self._profile_name = f"enumerate(DataLoader)#{_torch._MultiProcessingDataLoaderIter.__name__}.__next__"
         self._owner = os.getpid()
         self._make_ring(loader)
         try:
-            self._begin(loader)
+            if self._schedule.opens_first:
+                self._reset(loader, first_iter=True)
+                self._hire(loader)
+            else:  # torch's order, which a sampler may rely on
+                self._hire(loader)
+                self._reset(loader, first_iter=True)
         except BaseException:
             self._shutdown_workers()
             raise
-
-    def _begin(self, loader: Any) -> None:
-        """Start the workers, then open what they are to do first: torch's order, which a sampler may rely on."""
-        self._hire(loader)
-        self._reset(loader, first_iter=True)
 
     def _make_ring(self, loader: Any) -> None:
         """Make the ring, and what stands around it; nobody works on it yet."""
         cores = len(os.sched_getaffinity(0)) // int(os.environ.get("LOCAL_WORLD_SIZE") or 1)  # torchrun's ranks share
         self._spin = cores > self._num_workers + 1  # on its core; else it would keep a worker from it
-        respawn = loader.on_worker_death == "respawn"
+        self._schedule = schedule_of(loader, self._dismiss_weakly())
+        size, spare, memory = self._schedule.size, loader.spare_slots, self._schedule.size.memory
         device = accelerator_of(loader)
-        entries, batches = self._ring_size(loader)
-        spare, memory = loader.spare_slots, self._ring_memory(loader)
         if device is not None and spare:
             spare += IN_TRANSIT
         if device is not None and memory == "auto":
             memory = "memfd"  # what is page-locked may not move there
+        respawn = loader.on_worker_death == "respawn"
         self._segment = Segment(
             self._num_workers,
-            entries,
-            batches,
+            size.entries,
+            size.batches,
             spare,
             memory,
             loader.max_ring_bytes,
-            remember=respawn and loader.schedule != "steal",  # there each sample is seeded, and nothing is drawn on
+            remember=respawn and not self._schedule.seeds_samples,  # there nothing is drawn on
         )
         segment = self._segment
         self._ring = TrainerSide(segment.mapping, segment.geometry, segment.memfd, self._spin, spare, self._in_order)
         segment.format(self._ring)
-        ends = isinstance(self._dataset, IterableDataset)
+        self._conductor = Conductor(self._ring, size.at_first)
+        self._schedule.attach(self._ring, segment, self._conductor)
         if device is None:
-            self._delivery = Delivery(self._ring, spare, ends)
+            self._delivery = Delivery(self._ring, spare, self._streams)
         else:
             self._pinning = Pinning(self._ring, device, loader.strict_pinning)
-            self._delivery = Delivery(self._ring, spare, ends, self._pinning, device.clone)
-        self._tags: dict[int, Any] = {}  # by sequence, what torch's part put into the queues: results come back by it
-        self._early: list[tuple[Any, Any]] = []  # results that were taken before they were asked for
+            self._delivery = Delivery(self._ring, spare, self._streams, self._pinning, device.clone)
+        # what the conductor asks for (ring.pyx)
+        self._read, self._open, self._ended = self._delivery.take, self._schedule.open, self._schedule.ended
         self._crew = Crew(
             loader.multiprocessing_context or torch.multiprocessing,
             self._ring,
             segment,
             respawn=respawn,
-            reissue=not isinstance(self._dataset, IterableDataset),
+            reissue=not self._streams,
             timeout=self._timeout,
         )
         self._workers = self._crew.workers
         self._shutdown = False
-        self._workers_done_event = _Done(self._ring)
-        self._index_queues = [_IndexQueue(self, k) for k in range(self._num_workers)]
+
+    def _dismiss_weakly(self) -> Any:
+        """What lets a worker leave, without keeping this iterator: one that is dropped must go at once."""
+        mine = weakref.ref(self)
+
+        def dismiss(worker: int) -> None:
+            iterator = mine()
+            if iterator is not None and iterator._crew is not None:
+                iterator._crew.dismiss(worker)
+
+        return dismiss
 
     def _hire(self, loader: Any) -> None:
         """Start the workers, and the thread that page-locks."""
@@ -134,9 +143,7 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
         self._crew.start(
             self._num_workers,
             self._spin,
-            loader.schedule == "steal",
             {
-                "dataset_kind": self._dataset_kind,
                 "dataset": self._dataset,
                 "auto_collation": self._auto_collation,
                 "collate_fn": self._collate_fn,
@@ -144,8 +151,7 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
                 "base_seed": self._base_seed,
                 "init_fn": self._worker_init_fn,
                 "num_workers": self._num_workers,
-                "persistent_workers": self._persistent_workers,
-                "shared_seed": self._shared_seed,
+                "seeds_samples": self._schedule.seeds_samples,
             },
         )
         if self._pinning is not None:
@@ -154,24 +160,42 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
                 self._pin_memory_thread = self._pinning.thread
         self._worker_pids_set = True
 
-    def _ring_size(self, loader: Any) -> tuple[int, int]:
-        """How many sequences, and how many batches, may be in flight."""
-        batches = self._num_workers * self._prefetch_factor
-        return batches, batches
-
-    def _ring_memory(self, loader: Any) -> Any:
-        return loader.ring_memory
-
-    # -------------------------------------------------------------------------------------------- torch's queues
+    # ------------------------------------------------------------------------------------------------ an epoch
 
     def _reset(self, loader: DataLoader[Any], first_iter: bool = False) -> None:
+        """Begin an epoch: as in torch, the sampler is asked for its iterator once more, and for the first indices."""
         self._interrupted = False
-        while self._ring.in_flight:  # an epoch left half-way: its entries must be free before new ones are opened
-            self._await()
-            self._delivery.discard()
-        self._tags.clear()
-        self._early.clear()
-        super()._reset(loader, first_iter)
+        self._conductor.drain(self)  # of an epoch that was left half-way
+        self._draws = Draws(self._index_sampler)
+        self._sampler_iter = iter(self._index_sampler)
+        self._num_yielded = 0
+        self._IterableDataset_len_called = loader._IterableDataset_len_called
+        self._ring.begin_epoch()
+        self._schedule.begin(self._base_seed)
+        self._conductor.begin(self, self._sampler_iter)
+
+    def _draw_again(self, interrupted: Any, count: int) -> Any:
+        self._sampler_iter = self._draws.again(interrupted, count)
+        return self._sampler_iter
+
+    def __next__(self) -> Any:
+        if profiler._is_profiler_enabled:
+            with profiler.record_function(self._profile_name):
+                return self._next_data()
+        return self._next_data()
+
+    def _next_data(self) -> Any:
+        batch = self._conductor.next(self)
+        if batch is END:
+            if not self._persistent_workers:
+                self._shutdown_workers()
+            raise StopIteration
+        if type(batch) is _torch.ExceptionWrapper:
+            batch.reraise()
+        self._num_yielded += 1
+        if self._streams:
+            _torch.warn_of_length(self)
+        return batch
 
     def _await(self) -> None:
         """Wait for the next sequence in order, or for any; look after workers that die or hang meanwhile."""
@@ -191,6 +215,27 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
             else:
                 self._crew.raise_or_kill(self._ring.awaited() if self._in_order else None)
 
+    # What others read of torch's accounts, as the ring keeps them.
+
+    @property
+    def _send_idx(self) -> int:
+        """Batches opened in this epoch."""
+        return self._ring.opened
+
+    @property
+    def _rcvd_idx(self) -> int:
+        """Those of them that were taken."""
+        return self._ring.opened - self._ring.under_way
+
+    @property
+    def _tasks_outstanding(self) -> int:
+        return self._ring.under_way
+
+    @property
+    def _workers_status(self) -> list[bool]:
+        """Which workers have something left to give."""
+        return getattr(self._schedule, "active", [True] * self._num_workers)
+
     def interrupt(self) -> None:
         """Have the thread that is in next(), or comes there, get StopIteration at once, until the iterator is reset."""
         self._interrupted = True
@@ -200,17 +245,6 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
         """Raise torch's error for a worker that died, with what it held; any other error as it is."""
         assert self._crew is not None
         self._crew.raise_explained(error)
-
-    def _get_data(self) -> tuple[Any, Any]:
-        return self._early.pop(0) if self._early else self._take()
-
-    def _take(self) -> tuple[Any, Any]:
-        while True:
-            self._await()
-            batch = self._delivery.take()
-            tag = self._tags.pop(self._ring.taken)
-            if batch is not NOTHING:
-                return tag, batch
 
     # --------------------------------------------------------------------------------------------- the end
 
@@ -223,7 +257,6 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
             threading.Thread(target=self._shutdown_workers, name="shmloader_end").start()
             return
         self._shutdown = True
-        self._rcvd_idx = self._send_idx = 0  # it is at its end
         assert self._crew is not None
         try:
             self._ring.alarm()  # ends the wait of another thread
@@ -252,137 +285,3 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
-
-
-class DirectIterator(RingIterator):
-    """The short way, for map-style datasets in order.
-
-    There the ring alone keeps the order, so torch's reorder buffer and its accounts of who holds what have nothing to
-    do.  These three do what theirs would, in the same order.
-
-    A batch may be for ANY worker (schedule="steal").  It has a seed then, from the epoch's: epochs of one iterator
-    share its base_seed.  And workers may be further ahead, for they stand idle as soon as all is made that may be made
-    before the one that is late: as far as AHEAD_BYTES allow, FURTHER times as far at most.
-    """
-
-    def __init__(self, loader: Any) -> None:
-        self._stealing = loader.schedule == "steal"
-        self._epoch = -1
-        super().__init__(loader)
-
-    def _begin(self, loader: Any) -> None:
-        """Where work is shared, open it first: the first worker begins while the others are being started."""
-        if loader.schedule == "round_robin" and loader.chunk_size is None:
-            super()._begin(loader)
-        else:
-            self._reset(loader, first_iter=True)
-            self._hire(loader)
-
-    def _ring_size(self, loader: Any) -> tuple[int, int]:
-        batches = self._num_workers * self._prefetch_factor
-        return self._batches_ahead(loader, batches, batches), self._furthest
-
-    def _batches_ahead(self, loader: Any, least: int, usual: int) -> int:
-        """Decide how many batches may be under way: `least`, and while they are small as many as usual, or more."""
-        self._most = self._least = least
-        self._furthest = usual * FURTHER if self._stealing else usual
-        if loader.max_ring_bytes is not None:  # which is for as many slots as there may be
-            self._furthest = least
-        return self._furthest
-
-    def _ring_memory(self, loader: Any) -> Any:
-        # "auto" asks whether /dev/shm has room for all slots; of those further ahead none may ever be filled
-        return "memfd" if self._furthest > self._least and loader.ring_memory == "auto" else loader.ring_memory
-
-    def _reset(self, loader: DataLoader[Any], first_iter: bool = False) -> None:
-        self._epoch += 1
-        self._seed = mix(int(self._base_seed), self._epoch)
-        super()._reset(loader, first_iter)
-
-    def __next__(self) -> Any:
-        if profiler._is_profiler_enabled:
-            return super().__next__()
-        batch = self._next_data()
-        self._num_yielded += 1
-        return batch
-
-    def _next_data(self) -> Any:
-        if self._rcvd_idx == self._send_idx:
-            if not self._persistent_workers:
-                self._shutdown_workers()
-            raise StopIteration
-        if not self._ring.ready():
-            self._await()
-        batch = self._delivery.take()
-        self._rcvd_idx += 1
-        self._try_put_index()
-        if type(batch) is _torch.ExceptionWrapper:
-            batch.reraise()
-        return batch
-
-    def _try_put_index(self) -> None:
-        if self._stealing:
-            self._put_indices()
-            return
-        try:
-            index = next(self._sampler_iter)
-        except StopIteration:
-            return
-        open_task(self._ring, self._segment, self._send_idx % self._num_workers, index, self._send_idx)
-        self._send_idx += 1
-
-    def _put_indices(self) -> None:
-        """Open batches for anybody, for as long as not too many are under way."""
-        self._look_further()
-        while self._ring.under_way < self._most:
-            try:
-                index = next(self._sampler_iter)
-            except StopIteration:
-                return
-            open_task(self._ring, self._segment, ANY, index, self._send_idx, mix(self._seed, self._send_idx))
-            self._send_idx += 1
-
-    def _look_further(self) -> None:
-        """Find out how many batches may be under way, after the first, the second, the fourth that came, and so on."""
-        came = self._rcvd_idx
-        if came and not came & came - 1:
-            largest = max(self._ring.committed(payload) for payload in range(self._ring.payloads))
-            self._most = min(max(self._least, AHEAD_BYTES // largest), self._furthest)
-
-
-class _IndexQueue:
-    """What torch takes for a worker's index queue: to put a task into it is to open a sequence for that worker."""
-
-    def __init__(self, iterator: RingIterator, worker: int) -> None:
-        assert iterator._crew is not None
-        self._crew, self._ring, self._segment = iterator._crew, iterator._ring, iterator._segment
-        self._tags, self._early = iterator._tags, iterator._early
-        self._take = weakref.WeakMethod(iterator._take)  # an iterator that is dropped must go at once
-        self._worker = worker
-
-    def put(self, task: Any) -> None:
-        if task is None:
-            self._crew.dismiss(self._worker)
-        elif type(task) is tuple:
-            self._open(task[0], task[1])
-        else:
-            self._open(task, task)
-
-    def _open(self, tag: Any, task: Any) -> None:
-        while not self._ring.has_room():  # a ring of chunks may hold fewer batches than there are workers to resume
-            take = self._take()
-            assert take is not None
-            self._early.append(take())
-        sequence = self._ring.next_open
-        open_task(self._ring, self._segment, self._worker, task, tag if type(tag) is int else -1)
-        self._tags[sequence] = tag
-
-
-class _Done:
-    """What torch takes for the event that ends all workers."""
-
-    def __init__(self, ring: TrainerSide) -> None:
-        self._ring = ring
-
-    def is_set(self) -> bool:
-        return self._ring.stopped

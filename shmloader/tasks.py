@@ -1,4 +1,4 @@
-"""What a worker is asked to do: a batch's indices, or a word of torch's own, written into a task area."""
+"""What a worker is asked to do: a batch's indices, written into a task area."""
 
 from __future__ import annotations
 
@@ -12,27 +12,24 @@ from shmloader.segment import Segment
 MOST = 1 << 63  # indices below this one, and not below its negative, are written as they are
 
 
-def open_task(ring: TrainerSide, segment: Segment, worker: int, task: Any, batch: int = -1, seed: int = 0) -> None:
-    """Give the ring's next sequence to a worker, or to ANY.
+def open_task(ring: TrainerSide, segment: Segment, worker: int, task: Any, seed: int = 0) -> None:
+    """Give the next batch to a worker, or to ANY.
 
     Lists of ints and single ints, what samplers give, are written as they are; anything else is pickled.
 
     Args:
-        batch: which of the epoch it is; -1: none.
         seed: of the batch.
     """
     written = task if type(task) is list or type(task) is int else _pickled(task)
-    while wanted := ring.open(worker, written, batch, seed):
+    while wanted := ring.open(worker, written, seed):
         if wanted < 0:
             written = _pickled(task)  # not all of its items are ints of 64 bits
         else:
             segment.commit_task(ring, ring.next_entry, wanted)
 
 
-def open_chunks(
-    ring: TrainerSide, segment: Segment, workers: list[int], chunks: list[list[Any]], batch: int, seed: int
-) -> None:
-    """Give a batch, cut into chunks, to workers, or to ANY; the ring must have room for all of them.
+def open_chunks(ring: TrainerSide, segment: Segment, workers: list[int], chunks: list[list[Any]], seed: int) -> None:
+    """Give the next batch, cut into chunks, to workers, or to ANY; the ring must have room for all of them.
 
     A batch is opened whole or not at all, so all that can fail comes first.
     """
@@ -42,10 +39,7 @@ def open_chunks(
         wanted = len(task) if type(task) is bytes else 8 * len(task)
         if wanted > ring.task_room_of(entry):
             segment.commit_task(ring, entry, wanted)
-    row, rows = 0, sum(map(len, chunks))
-    for k, task in enumerate(written):
-        ring.open(workers[k], task, batch, seed, 0 if k else len(chunks), row, rows)
-        row += len(chunks[k])
+    ring.open_chunks(workers, written, [len(chunk) for chunk in chunks], seed)
 
 
 def _is_plain(chunk: list[Any]) -> bool:

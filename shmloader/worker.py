@@ -1,21 +1,27 @@
 """A worker's life: claim, fetch, collate into the slot, publish.
 
-torch's own worker loop runs here, seeds and all; it takes its tasks from a queue and puts its batches into another.
-RingQueues are all of its queues: a task is a sequence claimed from the ring, a batch is its payload published.
+What the user's code finds here is what torch's workers find: the same seeds, worker info, signal handlers, name and
+number of threads, the same exceptions caught.
 """
 
 from __future__ import annotations
 
 import contextlib
 import gc
+import random
 from collections.abc import Callable
 from typing import Any
 
-from shmloader import generators
+import numpy
+import torch
+from torch.utils.data import IterableDataset
+
+from shmloader import _torch, generators
 from shmloader._layout import Writer
 from shmloader._ring import FILLED, KEPT, SKIPPED, WorkerSide
-from shmloader._torch import ExceptionWrapper, ResumeIteration, run_worker_loop
+from shmloader._torch import ExceptionWrapper
 from shmloader.collate import collate_into
+from shmloader.fetch import Fetch, fetch_from
 from shmloader.orphan import follow
 from shmloader.segment import Segment
 from shmloader.stacks import Paper
@@ -25,25 +31,17 @@ Seed = Callable[[Any, int, int], Any]  # what generators.py seeds a task with
 
 
 def work(
-    segment: Segment,
-    spin: bool,
-    seeded: bool,
-    worker_id: int,
-    life: int,
-    first: int,
-    paper: Paper | None,
-    arguments: dict[str, Any],
+    segment: Segment, spin: bool, worker_id: int, life: int, first: int, paper: Paper | None, arguments: dict[str, Any]
 ) -> None:
     """Be worker number `worker_id`, from the first task to the last.
 
     Args:
         segment: the ring's memory.
         spin: whether it may pause on its core before it sleeps.
-        seeded: whether each sample is seeded for itself (generators.py).
         life: how many processes were workers of this ring before this one.
         first: a sequence below which all are done: 0, or more for a worker that takes a dead one's place.
         paper: where to write its stack when the trainer asks; None where nobody will.
-        arguments: of torch's worker loop, without its queues.
+        arguments: of Worker, but for those above.
     """
     follow(segment.trainer)
     # What is here by now, the dataset above all, is here to stay.  A full collection that looked through it would take
@@ -52,70 +50,124 @@ def work(
     if paper is not None:
         paper.tell()
     ring = WorkerSide(segment.mapping, segment.geometry, segment.memfd, spin, worker_id, life, first)
-    seed = generators.seed_all if arguments["auto_collation"] else generators.seed_one
-    queues = RingQueues(segment, ring, seed if seeded else None)
-    collate_into(queues.writer)
     with contextlib.suppress(KeyboardInterrupt):  # the trainer raises it as well
-        run_worker_loop(queues=queues, worker_id=worker_id, **arguments)
+        worker = Worker(segment, ring, **arguments)
+        arguments.clear()  # the process would keep the dataset for as long as it lives
+        worker.run()
+    _torch.set_worker_info(None)
 
 
-class RingQueues:
-    """The queues that torch's loop believes in, and the payload that the worker has claimed."""
+class Worker:
+    """What a worker process does with one dataset.
 
-    def __init__(self, segment: Segment, ring: WorkerSide, seed: Seed | None) -> None:
+    Args:
+        segment, ring: the memory, and this worker's side of it.
+        dataset, auto_collation, collate_fn, drop_last: see fetch.py.
+        base_seed: of the loader's iterator; this worker's is `base_seed` + its number.
+        init_fn: the loader's `worker_init_fn`.
+        num_workers: how many there are.
+        seeds_samples: whether each sample is seeded for itself (generators.py).
+    """
+
+    def __init__(
+        self,
+        segment: Segment,
+        ring: WorkerSide,
+        *,
+        dataset: Any,
+        auto_collation: bool,
+        collate_fn: Callable[[Any], Any],
+        drop_last: bool,
+        base_seed: int,
+        init_fn: Callable[[int], Any] | None,
+        num_workers: int,
+        seeds_samples: bool,
+    ) -> None:
         self._segment = segment
         self._ring = ring
-        self._seed = seed
-        self.writer = Writer(ring, self._grow, self._grow_area)
-        self._filled = False  # whether torch's loop has put a batch for the task claimed
+        self._writer = Writer(ring, self._grow, self._grow_area)
         self._remembers = segment.geometry.memory_stride > 0
-        self._begun = not self._remembers
+        self._taking_over = self._remembers
+        self._seed: Seed | None = None
+        if seeds_samples:
+            self._seed = generators.seed_all if auto_collation else generators.seed_one
+        self._where = f"in DataLoader worker process {ring.me}"
+        self._streams = isinstance(dataset, IterableDataset)
+        self._fetching = dataset, auto_collation, collate_fn, drop_last
+        self._fetch: Fetch | None = None
+        self._epoch = 0
+        collate_into(self._writer)
+        self._be_torchs_worker(dataset, base_seed, num_workers)
+        self._error: Any = None  # why it could not begin: told in place of each batch
+        self._begin(init_fn)
 
-    # ------------------------------------------------------------------------------- the queues of torch's loop
+    def _be_torchs_worker(self, dataset: Any, base_seed: int, num_workers: int) -> None:
+        """Be, to the user's code, what it finds in a worker of torch's."""
+        me = self._ring.me
+        _torch.set_worker_signal_handlers()
+        _torch.set_thread_name("pt_data_worker")
+        torch.set_num_threads(1)
+        seed = base_seed + me
+        random.seed(seed)
+        torch.manual_seed(seed)
+        # what torch's _generate_state() gives, by which worker 1 of seed 7 is not worker 0 of seed 8
+        words = numpy.random.SeedSequence([me, base_seed & 0xFFFFFFFF, base_seed >> 32, 0])
+        numpy.random.seed(words.generate_state(4))
+        _torch.set_worker_info({"id": me, "num_workers": num_workers, "seed": seed, "dataset": dataset})
 
-    def get(self, timeout: float | None = None) -> Any:
-        """The next task, as (sequence, indices), or a word of torch's own; None when it is time to leave."""
-        if self._ring.current >= 0:
+    def run(self) -> None:
+        """Do what there is to do until it is time to leave."""
+        ring = self._ring
+        while (written := ring.claim()) is not None:
+            if self._taking_over:
+                self._take_over()
+            if ring.epoch != self._epoch:
+                self._epoch = ring.epoch
+                if self._streams:
+                    self._begin()
+            task = read_task(written)
+            self._writer.begin(len(task) if ring.rows else 0)
+            if self._seed is not None:
+                task = self._seed(task, ring.seed, ring.row)
+            outcome = self._fill(task)
             if self._remembers:
-                self._ring.remember(generators.states())
-            self._publish()
-        written = self._ring.claim()
-        if written is None:  # a task may be None too: what a sampler gave
-            return None
-        if not self._begun:
-            self._begin()
-        task = read_task(written)
-        self.writer.begin(len(task) if self._ring.rows else 0)
-        if isinstance(task, ResumeIteration):
-            return task
-        if self._seed is not None:
-            task = self._seed(task, self._ring.seed, self._ring.row)
-        return self._ring.sequence, task
+                ring.remember(generators.states())
+            if ring.kept():
+                outcome = self._let_go_or_keep(outcome)
+            ring.publish(outcome)
 
-    def _begin(self) -> None:
-        """Go on as the worker whose place this one takes, if there was one; torch's loop has seeded by now."""
-        self._begun = True
+    def _take_over(self) -> None:
+        """Go on as the worker whose place this one takes, if there was one; what is seeded was by now."""
+        self._taking_over = False
         left = self._ring.recall()
         if left is not None:
             generators.restore(left)
 
-    def put(self, result: tuple[Any, Any]) -> None:
-        """Write a batch into the payload.  It is published by the next get(), once torch's loop has let go of it."""
+    def _begin(self, init_fn: Callable[[int], Any] | None = None) -> None:
+        """Begin the first epoch, or another one: streams begin anew where workers persist."""
         try:
-            self.writer.write(result[1])
+            if init_fn is not None:
+                init_fn(self._ring.me)
+            self._fetch = fetch_from(*self._fetching)
         except Exception:
-            self._write_exception(result[1])
-        self._filled = True
+            self._fetch, self._error = None, ExceptionWrapper(where=self._where)
 
-    def is_set(self) -> bool:
-        """Whether the trainer has ended the ring."""
-        return self._ring.stopped
-
-    def cancel_join_thread(self) -> None:
-        """Nothing of ours is sent by a thread."""
-
-    def close(self) -> None:
-        """The memory goes with the process."""
+    def _fill(self, task: Any) -> int:
+        """Fetch a batch and write it into the payload; the outcome to publish."""
+        if self._fetch is None:
+            batch = self._error
+        else:
+            try:
+                batch = self._fetch(task)
+            except Exception as error:
+                if isinstance(error, StopIteration) and self._streams:
+                    return SKIPPED
+                batch = ExceptionWrapper(where=self._where)
+        try:
+            self._writer.write(batch)
+        except Exception:
+            self._write_exception(batch)
+        return FILLED
 
     def _grow(self, size: int) -> None:
         """Have pages for the first `size` bytes of the payload."""
@@ -127,27 +179,25 @@ class RingQueues:
 
     def _write_exception(self, batch: Any) -> None:
         """What cannot be pickled, or does not fit, becomes an exception at its place in the order."""
-        where = f"in DataLoader worker process {self._ring.me}"
-        wrapped = ExceptionWrapper(where=where)
+        wrapped = ExceptionWrapper(where=self._where)
         if type(batch) is ExceptionWrapper:  # its class cannot be pickled: what it said still matters most
-            wrapped = ExceptionWrapper((RuntimeError, RuntimeError(), None), where)
+            wrapped = ExceptionWrapper((RuntimeError, RuntimeError(), None), self._where)
             wrapped.exc_msg = batch.exc_msg
         try:
-            self.writer.write(wrapped)  # behind what was stacked there: a collate function may keep it
+            self._writer.write(wrapped)  # behind what was stacked there: a collate function may keep it
         except Exception:  # its class cannot be pickled, or memory is so short that its traceback does not fit
             self._ring.rewind()
-            short = ExceptionWrapper((RuntimeError, RuntimeError(wrapped.exc_msg[-2000:]), None), where)
-            self.writer.write(short)
+            short = ExceptionWrapper((RuntimeError, RuntimeError(wrapped.exc_msg[-2000:]), None), self._where)
+            self._writer.write(short)
 
-    def _publish(self) -> None:
-        outcome = FILLED if self._filled else SKIPPED  # torch's loop skips tasks once its dataset has ended
-        self._filled = False
-        if self._ring.kept():
-            gc.collect()  # a cycle is no keeping
-            if self._ring.kept():
-                # Something here holds on to what default_collate returned: a collate function that remembers its
-                # batches, a dataset that does.  It must not see the slot filled anew, so the trainer leaves this
-                # payload alone for good, and from now on nothing is collated into slots.  See NOTE [ Slot ring ].
-                outcome = KEPT
-                self.writer.keep_apart()
-        self._ring.publish(outcome)
+    def _let_go_or_keep(self, outcome: int) -> int:
+        """What to publish where something here holds on to what default_collate returned.
+
+        A collate function may remember its batches, or a dataset.  It must not see the slot filled anew, so the trainer
+        leaves this payload alone for good, and from now on nothing is collated into slots: NOTE [ Slot ring ].
+        """
+        gc.collect()  # a cycle is no keeping
+        if not self._ring.kept():
+            return outcome
+        self._writer.keep_apart()
+        return KEPT

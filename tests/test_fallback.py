@@ -51,7 +51,7 @@ def test_which_iterator() -> None:
     loader.in_order = False
     assert isinstance(iter(loader), RingIterator)
     assert not isinstance(iter(shmloader.DataLoader(Augmented())), RingIterator)
-    assert type(iter(shmloader.DataLoader(Stream(), num_workers=1))) is RingIterator
+    assert isinstance(iter(shmloader.DataLoader(Stream(), num_workers=1)), RingIterator)
 
 
 def test_closing_what_torch_iterates() -> None:

@@ -250,17 +250,18 @@ class Numbers(torch.utils.data.Dataset):
 
 @pytest.mark.parametrize("in_order", [True, False])
 def test_the_error_comes_at_the_batchs_place(monkeypatch: pytest.MonkeyPatch, in_order: bool) -> None:
-    publish = worker_module.RingQueues._publish
+    fill = worker_module.Worker._fill
     done: list[int] = []  # in each worker a list of its own
 
-    def scribble(bench: Any) -> None:
-        done.append(bench._ring.sequence)
-        if bench._ring.me == 1 and len(done) == 2:
-            words = entry_at(bench._segment, bench._ring.current_entry, "meta_at")[0]
-            os.pwrite(bench._segment.fd, struct.pack("2Q", MOST, MOST), words)
-        publish(bench)
+    def scribble(worker: Any, task: Any) -> int:
+        outcome = fill(worker, task)
+        done.append(worker._ring.sequence)
+        if worker._ring.me == 1 and len(done) == 2:
+            words = entry_at(worker._segment, worker._ring.current_entry, "meta_at")[0]
+            os.pwrite(worker._segment.fd, struct.pack("2Q", MOST, MOST), words)
+        return outcome
 
-    monkeypatch.setattr(worker_module.RingQueues, "_publish", scribble)
+    monkeypatch.setattr(worker_module.Worker, "_fill", scribble)
     loader = shmloader.DataLoader(
         Numbers(), num_workers=2, in_order=in_order, multiprocessing_context="fork", spare_slots=0
     )
@@ -280,14 +281,15 @@ def test_the_error_comes_at_the_batchs_place(monkeypatch: pytest.MonkeyPatch, in
 
 
 def test_a_claim_that_was_overwritten_ends_the_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    publish = worker_module.RingQueues._publish
+    fill = worker_module.Worker._fill
 
-    def scribble(bench: Any) -> None:
-        if bench._ring.sequence == 5:
-            os.pwrite(bench._segment.fd, bytes(8), entry_at(bench._segment, 5 % 4, "word")[0])
-        publish(bench)
+    def scribble(worker: Any, task: Any) -> int:
+        outcome = fill(worker, task)
+        if worker._ring.sequence == 5:
+            os.pwrite(worker._segment.fd, bytes(8), entry_at(worker._segment, 5 % 4, "word")[0])
+        return outcome
 
-    monkeypatch.setattr(worker_module.RingQueues, "_publish", scribble)
+    monkeypatch.setattr(worker_module.Worker, "_fill", scribble)
     with shmloader.DataLoader(Numbers(), num_workers=2, multiprocessing_context="fork") as loader:
         iterator = iter(loader)
         assert [next(iterator)[0, 0].item() for _ in range(5)] == [0, 1, 2, 3, 4]
@@ -317,7 +319,7 @@ def test_a_spawned_worker_of_another_version_says_so() -> None:
                 print(error)
         """
     )
-    assert "this is not a ring of version 3: magic 0x676e69726d6873, version 1; trainer and worker must run" in ran.err
+    assert "this is not a ring of version 4: magic 0x676e69726d6873, version 1; trainer and worker must run" in ran.err
     assert "exited unexpectedly" in ran.out
 
 

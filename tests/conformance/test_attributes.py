@@ -21,7 +21,7 @@ from torch.profiler import _pattern_matcher
 from torch.utils.data import BatchSampler, IterableDataset, SequentialSampler
 
 import shmloader
-from shmloader.iterator import DirectIterator, RingIterator
+from shmloader.iterator import RingIterator
 
 pytestmark = pytest.mark.usefixtures("impatient_torch")
 KINDS = pytest.mark.parametrize("dataset", [Augmented, lambda *n: Stream(*n)], ids=["map", "iterable"])
@@ -214,7 +214,7 @@ def test_attribute_picklable_until_a_persistent_iterator_exists(copied: Any, whe
         try:
             again = copied(loader)
         except NotImplementedError as error:
-            return error.args[0], error.args[1].replace("DirectIterator", "_MultiProcessingDataLoaderIter")
+            return error.args[0], error.args[1].replace("RingIterator", "_MultiProcessingDataLoaderIter")
         names = sorted(set(vars(again)) - OURS)
         assert kind is BOTH[0] or (again.spare_slots, again.ring_memory) == (2, "auto")
         return type(again) is kind, names, iterate(again), iterate(loader), assigned(again, "batch_size", 3)
@@ -228,7 +228,7 @@ def test_attribute_an_iterator_cannot_be_pickled(workers: int) -> None:
         try:
             pickle.dumps(iter(kind(Augmented(), num_workers=workers)))
         except NotImplementedError as error:
-            return error.args[0], error.args[1].replace("DirectIterator", "_MultiProcessingDataLoaderIter")
+            return error.args[0], error.args[1].replace("RingIterator", "_MultiProcessingDataLoaderIter")
 
     assert compare(refused)
 
@@ -415,28 +415,30 @@ def test_attribute_iterator_is_its_own_iterator() -> None:
 
 
 READ_BY_OTHERS = """
-    _workers _workers_status _index_queues _rcvd_idx _send_idx _num_yielded _tasks_outstanding _base_seed _index_sampler
-    _sampler_iter _worker_queue_idx_cycle _dataset _dataset_kind _auto_collation _drop_last _num_workers _world_size
+    _workers _workers_status _rcvd_idx _send_idx _num_yielded _tasks_outstanding _base_seed _index_sampler
+    _sampler_iter _dataset _dataset_kind _auto_collation _drop_last _num_workers _world_size
     _rank _pin_memory _pin_memory_device _timeout _collate_fn _persistent_workers _prefetch_factor _in_order _shutdown
-    _worker_init_fn _shared_seed _IterableDataset_len_called _workers_num_tasks _task_info _worker_pids_set
+    _worker_init_fn _shared_seed _IterableDataset_len_called _worker_pids_set
     _pin_memory_thread _pg
 """
-# The queues are the transport, and the README's ring stands in their place: these two names are absent, and what is in
-# `_index_queues` only opens sequences.
-TRANSPORT = ["_data_queue", "_worker_result_queue"]
-
-
-NOT_KEPT = ("_tasks_outstanding", "_workers_num_tasks", "_task_info")
+# The queues are the transport, and the ring stands in their place; it also keeps the order, and the account of who
+# makes what.  So these names are absent.
+TRANSPORT = [
+    "_data_queue",
+    "_index_queues",
+    "_task_info",
+    "_worker_queue_idx_cycle",
+    "_worker_result_queue",
+    "_workers_done_event",
+    "_workers_num_tasks",
+]
 
 
 @KINDS
 @pytest.mark.parametrize("persistent", [False, True])
 @pytest.mark.parametrize("name", READ_BY_OTHERS.split())
-def test_attribute_iterator_has(name: str, dataset: Any, persistent: bool, request: pytest.FixtureRequest) -> None:
+def test_attribute_iterator_has(name: str, dataset: Any, persistent: bool) -> None:
     """With the same value after each batch, and at the end."""
-    if name in NOT_KEPT and dataset is Augmented:
-        request.applymarker(differs("for map-style datasets the ring keeps the account"))
-
     compare(lambda kind: histories(kind, dataset, persistent)[name])
 
 
@@ -449,7 +451,7 @@ def histories(kind: Any, dataset: Any, persistent: bool) -> dict[str, list[Any]]
     for _ in range(4):
         for name, values in found.items():
             value = getattr(iterator, name, "absent")
-            values.append(len(value) if name in ("_task_info", "_index_queues") else plain(value))
+            values.append(plain(value))
         next(iterator, None)
     return found
 
@@ -489,7 +491,7 @@ def test_attribute_shutdown_workers(dataset: Any, persistent: bool) -> None:
     compare(shut)
 
 
-def test_attribute_which_iterator_serves() -> None:
+@KINDS
+def test_attribute_which_iterator_serves(dataset: Any) -> None:
     """What is compared above is the ring, and not torch with itself."""
-    assert type(iter(shmloader.DataLoader(Augmented(), num_workers=1))) is DirectIterator
-    assert type(iter(shmloader.DataLoader(Stream(), num_workers=1))) is RingIterator
+    assert type(iter(shmloader.DataLoader(dataset(), num_workers=1))) is RingIterator

@@ -109,5 +109,5 @@ def assert_same_epochs(train: Callable[[Any], list[Record]], way: str) -> list[R
         assert their.seen and their.iterators
         assert_same(our.seen, their.seen)
         assert set(their.iterators) == {"_MultiProcessingDataLoaderIter"}
-        assert our.iterators == ["DirectIterator"] * len(their.iterators)
+        assert our.iterators == ["RingIterator"] * len(their.iterators)
     return ours

@@ -1,0 +1,85 @@
+"""The sampler's place, and how it is found again when a signal handler raised in the middle of a draw.
+
+A sampler's iterator is a generator as a rule, and a generator that is interrupted is at its end for good.  torch's own
+samplers give the same indices again where their generators are put back to where they were; so that is what is kept of
+an epoch's beginning, and its indices are drawn again up to the place where they were lost.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from types import GeneratorType
+from typing import Any
+
+import torch
+from torch.utils.data import (
+    BatchSampler,
+    DistributedSampler,
+    RandomSampler,
+    SequentialSampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
+
+REPEATABLE = {
+    BatchSampler,
+    DistributedSampler,
+    RandomSampler,
+    SequentialSampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+}
+
+
+class Draws:
+    """What an epoch's indices are drawn from, as it was before the first was.
+
+    Args:
+        sampler: gives the indices, or the batches of them.
+    """
+
+    def __init__(self, sampler: Any) -> None:
+        self._sampler = sampler
+        self._global = torch.get_rng_state()
+        self._own = [(of, of.get_state()) for of in _generators(sampler)]
+
+    def again(self, interrupted: Any, count: int) -> Iterator[Any]:
+        """The indices behind the first `count`.
+
+        Args:
+            interrupted: the iterator in which a handler may have raised.
+            count: how many were drawn from it, and used.
+
+        Raises:
+            RuntimeError: the iterator has come to its end by that, and the sampler is not known to repeat itself.
+        """
+        if not (isinstance(interrupted, GeneratorType) and interrupted.gi_frame is None):
+            return interrupted  # type: ignore[no-any-return]  # it goes on
+        kinds = [type(of) for of in _chain(self._sampler)]
+        if not set(kinds) <= REPEATABLE:
+            raise RuntimeError(
+                f"the sampler was interrupted after {count} batches, which ended it, and whether {kinds[-1].__name__} "
+                "gives the same indices again is not known: iterate over the DataLoader anew"
+            )
+        now = torch.get_rng_state()
+        try:
+            torch.set_rng_state(self._global)
+            for generator, state in self._own:  # they stay where this leaves them: some samplers draw on from them
+                generator.set_state(state)
+            indices = iter(self._sampler)
+            return itertools.chain(list(itertools.islice(indices, count, count + 1)), indices)  # drawn in here
+        finally:
+            torch.set_rng_state(now)
+
+
+def _chain(sampler: Any) -> list[Any]:
+    """A batch sampler and what it batches."""
+    chain = [sampler]
+    while type(chain[-1]) is BatchSampler:
+        chain.append(chain[-1].sampler)
+    return chain
+
+
+def _generators(sampler: Any) -> list[torch.Generator]:
+    return [of for part in _chain(sampler) if isinstance(of := getattr(part, "generator", None), torch.Generator)]

@@ -1,0 +1,229 @@
+"""Who makes which batch: schedules, one of which an iterator is given.
+
+A schedule says how large the ring must be, and opens each batch for whom it is to be made by.  It may be interrupted
+between any two of its lines and asked again for the same batch (NOTE [ One step ] in ring.pyx), so it keeps no count of
+its own of what it has opened: the ring does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from torch.utils.data import IterableDataset
+
+from shmloader._ring import ANY, Conductor, TrainerSide
+from shmloader.generators import mix
+from shmloader.segment import RingMemory, Segment
+from shmloader.tasks import open_chunks, open_task
+
+FURTHER = 4  # times as many batches may be under way as in torch's way, where work is stolen and they are small
+AHEAD_BYTES = 256 << 20  # that these may take
+AHEAD = 2  # batches in chunks that may be under way: one for the trainer, and one for workers that are done with it
+MOST_CHUNKS = 1024  # in flight; each has a page of its own.  A batch of more than half as many is cut into larger ones
+
+
+@dataclass(frozen=True)
+class Size:
+    """What a schedule needs of the ring."""
+
+    entries: int  # sequences that may be in flight
+    batches: int  # batches that may be under way
+    at_first: int  # how many may be, until it is known how large they are
+    memory: RingMemory
+
+
+class Schedule(Protocol):
+    """Opens an epoch's batches."""
+
+    size: Size
+    opens_first: bool  # whether batches may be opened before there are workers: the first one begins at once
+    seeds_samples: bool  # whether workers seed each sample from the batch's seed
+
+    def attach(self, ring: TrainerSide, segment: Segment, conductor: Conductor) -> None:
+        """The ring is there."""
+
+    def begin(self, base_seed: int) -> None:
+        """Another epoch begins, whose number the ring knows."""
+
+    def open(self, index: Any) -> bool:
+        """Open the next batch, of which the sampler gave this; false while there is no room for it."""
+
+    def ended(self, worker: int) -> None:
+        """A worker has nothing more to give in this epoch.  It may be told more than once."""
+
+
+class _Attached:
+    """A schedule with its ring."""
+
+    opens_first = False
+    seeds_samples = False
+
+    def attach(self, ring: TrainerSide, segment: Segment, conductor: Conductor) -> None:
+        self._ring, self._segment, self._conductor = ring, segment, conductor
+
+    def begin(self, base_seed: int) -> None:
+        """Nothing is kept of an epoch."""
+
+    def ended(self, worker: int) -> None:
+        """Map-style datasets give all that they are asked for."""
+
+
+class RoundRobin(_Attached):
+    """Batch k is worker k % N's, as in torch; for map-style datasets in order."""
+
+    def __init__(self, loader: Any) -> None:
+        self._workers: int = loader.num_workers
+        batches = loader.num_workers * loader.prefetch_factor
+        self.size = Size(batches, batches, batches, loader.ring_memory)
+
+    def open(self, index: Any) -> bool:
+        open_task(self._ring, self._segment, self._ring.opened % self._workers, index)
+        return True
+
+
+class Streams(_Attached):
+    """The next batch is the next worker's that has something left; for iterable datasets, and out of order.
+
+    Out of order a worker is passed over, too, that has its share under way already: a slow one is not to be given all.
+
+    Args:
+        dismiss: lets a worker leave that has nothing more to give; None where it is wanted for another epoch.
+    """
+
+    def __init__(self, loader: Any, dismiss: Callable[[int], None] | None) -> None:
+        self._workers: int = loader.num_workers
+        self._in_order: bool = loader.in_order
+        self._dismiss = dismiss
+        batches = loader.num_workers * loader.prefetch_factor
+        self.size = Size(batches, batches, batches, loader.ring_memory)
+
+    def begin(self, base_seed: int) -> None:
+        self.active = [True] * self._workers
+        self._tried, self._latest, self._opened = -1, -1, 0
+
+    def open(self, index: Any) -> bool:
+        ring = self._ring
+        if ring.opened != self._opened:  # who was tried last has it
+            self._latest, self._opened = self._tried, ring.opened
+        share = self.size.batches // max(1, sum(self.active))
+        for further in range(1, self._workers + 1):
+            worker = (self._latest + further) % self._workers
+            if self.active[worker] and (self._in_order or ring.under_way_of(worker) < share):
+                self._tried = worker
+                open_task(ring, self._segment, worker, index)
+                return True
+        return False
+
+    def ended(self, worker: int) -> None:
+        if self.active[worker]:
+            self.active[worker] = False
+            if self._dismiss is not None:
+                self._dismiss(worker)
+
+
+class _Further(_Attached):
+    """Workers may be further ahead where work is shared, for they stand idle as soon as all is made that may be made
+    before the one batch that is late: as far as AHEAD_BYTES allow, FURTHER times as far at most."""
+
+    opens_first = True
+    seeds_samples: bool
+
+    def __init__(self, loader: Any, least: int, usual: int) -> None:
+        self._least = least
+        self._furthest = usual * FURTHER if loader.schedule == "steal" else usual
+        if loader.max_ring_bytes is not None:  # which is for as many slots as there may be
+            self._furthest = least
+        self.seeds_samples = loader.schedule == "steal"
+
+    def begin(self, base_seed: int) -> None:
+        self._seed = mix(base_seed, self._ring.epoch)  # epochs of one iterator share the base seed
+
+    def _look_further(self) -> None:
+        """Find out how many batches may be under way, after the first, the second, the fourth that came, and so on."""
+        ring = self._ring
+        came = ring.opened - ring.under_way
+        if came and not came & came - 1:
+            largest = max(ring.committed(payload) for payload in range(ring.payloads))
+            self._conductor.most = min(max(self._least, AHEAD_BYTES // largest), self._furthest)
+
+
+class Steal(_Further):
+    """The next batch is for whoever is free.  It has a seed, from the epoch's."""
+
+    def __init__(self, loader: Any) -> None:
+        batches = loader.num_workers * loader.prefetch_factor
+        super().__init__(loader, batches, batches)
+        # "auto" asks whether /dev/shm has room for all slots; of those further ahead none may ever be filled
+        memory: RingMemory = (
+            "memfd" if self._furthest > batches and loader.ring_memory == "auto" else loader.ring_memory
+        )
+        self.size = Size(self._furthest, self._furthest, batches, memory)
+
+    def open(self, index: Any) -> bool:
+        self._look_further()
+        open_task(self._ring, self._segment, ANY, index, mix(self._seed, self._ring.opened))
+        return True
+
+
+class Chunks(_Further):
+    """A batch is cut into chunks of rows, which several workers make at once, each into its place in the one slot.
+
+    A chunk is a sequence like any other (NOTE [ Slot ring ] in ring.pyx).  Which rows it is follows from its place in
+    the batch, so the order is the sampler's, whoever is quicker.
+
+    There are as many chunks under way as a worker otherwise has batches, in whole batches; more while they are small.
+    """
+
+    def __init__(self, loader: Any) -> None:
+        self._chunk_size: int = loader.chunk_size
+        self._workers: int = loader.num_workers
+        size: Any = getattr(loader.batch_sampler, "batch_size", None)
+        known = isinstance(size, int) and size > 0
+        chunks = -(-int(size) // self._chunk_size) if known else self._workers  # of a batch
+        usual = self._workers * loader.prefetch_factor
+        super().__init__(loader, max(AHEAD, -(-usual // chunks)), max(AHEAD, usual))
+        # a slot that several workers fill cannot be moved from /dev/shm to a memfd by one of them
+        memory: RingMemory = "memfd" if loader.ring_memory == "auto" else loader.ring_memory
+        entries = max(AHEAD, min(self._furthest * chunks, MOST_CHUNKS))
+        self.size = Size(entries, self._furthest, self._least, memory)
+
+    def begin(self, base_seed: int) -> None:
+        super().begin(base_seed)
+        self._begun_at = self._ring.next_open
+
+    def open(self, index: Any) -> bool:
+        self._look_further()
+        ring = self._ring
+        chunks = cut(list(index), self._chunk_size, ring.entries // AHEAD)
+        if not ring.has_room(len(chunks)):
+            return False
+        if self.seeds_samples:
+            workers, seed = [ANY] * len(chunks), mix(self._seed, ring.opened)
+        else:
+            first = ring.next_open - self._begun_at
+            workers, seed = [(first + k) % self._workers for k in range(len(chunks))], 0
+        open_chunks(ring, self._segment, workers, chunks, seed)
+        return True
+
+
+def cut(indices: list[Any], chunk_size: int, most: int) -> list[list[Any]]:
+    """Cut a batch into chunks of `chunk_size` rows, or of more where they would be more than `most`."""
+    size = max(chunk_size, -(-len(indices) // most))
+    return [indices[k : k + size] for k in range(0, len(indices), size)]
+
+
+def schedule_of(loader: Any, dismiss: Callable[[int], None]) -> Schedule:
+    """The schedule that a loader asks for.
+
+    Args:
+        dismiss: lets a worker leave that has nothing more to give.
+    """
+    if loader.chunk_size is not None:
+        return Chunks(loader)
+    if loader.schedule == "steal":
+        return Steal(loader)
+    if loader.in_order and not isinstance(loader.dataset, IterableDataset):
+        return RoundRobin(loader)
+    return Streams(loader, None if loader.persistent_workers else dismiss)

@@ -1,0 +1,312 @@
+"""next() is one step, which no signal and no other thread can fall into: NOTE [ One step ] in ring.pyx."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler, WeightedRandomSampler
+
+import shmloader
+from shmloader import _torch
+from shmloader.iterator import RingIterator
+
+LENGTH = 3000
+
+
+class Numbers(torch.utils.data.Dataset):
+    def __len__(self) -> int:
+        return LENGTH
+
+    def __getitem__(self, index: int) -> Any:
+        return torch.full((3,), float(index)), f"sample {index}", {"index": index}
+
+
+def of(batch: Any) -> list[int]:
+    values, names, more = batch
+    assert values[:, 0].tolist() == more["index"].tolist() == [int(name.split()[1]) for name in names]
+    return more["index"].tolist()
+
+
+# ---------------------------------------------------------------------------------------------------------- interrupts
+
+
+class Interrupts:
+    """Raises KeyboardInterrupt from a signal handler, at random moments, and only within next().
+
+    Not in the frames that a batch comes back through: there next() has given it already.
+    """
+
+    given = {RingIterator.__next__.__code__, RingIterator._next_data.__code__}
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.where: set[str] = set()
+        self.count = 0
+        self.within = False
+
+    def next(self, iterator: Any) -> Any:
+        self.within = True
+        try:
+            return next(iterator)
+        finally:
+            self.within = False
+
+    def arm(self) -> None:
+        signal.setitimer(signal.ITIMER_REAL, self.random.uniform(2e-5, 2e-3))
+
+    def handle(self, number: int, frame: Any) -> None:
+        self.arm()
+        if self.within and frame.f_code not in {*self.given, Interrupts.next.__code__}:
+            self.count += 1
+            self.where.add(frame.f_code.co_name)
+            raise KeyboardInterrupt
+
+
+@contextmanager
+def interrupts(seed: int) -> Iterator[Interrupts]:
+    raising = Interrupts(seed)
+    before = signal.signal(signal.SIGALRM, raising.handle)
+    raising.arm()
+    try:
+        yield raising
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def epoch(loader: Any) -> list[list[int]]:
+    torch.manual_seed(3)
+    return [of(batch) for batch in loader]
+
+
+def interrupted_epoch(loader: Any, seed: int) -> tuple[list[list[int]], Interrupts]:
+    torch.manual_seed(3)
+    got = []
+    iterator = iter(loader)
+    with interrupts(seed) as raising:
+        while True:
+            try:
+                got.append(of(raising.next(iterator)))
+            except KeyboardInterrupt:
+                continue
+            except StopIteration:
+                break
+    return got, raising
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"shuffle": True},
+        {"shuffle": True, "spare_slots": 0},
+        {"shuffle": True, "schedule": "steal"},
+        {"shuffle": True, "chunk_size": 2},
+        {"sampler": WeightedRandomSampler(torch.ones(LENGTH), LENGTH)},
+        {"shuffle": True, "generator": Ellipsis},
+        {"sampler": RandomSampler(range(LENGTH), replacement=True)},
+        {"shuffle": True, "persistent_workers": True},
+    ],
+    ids=str,
+)
+def test_no_interrupt_loses_or_repeats_a_batch(options: dict[str, Any]) -> None:
+    def loader() -> Any:
+        if "generator" in options:
+            options["generator"] = torch.Generator().manual_seed(11)
+        return shmloader.DataLoader(Numbers(), batch_size=4, num_workers=2, **options)
+
+    expected = epoch(loader())
+    places: set[str] = set()
+    for seed in range(3):
+        got, raised = interrupted_epoch(loader(), seed)
+        assert got == expected
+        assert raised.count > 10
+        places |= raised.where
+    assert "__iter__" in places or "generator" in options, places  # in a sampler, which that ended
+
+
+def test_an_interrupted_sampler_that_may_not_repeat_itself_says_so() -> None:
+    class Mine:
+        drawn = 0
+
+        def __iter__(self) -> Any:
+            for k in range(40):
+                Mine.drawn += 1
+                if k == 20:
+                    raise KeyboardInterrupt
+                yield [k]
+
+    iterator = iter(shmloader.DataLoader(Numbers(), batch_sampler=Mine(), num_workers=2))
+    got = []
+    with pytest.raises(KeyboardInterrupt):
+        while True:
+            got.append(of(next(iterator)))
+    with pytest.raises(RuntimeError, match="interrupted after 20 batches, which ended it.*Mine gives.*iterate over"):
+        while True:
+            got.append(of(next(iterator)))
+    assert Mine.drawn == 21
+    assert got == [[k] for k in range(len(got))]
+
+
+def test_an_interrupted_iterator_that_is_no_generator_goes_on() -> None:
+    class Mine:
+        at = -1
+
+        def __iter__(self) -> Any:
+            return self
+
+        def __next__(self) -> list[int]:
+            self.at += 1
+            if self.at == 7:
+                raise KeyboardInterrupt
+            if self.at == 20:
+                raise StopIteration
+            return [self.at]
+
+    iterator = iter(shmloader.DataLoader(Numbers(), batch_sampler=Mine(), num_workers=2))
+    got = []
+    while True:
+        try:
+            got.append(of(next(iterator)))
+        except KeyboardInterrupt:
+            continue
+        except StopIteration:
+            break
+    assert got == [[k] for k in range(20) if k != 7]
+
+
+# ------------------------------------------------------------------------------------------------------------- threads
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"schedule": "steal"}, {"chunk_size": 2}, {"chunk_size": 2, "schedule": "steal"}], ids=str
+)
+@pytest.mark.parametrize("threads", [2, 5])
+def test_threads_share_an_iterator(threads: int, options: dict[str, Any]) -> None:
+    for _ in range(3):
+        iterator = iter(shmloader.DataLoader(Numbers(), batch_size=8, num_workers=2, **options))
+        got: list[list[list[int]]] = [[] for _ in range(threads)]
+        errors: list[BaseException] = []
+
+        def run(mine: list[list[int]], iterator: Any = iterator, errors: Any = errors) -> None:
+            try:
+                mine.extend(of(batch) for batch in iterator)
+            except BaseException as error:
+                errors.append(error)
+
+        running = [threading.Thread(target=run, args=(mine,)) for mine in got]
+        for thread in running:
+            thread.start()
+        for thread in running:
+            thread.join(30)
+        assert not any(thread.is_alive() for thread in running)
+        assert errors == []
+        batches = [batch for mine in got for batch in mine]
+        assert sorted(batches) == [list(range(k, k + 8)) for k in range(0, LENGTH, 8)]
+        assert all(mine == sorted(mine) for mine in got)
+
+
+def test_a_thread_that_waits_its_turn_goes_on_when_the_iterator_is_closed() -> None:
+    class Slow(Numbers):
+        def __getitem__(self, index: int) -> Any:
+            threading.Event().wait(60)
+
+    iterator = iter(shmloader.DataLoader(Slow(), num_workers=1))
+    ends: list[Any] = []
+    threads = [threading.Thread(target=lambda: ends.append(next(iterator, "end"))) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    iterator.close()
+    for thread in threads:
+        thread.join(20)
+    assert ends == ["end"] * 3
+
+
+def test_next_within_next_is_an_error() -> None:
+    iterator: Any = None
+    errors: list[str] = []
+
+    class Within:
+        def __iter__(self) -> Any:
+            for k in range(10):
+                if k == 6:
+                    with pytest.raises(RuntimeError, match="while this thread is in next"):
+                        next(iterator)
+                    errors.append("raised")
+                yield [k]
+
+    iterator = iter(shmloader.DataLoader(Numbers(), batch_sampler=Within(), num_workers=1))
+    assert [of(batch) for batch in iterator] == [[k] for k in range(10)]
+    assert errors == ["raised"]
+
+
+# ------------------------------------------------------------------------------------------------- torch's own methods
+
+HARMLESS = {
+    "__getstate__": "an iterator cannot be pickled, and torch says so",
+    "__iter__": "returns itself",
+    "__len__": "is the sampler's",
+    "__del__": "calls _shutdown_workers, which is ours",
+    "_next_index": "draws one index; nobody calls it here",
+    "_get_data": "reads the queues, which are not there; called by _next_data alone, which is ours",
+    "_try_get_data": "the same, called by _get_data",
+    "_try_put_index": "called by _next_data and _reset alone, which are ours",
+    "_process_data": "called by _next_data alone",
+    "_mark_worker_as_unavailable": "called by _next_data and _shutdown_workers alone, which are ours",
+    "_clean_up_persistent_workers_atexit": "ends iterators of torch's that registered themselves; ours do not",
+    "_register_persistent_workers_atexit": "called by __init__ alone, which is ours",
+}
+
+
+def test_each_method_of_torchs_iterator_is_ours_or_harmless() -> None:
+    theirs = set(itertools.chain(vars(_torch._BaseDataLoaderIter), vars(_torch._MultiProcessingDataLoaderIter)))
+    methods = {
+        name
+        for name in theirs
+        if callable(getattr(RingIterator, name)) and not (name.startswith("__") and hasattr(object, name))
+    } | {"__init__"}
+    inherited = {name for name in methods if name not in vars(RingIterator)}
+    assert inherited - set(HARMLESS) == set(), "new in this torch: override it, or say why it does no harm"
+
+
+def test_the_samplers_that_are_known_to_repeat_themselves_do() -> None:
+    from shmloader.draws import REPEATABLE, Draws
+
+    weights = torch.rand(50)
+    samplers = [
+        SequentialSampler(range(50)),
+        RandomSampler(range(50)),
+        RandomSampler(range(50), generator=torch.Generator().manual_seed(5)),
+        RandomSampler(range(50), replacement=True, num_samples=70),
+        RandomSampler(range(50), replacement=True, num_samples=70, generator=torch.Generator().manual_seed(5)),
+        WeightedRandomSampler(weights, 50),
+        torch.utils.data.SubsetRandomSampler(range(0, 50, 2)),
+        torch.utils.data.DistributedSampler(range(50), 2, 1, seed=4),
+    ]
+    assert {type(sampler) for sampler in samplers} | {BatchSampler} == REPEATABLE
+    for sampler in [*samplers, *(BatchSampler(sampler, 3, False) for sampler in samplers)]:
+        for count in (0, 1, 7, 8):
+            draws = Draws(sampler)
+            indices = iter(sampler)
+            first = list(itertools.islice(indices, count))
+            state = torch.get_rng_state()
+
+            def ended() -> Iterator[Any]:
+                yield from ()
+
+            over = ended()
+            list(over)
+            again = draws.again(over, count)
+            assert torch.equal(torch.get_rng_state(), state) or count == 0
+            rest = list(again)
+            assert len(first) == count
+            assert (first + rest) == [*first, *rest] and len(rest) == len(list(sampler)) - count
+            if count:
+                assert rest == list(indices)
