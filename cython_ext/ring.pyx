@@ -946,7 +946,7 @@ cdef class Conductor:
             iterator: what knows the rest.  Called are its
                 _await(): wait until the ring has the next batch ready; StopIteration: the iterator was ended.
                 _read(): the batch of the ring's take().
-                _ended(worker): the worker has nothing more to give in this epoch, which _read() told by NOTHING.
+                _worker_ended(worker): the worker has nothing more to give in this epoch, which _read() told by NOTHING.
                 _open(index): give the index to workers; false while there is no room.
                 _draw_again(count): an iterator over the sampler's indices behind the first `count`.
         """
@@ -970,7 +970,7 @@ cdef class Conductor:
                 continue
             batch = iterator._read()
             if batch is nothing:
-                iterator._ended(ring.unread.owner)
+                iterator._worker_ended(ring.unread.owner)
                 ring.took()
                 self.refill(iterator)
                 continue

@@ -2,31 +2,34 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import pickle
 import re
 import reprlib
 import signal
+import sys
 import threading
-import time
 import warnings
 from multiprocessing.process import BaseProcess
 from typing import Any, NoReturn
 
 from shmloader._ring import TrainerSide
-from shmloader._torch import raise_if_any_worker_failed, unwatch_pids, watch_pids
+from shmloader._torch import is_exiting, raise_if_any_worker_failed, unwatch_pids, watch_pids
 from shmloader.orphan import FollowingName
 from shmloader.parcel import Parcel
 from shmloader.segment import Segment, too_many_files
+from shmloader.signals import held
 from shmloader.stacks import Paper
 from shmloader.tasks import read_task
-from shmloader.watch import Watch
+from shmloader.watch import Watch, wait_for_ends
 from shmloader.worker import work
 
 # Seconds that all workers together have to leave, then to heed SIGTERM, then to be gone from SIGKILL: 5 in all, for a
 # process in uninterruptible sleep must not keep the trainer.  torch gives each worker 5, one after another.
 PATIENCE, TERMINATED, KILLED = 4.0, 0.5, 0.5
+REAPED = 0.5  # seconds until the fork server, which sees a worker's end, has told of it
 LIVES = 3  # deaths of one worker without a batch in between: one may be bad luck, the third is the batch's fault
 
 
@@ -85,20 +88,24 @@ class Crew:
             spin: whether they may pause on their cores before they sleep.
             arguments: of the workers (worker.py), alike for all.
         """
+        _raise_at_exit()
         self._spin, self._arguments, self._count = spin, Parcel(arguments), count
         if self._timeout > 0:
-            try:
-                self._paper = Paper()
-            except OSError as error:
-                raise _explained(error, 0, count) from None
+            with held():
+                try:
+                    self._paper = Paper()
+                except OSError as error:
+                    raise _explained(error, 0, count) from None
         for index in range(count):
-            self.workers.append(self._start_one(index, 0))
+            with held():  # a worker that is started is one that stop() knows of
+                self.workers.append(self._start_one(index, 0))
         if not self._respawn:
             self._arguments.close()  # all have it
-        self._start_watch()
+        with held():
+            self._start_watch()
         if not self._respawn:  # torch's handler raises where others can take the place
+            self._watched = True  # before it is: stop() is to undo what has been done of it
             watch_pids(id(self), tuple(worker.pid or 0 for worker in self.workers))
-            self._watched = True
 
     def _start_one(self, index: int, first: int) -> BaseProcess:
         arguments = (self._segment, self._spin, index, self._lives, first, self._paper, self._arguments)
@@ -137,6 +144,10 @@ class Crew:
             self._watch.stop()
             self._watch = None
 
+    def is_watching(self, thread: threading.Thread) -> bool:
+        """Whether this is the thread that watches the workers."""
+        return self._watch is not None and self._watch.thread is thread
+
     def dismiss(self, index: int) -> None:
         """Let a worker leave when it has done what is open for it; its end is no death then."""
         self._dismissed.add(index)
@@ -148,13 +159,16 @@ class Crew:
         """Replace the workers that died, or raise torch's error for them; called when the ring's alarm was raised.
 
         Raises:
-            RuntimeError: a worker died and nobody may take its place, or it was the third to die over one batch.
+            RuntimeError: a worker died and nobody may take its place, or it was the third to die over one batch; or
+                the interpreter is going down, where all have been ended and no thread can be started.
         """
         self._ring.clear_alarm()  # first, so that a death seen from here on raises it again
         # not is_alive(): under forkserver that hears of a death from the server, later than the watching thread does
         # who was dismissed may leave, but not with something open for it
-        dead = sorted(index for index in self._ended if index not in self._dismissed or self._ring.owes(index))
+        ended = self._ended.copy()  # the watching thread adds to it
+        dead = sorted(index for index in ended if index not in self._dismissed or self._ring.owes(index))
         try:
+            _raise_at_exit()
             if self._respawn:
                 self._replace(dead)
             else:
@@ -199,10 +213,8 @@ class Crew:
         return f"{part}batch {batch} of this epoch (indices {_indices.repr(task)})"
 
     def _replace(self, dead: list[int]) -> None:
-        if not dead:
-            return
-        with self._changing:
-            if self._stopped:
+        with held(), self._changing:
+            if self._stopped or (not dead and self._watch is not None):  # none: it could not be started
                 return
             self._stop_watch()  # it must not be there while a worker is forked, and it must know the new ones
             try:
@@ -246,55 +258,116 @@ class Crew:
             RuntimeError: torch's, with who holds the batch, for how long, and the stack of that worker.
         """
         owners = range(len(self.workers)) if awaited is None else [self._ring.owner(awaited)]  # -1: nobody
-        told = {index: self._holding(index) for index in owners if self._ring.owes(index)}
+        blamed = {index: debts[0] for index in owners if index >= 0 and (debts := self._ring.owes(index))}
+        told = {index: self._holding(index, sequence) for index, sequence in blamed.items()}
+        if self._ring.ready() or self._ring.alarmed:  # it came meanwhile, or a worker died: a stack takes its time
+            return
         error = "\n".join([f"DataLoader timed out after {self._timeout} seconds", *told.values()])
         if not self._respawn or not told:
             raise RuntimeError(error)
-        for index in told:
-            self._hung[index] = error
-            self.workers[index].kill()  # the watch sees it, and then it is a death like any other
+        for index, sequence in blamed.items():
+            if sequence in self._ring.owes(index):
+                self._hung[index] = error
+                self.workers[index].kill()  # the watch sees it, and then it is a death like any other
 
-    def _holding(self, index: int) -> str:
-        assert self._paper is not None
+    def _holding(self, index: int, sequence: int) -> str:
+        """What a worker does with the sequence that it owes, and where it is."""
         pid = self.workers[index].pid or 0
-        held = self._ring.holds(index)
         who = f"Worker {index} (pid {pid})"
-        if held:
-            what = f"{who} has held {self._batch(held[0])} for {self._ring.held_for(held[0]):.1f} seconds."
+        if sequence in self._ring.holds(index):
+            what = f"{who} has held {self._batch(sequence)} for {self._ring.held_for(sequence):.1f} seconds."
         else:
-            what = f"{who} has not begun {self._batch(self._ring.owes(index)[0])}."
-        return f"{what} It is here:\n{self._paper.stack_of(pid)}"
+            what = f"{who} has not begun {self._batch(sequence)}."
+        with self._changing:  # another thread may be ending all this
+            if self._stopped or self._paper is None:
+                return what
+            return f"{what} It is here:\n{self._paper.stack_of(pid)}"
 
     # -------------------------------------------------------------------------------------------------- stopping
 
     def stop(self) -> None:
-        """End all workers, by one deadline for all of them; nothing of them is left when this returns."""
-        with self._changing:  # another thread may be replacing a worker
-            self._stopped = True
-        self._ring.stop()
-        self._stop_watch()
-        self._arguments.close()
+        """End all workers, by one deadline for all of them; nothing of them is left when this returns.
+
+        Each step is taken whatever became of those before it, and what one raised is raised when all are.  Called
+        again, it goes on where it was left.
+        """
+        raised: BaseException | None = None
+        with held():
+            with self._changing:  # another thread may be replacing a worker
+                self._stopped = True
+            for step in (
+                self._tell,
+                self._stop_watch,
+                self._arguments.close,
+                self._close_paper,
+                self._let_leave,
+                self._unwatch,
+                self._terminate,
+                self._kill,
+            ):
+                try:
+                    step()
+                except BaseException as error:
+                    if raised is None or (isinstance(raised, Exception) and not isinstance(error, Exception)):
+                        raised = error
+        if raised is not None:
+            try:
+                raise raised
+            finally:
+                del raised  # it holds this frame, by its traceback
+
+    @property
+    def lives(self) -> bool:
+        """Whether any worker does, and may use the ring's memory."""
+        return any(worker.is_alive() for worker in self.workers)
+
+    def _tell(self) -> None:
+        if not self._ring.stopped:
+            self._ring.stop()
+
+    def _close_paper(self) -> None:
         if self._paper is not None:
             self._paper.close()
-        try:
-            deadline = time.monotonic() + PATIENCE
-            for worker in self.workers:
-                worker.join(max(0.0, deadline - time.monotonic()))
-        finally:  # the SIGCHLD handler may raise in a join
-            if self._watched:
-                self._watched = False
+
+    def _let_leave(self) -> None:
+        self._wait(PATIENCE)
+
+    def _unwatch(self) -> None:
+        if self._watched:
+            with contextlib.suppress(ValueError):  # it was interrupted before torch knew of them
                 unwatch_pids(id(self))
-            for end, patience in (("terminate", TERMINATED), ("kill", KILLED)):
-                left = [worker for worker in self.workers if worker.is_alive()]
-                for worker in left:
-                    getattr(worker, end)()
-                deadline = time.monotonic() + patience
-                for worker in left:
-                    worker.join(max(0.0, deadline - time.monotonic()))
+            self._watched = False
+
+    def _terminate(self) -> None:
+        for worker in self.workers:
+            if worker.is_alive():
+                worker.terminate()
+        self._wait(TERMINATED)
+
+    def _kill(self) -> None:
+        for worker in self.workers:
+            if worker.is_alive():
+                worker.kill()
+        self._wait(KILLED, listening=False)  # they go now, and then their memory
+
+    def _wait(self, seconds: float, listening: bool = True) -> None:
+        """Wait for the workers that are left.  What Ctrl-C, or torch's SIGCHLD handler, raises ends the wait."""
+        for worker in wait_for_ends([each for each in self.workers if each.is_alive()], seconds, listening):
+            if worker.is_alive():  # no: that reaps it; under forkserver the server does, and says so a moment later
+                worker.join(REAPED)
 
 
 _indices = reprlib.Repr()
 _indices.maxlist = _indices.maxtuple = 64  # a batch's indices, whole where they can be read at a glance
+
+
+def _raise_at_exit() -> None:
+    """Raise where the interpreter goes down: a thread that is started then never begins, and who starts it waits."""
+    if is_exiting() or sys.is_finalizing():
+        raise RuntimeError(
+            "the interpreter is shutting down, and with it go the workers of its DataLoaders: take the last batch "
+            "before that, not in a __del__() or at a module's end"
+        )
 
 
 def _end_of(worker: BaseProcess) -> str:

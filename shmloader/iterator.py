@@ -13,13 +13,17 @@ NOTE [ Shutdown ]
        are daemons, and the kernel frees memory that has no name.
     2. The order: `stop` is raised and every worker's bell tolled; the watching thread is ended; all workers are
        joined by one deadline, then terminated, then killed; only then the memory is given back, for a worker that is
-       still filling a slot must not fault.
+       still filling a slot must not fault.  Where one lives even then (the kernel does not let go of it), the memory
+       is left to the last that maps it.
     3. A worker whose trainer is gone is ended whatever it is doing (orphan.py), a spawned one also while it imports
        the trainer's script.
     4. A forked child that drops its copy of an iterator must end nobody: it is recognised by its pid.
     5. Batches that are still lent live on; see NOTE [ Lease ].
     6. Threads that call the device (ahead.py, pinning.py) are the exception to 1: they are ended by an atexit hook,
        for a thread that comes back from a call into an interpreter that is gone takes the process down with it.
+    7. No signal interrupts the end: handlers are called when it is over, but that while workers have time to leave
+       Ctrl-C cuts it short (NOTE [ Signals ]).  What else may break it off leaves an iterator that has not ended: each
+       step is taken whatever became of the others, none harms when taken twice, and the next call takes all.
 """
 
 from __future__ import annotations
@@ -43,6 +47,7 @@ from shmloader.draws import Draws
 from shmloader.pinning import IN_TRANSIT, Pinning
 from shmloader.schedule import schedule_of
 from shmloader.segment import Segment
+from shmloader.signals import held, held_in_del
 
 
 class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
@@ -53,6 +58,7 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
 
     _crew: Crew | None = None
     _shutdown = True
+    _ended = True  # and nothing is left
     _pinning: Pinning | None = None
     _interrupted = False
     copies_to_pin = False  # batches are copied into page-locked memory: to be done by a thread that is ahead
@@ -70,8 +76,11 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
         self._streams = isinstance(self._dataset, IterableDataset)
         self._profile_name = f"enumerate(DataLoader)#{_torch._MultiProcessingDataLoaderIter.__name__}.__next__"
         self._owner = os.getpid()
-        self._make_ring(loader)
+        self._ending = threading.RLock()  # two threads may close one iterator
+        self._ended = False
         try:
+            with held():
+                self._make_ring(loader)
             if self._schedule.opens_first:
                 self._reset(loader, first_iter=True)
                 self._hire(loader)
@@ -114,7 +123,8 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
             self._pinning = Pinning(self._ring, device, loader.strict_pinning)
             self._delivery = Delivery(self._ring, spare, self._streams, self._pinning, device.clone)
         # what the conductor asks for (ring.pyx)
-        self._read, self._open, self._ended = self._delivery.take, self._schedule.open, self._schedule.ended
+        self._read, self._open = self._delivery.take, self._schedule.open
+        self._worker_ended = self._schedule.ended
         self._crew = Crew(
             loader.multiprocessing_context or torch.multiprocessing,
             self._ring,
@@ -250,23 +260,46 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
 
     def _shutdown_workers(self) -> None:
         """See NOTE [ Shutdown ]."""
-        if self._shutdown or _torch.is_exiting() or self._owner != os.getpid():
+        if self._ended or _torch.is_exiting() or self._owner != os.getpid():
             return
-        if self._pinning is not None and self._pinning.thread is threading.current_thread():
-            # The collector runs in it, in the middle of whatever it does with the ring's memory.
+        if self._is_ours(threading.current_thread()):
+            # The collector runs in it, in the middle of whatever it does with the ring.
             threading.Thread(target=self._shutdown_workers, name="shmloader_end").start()
             return
-        self._shutdown = True
-        assert self._crew is not None
+        with held(), self._ending:
+            if self._ended:
+                return
+            self._shutdown = True
+            try:
+                if self._crew is not None:
+                    self._ring.alarm()  # ends the wait of another thread
+                    self._crew.stop()
+            finally:
+                self._worker_pids_set = False
+                self._give_back()
+
+    def _is_ours(self, thread: threading.Thread) -> bool:
+        """Whether this is a thread that the end waits for."""
+        pins = self._pinning is not None and self._pinning.thread is thread
+        return pins or (self._crew is not None and self._crew.is_watching(thread))
+
+    def _give_back(self) -> None:
+        """Give the memory back, if no worker may be in it any more."""
         try:
-            self._ring.alarm()  # ends the wait of another thread
-            self._crew.stop()
+            if self._crew is None or not self._crew.lives:
+                if self._pinning is not None:
+                    self._pinning.close()
+                if hasattr(self, "_ring"):  # else there was no memory for it
+                    self._ring.close()
         finally:
-            self._worker_pids_set = False
-            if self._pinning is not None:
-                self._pinning.close()
-            self._ring.close()
-            self._segment.close()
+            if hasattr(self, "_segment"):
+                self._segment.close()
+        self._ended = True
+
+    def __del__(self) -> None:
+        if not self._ended:
+            with held_in_del(self):
+                self._shutdown_workers()
 
     def stop_threads(self) -> None:
         """End the threads that call the device, and nothing else."""

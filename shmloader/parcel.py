@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from shmloader.limits import available_memory
+from shmloader.signals import let_through
 
 MiB = 1 << 20
 UNASKED = MiB  # bytes that are written without asking whether the machine has them
@@ -76,7 +77,8 @@ class _Packed:
         self._fd = os.memfd_create("shmloader_parcel", os.MFD_CLOEXEC)
         try:
             pages = _Pages(self._fd)
-            reduction.dump(value, pages)
+            with let_through():  # it may take long
+                reduction.dump(value, pages)
         except BaseException:
             self.close()
             raise

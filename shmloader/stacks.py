@@ -30,6 +30,8 @@ class Paper:
 
     def stack_of(self, pid: int) -> str:
         """In the trainer: the Python stacks of a worker, or why there are none."""
+        if not _catches(pid, TELL):  # it would die of it
+            return f"  (it is still being started, or has ended; its state is {_state(pid)})"
         os.ftruncate(self._fd, 0)
         os.lseek(self._fd, 0, os.SEEK_SET)  # the offset is the workers' too
         try:
@@ -70,10 +72,22 @@ def _without_machinery(told: str) -> str:
     return "\n".join(kept)
 
 
+def _catches(pid: int, number: int) -> bool:
+    """Whether a process has a handler for a signal.  Once it has one it keeps it, unless its user resets it."""
+    with contextlib.suppress(ValueError):
+        return bool(int(_status(pid, "SigCgt"), 16) >> number - 1 & 1)
+    return False  # nobody knows
+
+
 def _state(pid: int) -> str:
     """What the kernel says of a process: "D (disk sleep)", "T (stopped)"."""
-    with contextlib.suppress(OSError), open(f"/proc/{pid}/status", encoding="ascii") as lines:
+    return _status(pid, "State") or "unknown"
+
+
+def _status(pid: int, name: str) -> str:
+    """A line of the kernel's about a process; empty where there is none."""
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as lines:
         for line in lines:
-            if line.startswith("State:"):
+            if line.startswith(f"{name}:"):
                 return line.split(":", 1)[1].strip()
-    return "unknown"
+    return ""
