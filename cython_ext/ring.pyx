@@ -285,7 +285,7 @@ cdef class Ring:
         madvise(old, self.slot_stride, MADV_REMOVE)
         self.follow(payload)
 
-    cdef ring_memory *memory(self, int worker, int half) noexcept:
+    cdef ring_memory *memory(self, int worker, int half) noexcept nogil:
         return <ring_memory *>(self.base + self.memory_at + (2 * worker + half) * self.memory_stride)
 
     cdef char *area(self, uint64_t sequence) noexcept nogil:
@@ -1206,21 +1206,42 @@ cdef class WorkerSide(Ring):
 
     # ----------------------------------------------------------------------------------- what outlives a worker
 
+    cdef ring_memory *left(self) noexcept nogil:
+        """The half that was left at the end of the last sequence that this worker has published; NULL: neither.
+
+        What was left at the end of the sequence that is claimed is void, for it was not published: whoever left it died.
+        """
+        cdef ring_memory *memory
+        cdef ring_memory *found = NULL
+        cdef uint64_t after, latest = 0
+        cdef int half
+        for half in range(2):
+            memory = self.memory(self.me, half)
+            after = ring_remembered(memory)
+            if latest < after <= self.cursor:
+                latest, found = after, memory
+        return found
+
+    cdef Py_ssize_t memory_room(self) except -1:
+        """Bytes of states that fit into a half."""
+        if self.memory_stride < <Py_ssize_t>sizeof(ring_memory):
+            raise RuntimeError("this ring was made without memory for what a worker leaves (on_worker_death='respawn')")
+        return self.memory_stride - <Py_ssize_t>sizeof(ring_memory)
+
     def remember(self, bytes states) -> None:
         """Leave `states`, as they are at the end of the sequence that is claimed, before it is published.
 
-        They replace what was left two sequences ago: until this one is published, whoever takes this worker's place
-        needs what was left at the end of the one before.  What is too long is not remembered.
+        Until it is published, whoever takes this worker's place needs what was left at the end of the one before it;
+        so that half stays, however often somebody dies here, and the other one is overwritten.  What is too long is
+        not remembered: then whoever comes next begins as this worker was seeded.
         """
-        cdef Py_ssize_t size = PyBytes_GET_SIZE(states)
+        cdef Py_ssize_t room = self.memory_room(), size = PyBytes_GET_SIZE(states)
         cdef ring_memory *memory = self.memory(self.me, 0)
-        if ring_remembered(memory) > ring_remembered(self.memory(self.me, 1)):
+        if memory == self.left():
             memory = self.memory(self.me, 1)
+        if size > room:
+            size = 0
         ring_forget(memory)
-        if <Py_ssize_t>sizeof(ring_memory) + size > self.memory_stride:
-            ring_forget(self.memory(self.me, 0))
-            ring_forget(self.memory(self.me, 1))
-            return
         memcpy(<char *>memory + sizeof(ring_memory), PyBytes_AS_STRING(states), size)
         RING_STEP(WHILE_REMEMBERING)
         memory.size = size
@@ -1229,19 +1250,16 @@ cdef class WorkerSide(Ring):
     def recall(self):
         """What this worker's predecessor left at the end of the last sequence that it published; None: nothing.
 
-        To be asked when the next sequence is claimed: what was left at the end of that one, or behind it, is void.
+        To be asked when the next sequence is claimed.
         """
-        cdef ring_memory *memory
-        cdef object found = None
-        cdef uint64_t after, latest = 0
-        cdef int half
-        for half in range(2):
-            memory = self.memory(self.me, half)
-            after = ring_remembered(memory)
-            if latest < after <= self.cursor and sizeof(ring_memory) + memory.size <= <uint64_t>self.memory_stride:
-                latest = after
-                found = PyBytes_FromStringAndSize(<char *>memory + sizeof(ring_memory), memory.size)
-        return found
+        cdef uint64_t size, room = self.memory_room()
+        cdef ring_memory *memory = self.left()
+        if memory == NULL:
+            return None
+        size = ring_once(&memory.size)
+        if size > room:
+            raise overwritten("the size of what a worker remembers", size, room)
+        return PyBytes_FromStringAndSize(<char *>memory + sizeof(ring_memory), size) if size else None
 
 
 @cython.final

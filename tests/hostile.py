@@ -70,12 +70,12 @@ def payload_at(segment: Segment, payload: int, name: str) -> tuple[int, int]:
 class BothSides:
     """One worker and its trainer; the payload and the entry that were filled last stay in reach of poke()."""
 
-    def __init__(self, in_order: bool = True, memory: Any = "auto", ends: bool = False) -> None:
-        self.segment = Segment(1, 2, 2, 2, memory, None, False)
-        sides = self.segment.mapping, self.segment.geometry, self.segment.memfd, False
-        self.trainer = TrainerSide(*sides, 2, in_order)
+    def __init__(self, in_order: bool = True, memory: Any = "auto", ends: bool = False, remember: bool = False) -> None:
+        self.segment = Segment(1, 2, 2, 2, memory, None, remember)
+        self.sides = self.segment.mapping, self.segment.geometry, self.segment.memfd, False
+        self.trainer = TrainerSide(*self.sides, 2, in_order)
         self.segment.format(self.trainer)
-        self.worker = WorkerSide(*sides, 0, 0, 0)
+        self.worker = WorkerSide(*self.sides, 0, 0, 0)
         self.writer = Writer(self.worker, self.grow, self.grow_area)
         self.delivery = Delivery(self.trainer, 2, ends)
         self.payload, self.filled, self.slot = -1, -1, (0, 0)
@@ -97,6 +97,11 @@ class BothSides:
         start = self.worker.address(0)
         self.slot = start, start + self.segment.geometry.slot_stride
         return task
+
+    def die(self) -> None:
+        """Have another worker take the place of this one, wherever it is; it claims what this one had claimed."""
+        self.trainer.revoke(0)
+        self.worker = WorkerSide(*self.sides, 0, self.worker.life + 1, self.trainer.next_take)
 
     def fill(self, batch: Any) -> None:
         self.claim()
@@ -156,7 +161,7 @@ class BothSides:
     def __exit__(self, *_: object) -> None:
         self.trainer.close()
         self.segment.close()
-        del self.writer  # which has a method of ours: a cycle would keep the mapping
+        del self.writer, self.sides  # the first has a method of ours: a cycle would keep the mapping
 
 
 # --------------------------------------------------------------------------------------------------------------- fuzz

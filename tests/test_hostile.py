@@ -19,7 +19,7 @@ from hostile import BothSides, entry_at, poke
 
 import shmloader
 from shmloader import worker as worker_module
-from shmloader._ring import SKIPPED
+from shmloader._ring import FILLED, SKIPPED
 from shmloader.segment import Segment
 
 MOST = (1 << 64) - 1
@@ -235,6 +235,19 @@ def test_more_pages_than_a_slot_has() -> None:
         ring.trainer.open(0, 1)
         with pytest.raises(RuntimeError, match="payload's size is 18446744073709551615"):
             ring.worker.claim()
+
+
+@pytest.mark.parametrize("size", [MOST, MOST - 128, 1 << 63, 1 << 14])
+def test_states_that_are_longer_than_their_place(size: int) -> None:
+    with BothSides(remember=True) as ring:
+        ring.claim()
+        ring.worker.remember(b"states")
+        ring.worker.publish(FILLED)
+        ring.trainer.take().release()
+        ring.claim()
+        poke(ring.segment, ring.segment.geometry.memory_at + 8, 8, size)
+        with pytest.raises(RuntimeError, match=f"overwritten: the size of what a worker remembers is {size}"):
+            ring.worker.recall()
 
 
 # ------------------------------------------------------------------------------------------------ a whole loader

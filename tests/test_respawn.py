@@ -13,9 +13,13 @@ import numpy
 import pytest
 import torch
 from conftest import Augmented, assert_same, label, seed_all
+from hostile import BothSides
 from torch.utils.data import IterableDataset, default_collate
 
 import shmloader
+from shmloader._ring import FILLED
+
+RING_LINE = 128  # of each half of a memory, for its words (atomics.h)
 
 KILLED = "is killed by signal: Killed."
 
@@ -247,3 +251,43 @@ def test_what_a_worker_leaves() -> None:
     seed_all(8)
     generators.restore(left)
     assert [random.random(), numpy.random.randn(3).tolist(), torch.rand(3).tolist(), random.gauss(0, 1)] == drawn
+
+
+def test_however_often_a_worker_dies_over_a_batch_what_the_last_one_left_stays() -> None:
+    with BothSides(remember=True) as ring:
+        left = None
+        for batch in range(4):
+            ring.claim()
+            for _ in range(3):
+                assert ring.worker.recall() == left
+                ring.worker.remember(b"states that nobody needs: they were left before a death")
+                ring.die()
+                ring.claim_again()
+            left = f"the states after batch {batch}".encode()
+            ring.worker.remember(left)
+            ring.worker.publish(FILLED)
+            ring.trainer.take().release()
+
+
+def test_states_that_are_too_long_are_not_remembered() -> None:
+    with BothSides(remember=True) as ring:
+        most = ring.segment.geometry.memory_stride - RING_LINE
+        for states, recalled in ((b"s" * most, b"s" * most), (b"s" * (most + 1), None), (b"short", b"short")):
+            ring.claim()
+            ring.worker.remember(states)
+            ring.worker.publish(FILLED)
+            ring.trainer.take().release()
+            ring.claim()
+            assert ring.worker.recall() == recalled, "not what is older"
+            ring.worker.remember(b"other")
+            ring.worker.publish(FILLED)
+            ring.trainer.take().release()
+
+
+def test_a_ring_that_does_not_remember() -> None:
+    with BothSides() as ring:
+        ring.claim([5, 6])
+        for call in (lambda: ring.worker.remember(b"s" * 20_000), ring.worker.recall):
+            with pytest.raises(RuntimeError, match="made without memory for what a worker leaves"):
+                call()
+        assert ring.trainer.task(0) == [5, 6], "the first task lies where the memory would"
