@@ -239,17 +239,21 @@ class Crew:
 
     # --------------------------------------------------------------------------------------------------- hanging
 
-    def raise_or_kill(self, awaited: int | None) -> None:
+    def raise_or_kill(self, awaited: list[int]) -> None:
         """What is waited for has not come within the timeout: raise, or end who holds it and have it replaced.
 
         Args:
-            awaited: the sequence that is waited for; None where any would do.
+            awaited: the sequences that are waited for, of which the first to come would do; none: it has come meanwhile.
 
         Raises:
-            RuntimeError: torch's, with who holds the batch, for how long, and the stack of that worker.
+            RuntimeError: torch's, with who holds the batch, for how long, and the stack of that worker; nobody is named
+                where all workers have yet to begin it.
         """
-        owners = range(len(self.workers)) if awaited is None else [self._ring.owner(awaited)]  # -1: nobody
-        told = {index: self._holding(index) for index in owners if self._ring.owes(index)}
+        if not awaited:
+            return
+        owners = {self._ring.owner(sequence) for sequence in awaited}
+        late = [index for index in range(len(self.workers)) if index in owners and self._ring.owes(index)]
+        told = {index: self._holding(index) for index in late}
         error = "\n".join([f"DataLoader timed out after {self._timeout} seconds", *told.values()])
         if not self._respawn or not told:
             raise RuntimeError(error)

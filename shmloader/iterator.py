@@ -189,7 +189,7 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):
                 if self._shutdown or self._interrupted:  # another thread's alarm was taken for the one looked after
                     raise StopIteration
             else:
-                self._crew.raise_or_kill(self._ring.awaited() if self._in_order else None)
+                self._crew.raise_or_kill(self._ring.awaited())
 
     def interrupt(self) -> None:
         """Have the thread that is in next(), or comes there, get StopIteration at once, until the iterator is reset."""

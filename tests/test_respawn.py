@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import pathlib
 import random
@@ -17,7 +18,7 @@ from hostile import BothSides
 from torch.utils.data import IterableDataset, default_collate
 
 import shmloader
-from shmloader._ring import FILLED
+from shmloader._ring import ANY, FILLED, WorkerSide
 
 RING_LINE = 128  # of each half of a memory, for its words (atomics.h)
 
@@ -234,6 +235,74 @@ def test_the_third_time_a_batch_hangs(tmp_path: pathlib.Path) -> None:
     assert text.startswith("DataLoader timed out after 0.5 seconds\n") and "in hang" in text
     assert "3rd to die over batch 2 of this epoch (indices [8, 9, 10, 11])" in text
     loader.close()
+
+
+@pytest.mark.parametrize("death", ["raise", "respawn"])
+def test_a_timeout_while_all_workers_are_still_starting_names_nobody(tmp_path: pathlib.Path, death: str) -> None:
+    def start(worker_id: int) -> None:
+        while not (tmp_path / "start").exists():
+            time.sleep(0.01)
+
+    loader = shmloader.DataLoader(
+        Augmented(40), num_workers=2, schedule="steal", timeout=0.2, worker_init_fn=start, on_worker_death=death
+    )
+    iterator = iter(loader)
+    pids = [worker.pid for worker in iterator._workers]
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match=r"^DataLoader timed out after 0\.2 seconds$"):
+            next(iterator)
+    (tmp_path / "start").touch()
+    assert [worker.pid for worker in iterator._workers if worker.is_alive()] == pids, "nobody was killed for it"
+    loader.close()
+
+
+def test_who_owns_a_sequence() -> None:
+    with BothSides() as ring:
+        assert ring.trainer.awaited() == []
+        ring.trainer.open(ANY, 0)
+        assert ring.trainer.owner(0) is None and ring.trainer.awaited() == [0]
+        assert ring.trainer.owes(0) == ring.trainer.holds(0) == []
+        ring.claim_again()
+        assert ring.trainer.owner(0) == 0 and ring.trainer.owes(0) == ring.trainer.holds(0) == [0]
+        ring.worker.publish(FILLED)
+        assert ring.trainer.owner(0) == 0 and ring.trainer.awaited() == ring.trainer.owes(0) == []
+        ring.trainer.take().release()
+        ring.trainer.open(0, 0)
+        assert ring.trainer.owner(1) == 0 and ring.trainer.awaited() == ring.trainer.owes(0) == [1]
+        for question in (ring.trainer.owner, ring.trainer.about, ring.trainer.held_for, ring.trainer.task):
+            for sequence in (0, 2, 3):  # two of them have the entry that another one lives in
+                with pytest.raises(ValueError, match=f"sequence {sequence} is not in flight"):
+                    question(sequence)
+
+
+def test_no_number_below_0_is_a_worker_or_a_payload() -> None:
+    with BothSides() as ring:
+        for call in (
+            ring.trainer.owes, ring.trainer.holds, ring.trainer.revoke, ring.trainer.dismiss,
+            lambda worker: ring.trainer.open(worker, 0), lambda worker: WorkerSide(*ring.sides, worker, 0, 0),
+        ):  # fmt: skip
+            for worker in (-1, 1, ANY - 1):
+                with pytest.raises(IndexError, match=f"no worker {worker}: this ring's are 0 to 0"):
+                    call(worker)
+        assert not ring.worker.stopped and ring.trainer.in_flight == 0
+        sides: list[Any] = [ring.trainer, ring.worker]
+        for side in sides:
+            for ask in (
+                side.committed,
+                side.overflowed,
+                side.slot_offset,
+                functools.partial(side.note_committed, bytes=1),
+            ):
+                for payload in (-1, ring.trainer.payloads):
+                    with pytest.raises(IndexError, match=f"no payload {payload}: this ring's are 0 to 4"):
+                        ask(payload)
+        assert ring.worker.current == -1, "which is no index"
+        for write in (
+            lambda: ring.worker.allocate(1), lambda: ring.worker.map_written(0, 1), ring.worker.buffer,
+            lambda: ring.worker.offset_of(0, 1), lambda: ring.worker.address(0), lambda: ring.worker.write(0, b"x"),
+        ):  # fmt: skip
+            with pytest.raises(RuntimeError, match="no sequence is claimed, so there is no payload"):
+                write()
 
 
 def test_bad_values() -> None:
