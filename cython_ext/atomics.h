@@ -81,7 +81,8 @@ typedef struct {
 } ring_payload;
 
 /* What a worker remembers for the one that takes its place: the generators' states, before the word that vouches for
- * them.  There are two of these a worker, so that a death in the middle of writing one leaves the other. */
+ * them.  There are two of these a worker: what the sequence published last has left stays, however often somebody dies
+ * before the next one is published, and the other one is written. */
 typedef struct {
     _Alignas(RING_LINE) _Atomic uint64_t after; /* the sequence whose end this tells of, plus 1; 0: nothing */
     uint64_t size;                              /* bytes that follow */

@@ -150,7 +150,7 @@ cdef object made_over(object buffer, unsigned int word, Py_ssize_t at, tuple sha
                 tensor.strides[k] = strides[k]
             expected *= <uint64_t>max(tensor.shape[k], 1)
         bytes = dlpack_bytes(tensor)
-        if at < 0 or at + <Py_ssize_t>bytes > view.len:
+        if at < 0 or bytes > <size_t>view.len or at > view.len - <Py_ssize_t>bytes:
             raise overwritten("the place of a leaf", f"{at}, of {bytes} bytes", f"in {view.len} bytes")
     except:
         dlpack_drop(managed)

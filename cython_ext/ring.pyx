@@ -182,6 +182,7 @@ cdef class Ring:
     cdef ring_payload *payload
     cdef uint8_t *remapped              # which payloads this process maps from the memfd
     cdef int memfd                      # -1: there is none
+    cdef bint closed                    # the words may be unmapped: whoever reads them asks check_open() first
     cdef ring_spin spin
 
     def __cinit__(self, Mapping mapping, geometry, int memfd, bint spin, *_):
@@ -203,8 +204,23 @@ cdef class Ring:
     def __dealloc__(self):
         free(self.remapped)
 
-    cdef bint lowest(self, uint32_t state, int owner, const uint8_t *among, uint64_t *seq) noexcept nogil:
-        """Find the lowest sequence in this state, of this owner (-1: any), in these entries (NULL: all).
+    cdef int check_open(self) except -1:
+        if self.closed:
+            raise RuntimeError("this iterator has been shut down: iterate over the DataLoader again")
+        return 0
+
+    cdef int check_payload(self, int payload) except -1:
+        if not 0 <= payload < self.payloads:
+            raise IndexError(f"there is no payload {payload}: this ring's are 0 to {self.payloads - 1}")
+        return 0
+
+    cdef int check_worker(self, int worker) except -1:
+        if not 0 <= worker < self.workers:
+            raise IndexError(f"there is no worker {worker}: this ring's are 0 to {self.workers - 1}")
+        return 0
+
+    cdef bint lowest(self, uint32_t state, uint32_t owner, const uint8_t *among, uint64_t *seq) noexcept nogil:
+        """Find the lowest sequence in this state, of this owner (RING_ANY: of any), in these entries (NULL: all).
 
         One pass may meet a sequence that was written after it had passed the entry of an earlier one of the same
         writer.  That earlier one is seen by the next pass, so passes are made until one finds nothing lower: what one
@@ -219,7 +235,7 @@ cdef class Ring:
                     continue
                 word = ring_load(&self.entry[k])
                 if (ring_state(word) == state and ring_seq(word) < found
-                        and (owner < 0 or ring_owner(word) == <uint32_t>owner)
+                        and (owner == RING_ANY or ring_owner(word) == owner)
                         and ring_seq(word) % self.entries == <uint64_t>k):      # else it was overwritten
                     found = ring_seq(word)
             if found == before:
@@ -234,10 +250,11 @@ cdef class Ring:
 
     cdef int follow(self, int payload) except -1:
         """Map a payload from the memfd, if it has moved there since this process last looked."""
-        if not self.payload[payload].overflowed or self.remapped[payload]:
+        cdef uint32_t moved = ring_once_32(&self.payload[payload].overflowed)
+        if not moved or self.remapped[payload]:
             return 0
         if self.memfd < 0:
-            raise overwritten("a payload's mark that it has moved to the memfd", self.payload[payload].overflowed, 0)
+            raise overwritten("a payload's mark that it has moved to the memfd", moved, 0)
         cdef char *at = self.slot(payload)
         cdef Py_ssize_t offset = at - self.base
         if mmap(at, self.slot_stride, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE | MAP_FIXED,
@@ -247,26 +264,39 @@ cdef class Ring:
         self.remapped[payload] = True
         return 0
 
+    cdef uint64_t pages_of(self, int payload) noexcept nogil:
+        """Bytes of this payload that have pages, as the word says; no more than it has bytes."""
+        return min(ring_committed(&self.payload[payload]), <uint64_t>self.slot_stride)
+
     def committed(self, int payload) -> int:
         """Bytes of this payload that have pages.  Exact for its holder, an estimate for others."""
-        return ring_committed(&self.payload[payload])
+        self.check_open()
+        self.check_payload(payload)
+        return self.pages_of(payload)
 
     def committed_in_all(self) -> int:
         """Bytes of all payloads that have pages: an estimate, others may be growing theirs."""
         cdef int k
-        return sum([ring_committed(&self.payload[k]) for k in range(self.payloads)])
+        self.check_open()
+        return sum([self.pages_of(k) for k in range(self.payloads)])
 
     def note_committed(self, int payload, Py_ssize_t bytes) -> None:
         """Say that the first `bytes` of this payload have pages now.  By its holder."""
+        self.check_open()
+        self.check_payload(payload)
         ring_note_committed(&self.payload[payload], bytes)
 
     def slot_offset(self, int payload) -> int:
         """Where this payload starts, in bytes from the segment's start."""
+        self.check_open()
+        self.check_payload(payload)
         return self.slot_at + payload * self.slot_stride
 
     def overflowed(self, int payload) -> bool:
         """Whether this payload's pages are in the memfd."""
-        return self.payload[payload].overflowed
+        self.check_open()
+        self.check_payload(payload)
+        return ring_once_32(&self.payload[payload].overflowed) != 0
 
     def move_to_memfd(self, int payload, Py_ssize_t keep) -> None:
         """Put this payload into the memfd, which has pages for it, with its first `keep` bytes; by its holder.
@@ -276,6 +306,8 @@ cdef class Ring:
         cdef char *old = self.slot(payload)
         cdef void *new
         cdef Py_ssize_t offset = old - self.base
+        self.check_open()
+        self.check_payload(payload)
         if keep:
             new = mmap(NULL, keep, PROT_READ | PROT_WRITE, MAP_SHARED, self.memfd, offset)
             if new == MAP_FAILED:
@@ -288,26 +320,30 @@ cdef class Ring:
         madvise(old, self.slot_stride, MADV_REMOVE)
         self.follow(payload)
 
-    cdef ring_memory *memory(self, int worker, int half) noexcept:
+    cdef ring_memory *memory(self, int worker, int half) noexcept nogil:
         return <ring_memory *>(self.base + self.memory_at + (2 * worker + half) * self.memory_stride)
 
     cdef char *area(self, uint64_t sequence) noexcept nogil:
         return self.base + self.area_at + (sequence % self.entries) * self.area_stride
 
-    def task(self, uint64_t sequence):
-        """The task of a sequence that this side holds: an index, a list of indices, or bytes (a pickled task)."""
+    cdef int measure(self, uint64_t sequence, uint32_t *kind, uint64_t *size) except -1:
+        """Of the task of a sequence, what it is and how long, in indices, or in bytes where it is pickled."""
         cdef ring_entry *entry = &self.entry[sequence % self.entries]
+        cdef uint64_t most
+        kind[0], size[0] = ring_once_32(&entry.ask.task_kind), ring_once(&entry.ask.task_size)
+        most = self.area_stride if kind[0] == PICKLED else self.area_stride // 8
+        if not INDEX <= kind[0] <= PICKLED:
+            raise overwritten("a task's kind", kind[0], f"{INDEX} to {PICKLED}")
+        if size[0] > most:
+            raise overwritten("a task's size", size[0], most)
+        return 0
+
+    cdef object read_task(self, uint64_t sequence, uint32_t kind, uint64_t size):
+        """The task, once it is measured."""
         cdef char *area = self.area(sequence)
         cdef int64_t *indices = <int64_t *>area
-        cdef uint32_t kind = ring_once_32(&entry.ask.task_kind)
-        cdef uint64_t size = ring_once(&entry.ask.task_size)
-        cdef uint64_t most = self.area_stride if kind == PICKLED else self.area_stride // 8
         cdef Py_ssize_t k, n = size
         cdef object index
-        if not INDEX <= kind <= PICKLED:
-            raise overwritten("a task's kind", kind, f"{INDEX} to {PICKLED}")
-        if size > most:
-            raise overwritten("a task's size", size, most)
         if kind == INDEX:
             return PyLong_FromLongLong(indices[0])
         if kind == PICKLED:
@@ -369,9 +405,10 @@ cdef class TrainerSide(Ring):
     cdef int frees
     cdef int reserve                    # the first payload never yet used: replacements for those a worker keeps
     cdef dict retired                   # those that workers keep, and which workers
+    cdef uint8_t *held_back             # those whose guarded leases have died, until reclaim()
     cdef uint64_t *task_room            # bytes that have pages in each entry's area, for tasks
-    cdef bint closed
-    cdef int inside                     # threads that may look at the entries' areas at any moment
+    cdef int inside                     # threads that may look at the words at any moment
+    cdef bint dropped                   # the words are unmapped
     cdef pid_t pid
     cdef object current                 # tells a guarded lease that dies which stream is current; None: none is guarded
     cdef tuple devices                  # on which of these devices
@@ -384,7 +421,9 @@ cdef class TrainerSide(Ring):
         self.free = <int *>calloc(self.payloads, sizeof(int))
         self.task_room = <uint64_t *>calloc(self.entries, sizeof(uint64_t))
         self.given = <ring_given *>calloc(self.entries, sizeof(ring_given))
-        if self.busy == NULL or self.free == NULL or self.task_room == NULL or self.given == NULL:
+        self.held_back = <uint8_t *>calloc(self.payloads, 1)
+        if (self.busy == NULL or self.free == NULL or self.task_room == NULL or self.given == NULL
+                or self.held_back == NULL):
             raise MemoryError()
         for k in range(working):
             self.free[k] = working - 1 - k      # a stack: the payload freed last is the warmest in the caches
@@ -392,6 +431,7 @@ cdef class TrainerSide(Ring):
 
     def format(self) -> None:
         """Write the header of a fresh segment, before any worker sees it."""
+        self.check_open()
         self.header.version = RING_VERSION
         self.header.workers, self.header.entries = self.workers, self.entries
         self.header.payloads, self.header.in_order = self.payloads, self.in_order
@@ -401,6 +441,7 @@ cdef class TrainerSide(Ring):
         free(self.busy)
         free(self.given)
         free(self.free)
+        free(self.held_back)
         free(self.task_room)
 
     # ---------------------------------------------------------------------------------------------- tasks
@@ -412,14 +453,23 @@ cdef class TrainerSide(Ring):
 
     def note_task_room(self, int entry, Py_ssize_t bytes) -> None:
         """Say that the first `bytes` of this entry's area have pages now."""
+        self.check_entry(entry)
         self.task_room[entry] = bytes
 
     def task_room_of(self, int entry) -> int:
         """How many bytes of this entry's area are known to have pages."""
+        self.check_entry(entry)
         return self.task_room[entry]
+
+    cdef int check_entry(self, int entry) except -1:
+        self.check_open()
+        if not 0 <= entry < self.entries:
+            raise IndexError(f"there is no entry {entry}: this ring's are 0 to {self.entries - 1}")
+        return 0
 
     def has_room(self, int chunks=1) -> bool:
         """Whether a batch of so many chunks can be opened."""
+        self.check_open()
         return self.under_way < self.batches and self.in_flight + chunks <= self.entries
 
     def begin_epoch(self) -> None:
@@ -473,6 +523,8 @@ cdef class TrainerSide(Ring):
         cdef object item
         cdef int64_t *indices = <int64_t *>area
         self.check_open()
+        if worker != RING_ANY:
+            self.check_worker(worker)
         if chunks and not self.has_room(chunks):
             raise RuntimeError(f"the ring has no room for {chunks} more: {self.in_flight} of {self.entries} entries "
                                f"are in flight, for {self.under_way} batches of {self.batches} at most")
@@ -541,21 +593,18 @@ cdef class TrainerSide(Ring):
         while self.busy[self.next_open % self.entries] and self.in_flight < self.entries:
             self.next_open += 1
 
-    cdef int check_open(self) except -1:
-        if self.closed:
-            raise RuntimeError("this iterator has been shut down: iterate over the DataLoader again")
-        return 0
-
     def dismiss(self, int worker) -> None:
         """Let `worker` leave once nothing more is open for it."""
         self.check_open()
+        self.check_worker(worker)
         ring_raise(&self.worker[worker].dismissed)
         ring_ring(&self.worker[worker].bell)
 
     def stop(self) -> None:
-        """End every wait of every worker, now."""
+        """End every wait of every worker, now.  Of a closed ring there are none."""
         cdef int k
-        self.check_open()
+        if self.closed:
+            return
         self.stopped = True
         ring_raise(&self.header.stop)
         for k in range(self.workers):
@@ -565,7 +614,7 @@ cdef class TrainerSide(Ring):
 
     cdef bint is_ready(self) noexcept nogil:
         if not self.in_order:
-            return self.lowest(RING_READY, -1, self.busy, &self.next_take)
+            return self.lowest(RING_READY, RING_ANY, self.busy, &self.next_take)
         cdef uint64_t word, sequence
         cdef int chunks = max(1, self.given[self.next_take % self.entries].chunks)
         while self.seen < chunks:
@@ -596,6 +645,7 @@ cdef class TrainerSide(Ring):
             return self.wait_until(seconds)
         finally:
             self.inside -= 1
+            self.drop_words()
 
     cdef int wait_until(self, double seconds) except -1:
         cdef timespec deadline
@@ -647,13 +697,19 @@ cdef class TrainerSide(Ring):
             worker == RING_ANY and ring_state(word) != RING_OPEN and ring_owner(word) < <uint32_t>self.workers)
 
     def alarm(self) -> None:
-        """Make wait() return.  From the thread that watches the workers, when one has died."""
+        """Make wait() return.  From the thread that watches the workers, when one has died.
+
+        Nobody waits on a closed ring, and nothing is to be looked after there.
+        """
+        if self.closed:
+            return
         self.alarmed = True
         ring_toll(&self.header.ready_bell)
 
     def clear_alarm(self) -> None:
         """The alarm was looked after."""
-        self.alarmed = False
+        if not self.closed:
+            self.alarmed = False
 
     def take(self) -> Lease:
         """Take the next batch, which is ready; its payload is the caller's for as long as the lease lives.
@@ -697,8 +753,14 @@ cdef class TrainerSide(Ring):
             lease.release()
 
     cdef int replace(self, Lease lease) except -1:
-        """Do not use this lease's payload while a worker lives who keeps it.  One of the reserve takes its place."""
+        """Do not use this lease's payload while a worker lives who keeps it.  One of the reserve takes its place.
+
+        When the ring is closed no worker lives any more, and the payload is given back.
+        """
         cdef int k
+        if self.closed or lease.payload < 0:
+            lease.release()
+            return 0
         if self.reserve < self.payloads:
             self.free[self.frees] = self.reserve
             self.frees += 1
@@ -722,39 +784,71 @@ cdef class TrainerSide(Ring):
 
     cdef list of(self, int worker, uint32_t state):
         cdef uint64_t word
-        cdef int k
+        cdef int k, owner = 0
         cdef list found = []
+        self.check_open()
+        self.check_worker(worker)
         for k in range(self.entries):
             word = ring_load(&self.entry[k])
-            if self.busy[k] and ring_state(word) == state and self.owner_in(k, word) == worker:
+            if self.busy[k] and ring_state(word) == state and self.owned(k, word, &owner) and owner == worker:
                 found.append(self.given[k].sequence)
         return sorted(found)
 
-    cdef int owner_in(self, int k, uint64_t word) noexcept nogil:
-        """The worker that an entry in use is for; where work is stolen, who has claimed it; else -1."""
+    cdef bint owned(self, int k, uint64_t word, int *owner) noexcept nogil:
+        """Whether an entry in use has an owner, and who: the worker that it is for; where work is stolen, that has
+        claimed it.  What is open for anybody has none, and no number stands for that."""
         if self.given[k].worker != RING_ANY:
-            return self.given[k].worker
+            owner[0] = self.given[k].worker
+            return True
         if ring_state(word) == RING_OPEN or ring_owner(word) >= <uint32_t>self.workers:
-            return -1
-        return ring_owner(word)
+            return False
+        owner[0] = ring_owner(word)
+        return True
 
-    def awaited(self) -> int:
-        """The first sequence of the next batch, in order, that is not ready."""
-        self.is_ready()
-        return self.next_take + self.seen
+    cdef int entry_of(self, uint64_t sequence) except -1:
+        """The entry of a sequence that is in flight; what is asked of another one is not answered with this one's."""
+        cdef int k = sequence % self.entries
+        self.check_open()
+        if not self.busy[k] or self.given[k].sequence != sequence:
+            raise ValueError(f"sequence {sequence} is not in flight: it was taken, or it was not opened yet")
+        return k
 
-    def owner(self, uint64_t sequence) -> int:
-        """The worker that this sequence, which is in flight, is for, or that has claimed it; -1: nobody yet."""
-        return self.owner_in(sequence % self.entries, ring_load(&self.entry[sequence % self.entries]))
+    def awaited(self) -> list[int]:
+        """The sequences in flight that hold up the next batch, while it is not ready.
+
+        In order that is the first one of it that is not ready; else all that are not ready, lowest first.
+        """
+        cdef uint64_t word
+        cdef int k
+        self.check_open()
+        if not self.in_flight or self.is_ready():
+            return []
+        if self.in_order:
+            return [self.next_take + self.seen]
+        return sorted([self.given[k].sequence for k in range(self.entries) if self.busy[k]])
+
+    def owner(self, uint64_t sequence):
+        """The worker that this sequence, which is in flight, is for, or that has claimed it; None: nobody yet."""
+        cdef int k = self.entry_of(sequence), owner = 0
+        return owner if self.owned(k, ring_load(&self.entry[k]), &owner) else None
 
     def about(self, uint64_t sequence) -> tuple[int, int, int]:
         """Of a sequence that is in flight: its batch, its first row, and the batch's rows (0: all of it)."""
-        cdef ring_given *given = &self.given[sequence % self.entries]
+        cdef ring_given *given = &self.given[self.entry_of(sequence)]
         return given.batch, given.row, given.rows
+
+    def task(self, uint64_t sequence):
+        """What open() was given for a sequence that is in flight: an index, a list of indices, or bytes."""
+        cdef uint32_t kind = 0
+        cdef uint64_t size = 0
+        self.entry_of(sequence)
+        self.measure(sequence, &kind, &size)
+        return self.read_task(sequence, kind, size)
 
     def held_for(self, uint64_t sequence) -> float:
         """Seconds since this sequence, which is in flight, was claimed; of use only while it is."""
-        return (now() - ring_claimed_at(&self.entry[sequence % self.entries])) / 1e9
+        cdef uint64_t claimed = ring_claimed_at(&self.entry[self.entry_of(sequence)]), time = now()
+        return (time - claimed) / 1e9 if claimed < time else 0.0
 
     def revoke(self, int worker) -> None:
         """Open again what `worker` had claimed.  It is dead and reaped; see NOTE [ Slot ring ]."""
@@ -767,7 +861,7 @@ cdef class TrainerSide(Ring):
         for k in range(self.workers):
             ring_toll(&self.worker[k].bell)
         for sequence in self.of(worker, RING_READY):
-            if self.entry[sequence % self.entries].answer.outcome == KEPT:
+            if ring_once_32(&self.entry[sequence % self.entries].answer.outcome) == KEPT:
                 self.entry[sequence % self.entries].answer.outcome = FILLED  # who kept it is gone
         for kept, keepers in list(self.retired.items()):
             keepers.discard(worker)
@@ -797,6 +891,7 @@ cdef class TrainerSide(Ring):
                 it returns is noted.  It may make no call to the device, wait for nothing and take no lock.
             devices: what it is called with.
         """
+        self.check_open()
         self.current, self.devices = current, devices
 
     cdef void hold_back(self, int payload) noexcept:
@@ -808,6 +903,7 @@ cdef class TrainerSide(Ring):
             noted = [self.current(device) for device in self.devices]
         except BaseException:
             pass
+        self.held_back[payload] = True
         self.returned.append((payload, noted))
 
     def returns(self) -> list[tuple[int, object]]:
@@ -823,15 +919,25 @@ cdef class TrainerSide(Ring):
         return len(self.returned) > 0
 
     def reclaim(self, int payload) -> None:
-        """Nothing reads this payload any more, whose guarded lease has died: it is free."""
+        """Nothing reads this payload any more, whose guarded lease has died: it is free, also where the ring is closed.
+        """
+        self.check_payload(payload)
+        if not self.held_back[payload]:
+            raise ValueError(f"payload {payload} is not held back: no guarded lease of it has died since it was lent")
+        self.held_back[payload] = False
         self.give_back(payload)
 
     def slot_address(self, int payload) -> int:
-        """Where this payload starts in this process's memory."""
+        """Where this payload starts in this process's memory; while it is lent, also where the ring is closed."""
+        self.check_payload(payload)
         return <uint64_t>self.slot(payload)
 
     def lent_payloads(self) -> set[int]:
         """The payloads that leases hold, and those of guarded leases that were not reclaimed."""
+        self.check_open()
+        return self.now_lent()
+
+    cdef set now_lent(self):
         cdef set lent = set(range(self.payloads)) - {self.free[k] for k in range(self.frees)}
         cdef int k
         lent -= set(self.retired).union(range(self.reserve, self.payloads))
@@ -857,7 +963,7 @@ cdef class TrainerSide(Ring):
             return
         self.unread = None
         self.closed = True
-        cdef set lent = self.lent_payloads()                    # the workers are gone, nobody fills the others
+        cdef set lent = self.now_lent()                         # the workers are gone, nobody fills the others
         cdef int k
         if self.pid == getpid():
             madvise(self.base, self.slot_at, MADV_REMOVE)
@@ -868,9 +974,15 @@ cdef class TrainerSide(Ring):
                 if lent:
                     self.mapping.drop(self.slot(k) - self.base, self.slot_stride)
         if lent:
-            if not self.inside:                                 # else a thread may be about to look at it once more
-                self.mapping.drop(0, self.slot_at)
             self.mapping.whole = False
+            self.drop_words()
+
+    cdef void drop_words(self) noexcept:
+        """Unmap the words of a closed ring of which something is lent, once no thread is inside any more: one that is
+        may be about to look at them once more."""
+        if self.closed and not self.mapping.whole and not self.inside and not self.dropped:
+            self.dropped = True
+            self.mapping.drop(0, self.slot_at)
 
 
 END = object()      # Conductor.next(): the epoch is at its end
@@ -889,7 +1001,7 @@ cdef class Conductor:
            the batch that was taken and is not handed out.  The next call goes on from there, and no batch is lost but
            one that next() had given already.
         2. What can be lost is the sampler's place, if the handler raised in the sampler: a generator ends by that.  Then
-           the iterator draws anew to where it was (`again`), or says that it cannot.
+           the indices are drawn anew up to there, or it is said that they cannot be (draws.py).
         3. Two threads may call next() of one iterator.  One of them is in here, the others wait until it has left, on a
            lock that nobody touches otherwise.  The GIL makes looking at `occupied` and setting it one step.
         4. The thread that is in here may come by again: from a signal handler, or from a sampler that iterates over its
@@ -935,6 +1047,7 @@ cdef class Conductor:
     cdef int leave(self) except -1:
         self.occupied = False
         self.ring.inside -= 1
+        self.ring.drop_words()
         if self.queued and self.turn.locked():
             self.turn.release()
         return 0
@@ -1029,7 +1142,7 @@ cdef class Conductor:
     cdef object draw(self, iterator):
         """The sampler's next index; NOTHING where it has no more."""
         if self.adrift:
-            self.indices = iterator._draw_again(self.indices, self.ring.opened)
+            self.indices = iterator._draw_again(self.ring.opened)
             self.adrift = False
         try:
             return next(self.indices)
@@ -1073,6 +1186,7 @@ cdef class Lease:
     cdef int hold(self, TrainerSide ring, int payload, uint64_t sequence, int chunks, uint32_t rows) except -1:
         cdef ring_said *said
         cdef ring_answer *answer
+        cdef uint64_t word
         cdef int k, at
         self.answers = &self.whole
         self.payload = -1               # until nothing below can fail
@@ -1088,12 +1202,14 @@ cdef class Lease:
             said.meta_at, said.meta_size = ring_once(&answer.meta_at), ring_once(&answer.meta_size)
             said.plan_at, said.plan_size = ring_once(&answer.plan_at), ring_once(&answer.plan_size)
             said.objects_at, said.objects_size = ring_once(&answer.objects_at), ring_once(&answer.objects_size)
-            said.owner = ring.owner_in(at, ring_load(&ring.entry[at]))
+            word = ring_load(&ring.entry[at])
+            if not ring.owned(at, word, &said.owner):
+                raise overwritten("the worker that made a batch", ring_owner(word), ring.workers - 1)
             said.row, said.area = ring.given[at].row, ring.area(sequence + k)
             self.used = max(self.used, said.used)
         self.ring, self.payload, self.chunks, self.rows = ring, payload, chunks, rows
         self.data = ring.slot(payload)
-        self.room = min(ring_committed(&ring.payload[payload]), <uint64_t>ring.slot_stride)
+        self.room = ring.pages_of(payload)
         self.bytes = self.used if self.used <= self.room else 0     # meta() says so
         return 0
 
@@ -1147,7 +1263,14 @@ cdef class Lease:
     @property
     def overflowed(self) -> bool:
         """Whether its pages are in the memfd."""
-        return self.ring.payload[self.payload].overflowed
+        return self.ring.overflowed(self.payload)
+
+    cdef ring_said *said(self, int chunk) except NULL:
+        """What was said of a chunk, whose area is about to be read."""
+        self.ring.check_open()
+        if not 0 <= chunk < self.chunks:
+            raise IndexError(f"there is no chunk {chunk}: this batch's are 0 to {self.chunks - 1}")
+        return &self.answers[chunk]
 
     def meta(self, int chunk=0) -> bytes:
         """The description of its leaves, as WorkerSide.describe() got it.
@@ -1155,7 +1278,7 @@ cdef class Lease:
         Raises:
             RuntimeError: the worker cannot have written what is in the entry's words.
         """
-        cdef ring_said *said = &self.answers[chunk]
+        cdef ring_said *said = self.said(chunk)
         if said.outcome > 1:
             raise overwritten("a batch's outcome", said.outcome, KEPT)
         if self.used > self.room:
@@ -1165,7 +1288,7 @@ cdef class Lease:
 
     def plan(self, int chunk=0) -> bytes:
         """The pickled plan, as WorkerSide.describe() got it; before the next open()."""
-        cdef ring_said *said = &self.answers[chunk]
+        cdef ring_said *said = self.said(chunk)
         check("a batch's plan", said.plan_at, said.plan_size, self.ring.area_stride)
         return PyBytes_FromStringAndSize(said.area + said.plan_at, said.plan_size)
 
@@ -1182,11 +1305,11 @@ cdef class Lease:
 
     def first_row(self, int chunk) -> int:
         """Which row of the batch a chunk begins at."""
-        return self.answers[chunk].row
+        return self.said(chunk).row
 
     def chunk_objects(self, int chunk, uint64_t leaves_end) -> bytes:
         """The pickled leaves of a chunk, which lie behind its plan; empty where there are none."""
-        cdef ring_said *said = &self.answers[chunk]
+        cdef ring_said *said = self.said(chunk)
         check("a batch's leaves", 0, leaves_end, self.bytes)
         check("a chunk's pickled leaves", said.objects_at, said.objects_size, self.ring.area_stride)
         return PyBytes_FromStringAndSize(said.area + said.objects_at, said.objects_size)
@@ -1214,15 +1337,21 @@ cdef class WorkerSide(Ring):
     cdef uint64_t cursor                # the lowest sequence not yet passed
     cdef uint32_t who                   # whom the sequence that look() found is open for: this worker, or ANY
     cdef uint32_t revocations           # as counted when this worker looked last
+    cdef bint in_order                  # whether it walks, or looks through all entries
+    cdef uint64_t task_bytes            # of the task that is claimed, in the entry's area
     cdef uint64_t *room                 # bytes that are known here to have pages in each entry's area
     cdef uint8_t *mapped                # for each AROUND of the ring, whether map_written() has been there
     cdef Fill fill
 
     def __cinit__(self, mapping, geometry, memfd, spin, int me, int life, uint64_t first):
+        cdef uint64_t magic = ring_once(&self.header.magic)
+        cdef uint32_t version = ring_once_32(&self.header.version)
         self.me, self.life, self.current, self.cursor = me, life, -1, first
-        if self.header.magic != RING_MAGIC or self.header.version != RING_VERSION:
-            raise RuntimeError(f"this is not a ring of version {RING_VERSION}: magic {self.header.magic:#x}, version "
-                               f"{self.header.version}; trainer and worker must run the same shmloader")
+        self.check_worker(me)
+        if magic != RING_MAGIC or version != RING_VERSION:
+            raise RuntimeError(f"this is not a ring of version {RING_VERSION}: magic {magic:#x}, version {version}; "
+                               "trainer and worker must run the same shmloader")
+        self.in_order = ring_once_32(&self.header.in_order) != 0
         self.room = <uint64_t *>calloc(self.entries, sizeof(uint64_t))
         self.mapped = <uint8_t *>calloc(self.mapping.size // AROUND + 2, 1)     # a page of it for each 256 MiB used
         if self.room == NULL or self.mapped == NULL:
@@ -1241,7 +1370,7 @@ cdef class WorkerSide(Ring):
         """Walk to the next sequence that this worker may claim; false where that one is not open yet."""
         cdef uint64_t word
         cdef uint32_t revocations
-        if not self.header.in_order:
+        if not self.in_order:
             self.who = self.me
             return self.lowest(RING_OPEN, self.me, NULL, &self.cursor)
         revocations = ring_revocations(self.header)
@@ -1300,20 +1429,24 @@ cdef class WorkerSide(Ring):
         cdef ring_entry *entry = &self.entry[self.cursor % self.entries]
         ring_note_claimed(entry, now())
         RING_STEP(AFTER_CLAIM)
-        cdef uint32_t payload = ring_once_32(&entry.ask.payload)
+        cdef uint32_t kind = 0, payload = ring_once_32(&entry.ask.payload)
+        cdef uint64_t size = 0, pages
         if payload >= <uint32_t>self.payloads:
             raise overwritten("a task's payload", payload, self.payloads - 1)
-        if ring_committed(&self.payload[payload]) > <uint64_t>self.slot_stride:
-            raise overwritten("a payload's size", ring_committed(&self.payload[payload]), self.slot_stride)
+        pages = ring_committed(&self.payload[payload])
+        if pages > <uint64_t>self.slot_stride:
+            raise overwritten("a payload's size", pages, self.slot_stride)
+        self.measure(self.cursor, &kind, &size)
+        self.task_bytes = size if kind == PICKLED else 8 * size
         self.current, self.used = payload, 0
         self.row, self.rows = ring_once_32(&entry.ask.row), ring_once_32(&entry.ask.rows)
         self.follow(self.current)
-        return self.task(self.cursor)
+        return self.read_task(self.cursor, kind, size)
 
     @property
     def seed(self) -> int:
         """The seed of the batch that is claimed."""
-        return self.entry[self.cursor % self.entries].ask.seed
+        return ring_once(&self.entry[self.cursor % self.entries].ask.seed)
 
     @property
     def epoch(self) -> int:
@@ -1327,10 +1460,20 @@ cdef class WorkerSide(Ring):
 
     # -------------------------------------------------------------------------------------------- filling
 
+    cdef int check_claimed(self) except -1:
+        """Between tasks there is no payload to touch: `current` is no index then."""
+        if self.current < 0:
+            raise RuntimeError("no sequence is claimed, so there is no payload to write to")
+        return 0
+
     def allocate(self, Py_ssize_t bytes) -> int:
         """Set bytes of the current payload aside; their offset in it, or -1 where too few have pages."""
-        cdef Py_ssize_t at = (self.used + ALIGN - 1) // ALIGN * ALIGN
-        if at + bytes > <Py_ssize_t>ring_committed(&self.payload[self.current]):
+        cdef Py_ssize_t at = (self.used + ALIGN - 1) // ALIGN * ALIGN, pages
+        self.check_claimed()
+        if bytes < 0:
+            raise ValueError(f"{bytes} bytes cannot be set aside")
+        pages = self.pages_of(self.current)
+        if bytes > pages - at:
             return -1
         RING_STEP(WHILE_FILLING)
         self.used = at + bytes
@@ -1342,8 +1485,10 @@ cdef class WorkerSide(Ring):
         A payload goes from worker to worker, and each has to map its pages for itself.  A write maps one, in 1 us; a
         read maps all AROUND it that were ever written, by whomever.  Those that were not cost the same either way.
         """
-        cdef uint64_t first = <uint64_t>self.base // AROUND
-        cdef uint64_t address = <uint64_t>self.slot(self.current) + at, end = address + bytes
+        cdef uint64_t first = <uint64_t>self.base // AROUND, address, end
+        self.check_inside(at, bytes)
+        address = <uint64_t>self.slot(self.current) + at
+        end = address + bytes
         with nogil:
             while address < end:
                 if not self.mapped[address // AROUND - first]:
@@ -1357,6 +1502,7 @@ cdef class WorkerSide(Ring):
 
     def buffer(self) -> Fill:
         """The current payload as a buffer, for tensors over it.  One object until publish()."""
+        self.check_claimed()
         if self.fill is None:
             self.fill = Fill.__new__(Fill)
             self.fill.ring, self.fill.data, self.fill.bytes = self, self.slot(self.current), self.slot_stride
@@ -1364,17 +1510,27 @@ cdef class WorkerSide(Ring):
 
     def offset_of(self, uint64_t address, Py_ssize_t bytes) -> int:
         """Where in what is allocated of the current payload these bytes lie; -1 where they lie elsewhere."""
-        cdef uint64_t start = <uint64_t>self.slot(self.current)
-        if start <= address and address + bytes <= start + self.used:
+        cdef uint64_t start = <uint64_t>self.slot(self.current), used = self.used
+        self.check_claimed()
+        if start <= address <= start + used and <uint64_t>bytes <= start + used - address:
             return address - start
         return -1
 
     def address(self, Py_ssize_t at) -> int:
         """The address of offset `at` of the current payload, in this process."""
+        self.check_inside(at, 0)
         return <uint64_t>self.slot(self.current) + at
+
+    cdef int check_inside(self, Py_ssize_t at, Py_ssize_t bytes) except -1:
+        """Whether these bytes were allocated."""
+        self.check_claimed()
+        if not 0 <= at <= self.used or not 0 <= bytes <= self.used - at:
+            raise ValueError(f"{bytes} bytes at {at} are not in the {self.used} that are allocated of this payload")
+        return 0
 
     def write(self, Py_ssize_t at, const unsigned char[::1] data) -> None:
         """Copy a buffer to offset `at` of the current payload."""
+        self.check_inside(at, data.shape[0])
         if data.shape[0]:
             with nogil:
                 memcpy(self.slot(self.current) + at, &data[0], data.shape[0])
@@ -1404,8 +1560,8 @@ cdef class WorkerSide(Ring):
         """
         cdef ring_entry *entry = &self.entry[self.cursor % self.entries]
         cdef Py_ssize_t k, count = len(words), size = PyBytes_GET_SIZE(plan), more = PyBytes_GET_SIZE(beside)
-        cdef uint64_t task = entry.ask.task_size * (1 if entry.ask.task_kind == PICKLED else 8)
-        cdef uint64_t meta_at = (task + 7) // 8 * 8, plan_at = meta_at + 8 * count
+        # behind the task as it was when it was claimed: it is not asked again how long it is
+        cdef uint64_t meta_at = (self.task_bytes + 7) // 8 * 8, plan_at = meta_at + 8 * count
         cdef char *area = self.area(self.cursor)
         cdef int64_t *meta = <int64_t *>(area + meta_at)
         if plan_at + size + more > self.room[self.cursor % self.entries]:
@@ -1446,21 +1602,42 @@ cdef class WorkerSide(Ring):
 
     # ----------------------------------------------------------------------------------- what outlives a worker
 
+    cdef ring_memory *left(self) noexcept nogil:
+        """The half that was left at the end of the last sequence that this worker has published; NULL: neither.
+
+        What was left at the end of the sequence that is claimed is void, for it was not published: whoever left it died.
+        """
+        cdef ring_memory *memory
+        cdef ring_memory *found = NULL
+        cdef uint64_t after, latest = 0
+        cdef int half
+        for half in range(2):
+            memory = self.memory(self.me, half)
+            after = ring_remembered(memory)
+            if latest < after <= self.cursor:
+                latest, found = after, memory
+        return found
+
+    cdef Py_ssize_t memory_room(self) except -1:
+        """Bytes of states that fit into a half."""
+        if self.memory_stride < <Py_ssize_t>sizeof(ring_memory):
+            raise RuntimeError("this ring was made without memory for what a worker leaves (on_worker_death='respawn')")
+        return self.memory_stride - <Py_ssize_t>sizeof(ring_memory)
+
     def remember(self, bytes states) -> None:
         """Leave `states`, as they are at the end of the sequence that is claimed, before it is published.
 
-        They replace what was left two sequences ago: until this one is published, whoever takes this worker's place
-        needs what was left at the end of the one before.  What is too long is not remembered.
+        Until it is published, whoever takes this worker's place needs what was left at the end of the one before it;
+        so that half stays, however often somebody dies here, and the other one is overwritten.  What is too long is
+        not remembered: then whoever comes next begins as this worker was seeded.
         """
-        cdef Py_ssize_t size = PyBytes_GET_SIZE(states)
+        cdef Py_ssize_t room = self.memory_room(), size = PyBytes_GET_SIZE(states)
         cdef ring_memory *memory = self.memory(self.me, 0)
-        if ring_remembered(memory) > ring_remembered(self.memory(self.me, 1)):
+        if memory == self.left():
             memory = self.memory(self.me, 1)
+        if size > room:
+            size = 0
         ring_forget(memory)
-        if <Py_ssize_t>sizeof(ring_memory) + size > self.memory_stride:
-            ring_forget(self.memory(self.me, 0))
-            ring_forget(self.memory(self.me, 1))
-            return
         memcpy(<char *>memory + sizeof(ring_memory), PyBytes_AS_STRING(states), size)
         RING_STEP(WHILE_REMEMBERING)
         memory.size = size
@@ -1469,19 +1646,16 @@ cdef class WorkerSide(Ring):
     def recall(self):
         """What this worker's predecessor left at the end of the last sequence that it published; None: nothing.
 
-        To be asked when the next sequence is claimed: what was left at the end of that one, or behind it, is void.
+        To be asked when the next sequence is claimed.
         """
-        cdef ring_memory *memory
-        cdef object found = None
-        cdef uint64_t after, latest = 0
-        cdef int half
-        for half in range(2):
-            memory = self.memory(self.me, half)
-            after = ring_remembered(memory)
-            if latest < after <= self.cursor and sizeof(ring_memory) + memory.size <= <uint64_t>self.memory_stride:
-                latest = after
-                found = PyBytes_FromStringAndSize(<char *>memory + sizeof(ring_memory), memory.size)
-        return found
+        cdef uint64_t size, room = self.memory_room()
+        cdef ring_memory *memory = self.left()
+        if memory == NULL:
+            return None
+        size = ring_once(&memory.size)
+        if size > room:
+            raise overwritten("the size of what a worker remembers", size, room)
+        return PyBytes_FromStringAndSize(<char *>memory + sizeof(ring_memory), size) if size else None
 
 
 @cython.final

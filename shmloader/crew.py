@@ -248,17 +248,21 @@ class Crew:
 
     # --------------------------------------------------------------------------------------------------- hanging
 
-    def raise_or_kill(self, awaited: int | None) -> None:
+    def raise_or_kill(self, awaited: list[int]) -> None:
         """What is waited for has not come within the timeout: raise, or end who holds it and have it replaced.
 
         Args:
-            awaited: the sequence that is waited for; None where any would do.
+            awaited: the sequences that are waited for, of which any would do; none: it has come meanwhile.
 
         Raises:
-            RuntimeError: torch's, with who holds the batch, for how long, and the stack of that worker.
+            RuntimeError: torch's, with who holds the batch, for how long, and the stack of that worker; nobody is named
+                where all workers have yet to begin it.
         """
-        owners = range(len(self.workers)) if awaited is None else [self._ring.owner(awaited)]  # -1: nobody
-        blamed = {index: debts[0] for index in owners if index >= 0 and (debts := self._ring.owes(index))}
+        if not awaited:
+            return
+        owners = {self._ring.owner(sequence) for sequence in awaited}
+        late = [index for index in range(len(self.workers)) if index in owners]
+        blamed = {index: debts[0] for index in late if (debts := self._ring.owes(index))}
         told = {index: self._holding(index, sequence) for index, sequence in blamed.items()}
         if self._ring.ready() or self._ring.alarmed:  # it came meanwhile, or a worker died: a stack takes its time
             return

@@ -33,7 +33,7 @@ REPEATABLE = {
 
 
 class Draws:
-    """What an epoch's indices are drawn from, as it was before the first was.
+    """An epoch's indices, and what they are drawn from, as it was before the first was.
 
     Args:
         sampler: gives the indices, or the batches of them.
@@ -43,19 +43,16 @@ class Draws:
         self._sampler = sampler
         self._global = torch.get_rng_state()
         self._own = [(of, of.get_state()) for of in _generators(sampler)]
+        self.indices: Iterator[Any] = iter(sampler)
 
-    def again(self, interrupted: Any, count: int) -> Iterator[Any]:
-        """The indices behind the first `count`.
-
-        Args:
-            interrupted: the iterator in which a handler may have raised.
-            count: how many were drawn from it, and used.
+    def again(self, count: int) -> Iterator[Any]:
+        """The indices behind the first `count`, which were used; a handler has raised in the draw of the next one.
 
         Raises:
             RuntimeError: the iterator has come to its end by that, and the sampler is not known to repeat itself.
         """
-        if not (isinstance(interrupted, GeneratorType) and interrupted.gi_frame is None):
-            return interrupted  # type: ignore[no-any-return]  # it goes on
+        if not (isinstance(self.indices, GeneratorType) and self.indices.gi_frame is None):
+            return self.indices  # it goes on
         kinds = [type(of) for of in _chain(self._sampler)]
         if not set(kinds) <= REPEATABLE:
             raise RuntimeError(
@@ -68,9 +65,11 @@ class Draws:
             for generator, state in self._own:  # they stay where this leaves them: some samplers draw on from them
                 generator.set_state(state)
             indices = iter(self._sampler)
-            return itertools.chain(list(itertools.islice(indices, count, count + 1)), indices)  # drawn in here
+            drawn = list(itertools.islice(indices, count + 1))[count:]  # in here, for the first draws the seed
         finally:
             torch.set_rng_state(now)
+        self.indices = indices
+        return itertools.chain(drawn, indices)
 
 
 def _chain(sampler: Any) -> list[Any]:

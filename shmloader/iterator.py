@@ -177,15 +177,15 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
         self._interrupted = False
         self._conductor.drain(self)  # of an epoch that was left half-way
         self._draws = Draws(self._index_sampler)
-        self._sampler_iter = iter(self._index_sampler)
+        self._sampler_iter = self._draws.indices
         self._num_yielded = 0
         self._IterableDataset_len_called = loader._IterableDataset_len_called
         self._ring.begin_epoch()
         self._schedule.begin(self._base_seed)
         self._conductor.begin(self, self._sampler_iter)
 
-    def _draw_again(self, interrupted: Any, count: int) -> Any:
-        self._sampler_iter = self._draws.again(interrupted, count)
+    def _draw_again(self, count: int) -> Any:
+        self._sampler_iter = self._draws.again(count)
         return self._sampler_iter
 
     def __next__(self) -> Any:
@@ -223,7 +223,7 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
                 if self._shutdown or self._interrupted:  # another thread's alarm was taken for the one looked after
                     raise StopIteration
             else:
-                self._crew.raise_or_kill(self._ring.awaited() if self._in_order else None)
+                self._crew.raise_or_kill(self._ring.awaited())
 
     # What others read of torch's accounts, as the ring keeps them.
 

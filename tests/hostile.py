@@ -70,12 +70,12 @@ def payload_at(segment: Segment, payload: int, name: str) -> tuple[int, int]:
 class BothSides:
     """One worker and its trainer; the payload and the entry that were filled last stay in reach of poke()."""
 
-    def __init__(self, in_order: bool = True, memory: Any = "auto", ends: bool = False) -> None:
-        self.segment = Segment(1, 2, 2, 2, memory, None, False)
-        sides = self.segment.mapping, self.segment.geometry, self.segment.memfd, False
-        self.trainer = TrainerSide(*sides, 2, in_order)
+    def __init__(self, in_order: bool = True, memory: Any = "auto", ends: bool = False, remember: bool = False) -> None:
+        self.segment = Segment(1, 2, 2, 2, memory, None, remember)
+        self.sides = self.segment.mapping, self.segment.geometry, self.segment.memfd, False
+        self.trainer = TrainerSide(*self.sides, 2, in_order)
         self.segment.format(self.trainer)
-        self.worker = WorkerSide(*sides, 0, 0, 0)
+        self.worker = WorkerSide(*self.sides, 0, 0, 0)
         self.writer = Writer(self.worker, self.grow, self.grow_area)
         self.delivery = Delivery(self.trainer, 2, ends)
         self.payload, self.filled, self.slot = -1, -1, (0, 0)
@@ -97,6 +97,11 @@ class BothSides:
         start = self.worker.address(0)
         self.slot = start, start + self.segment.geometry.slot_stride
         return task
+
+    def die(self) -> None:
+        """Have another worker take the place of this one, wherever it is; it claims what this one had claimed."""
+        self.trainer.revoke(0)
+        self.worker = WorkerSide(*self.sides, 0, self.worker.life + 1, self.trainer.next_take)
 
     def fill(self, batch: Any) -> None:
         self.claim()
@@ -156,7 +161,7 @@ class BothSides:
     def __exit__(self, *_: object) -> None:
         self.trainer.close()
         self.segment.close()
-        del self.writer  # which has a method of ours: a cycle would keep the mapping
+        del self.writer, self.sides  # the first has a method of ours: a cycle would keep the mapping
 
 
 # --------------------------------------------------------------------------------------------------------------- fuzz
@@ -258,10 +263,31 @@ def touch(batch: Any) -> None:
         batch.tobytes()
 
 
-def survives(which: int, changes: list[Any], in_order: bool) -> None:
-    """Fill, overwrite, take: whatever is delivered lies inside the slot; all else is an exception."""
+def written_elsewhere(ring: BothSides) -> bool:
+    """Whether the task of the batch, or the other entry's area, is not what the trainer wrote."""
+    task = os.pread(ring.segment.fd, 24, ring.area_at(0))
+    other = os.pread(ring.segment.fd, 4096, ring.segment.geometry.area_offset(1 - ring.filled))
+    return task != struct.pack("3q", 1, 2, 3) or any(other)
+
+
+def survives(which: int, changes: list[Any], in_order: bool, early: bool) -> None:
+    """Fill, overwrite, take: whatever is delivered lies inside the slot; all else is an exception.
+
+    Or overwrite while it is filled: nothing is written outside the slot and what is behind the task.
+    """
     with BothSides(in_order or which >= len(BATCHES)) as ring:
-        if which < len(BATCHES):
+        if early and which < len(BATCHES):
+            ring.claim([1, 2, 3])
+            for place, index, value in changes:
+                edit(ring, "entry" if place in ("entry", "meta") else "header", index, value)
+            with contextlib.suppress(Exception):
+                ring.writer.write(BATCHES[which])
+            if written_elsewhere(ring):
+                os.write(2, b"written where nothing of this batch is\n")
+                os._exit(3)
+            ring.worker.publish(FILLED)
+            changes = []
+        elif which < len(BATCHES):
             ring.fill(BATCHES[which])
         else:
             ring.fill_chunks(CHUNKS[which - len(BATCHES)], 2)
@@ -290,13 +316,18 @@ def main(seconds: float) -> None:
         resource.setrlimit(resource.RLIMIT_AS, (most, most))
 
     @hypothesis.settings(max_examples=100_000, deadline=None, database=None, phases=[hypothesis.Phase.generate])
-    @hypothesis.given(which=st.integers(0, len(BATCHES) + len(CHUNKS) - 1), changes=edits, in_order=st.booleans())
-    def run(which: int, changes: list[Any], in_order: bool) -> None:
+    @hypothesis.given(
+        which=st.integers(0, len(BATCHES) + len(CHUNKS) - 1),
+        changes=edits,
+        in_order=st.booleans(),
+        early=st.booleans(),
+    )
+    def run(which: int, changes: list[Any], in_order: bool, early: bool) -> None:
         nonlocal ran
         if time.monotonic() > end:
             raise TimeoutError
-        print(f"survives({which}, {changes}, {in_order})")  # the last line is what crashed
-        survives(which, changes, in_order)
+        print(f"survives({which}, {changes}, {in_order}, {early})")  # the last line is what crashed
+        survives(which, changes, in_order, early)
         ran += 1
 
     with contextlib.suppress(TimeoutError):

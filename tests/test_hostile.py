@@ -19,8 +19,8 @@ from hostile import BothSides, entry_at, poke
 
 import shmloader
 from shmloader import worker as worker_module
-from shmloader._ring import SKIPPED
-from shmloader.segment import Segment
+from shmloader._ring import ANY, FILLED, SKIPPED
+from shmloader.segment import FIRST_COMMIT, Segment
 
 MOST = (1 << 64) - 1
 BATCH = {"x": torch.arange(6.0).reshape(2, 3), "s": ["text", torch.ones(2, requires_grad=True)]}
@@ -235,6 +235,98 @@ def test_more_pages_than_a_slot_has() -> None:
         ring.trainer.open(0, 1)
         with pytest.raises(RuntimeError, match="payload's size is 18446744073709551615"):
             ring.worker.claim()
+
+
+WRAPS = (1 << 61, (1 << 61) + 1, MOST)  # of 8 bytes each
+
+
+@pytest.mark.parametrize(("name", "value"), [*(("task_size", size) for size in WRAPS), ("task_kind", 2)])
+def test_a_task_that_was_overwritten_while_it_was_done(name: str, value: int) -> None:
+    """What the worker says of the batch goes behind the task as it was claimed, which a successor may need."""
+    with BothSides() as ring:
+        for _ in range(2):
+            ring.claim([1, 2, 3])
+            ring.entry(name, value, ring.filled)
+            ring.writer.write(BATCH)
+            ring.worker.publish(FILLED)
+            assert ring.header_of("meta_at") == 24
+            assert os.pread(ring.segment.fd, 24, ring.area_at(0)) == struct.pack("3q", 1, 2, 3)
+            assert_same(ring.take(), BATCH)
+
+
+def test_pages_that_a_payload_has_not() -> None:
+    with BothSides() as ring:
+        ring.claim()
+        stride = ring.segment.geometry.slot_stride
+        ring.header("committed", MOST)
+        assert ring.worker.committed(ring.payload) == ring.trainer.committed(ring.payload) == stride
+        assert ring.trainer.committed_in_all() == stride + 3 * FIRST_COMMIT
+        assert ring.worker.allocate(stride + 1) == ring.worker.allocate((1 << 63) - 1) == -1
+        assert ring.worker.allocate(100) == 0
+        for size in (stride, stride - 127, (1 << 63) - 1, (1 << 63) - 128):
+            assert ring.worker.allocate(size) == -1
+        with pytest.raises(ValueError, match="-1 bytes"):
+            ring.worker.allocate(-1)
+
+
+def test_addresses_that_wrap() -> None:
+    with BothSides() as ring:
+        ring.claim()
+        assert ring.worker.allocate(100) == 0
+        start = ring.worker.address(0)
+        assert ring.worker.offset_of(start + 60, 40) == 60
+        for address, size in ((start + 60, 41), (start - 1, 2), (MOST - 15, 100), (start + 8, (1 << 63) - 1)):
+            assert ring.worker.offset_of(address, size) == -1
+        for at, size in ((0, 101), (101, 0), (-1, 1), (99, 2), (8, (1 << 63) - 1), (0, -1)):
+            with pytest.raises(ValueError, match="are not in the 100 that are allocated of this payload"):
+                ring.worker.map_written(at, size)
+        with pytest.raises(ValueError, match="2 bytes at 99 are not"):
+            ring.worker.write(99, b"xx")
+
+
+def test_a_worker_that_never_was() -> None:
+    """It is remembered who made a batch, for that one may keep it."""
+    with BothSides() as ring:
+        ring.trainer.open(ANY, 0)
+        ring.claim_again()
+        ring.writer.write(BATCH)
+        ring.worker.publish(FILLED)
+        ring.entry("word", 7 << 8 | 3)
+        for _ in range(2):
+            with pytest.raises(
+                RuntimeError, match="overwritten: the worker that made a batch is 7, and may be at most 0"
+            ):
+                ring.take()
+            assert ring.trainer.lent == 0
+        ring.entry("word", 3)
+        assert_same(ring.take(), BATCH)
+
+
+def test_how_the_ring_is_walked_is_asked_once() -> None:
+    with BothSides() as ring:
+        ring.trainer.open(ANY, 3)
+        poke(ring.segment, 24, 4, 0)  # ring_header.in_order; out of order nothing is ever open for all
+        assert ring.claim_again() == 3
+
+
+def test_a_claim_from_the_future() -> None:
+    with BothSides() as ring:
+        ring.claim()
+        poke(ring.segment, entry_at(ring.segment, 0, "word")[0] + 8, 8, MOST)  # ring_entry.claimed_at
+        assert ring.trainer.held_for(0) == 0
+
+
+@pytest.mark.parametrize("size", [MOST, MOST - 128, 1 << 63, 1 << 14])
+def test_states_that_are_longer_than_their_place(size: int) -> None:
+    with BothSides(remember=True) as ring:
+        ring.claim()
+        ring.worker.remember(b"states")
+        ring.worker.publish(FILLED)
+        ring.trainer.take().release()
+        ring.claim()
+        poke(ring.segment, ring.segment.geometry.memory_at + 8, 8, size)
+        with pytest.raises(RuntimeError, match=f"overwritten: the size of what a worker remembers is {size}"):
+            ring.worker.recall()
 
 
 # ------------------------------------------------------------------------------------------------ a whole loader

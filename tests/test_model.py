@@ -8,6 +8,7 @@ import pytest
 from model.explore import explore
 from model.promises import (
     BOOKS,
+    DRAWN,
     DUTY,
     ENTRY,
     FREE_PAYLOAD,
@@ -22,6 +23,7 @@ from model.promises import (
     PROPERTIES,
     READ,
     TERMINATION,
+    VOUCHED,
     WHOLE,
 )
 from model.ring_model import Ring
@@ -36,6 +38,7 @@ ALONE: dict[str, Any] = {"workers": 1, "sequences": 3}
 KILLED_ALONE: dict[str, Any] = ALONE | {"kills": 1}
 KILLED_TWICE: dict[str, Any] = ALONE | {"kills": 2}
 KEEPING: dict[str, Any] = {"workers": 1, "entries": 1, "sequences": 4, "keeps": 2, "kills": 1}
+REMEMBERED: dict[str, Any] = ALONE | {"kills": 3, "remember": True}
 STOLEN: dict[str, Any] = {"sequences": 3, "steal": True}
 STOLEN_KILLED: dict[str, Any] = {"sequences": 2, "kills": 1, "steal": True}
 STOLEN_ONE: dict[str, Any] = {"entries": 1, "sequences": 1, "kills": 1, "steal": True}
@@ -55,6 +58,8 @@ SOUND: dict[str, dict[str, Any]] = {
     "a worker killed twice": KILLED_TWICE,
     "a worker killed, any order": KILLED_ALONE | {"in_order": False},
     "a worker killed that keeps batches": KEEPING,
+    "a worker killed three times, which remembers": REMEMBERED,
+    "a worker killed, any order, which remembers": REMEMBERED | {"kills": 2, "in_order": False},
     "stolen, ended at any time": STOLEN | {"quits": True},
     "stolen, a worker killed": STOLEN_KILLED,
     "stolen, a worker killed, which is an error": STOLEN_KILLED | {"respawn": False},
@@ -106,6 +111,13 @@ CAUGHT: dict[str, tuple[dict[str, Any], str]] = {
     "new incarnation starts at next_open": (KILLED_ALONE, NO_DEADLOCK),
     "new incarnation starts behind its first claim": (KILLED_ALONE, NO_DEADLOCK),
     "open names the incarnation": (KILLED_ALONE, NO_DEADLOCK),
+    "remember overwrites what is older": (REMEMBERED, DRAWN),
+    "there is one memory": (REMEMBERED, DRAWN),
+    "remember behind publish": (REMEMBERED, DRAWN),
+    "remember vouches first": (REMEMBERED, VOUCHED),
+    "remember does not forget first": (REMEMBERED, VOUCHED),
+    "recall takes what is latest": (REMEMBERED, DRAWN),
+    "nothing is recalled": (REMEMBERED, DRAWN),
     "open before the task is written": (PLAIN, BOOKS),
     "open rings one bell": (STOLEN, NO_IDLER),
     "a payload a chunk": (CHUNKS, FREE_PAYLOAD),

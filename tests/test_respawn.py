@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import pathlib
 import random
@@ -13,9 +14,13 @@ import numpy
 import pytest
 import torch
 from conftest import Augmented, assert_same, label, seed_all
+from hostile import BothSides
 from torch.utils.data import IterableDataset, default_collate
 
 import shmloader
+from shmloader._ring import ANY, FILLED, WorkerSide
+
+RING_LINE = 128  # of each half of a memory, for its words (atomics.h)
 
 KILLED = "is killed by signal: Killed."
 
@@ -232,6 +237,74 @@ def test_the_third_time_a_batch_hangs(tmp_path: pathlib.Path) -> None:
     loader.close()
 
 
+@pytest.mark.parametrize("death", ["raise", "respawn"])
+def test_a_timeout_while_all_workers_are_still_starting_names_nobody(tmp_path: pathlib.Path, death: str) -> None:
+    def start(worker_id: int) -> None:
+        while not (tmp_path / "start").exists():
+            time.sleep(0.01)
+
+    loader = shmloader.DataLoader(
+        Augmented(40), num_workers=2, schedule="steal", timeout=0.2, worker_init_fn=start, on_worker_death=death
+    )
+    iterator = iter(loader)
+    pids = [worker.pid for worker in iterator._workers]
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match=r"^DataLoader timed out after 0\.2 seconds$"):
+            next(iterator)
+    (tmp_path / "start").touch()
+    assert [worker.pid for worker in iterator._workers if worker.is_alive()] == pids, "nobody was killed for it"
+    loader.close()
+
+
+def test_who_owns_a_sequence() -> None:
+    with BothSides() as ring:
+        assert ring.trainer.awaited() == []
+        ring.trainer.open(ANY, 0)
+        assert ring.trainer.owner(0) is None and ring.trainer.awaited() == [0]
+        assert ring.trainer.owes(0) == ring.trainer.holds(0) == []
+        ring.claim_again()
+        assert ring.trainer.owner(0) == 0 and ring.trainer.owes(0) == ring.trainer.holds(0) == [0]
+        ring.worker.publish(FILLED)
+        assert ring.trainer.owner(0) == 0 and ring.trainer.awaited() == ring.trainer.owes(0) == []
+        ring.trainer.take().release()
+        ring.trainer.open(0, 0)
+        assert ring.trainer.owner(1) == 0 and ring.trainer.awaited() == ring.trainer.owes(0) == [1]
+        for question in (ring.trainer.owner, ring.trainer.about, ring.trainer.held_for, ring.trainer.task):
+            for sequence in (0, 2, 3):  # two of them have the entry that another one lives in
+                with pytest.raises(ValueError, match=f"sequence {sequence} is not in flight"):
+                    question(sequence)
+
+
+def test_no_number_below_0_is_a_worker_or_a_payload() -> None:
+    with BothSides() as ring:
+        for call in (
+            ring.trainer.owes, ring.trainer.holds, ring.trainer.revoke, ring.trainer.dismiss,
+            lambda worker: ring.trainer.open(worker, 0), lambda worker: WorkerSide(*ring.sides, worker, 0, 0),
+        ):  # fmt: skip
+            for worker in (-1, 1, ANY - 1):
+                with pytest.raises(IndexError, match=f"no worker {worker}: this ring's are 0 to 0"):
+                    call(worker)
+        assert not ring.worker.stopped and ring.trainer.in_flight == 0
+        sides: list[Any] = [ring.trainer, ring.worker]
+        for side in sides:
+            for ask in (
+                side.committed,
+                side.overflowed,
+                side.slot_offset,
+                functools.partial(side.note_committed, bytes=1),
+            ):
+                for payload in (-1, ring.trainer.payloads):
+                    with pytest.raises(IndexError, match=f"no payload {payload}: this ring's are 0 to 4"):
+                        ask(payload)
+        assert ring.worker.current == -1, "which is no index"
+        for write in (
+            lambda: ring.worker.allocate(1), lambda: ring.worker.map_written(0, 1), ring.worker.buffer,
+            lambda: ring.worker.offset_of(0, 1), lambda: ring.worker.address(0), lambda: ring.worker.write(0, b"x"),
+        ):  # fmt: skip
+            with pytest.raises(RuntimeError, match="no sequence is claimed, so there is no payload"):
+                write()
+
+
 def test_bad_values() -> None:
     with pytest.raises(ValueError, match="on_worker_death should be 'raise' or 'respawn', but got on_worker_death='x'"):
         shmloader.DataLoader(Augmented(), on_worker_death="x")
@@ -247,3 +320,43 @@ def test_what_a_worker_leaves() -> None:
     seed_all(8)
     generators.restore(left)
     assert [random.random(), numpy.random.randn(3).tolist(), torch.rand(3).tolist(), random.gauss(0, 1)] == drawn
+
+
+def test_however_often_a_worker_dies_over_a_batch_what_the_last_one_left_stays() -> None:
+    with BothSides(remember=True) as ring:
+        left = None
+        for batch in range(4):
+            ring.claim()
+            for _ in range(3):
+                assert ring.worker.recall() == left
+                ring.worker.remember(b"states that nobody needs: they were left before a death")
+                ring.die()
+                ring.claim_again()
+            left = f"the states after batch {batch}".encode()
+            ring.worker.remember(left)
+            ring.worker.publish(FILLED)
+            ring.trainer.take().release()
+
+
+def test_states_that_are_too_long_are_not_remembered() -> None:
+    with BothSides(remember=True) as ring:
+        most = ring.segment.geometry.memory_stride - RING_LINE
+        for states, recalled in ((b"s" * most, b"s" * most), (b"s" * (most + 1), None), (b"short", b"short")):
+            ring.claim()
+            ring.worker.remember(states)
+            ring.worker.publish(FILLED)
+            ring.trainer.take().release()
+            ring.claim()
+            assert ring.worker.recall() == recalled, "not what is older"
+            ring.worker.remember(b"other")
+            ring.worker.publish(FILLED)
+            ring.trainer.take().release()
+
+
+def test_a_ring_that_does_not_remember() -> None:
+    with BothSides() as ring:
+        ring.claim([5, 6])
+        for call in (lambda: ring.worker.remember(b"s" * 20_000), ring.worker.recall):
+            with pytest.raises(RuntimeError, match="made without memory for what a worker leaves"):
+                call()
+        assert ring.trainer.task(0) == [5, 6], "the first task lies where the memory would"

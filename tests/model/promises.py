@@ -11,14 +11,16 @@ KEPT_ALONE = "a payload that a living worker keeps is left alone"
 BOOKS = "no payload is lost or used twice, and those that name it are one batch"
 OWN = "a sequence is filled by the worker it was opened for"
 DUTY = "who is dismissed does what is open for it before it leaves"
+DRAWN = "a batch draws on from the last one that its worker published, whoever was that worker"
+VOUCHED = "what is remembered is whole where a word vouches for it"
 ENTRY = "an entry has one sequence at a time"
 FREE_PAYLOAD = "open() finds a free payload"
 NO_IDLER = "nobody sleeps over what is open to all while those awake are busy"
 NO_DEADLOCK = "who sleeps is woken"
 TERMINATION = "the end can be reached from everywhere"
 PROPERTIES = (
-    ONCE, IN_ORDER, WHOLE, READ, ONE_WRITER, KEPT_ALONE, BOOKS, OWN, DUTY, ENTRY, FREE_PAYLOAD, NO_IDLER, NO_DEADLOCK,
-    TERMINATION,
+    ONCE, IN_ORDER, WHOLE, READ, ONE_WRITER, KEPT_ALONE, BOOKS, OWN, DUTY, DRAWN, VOUCHED, ENTRY, FREE_PAYLOAD,
+    NO_IDLER, NO_DEADLOCK, TERMINATION,
 )  # fmt: skip
 
 
@@ -61,6 +63,13 @@ MUTANTS = (
     "new incarnation starts at next_open",
     "new incarnation starts behind its first claim",
     "open names the incarnation",
+    "remember overwrites what is older",
+    "there is one memory",
+    "remember behind publish",
+    "remember vouches first",
+    "remember does not forget first",
+    "recall takes what is latest",
+    "nothing is recalled",
     "open before the task is written",
     "open rings one bell",
     "a payload a chunk",

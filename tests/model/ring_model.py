@@ -9,6 +9,7 @@ so the trace to the first bad one is the shortest.
     worker   look      the walk, or lowest(); what it finds it claims, and writes half of its row of the payload
              claim     the CAS, where another may come first
              publish   writes the other half, and CAS          ring, clear, wake   the three steps of ring_ring
+             forget, begin, write, vouch   remember(), before publish, where workers remember
              announce, again (the same look, and whether it is over), sleep (FUTEX_WAIT), rise (clears its sleeper bit)
     trainer  open, ring, wake, look, announce, again, sleep, take, copy, dismiss, stop, toll, join, done
              heed (clear_alarm), who (is dead), revoke, count, rouse, respawn
@@ -18,6 +19,9 @@ so the trace to the first bad one is the shortest.
                                  thread closes the iterator
 
 A batch is one sequence, or several (`chunks`): then each fills a row of the same payload.
+
+Where workers remember, a generator's state is the sequence that was drawn for last, plus 1, or 0 where it was seeded.
+A worker draws when it claims.  The first time it does, it recalls what its predecessor left.
 
 Where sequences are open to all (`steal`), open() rings one bell after another until one wakes somebody.  After a death
 the successor walks from what is to be taken next, so no more is needed for everything to be done.  But a process takes
@@ -49,6 +53,7 @@ from itertools import accumulate
 from model.explore import explore
 from model.promises import (
     BOOKS,
+    DRAWN,
     DUTY,
     ENTRY,
     FREE_PAYLOAD,
@@ -60,6 +65,7 @@ from model.promises import (
     ONE_WRITER,
     OWN,
     READ,
+    VOUCHED,
     WHOLE,
     Violated,
 )
@@ -89,6 +95,10 @@ CONTENT = _bytes(PAYLOADS * ROWS)
 PC, CURSOR, CURRENT, LEAVING, MISSED = (_bytes(WORKERS + 1) for _ in range(5))
 K, FOUND, LOWER = (_bytes(WORKERS + 2) for _ in range(3))  # the last is the trainer's
 INCARNATION, KEEPS = _bytes(WORKERS), _bytes(WORKERS)
+# where workers remember: the two words a worker that vouch, the states behind them; and of a process: the state of its
+# generators, plus 1 (0: it has not begun); the sequence it published last, plus 1; the half that it writes
+VOUCHER, REMEMBERED = _bytes(2 * WORKERS), _bytes(2 * WORKERS)
+STATES, PUBLISHED, HALVES = (_bytes(WORKERS) for _ in range(3))
 # the trainer, and its books: what it uses each payload for, and what is really read through it
 TRAINER, NEXT_OPEN, NEXT_TAKE, OPENED, TAKEN, SEEN = (_bytes() for _ in range(6))
 COPYING, KEEPERS, RUNG_FIRST, RINGING, VICTIM = (_bytes() for _ in range(5))
@@ -102,14 +112,16 @@ SIZE = _at
 VOID, OPEN, CLAIMED, READY = range(4)
 SLEEPER, RUNG = 1, 2  # a bell: the sleeper bit, and whether the count is not what was announced
 NOTHING, TORN, SEQUENCE_0 = range(3)  # a payload's content
+HALF = 255  # states that are being written
 FILLED, KEPT = range(2)
 FREE, FLIGHT, HELD, RESERVE, RETIRED = range(5)  # RETIRED + the set of workers that keep it, as bits
 T = WORKERS + 1  # the trainer's place in K, FOUND, LOWER
 ANY = NOBODY = 255
 
 (
-    START, LOOK, CLAIM, LEAVE, PUBLISH, LATE, RING, CLEAR, WAKE, ANNOUNCE, AGAIN, SLEEP, RISE, ASLEEP, LEFT, DEAD,
-) = range(16)  # fmt: skip
+    START, LOOK, CLAIM, LEAVE, FORGET, BEGIN, WRITE, VOUCH, PUBLISH, LATE, RING, CLEAR, WAKE, ANNOUNCE, AGAIN, SLEEP,
+    RISE, ASLEEP, LEFT, DEAD,
+) = range(20)  # fmt: skip
 (
     T_OPEN, T_TASK, T_RING, T_WAKE, T_LOOK, T_TAKE, T_ANNOUNCE, T_AGAIN, T_SLEEP, T_ASLEEP, T_COPY, T_DISMISS,
     T_HEED, T_QUIET, T_WHO, T_REVOKE, T_COUNT, T_ROUSE, T_ROUSED, T_RESPAWN, T_STOP, T_TOLL, T_JOIN, T_DONE,
@@ -123,7 +135,7 @@ def _names(who: str, steps: str) -> list[str]:
 
 
 # of the steps, for traces
-WORKER_STEPS = "start look claim leave publish late ring clear wake announce again sleep rise"
+WORKER_STEPS = "start look claim leave forget begin write vouch publish late ring clear wake announce again sleep rise"
 W_NAMES = [_names(f"w{w}", WORKER_STEPS) for w in range(WORKERS + 1)]
 T_NAMES = _names("trainer", "open task ring wake look take announce again sleep asleep copy dismiss heed quiet who "
                             "revoke count rouse roused respawn stop toll join")  # fmt: skip
@@ -142,6 +154,7 @@ class Ring:
         steal: whether whoever comes first takes a sequence, instead.
         chunks: of how many sequences each batch is, in order; None: of one.  Then `sequences` is their sum.
         respawn: what follows a death: another takes the dead one's place, or the run ends.
+        remember: whether workers leave the states of their generators to those that take their places.
         kills, keeps: how many workers may be killed, how many batches kept.
         dismiss: (sequence, worker): dismiss the worker when that sequence was taken.
         quits, closes: whether the trainer, or another thread of its process, may end the run at any time.
@@ -157,6 +170,7 @@ class Ring:
     steal: bool = False
     chunks: tuple[int, ...] | None = None
     respawn: bool = True
+    remember: bool = False
     kills: int = 0
     keeps: int = 0
     dismiss: tuple[int, int] | None = None
@@ -314,7 +328,58 @@ class Ring:
         s[CURRENT + me] = self.row(s, s[CURSOR + me]) + 1
         self.write(s, me, TORN)
         s[OUTCOME + self.described_in(s[CURSOR + me])] = FILLED  # until it turns out to be kept
+        if self.remember:
+            self.draw(s, w)
+            return PUBLISH if self.mutant == "remember behind publish" else FORGET
         return RING if self.mutant == "publish rings before the word" else PUBLISH
+
+    def draw(self, s: bytearray, w: int) -> None:
+        """The batch that was just claimed takes numbers from the generators."""
+        if not s[STATES + w]:
+            good = self.recalled(s, w)
+            s[STATES + w] = 1 + (s[REMEMBERED + 2 * w + good] if good is not None else 0)
+        if s[STATES + w] != 1 + s[PUBLISHED + w]:
+            raise Violated(DRAWN)
+        s[STATES + w] = 2 + s[CURSOR + w]
+
+    def recalled(self, s: bytearray, w: int) -> int | None:
+        """WorkerSide.recall(): which half tells of the last sequence before the one that is claimed; None: neither."""
+        halves = [2 * w, 2 * w + 1]
+        if self.mutant == "nothing is recalled":
+            return None
+        for half in halves:
+            if s[VOUCHER + half] and s[REMEMBERED + half] != s[VOUCHER + half]:
+                raise Violated(VOUCHED)
+        cursor = 254 if self.mutant == "recall takes what is latest" else s[CURSOR + w]
+        told = [half for half in halves if 0 < s[VOUCHER + half] <= cursor]
+        return max(told, key=lambda half: s[VOUCHER + half]) - 2 * w if told else None
+
+    def memory(self, s: bytearray, w: int) -> int:
+        """The half that remember() overwrites: not the one that whoever takes this worker's place is to recall."""
+        older = 1 if s[VOUCHER + 2 * w] > s[VOUCHER + 2 * w + 1] else 0
+        if self.mutant == "there is one memory":
+            return 2 * w
+        if self.mutant == "remember overwrites what is older":
+            return 2 * w + older
+        good = self.recalled(s, w)
+        return 2 * w + (1 if good == 0 else 0)
+
+    def leave_states(self, s: bytearray, w: int) -> int:
+        """One step of remember(); returns where it goes on."""
+        pc, mutant, told = s[PC + w], self.mutant, s[STATES + w] - 1
+        if pc == FORGET:
+            s[HALVES + w] = self.memory(s, w)
+            if mutant != "remember does not forget first":
+                s[VOUCHER + s[HALVES + w]] = told if mutant == "remember vouches first" else 0
+        elif pc == BEGIN:
+            s[REMEMBERED + s[HALVES + w]] = HALF
+        elif pc == WRITE:
+            s[REMEMBERED + s[HALVES + w]] = told
+        else:
+            s[VOUCHER + s[HALVES + w]] = told
+            s[HALVES + w] = 0
+            return RING if mutant == "remember behind publish" else PUBLISH
+        return pc + 1
 
     def worker(self, s: bytearray, me: int) -> None:
         """One step of a process, in place."""
@@ -345,6 +410,8 @@ class Ring:
                 to = RISE if mutant == "who rises clears its bit behind the claim" else to
         elif pc == LEAVE:
             to = LEFT if s[DISMISSED + w] else ANNOUNCE
+        elif pc in (FORGET, BEGIN, WRITE, VOUCH):
+            to = self.leave_states(s, w)
         elif pc in (PUBLISH, LATE):
             to = RING
             if mutant != "publish before the payload is whole" or pc == LATE:
@@ -357,6 +424,9 @@ class Ring:
                 if held or mutant == "recover by timeout, publish by store":
                     s[SEQ + e], s[STATE + e], s[OWNER + e] = cursor, READY, self.name(s, w)
                     s[CURSOR + me] = cursor + 1 if self.in_order else 0
+                    if self.remember:
+                        s[PUBLISHED + w] = cursor + 1
+                        to = FORGET if mutant == "remember behind publish" else to
                 else:
                     to = LOOK
             if to == RING and mutant in ("publish does not ring", "publish rings before the word"):
@@ -797,7 +867,7 @@ class Ring:
                         n[at + GHOST] = n[at + w]
                     n[GHOSTS] = w
                 n[PC + w] = DEAD
-                for at in (CURRENT, KEEPS, CURSOR, LEAVING, MISSED, K, FOUND, LOWER):
+                for at in (CURRENT, KEEPS, CURSOR, LEAVING, MISSED, K, FOUND, LOWER, STATES, HALVES):
                     n[at + w] = 0
                 n[BELL + w] &= SLEEPER
                 yield f"! w{w} is killed", n

@@ -1,7 +1,8 @@
-/* A build of the ring whose workers die at a chosen step, once for each token file; see test_kill_at_each_step.py.
+/* A build of the ring whose workers die at chosen steps, once for each token file; see test_kill_at_each_step.py.
  *
- * RING_STEP_TO_DIE is "step hit trainer token": the step, at which pass over it (from 1, in each process), the pid that
- * must not die, and the path of the tokens: <token>0, <token>1 ... of which each death takes one away. */
+ * RING_STEP_TO_DIE is "trainer token step hit step hit ...": the pid that must not die, the path of the tokens, and for
+ * each death, in their order, the step and at which pass over it (from 1, in each process).  The first death takes
+ * <token>0 away, the next one <token>1, and so on. */
 #pragma once
 #include <signal.h>
 #include <stdio.h>
@@ -10,20 +11,21 @@
 
 enum {
     AFTER_CLAIM, WHILE_FILLING, AFTER_OVERFLOW, WHILE_REMEMBERING, BEFORE_PUBLISH, AFTER_PUBLISH, WOKE, AFTER_BELL,
-    AFTER_ANNOUNCE
+    AFTER_ANNOUNCE, STEPS
 };
 
 static void ring_step(int step)
 {
-    static int hits;
-    int at, hit, trainer;
+    static int hits[STEPS];
+    int trainer, length, at, hit;
     char token[512], path[520];
     const char *wanted = getenv("RING_STEP_TO_DIE"); /* asked each time: the next case has other workers */
-    if (wanted == NULL || sscanf(wanted, "%d %d %d %511s", &at, &hit, &trainer, token) != 4) return;
-    if (step != at || getpid() == trainer || ++hits != hit) return;
-    for (int k = 0; k < 9; k++) {
+    if (wanted == NULL || sscanf(wanted, "%d %511s%n", &trainer, token, &length) != 2 || getpid() == trainer) return;
+    hits[step]++;
+    for (int k = 0; sscanf(wanted += length, "%d %d%n", &at, &hit, &length) == 2; k++) {
         snprintf(path, sizeof path, "%s%d", token, k);
-        if (unlink(path) == 0) raise(SIGKILL);
+        if (at == step && hit == hits[step] && unlink(path) == 0) raise(SIGKILL);
+        if (access(path, F_OK) == 0) return; /* this one comes first */
     }
 }
 #define RING_STEP(step) ring_step(step)

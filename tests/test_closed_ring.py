@@ -1,0 +1,169 @@
+"""Whatever is asked of a closed ring is an error or nothing at all, whether or not a batch of it is still lent."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import threading
+from typing import Any
+
+import pytest
+from conftest import run_script
+from hostile import BothSides
+
+from shmloader._ring import Lease, TrainerSide
+
+ERROR = "RuntimeError: this iterator has been shut down: iterate over the DataLoader again"
+
+# What each method is called with; one that is missing here fails the test.  These raise:
+RAISE: dict[str, tuple[Any, ...]] = {
+    "ring.format": (),
+    "ring.note_task_room": (0, 1),
+    "ring.task_room_of": (0,),
+    "ring.has_room": (),
+    "ring.open": (0, 1),
+    "ring.dismiss": (0,),
+    "ring.ready": (),
+    "ring.take": (),
+    "ring.holds": (0,),
+    "ring.owes": (0,),
+    "ring.awaited": (),
+    "ring.owner": (1,),
+    "ring.about": (1,),
+    "ring.task": (1,),
+    "ring.held_for": (1,),
+    "ring.revoke": (0,),
+    "ring.guard_with": (None, ()),
+    "ring.lent_payloads": (),
+    "ring.committed": (0,),
+    "ring.committed_in_all": (),
+    "ring.note_committed": (0, 1),
+    "ring.slot_offset": (0,),
+    "ring.overflowed": (0,),
+    "ring.move_to_memfd": (0, 0),
+    "lease.meta": (),
+    "lease.plan": (),
+    "lease.chunk_objects": (0, 0),
+    "lease.first_row": (0,),
+    "lease.overflowed": (),
+}
+# These do nothing, or look at no shared word; and what they return then.
+QUIET: dict[str, tuple[tuple[Any, ...], Any]] = {
+    "ring.stop": ((), None),
+    "ring.wait": ((), False),
+    "ring.alarm": ((), None),
+    "ring.clear_alarm": ((), None),
+    "ring.replace": (("lease",), None),
+    "ring.returns": ((), []),
+    "ring.close": ((), None),
+    "lease.objects": ((0,), [128, 16]),
+    "lease.guard": ((1 << 40,), True),
+    "lease.release": ((), None),
+}
+# Of what was never lent to a device nothing can be reclaimed; where a slot is may be asked until it is given back.
+OTHER: dict[str, tuple[Any, ...]] = {"ring.reclaim": (0,), "ring.slot_address": (0,)}
+
+# A child for each call, so that one that crashes is known by its name.
+SCRIPT = """
+import json, os, sys
+from hostile import BothSides
+
+ring = BothSides()
+ring.fill({"x": [1.0, 2.0]})
+lease = ring.trainer.take()
+ring.trainer.open(0, 7)  # sequence 1 is in flight
+if not LENT: lease.release()
+ring.trainer.close()
+for name, arguments in CALLS.items():
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            kind, _, method = name.partition(".")
+            what = getattr(lease if kind == "lease" else ring.trainer, method)
+            value = what(*[lease if a == "lease" else a for a in arguments]) if callable(what) else what
+            told = ["returned", list(value) if isinstance(value, (tuple, set)) else value]
+        except Exception as error:
+            told = ["raised", f"{type(error).__name__}: {error}"]
+        os.write(write, json.dumps(told).encode())
+        os._exit(0)
+    _, status = os.waitpid(child, 0)
+    os.close(write)
+    told = ["killed by signal", status] if status else json.loads(os.read(read, 4096))
+    os.close(read)
+    print(json.dumps([name, *told]), flush=True)
+os._exit(0)
+"""
+
+
+def public(callables: bool) -> set[str]:
+    """The names that the ring and its leases have, of methods or of properties."""
+    kinds: dict[str, type] = {"ring": TrainerSide, "lease": Lease}
+    return {
+        f"{of}.{name}"
+        for of, kind in kinds.items()
+        for name in dir(kind)
+        if not name.startswith("_") and callable(getattr(kind, name)) == callables
+    }
+
+
+@pytest.mark.parametrize("lent", [True, False])
+def test_every_method_of_a_closed_ring(lent: bool) -> None:
+    calls = RAISE | {name: arguments for name, (arguments, _) in QUIET.items()} | OTHER
+    assert set(calls) - {"lease.overflowed"} == public(callables=True), "each method is to be called"
+    properties = public(callables=False) - {"lease.overflowed"}
+    calls |= dict.fromkeys(properties, ())
+    ran = run_script(SCRIPT.replace("CALLS", repr(calls)).replace("LENT", repr(lent)))
+    told = {name: (how, what) for name, how, what in map(json.loads, ran.out.splitlines())}
+    assert set(told) == set(calls), ran.err
+    assert not [name for name, (how, _) in told.items() if how == "killed by signal"]
+    for name in RAISE:
+        assert told[name] == ("raised", ERROR), (name, told[name])
+    for name, (_, value) in QUIET.items():
+        assert told[name] == ("returned", value), (name, told[name])
+    assert told["ring.reclaim"][1].startswith("ValueError: payload 0 is not held back")
+    for name in properties | {"ring.slot_address"}:
+        assert told[name][0] == "returned", (name, told[name])
+    assert told["ring.alarmed"][1] is told["ring.stopped"][1] is False
+
+
+def test_interrupting_an_iterator_that_is_closed() -> None:
+    ran = run_script(
+        """
+        import shmloader
+        iterator = iter(shmloader.DataLoader(list(range(20)), num_workers=1))
+        kept = next(iterator)
+        iterator.close()
+        iterator.interrupt()
+        print(kept.tolist(), next(iterator, "over"))
+        """
+    )
+    assert (ran.status, ran.out) == (0, "[0] over\n"), (ran.status, ran.err)
+
+
+def is_mapped(address: int) -> bool:
+    for line in pathlib.Path("/proc/self/maps").read_text().splitlines():
+        first, last = (int(end, 16) for end in line.split()[0].split("-"))
+        if first <= address < last:
+            return True
+    return False
+
+
+def test_the_words_are_unmapped_once_nobody_waits_any_more() -> None:
+    ring = BothSides()
+    ring.fill([1.0])
+    lease = ring.trainer.take()
+    words = ring.trainer.slot_address(0) - ring.trainer.slot_offset(0)
+    ring.trainer.open(0, 7)
+    answers: list[bool] = []
+    waiting = threading.Thread(target=lambda: answers.append(ring.trainer.wait()))
+    waiting.start()
+    waiting.join(0.2)
+    ring.trainer.alarm()
+    ring.trainer.close()
+    waiting.join()
+    assert answers == [False] and not is_mapped(words) and is_mapped(words + ring.trainer.slot_at)
+    lease.release()
+    assert not is_mapped(words + ring.trainer.slot_at + lease.payload * ring.trainer.slot_stride)
+    ring.segment.close()
+    del ring.writer, ring.sides
