@@ -48,11 +48,16 @@ static inline const dlpack_api *dlpack_in(PyObject *capsule)
     return api->version.major == 1 && api->make && api->read ? api : NULL;
 }
 
+/* PTRDIFF_MAX where it would be more: an expanded tensor may have more elements than there is memory. */
 static inline size_t dlpack_bytes(const dlpack_tensor *tensor)
 {
     size_t bytes = (size_t)tensor->dtype.bits * tensor->dtype.lanes / 8;
-    for (int32_t k = 0; k < tensor->ndim; k++) bytes *= tensor->shape[k];
-    return bytes;
+    int over = 0;
+    for (int32_t k = 0; k < tensor->ndim; k++) {
+        if (!tensor->shape[k]) return 0;
+        over |= __builtin_mul_overflow(bytes, (size_t)tensor->shape[k], &bytes);
+    }
+    return over || bytes > PTRDIFF_MAX ? PTRDIFF_MAX : bytes;
 }
 
 static inline char *dlpack_data(const dlpack_tensor *tensor)

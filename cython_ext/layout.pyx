@@ -42,6 +42,7 @@ from multiprocessing.reduction import ForkingPickler
 
 cimport cython
 from cpython.buffer cimport Py_buffer, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.pythread cimport PyThread_get_thread_ident
 from libc.stdint cimport int64_t, uint64_t
 
 from dlpack cimport (
@@ -68,6 +69,9 @@ from shmloader import objects
 from shmloader._gather import copy_bytes, stack_rows
 from shmloader._ring import overwritten
 from shmloader._torch import ExceptionWrapper, collate_tensor_fn, dlpack_c_api
+
+cdef extern from "Python.h":
+    const Py_ssize_t PY_SSIZE_T_MAX
 
 cdef const dlpack_api *dlpack = dlpack_in(dlpack_c_api())
 
@@ -324,10 +328,12 @@ cdef class Writer:
     cdef Py_ssize_t count, row, rows    # of a chunk: its samples, which row is its first, of how many; rows 0: no chunk
     cdef dict stacked                   # of a chunk: the address of what was stacked -> where its leaf begins
     cdef bint apart                     # a chunk's tensors are not to lie in the slot, though their rows do
+    cdef unsigned long thread           # the one that claims and publishes
 
     def __init__(self, ring, grow, grow_area):
         self.ring, self.grow, self.grow_area = ring, grow, grow_area
         self.plans = {}
+        self.thread = PyThread_get_thread_ident()
 
     cdef Py_ssize_t allocate(self, Py_ssize_t size) except -1:
         cdef Py_ssize_t at = self.ring.allocate(size)
@@ -360,12 +366,18 @@ cdef class Writer:
         return collate_tensor_fn(batch, collate_fn_map=collate_fn_map) if stacked is None else stacked
 
     cdef stack(self, batch):
-        """Stack tensors into the current payload, as torch.stack would; None for what cannot lie there."""
+        """Stack tensors into the current payload, as torch.stack would; None for what cannot lie there.
+
+        Nothing of another thread can: the payload may be published while that one asks for pages, and what it keeps of
+        the next one would be a second payload that this worker keeps.
+        """
         cdef object first = batch[0], out
         cdef elements row
         cdef tuple shape
         cdef Py_ssize_t at, bytes
-        if type(first) is not Tensor or self.ring.current < 0 or not is_dense(first):
+        if type(first) is not Tensor or self.ring.current < 0 or PyThread_get_thread_ident() != self.thread:
+            return None
+        if not is_dense(first):
             return None
         if not isinstance(batch, (list, tuple)):    # torch.stack would not have it, and says so better
             return None
@@ -374,6 +386,8 @@ cdef class Writer:
         if self.apart:
             return None
         shape = look_at(first, &row)
+        if row.bytes > PY_SSIZE_T_MAX // len(batch):    # of expanded tensors; torch.stack says it better
+            return None
         bytes = len(batch) * row.bytes
         at = self.allocate(bytes)
         self.about_to_write(at, bytes)
@@ -389,7 +403,7 @@ cdef class Writer:
         """Stack the rows of a chunk where they belong in the whole batch."""
         cdef object first = batch[0], out, row
         cdef Py_ssize_t k, at, size = first.nbytes
-        if len(batch) != self.count:
+        if len(batch) != self.count or size > PY_SSIZE_T_MAX // self.rows:
             return None
         for k in range(1, self.count):
             row = batch[k]
@@ -469,7 +483,7 @@ cdef class Writer:
             of.dense = strides is not None
         at = self.stacked.get(of.address, -1) if of.dense and not of.lazy else -1
         if at < 0:
-            at = self.allocate(self.rows * size)
+            at = self.allocate(self.rows * size if size <= PY_SSIZE_T_MAX // self.rows else PY_SSIZE_T_MAX)
             self.copy_in(leaf, &of, at + self.row * size, shape, strides)
         note(words, at, (self.rows, *shape[1:]), strides)
         return 0

@@ -7,16 +7,20 @@ import gc
 import hashlib
 import io
 import threading
+import time
 from typing import Any
 
 import numpy
 import pytest
 import torch
 from conftest import BOTH, assert_same, bits, run_script
+from hostile import BothSides
 from torch.utils.data import default_collate
 from torch.utils.data._utils.collate import collate, default_collate_fn_map
 
 import shmloader
+from shmloader._layout import Writer
+from shmloader._ring import FILLED
 
 
 class Numbered(torch.utils.data.Dataset):
@@ -388,6 +392,32 @@ class Background(Numbered):
             kept.append((k, default_collate([torch.full((50,), k)] * 4)))
             kept = kept[-3:]
             self.wrong += sum(not bool((tensor == n).all()) for n, tensor in kept)
+
+
+def test_a_thread_of_the_worker_collates_while_a_batch_is_published() -> None:
+    """The slot is the worker's own thread's: another one may still ask for pages when it is the trainer's again."""
+    with BothSides() as ring:
+        asked, published = threading.Event(), threading.Event()
+
+        def grow(size: int) -> None:
+            asked.set()
+            published.wait(20)
+            ring.grow(size)
+
+        ring.claim()
+        ring.writer = Writer(ring.worker, grow, ring.grow_area)
+        made: list[torch.Tensor] = []
+        thread = threading.Thread(target=lambda: made.append(ring.writer.collate([torch.ones(100_000)] * 4)))
+        thread.start()
+        while thread.is_alive() and not asked.is_set():
+            time.sleep(0.001)
+        ring.writer.write([7])
+        ring.worker.publish(FILLED)
+        published.set()
+        thread.join()
+        first = ring.slot[0] - ring.slot_at(0)
+        assert not first <= made[0].data_ptr() < first + ring.segment.geometry.size, "in the ring, and in which slot?"
+        assert bool((made[0] == 1).all()) and ring.take() == [7]
 
 
 def test_a_thread_of_the_worker_collates_as_well() -> None:
