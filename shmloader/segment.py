@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import mmap
 import os
@@ -14,6 +15,7 @@ from typing import Any, Literal
 import posix_ipc
 
 from shmloader._ring import (
+    ANY,
     ENTRY_BYTES,
     HEADER_BYTES,
     PAYLOAD_BYTES,
@@ -32,11 +34,13 @@ RING_MEMORIES = ("auto", "posix", "memfd")
 PAGE = mmap.PAGESIZE
 MiB = 1 << 20
 SHM_MOUNT = "/dev/shm"
+NO_PAGES = (errno.ENOSPC, errno.ENOMEM)
 
 AREA_RESERVED = 64 * MiB  # address space of one entry's area: 8 million indices
 MEMORY = 16 * 1024  # the states of three generators are 12 KiB
 FIRST_COMMIT = 16 * 1024  # pages of a payload before its first batch: enough for an exception and its traceback
 SPARE_COMMIT = 64 * 1024  # committed beyond what is asked for, so that a batch's description rarely asks again
+MOST_WORKERS = ANY  # the next index would be the word for any of them
 MOST_RESERVED = 1 << 40  # a terabyte of address space for a ring; it maps in microseconds, but `top` shows it
 
 
@@ -86,7 +90,12 @@ def reserve(workers: int, entries: int, batches: int, spare: int, remember: bool
     """Lay a ring out over about `reserved` bytes of addresses.
 
     Payload slots: one for each batch under way, `spare` to lend, and one a worker to replace one that a worker keeps.
+
+    Raises:
+        ValueError: there are more workers than the ring can tell apart.
     """
+    if workers > MOST_WORKERS:
+        raise ValueError(f"num_workers={workers}, and a ring has at most {MOST_WORKERS}: use fewer")
     payloads = batches + spare + workers
     task = min(AREA_RESERVED, _up(reserved // 16 // entries, PAGE))
     slot = max(_up(FIRST_COMMIT + SPARE_COMMIT, PAGE), reserved * 15 // 16 // payloads // PAGE * PAGE)
@@ -107,7 +116,13 @@ def free_in_shm() -> int:
 
 
 def _posix_segment() -> int:
-    """A POSIX shared-memory object that nobody can find: unlinked at once, so a killed run leaves no name."""
+    """Memory of /dev/shm that nobody can find, for it never has a name; so there is none that a killed run could leave.
+
+    Where the kernel or the mount knows no nameless files (O_TMPFILE), it has one until it is unlinked, a few
+    microseconds: who is killed in between leaves an empty file.
+    """
+    with contextlib.suppress(OSError):  # whatever is wrong with the mount, posix_ipc says so
+        return os.open(SHM_MOUNT, os.O_TMPFILE | os.O_RDWR | os.O_EXCL, 0o600)
     shm = posix_ipc.SharedMemory(None, posix_ipc.O_CREX, mode=0o600)
     shm.unlink()
     return int(shm.fd)
@@ -115,6 +130,21 @@ def _posix_segment() -> int:
 
 def _memfd_segment() -> int:
     return os.memfd_create("shmloader", os.MFD_CLOEXEC)
+
+
+def _allocate(fd: int, at: int, size: int, least: int) -> int:
+    """Have pages for `size` bytes at this place, or for `least` where there are no more; returns for how many.
+
+    What is refused leaves nothing behind: the kernel takes back the pages that it has found.
+    """
+    try:
+        os.posix_fallocate(fd, at, size)
+        return size
+    except OSError as error:
+        if error.errno not in NO_PAGES or least == size:
+            raise
+    os.posix_fallocate(fd, at, least)
+    return least
 
 
 class Segment:
@@ -219,7 +249,7 @@ class Segment:
             for at, size in wanted:
                 os.posix_fallocate(self.fd, at, size)
         except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.ENOMEM):
+            if error.errno not in NO_PAGES:
                 raise
             if self.memfd < 0:
                 raise MemoryError(self._no_room(first, FIRST_COMMIT)) from None
@@ -257,17 +287,17 @@ class Segment:
         ring.note_room(self._commit_area(ring.current_entry, size))
 
     def _commit_area(self, entry: int, size: int) -> int:
-        size = min(_up(size + size // 4, PAGE), self.geometry.area_stride)
+        least, size = _up(size, PAGE), min(_up(size + size // 4, PAGE), self.geometry.area_stride)
         try:
-            os.posix_fallocate(self.fd, self.geometry.area_offset(entry), size)
+            return _allocate(self.fd, self.geometry.area_offset(entry), size, least)
         except OSError as error:
-            raise MemoryError(self._no_room(self.geometry.entries, size)) from error
-        return size
+            raise MemoryError(self._no_room(self.geometry.entries, least)) from error
 
     def commit(self, ring: Ring, payload: int, size: int, filled: int) -> None:
         """Have pages for the first `size` bytes of a payload, whose first `filled` hold data.  By its holder.
 
-        Grows by a quarter at least, so that sizes that creep up from batch to batch do not commit each time.
+        Grows by a quarter at least, so that sizes that creep up from batch to batch do not commit each time; to the
+        byte, where there is no more.
 
         Raises:
             MemoryError: the machine, or /dev/shm, does not have them.
@@ -282,21 +312,21 @@ class Segment:
         have = ring.committed(payload)
         least, size = _up(size, PAGE), min(_up(max(size + SPARE_COMMIT, have + have // 4), PAGE), stride)
         if self._forbidden(size, have):
-            size = least  # to the byte, where there is no more
+            size = least
             if why := self._forbidden(size, have):
                 raise MemoryError(why)
         moved = ring.overflowed(payload)
         if not moved and self.memfd >= 0 and not self._fits(ring, payload, size):
-            self._overflow(ring, payload, size, filled)
+            size = self._overflow(ring, payload, size, least, filled)
         else:
             try:
-                os.posix_fallocate(self.memfd if moved else self.fd, ring.slot_offset(payload), size)
+                size = _allocate(self.memfd if moved else self.fd, ring.slot_offset(payload), size, least)
             except OSError as error:
-                if error.errno not in (errno.ENOSPC, errno.ENOMEM):
+                if error.errno not in NO_PAGES:
                     raise
                 if moved or self.memfd < 0:
-                    raise MemoryError(self._no_room(self.geometry.batches + self.spare, size)) from None
-                self._overflow(ring, payload, size, filled)
+                    raise MemoryError(self._no_room(self.geometry.batches + self.spare, least)) from None
+                size = self._overflow(ring, payload, size, least, filled)
         ring.note_committed(payload, size)
 
     def _forbidden(self, size: int, have: int = 0) -> str:
@@ -321,14 +351,16 @@ class Segment:
         wanted = max(slots * size - ring.committed_in_all(), size - ring.committed(payload))
         return wanted <= mount.f_bavail * mount.f_frsize - mount.f_blocks * mount.f_frsize // 16
 
-    def _overflow(self, ring: Ring, payload: int, size: int, filled: int) -> None:
+    def _overflow(self, ring: Ring, payload: int, size: int, least: int, filled: int) -> int:
+        """Move a payload to the memfd; returns how many bytes of it have pages there."""
         try:
-            os.posix_fallocate(self.memfd, ring.slot_offset(payload), size)
+            size = _allocate(self.memfd, ring.slot_offset(payload), size, least)
         except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.ENOMEM):
+            if error.errno not in NO_PAGES:
                 raise
-            raise MemoryError(self._no_room(self.geometry.batches + self.spare, size)) from None
+            raise MemoryError(self._no_room(self.geometry.batches + self.spare, least)) from None
         ring.move_to_memfd(payload, filled)
+        return size
 
     def _no_room(self, slots: int, size: int) -> str:
         machine = f"the machine, or this container, {_bytes(available_memory())}"

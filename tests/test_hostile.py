@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import pickle
+import signal
 import struct
 import subprocess
 import sys
@@ -432,6 +434,49 @@ def test_no_other_process_can_find_the_memory() -> None:
         assert Path(name.removesuffix(" (deleted)")).name not in before
     finally:
         segment.close()
+
+
+def refuse_nameless(*arguments: Any, **options: Any) -> Any:
+    """os.open, where there is no O_TMPFILE."""
+    if arguments[1] & os.O_TMPFILE == os.O_TMPFILE:
+        raise OSError(errno.EOPNOTSUPP, "Operation not supported")
+    return real_open(*arguments, **options)
+
+
+real_open = os.open
+
+
+def test_where_the_mount_knows_no_nameless_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "open", refuse_nameless)
+    test_no_other_process_can_find_the_memory()
+
+
+KILLED = """
+import os, signal, posix_ipc
+from shmloader.segment import Segment
+
+def killed_after(make):
+    def made(*arguments, **options):
+        found = make(*arguments, **options)
+        if arguments[0] is None or str(arguments[0]).startswith("/dev/shm"):
+            print(os.fstat(getattr(found, "fd", found)).st_ino, flush=True)
+            os.kill(os.getpid(), signal.SIGKILL)
+        return found
+    return made
+
+os.open, posix_ipc.SharedMemory = killed_after(os.open), killed_after(posix_ipc.SharedMemory)
+Segment(1, 2, 2, 2, "MEMORY", None, False)
+"""
+
+
+@pytest.mark.parametrize("memory", ["posix", "auto"])
+def test_killed_at_the_moment_of_creation_it_leaves_no_name(memory: str) -> None:
+    ran = run_script(KILLED.replace("MEMORY", memory))
+    assert ran.status == -signal.SIGKILL, ran.err
+    left = [entry.name for entry in os.scandir("/dev/shm") if entry.inode() == int(ran.out)]
+    for name in left:
+        os.unlink(f"/dev/shm/{name}")
+    assert not left
 
 
 # ---------------------------------------------------------------------------------------------------------- fuzz

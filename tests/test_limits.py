@@ -11,7 +11,7 @@ import torch
 from conftest import run_script
 
 import shmloader
-from shmloader import limits
+from shmloader import limits, segment
 
 MiB = 1 << 20
 
@@ -55,6 +55,13 @@ def test_a_budget_that_no_ring_can_keep() -> None:
 def test_bad_budgets(value: Any) -> None:
     with pytest.raises(ValueError, match="max_ring_bytes should be a positive integer of bytes, or None, but got"):
         shmloader.DataLoader([1], max_ring_bytes=value)
+
+
+def test_more_workers_than_the_ring_can_tell_apart() -> None:
+    loader = shmloader.DataLoader(sized([10]), num_workers=1 << 16)
+    with pytest.raises(ValueError, match="num_workers=65536, and a ring has at most 65535: use fewer"):
+        iter(loader)
+    assert segment.reserve((1 << 16) - 1, 1, 1, 0, False, 1 << 40).workers == (1 << 16) - 1
 
 
 # ------------------------------------------------------------------------------------------------- control groups

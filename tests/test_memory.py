@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import mmap
 import os
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import Augmented, descriptors, run_script
+from hostile import BothSides
 
 import shmloader
 
@@ -243,6 +245,67 @@ def test_a_small_dev_shm_that_is_large_enough() -> None:
         out = in_small_shm(memory, 1_000_000)
         assert "trained" in out and "warning:" not in out and "left [] 0" in out
         assert float(out.partition("held ")[2].split()[0]) < 3, "two batches are kept; the ring's other slots stayed"
+
+
+TIGHT = """
+import os, torch, shmloader
+from conftest import mount_small_shm
+from hostile import BothSides
+
+def leave(size):  # free in /dev/shm
+    mount = os.statvfs("/dev/shm")
+    ballast = os.open("/dev/shm/ballast", os.O_CREAT | os.O_RDWR)
+    os.posix_fallocate(ballast, 0, os.fstat(ballast).st_size + mount.f_bavail * mount.f_frsize - size)
+    os.close(ballast)
+
+class Tight(torch.utils.data.Dataset):
+    def __len__(self): return 3
+    def __getitem__(self, k):
+        if k == 0: leave(416 << 10)
+        return torch.full((400_000,), k, dtype=torch.uint8)
+
+mount_small_shm("16m")
+loader = shmloader.DataLoader(
+    Tight(), batch_size=None, num_workers=1, prefetch_factor=1, spare_slots=0, ring_memory="posix")
+print([(batch.numel(), batch[-1].item()) for batch in loader])
+os.unlink("/dev/shm/ballast")
+with BothSides(memory="posix") as ring:
+    leave(416 << 10)
+    ring.claim(list(range(100)))  # fits into the page that each area has
+    ring.segment.commit_task(ring.trainer, 1, 400_000)
+    print(ring.trainer.task_room_of(1))
+"""
+
+
+def test_what_just_fits_is_not_refused() -> None:
+    """More than is asked for is committed where it can be; where it cannot, what is asked for is enough."""
+    ran = run_script(TIGHT)
+    if "not permitted" in ran.out:
+        pytest.skip("this user may not mount")
+    assert ran.status == 0 and ran.out.splitlines() == ["[(400000, 0), (400000, 1), (400000, 2)]", "401408"], ran
+
+
+@pytest.mark.parametrize(("memory", "moves"), [("posix", False), ("memfd", False), ("auto", False), ("auto", True)])
+def test_what_just_fits_is_not_refused_anywhere(monkeypatch: pytest.MonkeyPatch, memory: Any, moves: bool) -> None:
+    allocate = os.posix_fallocate
+    most = [0, 0]  # of /dev/shm's segment, or the only one, and of the memfd beside it
+
+    def stingy(fd: int, at: int, size: int) -> None:
+        if size > most[fd != ring.segment.fd]:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        allocate(fd, at, size)
+
+    with BothSides(memory=memory) as ring:
+        monkeypatch.setattr(os, "posix_fallocate", stingy)
+        ring.claim()
+        for size in (400_000, 460_000):
+            fits = -(-size // 4096) * 4096
+            most[moves] = fits
+            ring.segment.commit(ring.worker, ring.payload, size, 0)
+            assert ring.worker.committed(ring.payload) == fits
+            assert ring.worker.overflowed(ring.payload) == moves
+            with pytest.raises(MemoryError, match=r"the ring needs 4 slots x \d"):
+                ring.segment.commit(ring.worker, ring.payload, fits + 1, 0)
 
 
 LIMITED = """
