@@ -388,6 +388,34 @@ def test_in_next(depth: int) -> None:
     assert len(set(met)) > (15 if depth else 12)
 
 
+def test_in_the_middle_of_a_line() -> None:
+    """Interrupts of the real kind, some thousand a second: what comes is put down by the call that fetches it."""
+    iterator, got, came, armed = ahead(Source(10**6)), [], 0, False
+
+    def interrupt(*_: Any) -> None:
+        nonlocal armed
+        if armed:
+            armed = False
+            raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    end = time.monotonic() + 1.5
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.0001, 0.00007)
+        while time.monotonic() < end:
+            try:
+                armed = True
+                while True:
+                    got.extend(itertools.islice(iterator, 100))
+            except KeyboardInterrupt:
+                came += 1
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    iterator.close()
+    assert came > 10 and got == list(range(len(got)))
+
+
 def test_in_a_reset() -> None:
     """It may be done again, and then nothing is missing; the source is never reset under the thread."""
 
