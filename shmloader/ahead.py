@@ -3,35 +3,51 @@
 NOTE [ Ahead ]
 
     1. The thread asks the iterator below (the source) for batches, in order, hands each to a stage, and puts what that
-       gives into a queue.  What is raised on the way goes into the queue at its place, and is raised in the caller.
-       It takes a permit first; there are as many as it may be ahead, and each batch that is handed out is one more.
-       Both queues sleep in the kernel: nothing polls.
-    2. Permits hold back the thread, so at most `depth` batches wait in the queue, whatever they take on the device.
-    3. The thread knows the source, the stage and the queues, not the iterator.  So an iterator that is dropped is
-       collected, and ends its thread.  A thread lives for one epoch.
-    4. To end it: it is told so, it is given a permit, and the source is interrupted where it waits for a batch; then
-       it is joined.  Only then the source is closed, for the thread must not be in memory that is unmapped.
-    5. For all that torch's iterator has and this one has not (`_workers`, say) the source is asked.
+       gives into a queue, numbered.  What is raised on the way goes into the queue at its place, and is raised in the
+       caller.  The caller says back the number of what it hands out, so the thread knows how far ahead it is: at most
+       `depth` batches wait in the queue, whatever they take on the device.  Both queues sleep in the kernel: nothing
+       polls.
+    2. The thread knows the source, the stage and the queues, not the iterator.  So an iterator that is dropped is
+       collected, and ends its thread.  A thread lives for one epoch; what it shares with its caller is its Run.
+    3. To end it a flag is set, which it looks at before each batch.  It is woken where it waits for the caller, and the
+       source is interrupted where it waits for a batch.  What it calls of the user's (`on_device`, a sampler, without
+       workers the dataset) nobody can interrupt.
+    4. So a new epoch waits for the old thread's end, however long that takes, as torch's waits for what its workers are
+       in: the source is never reset under a thread.  The wait burns no CPU, and Ctrl-C ends it; then the iterator is at
+       its end, the thread goes on to its own, and the epoch after waits for that.
+    5. close() waits for PATIENCE, as torch does for its workers, or until Ctrl-C.  A thread that is in `on_device` then
+       never comes back into the source, so that is closed there and then; one that is in the source closes it when it
+       comes out.  Both are said by a RuntimeWarning.  The interpreter's exit waits for PATIENCE once, for all threads:
+       they are daemons.
+    6. Ctrl-C may fall between any two lines of the caller's.  So what comes is held by the caller's thread (there may
+       be several) from the moment that it leaves the queue to the one where next() returns it; its number may be said
+       twice, and what ends can be ended again.  threading's is_alive() is no proof: until Python 3.12, a join() that
+       is interrupted marks a living thread as ended.
+    7. Without a thread (depth 0) what `on_device` raises, KeyboardInterrupt too, stands in its batch's place as well.
+    8. For all that torch's iterator has and this one has not (`_workers`, say) the source is asked.
 """
 
 from __future__ import annotations
 
 import atexit
-import contextlib
+import collections
 import enum
+import itertools
 import os
 import queue
 import threading
+import time
+import warnings
 import weakref
 from types import TracebackType
-from typing import Any, NoReturn, Protocol
+from typing import Any, NamedTuple, NoReturn, Protocol
 
 import torch
 
 from shmloader import _torch
 from shmloader._torch import profiler
 
-PATIENCE = 5.0  # seconds that the thread has to end; it may be in a dataset or a function of the user's
+PATIENCE = 5.0  # seconds that closing, and the interpreter's exit, wait for a thread; it may be in a user's function
 
 
 class Stage(Protocol):
@@ -51,6 +67,153 @@ class _Kind(enum.Enum):
     BATCH, ERROR, END = range(3)
 
 
+class _Ready(NamedTuple):
+    """What comes next in order."""
+
+    kind: _Kind
+    what: Any = None
+    number: int = -1  # its place in the order
+    batches: int = 0  # so far, this one included
+
+
+class _Run:
+    """One epoch's thread, and what it shares with its caller: NOTE [ Ahead ].
+
+    Args:
+        source: the iterator below.
+        stage: what is done with its batches.
+        depth: batches that may be ready and not handed out yet.
+    """
+
+    def __init__(self, source: Any, stage: Stage, depth: int) -> None:
+        self._source = source
+        self._stage = stage
+        self._depth = depth
+        self._ready: queue.SimpleQueue[_Ready] = queue.SimpleQueue()
+        self._handed_out: queue.SimpleQueue[int] = queue.SimpleQueue()  # numbers
+        self._begun = self._stopped = self._inside = self._over = self._closes = False
+        self._waiting: list[Any] = []  # for each who waits for the end, a lock that the thread releases there
+        self.thread = threading.Thread(target=self._live, name="shmloader_ahead", daemon=True)
+
+    # ------------------------------------------------------------------------------------------------ in the thread
+
+    def _live(self) -> None:
+        # It says that it has begun, or is inside, before it looks whether it is stopped; who stops it looks the other
+        # way round.  So one of the two sees the other, and who finds it outside can rely on that it stays outside.
+        self._begun = True
+        number = batches = 0
+        try:
+            if self._source._num_workers:
+                torch.set_num_threads(1)  # of this thread: a copy is not to take all cores
+            if not self._stopped:
+                self._stage.begin()
+            handed_out = 0
+            while True:
+                while number - handed_out >= self._depth and not self._stopped:
+                    handed_out = max(handed_out, self._handed_out.get() + 1)
+                try:
+                    self._ready.put(_Ready(_Kind.BATCH, self._stage.send(self._next()), number, batches + 1))
+                    batches += 1
+                except StopIteration:
+                    break
+                except BaseException as error:
+                    self._ready.put(_Ready(_Kind.ERROR, error, number, batches))
+                number += 1
+        except BaseException as error:
+            self._ready.put(_Ready(_Kind.ERROR, error, number, batches))
+        finally:
+            self._ready.put(_Ready(_Kind.END))
+            self._over = True
+            for lock in self._waiting:  # who comes too late for this finds that it is over
+                lock.release()
+            if self._closes:
+                self._close_source()
+
+    def _next(self) -> Any:
+        self._inside = True
+        try:
+            if self._stopped:
+                raise StopIteration
+            return next(self._source)
+        finally:
+            self._inside = False
+
+    # ------------------------------------------------------------------------------------------------ in the caller
+
+    def next(self, held: collections.deque[_Ready]) -> _Ready:
+        """Wait for what comes next, and have it held."""
+        while not held:
+            # All of it in C: a signal's handler runs while get() waits, or when what it got is held.
+            held.extend(itertools.islice(iter(self._ready.get, None), 1))
+        return held[0]
+
+    def end_for_all(self) -> None:
+        """Have whoever else is in next(), or comes there, find the end as well."""
+        self._ready.put(_Ready(_Kind.END))
+
+    def go_on(self, number: int) -> None:
+        """Have the thread make a further batch in place of this one."""
+        self._handed_out.put(number)
+
+    def stop(self) -> None:
+        """Tell the thread to end, and callers that are in next() that nothing more comes."""
+        self._stopped = True
+        self._handed_out.put(-1)
+        interrupt = getattr(self._source, "interrupt", None)
+        if interrupt is not None and not self._over:
+            interrupt()
+        self.end_for_all()
+
+    def wait(self, seconds: float | None = None) -> bool:
+        """Wait until the thread that was stopped is at its end; returns whether it is."""
+        if not self._begun:
+            return True
+        mine = threading.Lock()
+        mine.acquire()
+        self._waiting.append(mine)
+        if not self._over:
+            mine.acquire(timeout=-1 if seconds is None else max(seconds, 0))
+        if self._over and not self._closes and self.thread.is_alive():
+            self.thread.join()  # it only has to go
+        return self._over
+
+    def leave(self) -> bool:
+        """Close the source, or leave that to the thread, where it is inside; returns whether it is closed."""
+        self._closes = True
+        self.stop()  # again: a Ctrl-C may have come before the thread was woken
+        if self._over or not self._inside:
+            self._close_source()
+            return True
+        return False
+
+    def leave_from_inside(self) -> None:
+        """The same, by the thread itself, in the middle of whatever it does."""
+        self._closes = True
+        if self._over:
+            self._close_source()
+
+    def _close_source(self) -> None:
+        _close(self._source)
+
+
+_closing = threading.RLock()
+
+
+def _close(source: Any) -> None:
+    end = getattr(source, "_shutdown_workers", None)
+    if end is not None:
+        with _closing:  # torch's own takes no care of two threads
+            end()
+
+
+class _Hand(threading.local):
+    """What has left the queue, or the source, and was not returned by next() yet; each thread has its own."""
+
+    def __init__(self) -> None:
+        self.came: collections.deque[Any] = collections.deque()  # a batch that is yet to be sent; without a thread
+        self.held: collections.deque[_Ready] = collections.deque()  # one at most
+
+
 class Ahead:
     """Iterates over a source's batches, `depth` of them ahead; see NOTE [ Ahead ].
 
@@ -61,7 +224,8 @@ class Ahead:
         depth: batches that may be ready and not handed out yet; 0: there is no thread, and no batch is ahead.
     """
 
-    _thread: threading.Thread | None = None
+    _run: _Run | None = None
+    _ended = True
     _shutdown = False
 
     def __init__(self, loader: Any, source: Any, stage: Stage, depth: int) -> None:
@@ -90,54 +254,74 @@ class Ahead:
 
     def _start(self) -> None:
         self._num_yielded = 0
+        self._hand = _Hand()
+        if self._depth:
+            self._run = _Run(self._source, self._stage, self._depth)
+            self._pin_memory_thread = self._run.thread
+            self._run.thread.start()
         self._ended = False
-        self._ready: queue.SimpleQueue[tuple[_Kind, Any]] = queue.SimpleQueue()
-        self._permits: queue.SimpleQueue[bool] = queue.SimpleQueue()
-        for _ in range(self._depth):
-            self._permits.put(True)
-        if not self._depth:
-            return
-        arguments = (self._source, self._stage, self._permits, self._ready)
-        self._thread = threading.Thread(target=_run, args=arguments, name="shmloader_ahead", daemon=True)
-        self._thread.start()
-        self._pin_memory_thread = self._thread
 
     def _reset(self, loader: Any, first_iter: bool = False) -> None:
-        self.stop_threads()
+        self.end_thread(None)
         self._source._reset(loader, first_iter)
         self._start()
 
     def __next__(self) -> Any:
-        if not profiler._is_profiler_enabled:
-            return self._next_data()
-        with profiler.record_function(self._profile_name):
-            return self._next_data()
+        hand = self._hand
+        if profiler._is_profiler_enabled:
+            with profiler.record_function(self._profile_name):
+                batch = self._arrived(hand)
+        else:
+            batch = self._arrived(hand)
+        # Signals are handled at calls and loops, so from here to the caller's own code there is none: the batch is
+        # neither lost nor returned twice.
+        del hand.held[0]
+        return batch
 
-    def _next_data(self) -> Any:
+    def _arrived(self, hand: _Hand) -> Any:
         if self._ended:
             raise StopIteration
-        if not self._depth:
-            batch = self._stage.arrive(self._stage.send(next(self._source)))
-            self._num_yielded += 1
-            return batch
+        ready = self._next_of_thread(hand) if self._depth else self._next_here(hand)
         try:
-            kind, sent = self._ready.get()
+            batch = self._stage.arrive(ready.what)
+        except Exception:
+            hand.held.clear()
+            raise
+        self._num_yielded = ready.batches
+        return batch
+
+    def _next_of_thread(self, hand: _Hand) -> _Ready:
+        run = self._run
+        if run is None:
+            raise StopIteration
+        try:
+            ready = run.next(hand.held)
         except RuntimeError as error:  # torch's SIGCHLD handler may run in there
             self._explain(error)
-        if kind is _Kind.END:
-            self._ended = True
-            if not self._persistent_workers:
+        if ready.kind is _Kind.END:
+            run.end_for_all()
+            if not self._ended and not self._persistent_workers:
                 self._shutdown_workers()
+            self._ended = True
             raise StopIteration
-        self._permits.put(True)
-        if kind is _Kind.ERROR:
+        run.go_on(ready.number)
+        if ready.kind is _Kind.ERROR:
             try:
-                raise sent
+                del hand.held[0]
+                raise ready.what
             finally:
-                del sent  # it holds this frame, by its traceback
-        batch = self._stage.arrive(sent)
-        self._num_yielded += 1
-        return batch
+                del ready  # it holds this frame, by its traceback
+        return ready
+
+    def _next_here(self, hand: _Hand) -> _Ready:
+        """The next batch, without a thread."""
+        while not hand.held:
+            if not hand.came:
+                hand.came.extend(itertools.islice(self._source, 1))
+            if not hand.came:
+                raise StopIteration
+            hand.held.append(_Ready(_Kind.BATCH, self._stage.send(hand.came.popleft()), 0, self._num_yielded + 1))
+        return hand.held[0]
 
     def _explain(self, error: RuntimeError) -> NoReturn:
         explain = getattr(self._source, "explain", None)
@@ -147,40 +331,55 @@ class Ahead:
 
     # ------------------------------------------------------------------------------------------------- the end
 
-    def stop_threads(self) -> None:
-        """End the thread; what is ready is dropped, and the iterator is at its end."""
-        thread, self._thread = self._thread, None
+    def stop(self) -> None:
+        """Have the iterator be at its end, and its thread come to its own."""
         self._ended = True
-        if thread is None or self._owner != os.getpid():
-            return
-        self._permits.put(False)
-        interrupt = getattr(self._source, "interrupt", None)
-        if interrupt is not None and thread.is_alive():
-            interrupt()
-        thread.join(PATIENCE)
-        with contextlib.suppress(queue.Empty):
-            while True:
-                self._ready.get_nowait()
-        self._ready.put((_Kind.END, None))  # for another thread that is in next()
+        if self._run is not None and self._owner == os.getpid():
+            self._run.stop()
+
+    def end_thread(self, seconds: float | None) -> bool:
+        """End the thread, if it ends within so many seconds (None: wait for ever), and drop what is ready.
+
+        Returns:
+            Whether it has ended.
+        """
+        self.stop()
+        run = self._run
+        if run is None or self._owner != os.getpid():
+            return True
+        if not run.wait(seconds):
+            return False
+        self._run = None
+        return True
 
     def _shutdown_workers(self) -> None:
         """See NOTE [ Ahead ], and NOTE [ Shutdown ] in iterator.py."""
         if self._shutdown or _torch.is_exiting() or self._owner != os.getpid():
             return
-        if threading.current_thread() is self._thread:
-            # The collector runs in it, in the middle of whatever it does with the source's memory.
-            threading.Thread(target=self._shutdown_workers, name="shmloader_end").start()
+        run, ended = self._run, False
+        if run is not None and threading.current_thread() is run.thread:  # the collector runs in it
+            self.stop()
+            run.leave_from_inside()
+            self._shutdown = True
             return
-        self._shutdown = True
-        self.stop_threads()
-        end_of_source = getattr(self._source, "_shutdown_workers", None)
-        if end_of_source is not None:
-            end_of_source()
+        try:
+            ended = self.end_thread(PATIENCE)
+        finally:  # a Ctrl-C ends the wait, and not the end
+            closed = True
+            if run is None or ended:
+                _close(self._source)
+            else:
+                closed = run.leave()
+            self._shutdown = True
+        if not ended:
+            late = f"the thread that makes batches ready has not ended in {PATIENCE:g} s: it is still "
+            warnings.warn(late + (_IN_STAGE if closed else _IN_SOURCE), RuntimeWarning, stacklevel=3)
 
     def close(self) -> None:
         """End the thread and the workers and give the memory back.  Batches already delivered stay as they are.
 
-        Closing twice is harmless; a closed iterator is at its end.
+        A thread that is in a function of the user's is given 5 s to come out of it; see NOTE [ Ahead ].  Closing twice
+        is harmless; a closed iterator is at its end.
         """
         self._shutdown_workers()
 
@@ -193,6 +392,13 @@ class Ahead:
     def __del__(self) -> None:
         if "_source" in self.__dict__:
             self._shutdown_workers()
+
+
+_IN_STAGE = "in on_device, or copying, and ends when it comes out; the workers are ended, and their memory given back"
+_IN_SOURCE = (
+    "in the dataset, the sampler or the collate function, or waits for a batch of torch's own iterator; when it comes "
+    "out, it ends the workers and gives their memory back"
+)
 
 
 class AheadOfWorkers(Ahead, _torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
@@ -208,23 +414,6 @@ def ahead(loader: Any, source: Any, stage: Stage, depth: int) -> Ahead:
     return (AheadOfWorkers if loader.num_workers else AheadOfNone)(loader, source, stage, depth)
 
 
-def _run(source: Any, stage: Stage, permits: queue.SimpleQueue[bool], ready: queue.SimpleQueue[Any]) -> None:
-    if source._num_workers:
-        torch.set_num_threads(1)  # of this thread: a copy is not to take all cores
-    try:
-        stage.begin()
-        while permits.get():
-            try:
-                ready.put((_Kind.BATCH, stage.send(next(source))))
-            except StopIteration:
-                break
-            except BaseException as error:
-                ready.put((_Kind.ERROR, error))
-    except BaseException as error:
-        ready.put((_Kind.ERROR, error))
-    ready.put((_Kind.END, None))
-
-
 _alive: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
@@ -235,5 +424,14 @@ def stop_at_exit(iterator: Any) -> None:
 
 @atexit.register
 def _stop_all() -> None:
-    for iterator in list(_alive):
-        iterator.stop_threads()
+    """End all threads, and wait for PATIENCE at most for those that are ahead: they may be in a user's function."""
+    iterators = list(_alive)
+    aheads = [iterator for iterator in iterators if isinstance(iterator, Ahead)]
+    for iterator in aheads:
+        iterator.stop()
+    end = time.monotonic() + PATIENCE
+    for iterator in aheads:
+        iterator.end_thread(end - time.monotonic())
+    for iterator in iterators:
+        if not isinstance(iterator, Ahead):
+            iterator.stop_threads()

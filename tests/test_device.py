@@ -390,7 +390,7 @@ def test_nothing_is_left_of_what_is_left_half_way(gpu: Any, workers: int, end: s
     loader = there(num_workers=workers)
     iterator = iter(loader)
     batches = [next(iterator) for _ in range(5)]
-    thread = iterator._thread
+    thread = iterator._pin_memory_thread
     assert thread is not None and thread.is_alive()
     if end == "close":
         iterator.close()
@@ -495,7 +495,7 @@ def test_on_the_cpu_the_function_runs(workers: int, persistent: bool) -> None:
     for _ in range(2):
         iterator = iter(loader)
         assert [int(batch[0]) for batch in iterator] == list(range(1, 101))
-        assert isinstance(iterator, Ahead) and iterator._thread is None
+        assert isinstance(iterator, Ahead) and iterator._run is None
     loader.close()
 
 
