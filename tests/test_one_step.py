@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+from conftest import label
 from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler, WeightedRandomSampler
 
 import shmloader
@@ -116,7 +117,7 @@ def interrupted_epoch(loader: Any, seed: int) -> tuple[list[list[int]], int]:
         {"sampler": RandomSampler(range(LENGTH), replacement=True)},
         {"shuffle": True, "persistent_workers": True},
     ],
-    ids=str,
+    ids=label,
 )
 def test_no_interrupt_loses_or_repeats_a_batch(options: dict[str, Any]) -> None:
     def loader() -> Any:
@@ -132,7 +133,7 @@ def test_no_interrupt_loses_or_repeats_a_batch(options: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("at", [0, 1, 16, 17, 200, LENGTH - 1])
-@pytest.mark.parametrize("options", [{}, {"schedule": "steal"}, {"chunk_size": 2}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"schedule": "steal"}, {"chunk_size": 2}], ids=label)
 def test_an_interrupt_in_the_sampler(monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], at: int) -> None:
     """It ends the generators, of the sampler and of the batch sampler."""
     drawn = itertools.count()
