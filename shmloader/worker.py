@@ -18,6 +18,7 @@ from shmloader._torch import ExceptionWrapper, ResumeIteration, run_worker_loop
 from shmloader.collate import collate_into
 from shmloader.orphan import follow
 from shmloader.segment import Segment
+from shmloader.shells import collate_containers_by
 from shmloader.stacks import Paper
 from shmloader.tasks import read_task
 
@@ -86,6 +87,8 @@ class RingQueues:
             self._begin()
         task = read_task(written)
         self.writer.begin(len(task) if self._ring.rows else 0)
+        if self._ring.rows:
+            collate_containers_by(self.writer.containers)
         if isinstance(task, ResumeIteration):
             return task
         if self._seed is not None:
