@@ -18,6 +18,8 @@ A token is
     (dict, keys)        a dict with these str keys; its values follow
     (list, n), (tuple, n), (a namedtuple class, n)      n children follow
     (a class, names)    an instance whose whole state is its __dict__, with these names; the values follow
+    (Shell, n)          in chunks: an object that says what n children are put into, and these follow; see shells.py
+    (Again, k)          in chunks: leaf k once more
 
 In the slot: leaves, then objects.  In the area of the batch's entry: meta, then plan.  Meta is 64-bit words: the plan's
 number, and for each leaf its offset, its number of dimensions, and these; where its elements lie in another order than
@@ -27,8 +29,8 @@ pickle and the buffers beside it.
 
 A batch in chunks is written by several workers at once, who do not speak with one another.  Each lays out the whole
 batch, as if all rows were like its own, and writes its rows into that: where they are alike, so is the meta, and where
-they are not, it is an error that the trainer finds when it compares.  Its objects, rows of strings, say, lie in the
-area of the chunk's entry, behind the plan.
+they are not, it is an error that the trainer finds when it compares.  Its objects, rows of strings, say, and shells, lie
+in the area of the chunk's entry, behind the plan.
 """
 
 import copyreg
@@ -65,10 +67,12 @@ from dlpack cimport (
 import numpy
 import torch
 
-from shmloader import objects
+from shmloader import objects, shells
 from shmloader._gather import copy_bytes, stack_rows
 from shmloader._ring import overwritten
 from shmloader._torch import ExceptionWrapper, collate_tensor_fn, dlpack_c_api
+from shmloader.shells import ATOMS as PLAIN
+from shmloader.shells import Again, Holed, Shell
 
 cdef extern from "Python.h":
     const Py_ssize_t PY_SSIZE_T_MAX
@@ -78,7 +82,7 @@ cdef const dlpack_api *dlpack = dlpack_in(dlpack_c_api())
 cdef object Tensor = torch.Tensor, Array = numpy.ndarray, TorchDtype = torch.dtype, NumpyDtype = numpy.dtype
 cdef object strided = torch.strided, empty = torch.empty, frombuffer = torch.frombuffer, stack = torch.stack
 cdef tuple DTYPES = (TorchDtype, NumpyDtype)            # the tokens of leaves
-cdef frozenset ATOMS = frozenset((int, float, complex, bool, str, bytes, type(None)))
+cdef frozenset ATOMS = PLAIN
 
 cdef enum:
     DEEPEST = 500       # nesting; C has no limit of its own, it would run off its stack
@@ -312,6 +316,103 @@ def is_its_dict(kind):
     )
 
 
+class ChunkWalk:
+    """Walks through a chunk that has more than walk() makes a plan of that can be cut: see shells.py.
+
+    It gives the same tokens, and those of shells.
+
+    Args:
+        count: samples of the chunk.
+        first: whether it is the batch's first, which sends what its shells are.
+        made: by id, the containers that default_collate has made of it.
+    """
+
+    def __init__(self, count, first, made):
+        self.count, self.first, self.made = count, first, made
+        self.plan, self.leaves, self.others, self.met = [], [], [], {}
+        self.depth = 0
+
+    def whole(self, batch):
+        self.node(batch)
+        return tuple(self.plan), self.leaves, self.others
+
+    def node(self, node):
+        kind = type(node)
+        made = self.made.get(id(node))
+        if made is not None and made.is_untouched():
+            self.others.append(made.shell)
+            self.parts((Shell, len(made.parts)), made.parts)
+        elif isinstance(node, Tensor):
+            self.tensor(node)
+        elif kind is Array and node.dtype.kind in "biufc" and node.dtype.isnative:
+            self.leaf(node, node)
+        elif node is None or kind in (dict, list, tuple) and not node or self.is_rows(node):
+            self.plan.append(None)
+            self.others.append(node)
+        elif kind is dict and all_of_str(node):
+            self.parts((dict, tuple(node)), node.values())
+        elif kind is list or kind is tuple or is_namedtuple(kind):
+            self.parts((kind, len(node)), node)
+        elif is_its_dict(kind):
+            self.parts((kind, tuple(node.__dict__)), node.__dict__.values())
+        elif shells.is_container(node) and not isinstance(node, shells.TEXTS):
+            self.holed(node, *shells.items_of(node))
+        else:
+            raise self.cannot(f"a {shells.named(node)} ({reprlib.repr(node)})")
+
+    def parts(self, token, parts):
+        self.plan.append(token)
+        self.depth += 1
+        if self.depth > DEEPEST:
+            raise self.cannot(f"what holds itself, or is nested more than {DEEPEST} deep")
+        for part in parts:
+            self.node(part)
+        self.depth -= 1
+
+    def is_rows(self, node):
+        """Whether this is one object for each sample."""
+        if type(node) is Array:
+            return node.ndim > 0 and len(node) == self.count
+        return (
+            type(node) in (list, tuple)
+            and len(node) == self.count
+            and all([shells.is_one_object(one) and id(one) not in self.made for one in node])
+        )
+
+    def tensor(self, tensor):
+        if type(tensor) is Tensor and not tensor.requires_grad and is_dense(tensor):
+            self.leaf(tensor, tensor)
+            return
+        elements = objects.elements_of(tensor)
+        if elements is None:
+            raise self.cannot(f"a {shells.named(tensor)} that is more than its elements, of layout {tensor.layout} on "
+                              f"{tensor.device}")
+        self.others.append(Holed(None, objects.dump_around(tensor, [elements])[0] if self.first else None))
+        self.plan.append((Shell, 1))
+        self.leaf(tensor, elements)
+
+    def leaf(self, node, elements):
+        before = self.met.setdefault(id(node), len(self.leaves))
+        if before < len(self.leaves):
+            self.plan.append((Again, before))
+        else:
+            self.plan.append(elements.dtype)
+            self.leaves.append(elements)
+
+    def holed(self, node, keys, items):
+        pickled = None
+        if self.first:
+            pickled, met = objects.dump_around(node, items)
+            if any([k not in met and item is not None for k, item in enumerate(items)]):
+                raise self.cannot(f"a {shells.named(node)}, which is not pickled with the items that it has")
+        self.others.append(Holed(keys, pickled))
+        self.parts((Shell, len(items)), items)
+
+    def cannot(self, what):
+        return RuntimeError(f"chunk_size needs a collate function that gives rows, and for {self.count} samples it gave "
+                            f"{what}: {shells.WHAT_CAN}")
+
+
 # ------------------------------------------------------------------------------------------------------------ writing
 
 
@@ -324,6 +425,7 @@ cdef class Writer:
         grow_area: the same for the area of the current entry.
     """
     cdef object ring, grow, grow_area
+    cdef readonly object containers     # that default_collate makes of a chunk
     cdef dict plans                     # plan -> (its number, its pickle)
     cdef Py_ssize_t count, row, rows    # of a chunk: its samples, which row is its first, of how many; rows 0: no chunk
     cdef dict stacked                   # of a chunk: the address of what was stacked -> where its leaf begins
@@ -332,6 +434,7 @@ cdef class Writer:
 
     def __init__(self, ring, grow, grow_area):
         self.ring, self.grow, self.grow_area = ring, grow, grow_area
+        self.containers = shells.Containers()
         self.plans = {}
         self.thread = PyThread_get_thread_ident()
 
@@ -353,6 +456,7 @@ cdef class Writer:
         self.count, self.row, self.rows = count, self.ring.row, self.ring.rows
         if self.rows:
             self.stacked = {}
+            self.containers.begin(self.row == 0)
             if count < 1 or self.row + count > self.rows:
                 raise overwritten("a chunk's rows", f"{self.row} to {self.row + count}", f"in {self.rows}")
 
@@ -427,9 +531,10 @@ cdef class Writer:
         cdef list leaves, others, words
         cdef object leaf, known
         cdef bytes beside = b""
-        plan, leaves, others = walk(batch)
-        if self.rows and type(batch) is ExceptionWrapper:   # whole, so that it is known for what it is
-            plan, leaves, others = (None,), [], [batch]
+        if self.rows:
+            plan, leaves, others = self.walk_chunk(batch)
+        else:
+            plan, leaves, others = walk(batch)
         known = self.plans.get(plan)
         if known is None:
             known = self.learn(plan)
@@ -438,7 +543,7 @@ cdef class Writer:
             for leaf in leaves:
                 self.place_rows(leaf, words)
             if others:
-                beside = self.chunk_objects(others)
+                beside = objects.dump_whole(others)
         else:
             for leaf in leaves:
                 self.place(leaf, words)
@@ -449,6 +554,22 @@ cdef class Writer:
             self.ring.describe(words, known[1], beside)
         if pickled is not None:
             self.write_objects(pickled[0], pickled[1])
+
+    cdef tuple walk_chunk(self, batch):
+        cdef dict made = self.containers.made
+        self.containers.made = {}       # what is held here would count as kept: NOTE [ Slot ring ]
+        if type(batch) is ExceptionWrapper:     # whole, so that it is known for what it is
+            return (None,), [], [batch]
+        cdef tuple walked = walk(batch)
+        if not made and all([self.is_plain(other) for other in walked[2]]):
+            return walked
+        return ChunkWalk(self.count, self.row == 0, made).whole(batch)
+
+    cdef bint is_plain(self, object other):
+        """Whether an object of walk()'s is the rows of a chunk, or nothing."""
+        if type(other) is list or type(other) is tuple:
+            return not other or len(other) == self.count and all_atoms(other)
+        return other is None or type(other) is dict and not other
 
     cdef int place(self, object leaf, list words) except -1:
         """Have a leaf's elements in the payload, and add to the meta where they are and in which shape."""
@@ -501,18 +622,6 @@ cdef class Writer:
         else:
             self.ring.write(at, leaf.tobytes())
         return 0
-
-    cdef bytes chunk_objects(self, list others):
-        """Pickle what a chunk has beside its leaves: rows of strings and the like, or the exception that it became."""
-        for other in others:
-            if type(other) is ExceptionWrapper or not other and type(other) in (list, tuple, dict):
-                continue
-            if type(other) not in (list, tuple) or len(other) != self.count:
-                raise RuntimeError(
-                    f"chunk_size needs a collate function that gives rows, and for {self.count} samples it gave "
-                    f"{reprlib.repr(other)}: give tensors, arrays, or a list of as many strings"
-                )
-        return objects.dump_whole(others)
 
     cdef write_objects(self, bytes pickled, list buffers):
         cdef list words = []
@@ -721,11 +830,21 @@ cdef str told(plan):
 
 
 cdef list joined(list parts):
-    """The objects of all chunks: each is rows, one chunk's behind the other's, or the same and empty."""
+    """The objects of all chunks: each is rows, one chunk's behind the other's, or a shell, or the same and empty."""
     cdef list whole = []
     for rows in zip(*parts):
         kind = type(rows[0])
-        if not rows[0] and all([not other for other in rows]) or len(rows) == 1:
+        if issubclass(kind, Shell):
+            for other in rows:
+                if other.keys != rows[0].keys:
+                    raise RuntimeError(f"chunk_size needs samples of one structure, but got the keys "
+                                       f"{reprlib.repr(rows[0].keys)} and {reprlib.repr(other.keys)}")
+            whole.append(rows[0])
+        elif len(rows) == 1 or all([other is None for other in rows]):
+            whole.append(rows[0])
+        elif kind is Array and all([type(other) is Array for other in rows]):
+            whole.append(numpy.concatenate(rows, dtype=kept_dtype(rows)))
+        elif kind in (dict, list, tuple) and all([type(other) is kind and not other for other in rows]):
             whole.append(rows[0])
         elif kind in (list, tuple) and all([type(other) is kind for other in rows]):
             whole.append(kind(chain.from_iterable(rows)))
@@ -733,6 +852,12 @@ cdef list joined(list parts):
             kinds = sorted({type(other).__name__ for other in rows})
             raise RuntimeError(f"chunk_size needs rows of one kind, but chunks gave {' and '.join(kinds)}")
     return whole
+
+
+cdef object kept_dtype(tuple rows):
+    """The dtype that all have, which numpy would give in native order; None where it is to find one."""
+    dtype = rows[0].dtype
+    return dtype if all([other.dtype == dtype for other in rows]) else None
 
 
 cdef object end_of(token, at, tuple shape, tuple strides, limit):
@@ -808,10 +933,19 @@ class Assembly:
         return self.container(*token)
 
     def container(self, kind, what):
-        make = maker(kind, what)
+        if kind is Again:
+            if not 0 <= what < self.leaf:
+                raise overwritten("the number of a leaf that was met before", what, f"below {self.leaf}")
+            return lambda leaves, others: leaves[what]
+        shell = self.other
+        self.other += kind is Shell
         count = what if isinstance(what, int) else len(what)
         if not 0 <= count <= len(self.plan) - self.node:
             raise overwritten("the number of a node's children", count, len(self.plan) - self.node)
+        if kind is Shell:
+            children = [self.next() for _ in range(count)]
+            return lambda leaves, others: others[shell].around([child(leaves, others) for child in children])
+        make = maker(kind, what)
         if all(isinstance(token, DTYPES) for token in self.plan[self.node:self.node + count]):
             start, stop = self.leaf, self.leaf + count      # one slice, and not a call for each leaf
             self.leaf, self.node = stop, self.node + count

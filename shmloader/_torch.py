@@ -193,6 +193,12 @@ collate_tensor_fn: Any = _find(
     means="default_collate's tensors are copied into the slot, and not made there",
 )
 
+collate: Any = _find(
+    "torch.utils.data._utils.collate.collate",
+    "batch",
+    means="in chunks, default_collate updates each chunk's containers by itself, so that a Counter counts otherwise",
+)
+
 # ---------------------------------------------------------------------------------------------------------- tensors
 
 _AS_PICKLED = "tensors of classes of their own are pickled as torch pickles them, with more copies"

@@ -42,6 +42,24 @@ def dump_whole(value: Any) -> bytes:
     return file.getvalue()
 
 
+def dump_around(value: Any, parts: list[Any]) -> tuple[bytes, set[int]]:
+    """Pickle a value, without these parts of it; returns the pickle, and which parts it met.
+
+    A part is the very object.  Of a dense tensor the one part is its elements, as a plain tensor.
+    """
+    file = io.BytesIO()
+    pickler = _HolePickler(file, value, parts)
+    pickler.dump(value)
+    return file.getvalue(), pickler.met
+
+
+def load_around(pickled: Buffer, parts: list[Any]) -> Any:
+    """The value again, around these parts."""
+    unpickler = _HoleUnpickler(io.BytesIO(pickled))
+    unpickler.parts = parts
+    return unpickler.load()
+
+
 def load(pickled: Buffer, buffers: Iterable[Buffer]) -> Any:
     """The value again.  Tensors and arrays in it lie over `buffers`."""
     return pickle.loads(pickled, buffers=buffers)
@@ -71,14 +89,66 @@ class _Pickler(pickle.Pickler):
         return NotImplemented
 
 
+class _HolePickler(_Pickler):
+    """The same, with holes where these parts of a value are."""
+
+    def __init__(self, file: io.BytesIO, value: Any, parts: list[Any]) -> None:
+        super().__init__(file, protocol=5, buffer_callback=None)
+        self._value = value
+        self._holes = {id(part): k for k, part in enumerate(parts) if part is not None}  # None is in many places
+        self._parts = parts
+        self.met: set[int] = set()
+
+    def persistent_id(self, value: Any) -> int | None:
+        hole = self._holes.get(id(value))
+        if hole is not None:
+            self.met.add(hole)
+        return hole
+
+    def reducer_override(self, value: Any) -> Any:
+        if value is self._value and isinstance(value, torch.Tensor):
+            return _reduce_around(value, self._parts[0])
+        return super().reducer_override(value)
+
+
+class _HoleUnpickler(pickle.Unpickler):
+    parts: list[Any]
+
+    def persistent_load(self, hole: int) -> Any:
+        return self.parts[hole]
+
+
+def _reduce_around(tensor: torch.Tensor, elements: torch.Tensor) -> Any:
+    kind = type(tensor)
+    if kind is torch.nn.Parameter and rebuild_parameter is not None:
+        return rebuild_parameter, (elements, tensor.requires_grad, collections.OrderedDict())
+    if kind is torch.Tensor:
+        return _requiring_grad, (elements, tensor.requires_grad)
+    return rebuild_from_type, (_requiring_grad, kind, (elements, tensor.requires_grad), object_state(tensor))
+
+
+def _requiring_grad(elements: torch.Tensor, requires_grad: bool) -> torch.Tensor:
+    return elements.requires_grad_(requires_grad)
+
+
+def elements_of(tensor: torch.Tensor) -> torch.Tensor | None:
+    """A tensor's elements as a plain tensor; None where there is more to it than these and its attributes."""
+    kind = type(tensor)
+    with without_torch_function():  # a subclass must not see this
+        _refuse_non_leaf(tensor)
+        if (
+            kind.__reduce_ex__ not in (torch.Tensor.__reduce_ex__, torch.nn.Parameter.__reduce_ex__)
+            or not is_dense(tensor)
+            or kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__
+            or (kind is not torch.Tensor and None in (rebuild_from_type, object_state))
+        ):
+            return None
+        return tensor.detach().as_subclass(torch.Tensor)
+
+
 def _reduce_tensor(tensor: torch.Tensor) -> Any:
     kind = type(tensor)
-    if tensor.requires_grad and not tensor.is_leaf:
-        raise RuntimeError(
-            "Cowardly refusing to serialize non-leaf tensor which requires_grad, since autograd does not support "
-            "crossing process boundaries.  If you just want to transfer the data, call detach() on the tensor before "
-            "serializing (e.g., putting it on the queue)."
-        )
+    _refuse_non_leaf(tensor)
     if kind.__reduce_ex__ not in (torch.Tensor.__reduce_ex__, torch.nn.Parameter.__reduce_ex__):
         return tensor.__reduce_ex__(2)
     if not is_dense(tensor) or kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
@@ -93,6 +163,15 @@ def _reduce_tensor(tensor: torch.Tensor) -> Any:
     if rebuild_from_type is None or object_state is None:
         return tensor.__reduce_ex__(2)
     return rebuild_from_type, (_tensor_over, kind, over, object_state(tensor))
+
+
+def _refuse_non_leaf(tensor: torch.Tensor) -> None:
+    if tensor.requires_grad and not tensor.is_leaf:
+        raise RuntimeError(
+            "Cowardly refusing to serialize non-leaf tensor which requires_grad, since autograd does not support "
+            "crossing process boundaries.  If you just want to transfer the data, call detach() on the tensor before "
+            "serializing (e.g., putting it on the queue)."
+        )
 
 
 def _bytes_of(tensor: torch.Tensor) -> Any:

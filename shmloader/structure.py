@@ -42,26 +42,30 @@ def replaced(batch: Any, tensor: Callable[[torch.Tensor], Any], movable: Callabl
 
 
 def _mapping(of: Mapping[Any, Any], part: Callable[[Any], Any]) -> Any:
-    values = {key: part(value) for key, value in of.items()}
-    try:
-        if isinstance(of, MutableMapping):
-            clone = copy.copy(of)  # it may have more than its items
-            clone.update(values)
-            return clone
-        return type(of)(values)  # type: ignore[call-arg]
-    except TypeError:
-        return values
+    return updated(of, {key: part(value) for key, value in of.items()})
 
 
 def _sequence(of: Sequence[Any], part: Callable[[Any], Any]) -> Any:
-    items = [part(item) for item in of]
+    return updated(of, [part(item) for item in of])
+
+
+def updated(container: Any, items: dict[Any, Any] | list[Any]) -> Any:
+    """A container with other items, as torch makes it, by default_collate and pin_memory() alike.
+
+    Args:
+        container: a mapping or a sequence; its class will do where it cannot be changed.
+        items: all of them.  They are returned as they are where it cannot be copied, or does not take them.
+    """
     try:
-        if isinstance(of, MutableSequence):
-            clone = copy.copy(of)
-            for k, item in enumerate(items):
-                clone[k] = item
+        if isinstance(container, (MutableMapping, MutableSequence)):
+            clone: Any = copy.copy(container)  # it may have more than its items
+            if isinstance(items, dict):
+                clone.update(items)
+            else:
+                for k, item in enumerate(items):
+                    clone[k] = item
             return clone
-        return type(of)(items)  # type: ignore[call-arg]
+        return (container if isinstance(container, type) else type(container))(items)
     except TypeError:  # a range, say
         return items
 

@@ -24,6 +24,7 @@ from shmloader.collate import collate_into
 from shmloader.fetch import Fetch, fetch_from
 from shmloader.orphan import follow
 from shmloader.segment import Segment
+from shmloader.shells import collate_containers_by
 from shmloader.stacks import Paper
 from shmloader.tasks import read_task
 
@@ -127,6 +128,8 @@ class Worker:
                     self._begin()
             task = read_task(written)
             self._writer.begin(len(task) if ring.rows else 0)
+            if ring.rows:
+                collate_containers_by(self._writer.containers)
             if self._seed is not None:
                 task = self._seed(task, ring.seed, ring.row)
             outcome = self._fill(task)

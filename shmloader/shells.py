@@ -1,0 +1,209 @@
+"""What holds the rows of a chunk, where that is of a class of its own: NOTE [ Shells ].
+
+NOTE [ Shells ]
+
+A batch in chunks is joined of rows: those of plain tensors and arrays lie in the slot, lists with one object a sample
+lie beside it.  What holds them may be of any class: an OrderedDict, a list with attributes, a dataclass with slots, a
+tensor of a class of its own.  Such a shell is the first chunk's; the trainer puts what was joined into it.
+
+    1. What default_collate makes of a container is the first sample's, copied and updated with what it made of the
+       items.  That need not be done row by row: a Counter adds what it is updated with to what it has, and a bytearray
+       takes a tensor for an item only if that has one element.  So the first chunk sends the first sample's container
+       itself, and the trainer updates it with all rows: `Updated`.
+    2. A container that a function made, or changed after default_collate had made it, is pickled by the first chunk,
+       with holes where its items are: `Holed`.  So it arrives as pickle would bring it whole.  The same goes for a
+       tensor of a class of its own, whose one item is its elements.
+    3. All else that a shell has, its attributes, is the first chunk's, as default_collate takes the first sample's.
+"""
+
+from __future__ import annotations
+
+import abc
+import collections
+import copy
+import dataclasses
+from collections.abc import Mapping, MutableMapping, MutableSequence, Sequence
+from typing import Any
+
+import numpy
+import torch
+
+from shmloader import objects
+from shmloader._torch import collate, default_collate_fn_map
+from shmloader.structure import tensors_of, updated
+
+ATOMS = frozenset((int, float, complex, bool, str, bytes, type(None)))
+TEXTS = (str, bytes, bytearray, memoryview)  # sequences that are one object
+WHAT_CAN = (
+    "give tensors or arrays whose first dimension is that of the samples, lists or tuples with one object a sample, or "
+    "mappings, sequences and dataclasses of these; or leave chunk_size out"
+)
+
+
+class Again:
+    """In a plan: a leaf that was met before."""
+
+
+class Shell:
+    """In a plan: so many parts follow, and one of the objects says what they are put into.
+
+    Args:
+        keys: of a mapping's items; None for others.
+        pickled: what they are put into; None in all chunks but the first.
+    """
+
+    def __init__(self, keys: list[Any] | None, pickled: bytes | None) -> None:
+        self.keys, self.pickled = keys, pickled
+
+    def around(self, parts: list[Any]) -> Any:
+        """What a batch has here."""
+        raise NotImplementedError
+
+
+class Updated(Shell):
+    """A sample's container, or its class where it cannot be changed: to be updated as default_collate does it."""
+
+    def around(self, parts: list[Any]) -> Any:
+        assert self.pickled is not None
+        items = parts if self.keys is None else dict(zip(self.keys, parts, strict=True))
+        return updated(objects.load(self.pickled, ()), items)
+
+
+class Holed(Shell):
+    """Anything, pickled without its parts."""
+
+    def around(self, parts: list[Any]) -> Any:
+        assert self.pickled is not None
+        return objects.load_around(self.pickled, parts)
+
+
+class OddContainer(abc.ABC):  # noqa: B024 - there is nothing to implement: it is asked isinstance() with
+    """Mappings and sequences that are more than their items: not dict and list, nor tuples, nor text."""
+
+    @classmethod
+    def __subclasshook__(cls, kind: type) -> bool:
+        plain = kind in (dict, list) or issubclass(kind, (tuple, str, bytes))
+        return not plain and issubclass(kind, (Mapping, Sequence))
+
+
+@dataclasses.dataclass
+class Made:
+    """A container that default_collate made while this chunk was made.
+
+    Args:
+        container: what it gave.
+        items: of the container; None where it gives others each time it is asked.
+        parts: what it made of the items, before it updated the container.
+        shell: for the trainer.
+    """
+
+    container: Any
+    items: list[Any] | None
+    parts: list[Any]
+    shell: Updated
+
+    def is_untouched(self) -> bool:
+        """Whether the items are what they were."""
+        return self.items is None or _are_the_same(self.items, items_of(self.container)[1])
+
+
+class Containers:
+    """Does what default_collate does with containers that are more than their items, and remembers how."""
+
+    def __init__(self) -> None:
+        self.made: dict[int, Made] = {}
+        self._first = True
+
+    def begin(self, first: bool) -> None:
+        """A chunk is to be made, the first of its batch or another."""
+        self.made, self._first = {}, first
+
+    def collate(self, batch: Any, *, collate_fn_map: Any = None) -> Any:
+        """An entry of default_collate_fn_map, for OddContainer."""
+        first = batch[0]
+        for kind in _behind_ours(collate_fn_map):
+            if isinstance(first, kind):
+                return collate_fn_map[kind](batch, collate_fn_map=collate_fn_map)
+        is_mapping = isinstance(first, Mapping)
+        plain = [{key: sample[key] for key in first} if is_mapping else list(sample) for sample in batch]
+        made = collate(plain, collate_fn_map=collate_fn_map)  # a dict, or a list
+        parts = list(made.values()) if is_mapping else list(made)
+        pickled, error = None, None
+        try:
+            pickled = objects.dump_whole(_bare(first)) if self._first else None  # as yet: update() may reach into it
+        except Exception as raised:
+            error = raised
+        container = updated(first, made)
+        if container is made and not isinstance(first, MutableSequence):
+            return made  # it cannot be copied or made anew, with any number of rows
+        if error is not None:
+            raise error
+        once, twice = items_of(container)[1], items_of(container)[1]
+        shell = Updated(list(made) if is_mapping else None, pickled)
+        self.made[id(container)] = Made(container, once if _are_the_same(once, twice) else None, parts, shell)
+        return container
+
+
+def _behind_ours(collate_fn_map: Any) -> list[Any]:
+    """What was added to the map after our entry: it goes first, as it would without ours."""
+    kinds = list(collate_fn_map)
+    return kinds[kinds.index(OddContainer) + 1 :]
+
+
+def _are_the_same(items: list[Any], others: list[Any]) -> bool:
+    return len(items) == len(others) and all(a is b for a, b in zip(items, others, strict=True))
+
+
+def _bare(container: Any) -> Any:
+    """What updated() needs of a container, without the items where it replaces them anyway."""
+    kind = type(container)
+    if not isinstance(container, (MutableMapping, MutableSequence)):
+        return kind
+    plain = collections.OrderedDict
+    is_dict = isinstance(container, dict) and (
+        kind.update is dict.update or (kind.update is plain.update and kind.__setitem__ is plain.__setitem__)
+    )
+    if is_dict or (isinstance(container, list) and kind.__setitem__ is list.__setitem__):
+        container = copy.copy(container)
+        for key in list(container) if is_dict else range(len(container)):
+            (dict if is_dict else list).__setitem__(container, key, None)
+    return container
+
+
+def collate_containers_by(containers: Containers) -> None:
+    """From now on, have this process's default_collate make its containers so."""
+    if collate is not None:
+        default_collate_fn_map.setdefault(OddContainer, containers.collate)
+
+
+def items_of(container: Any) -> tuple[list[Any] | None, list[Any]]:
+    """The keys, of a mapping, and the items of a container, or the fields of a dataclass."""
+    if isinstance(container, Mapping):
+        keys = list(container)
+        return keys, [container[key] for key in keys]
+    if isinstance(container, Sequence):
+        return None, list(container)
+    names = [field.name for field in dataclasses.fields(container) if hasattr(container, field.name)]
+    return None, [getattr(container, name) for name in names]
+
+
+def is_container(value: Any) -> bool:
+    return isinstance(value, (Mapping, Sequence)) or (dataclasses.is_dataclass(value) and not isinstance(value, type))
+
+
+def is_one_object(value: Any) -> bool:
+    """Whether a value is no container, and holds no rows: what a list has one of for each sample."""
+    if type(value) in ATOMS or isinstance(value, TEXTS):
+        return True
+    if isinstance(value, (torch.Tensor, numpy.ndarray, Mapping, Sequence)):
+        return False
+    inside = getattr(value, "__dict__", {}).values()
+    if dataclasses.is_dataclass(value) and not all(type(part) in ATOMS for part in inside):
+        return False
+    return not any(isinstance(part, numpy.ndarray) for part in inside) and next(tensors_of(value), None) is None
+
+
+def named(value: Any) -> str:
+    """A value's class, for people."""
+    kind = type(value)
+    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
