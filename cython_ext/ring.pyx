@@ -204,17 +204,20 @@ cdef class Ring:
     def __dealloc__(self):
         free(self.remapped)
 
-    cdef int check_open(self) except -1:
+    @cython.final
+    cdef inline int check_open(self) except -1:
         if self.closed:
             raise RuntimeError("this iterator has been shut down: iterate over the DataLoader again")
         return 0
 
-    cdef int check_payload(self, int payload) except -1:
+    @cython.final
+    cdef inline int check_payload(self, int payload) except -1:
         if not 0 <= payload < self.payloads:
             raise IndexError(f"there is no payload {payload}: this ring's are 0 to {self.payloads - 1}")
         return 0
 
-    cdef int check_worker(self, int worker) except -1:
+    @cython.final
+    cdef inline int check_worker(self, int worker) except -1:
         if not 0 <= worker < self.workers:
             raise IndexError(f"there is no worker {worker}: this ring's are 0 to {self.workers - 1}")
         return 0
@@ -264,7 +267,8 @@ cdef class Ring:
         self.remapped[payload] = True
         return 0
 
-    cdef uint64_t pages_of(self, int payload) noexcept nogil:
+    @cython.final
+    cdef inline uint64_t pages_of(self, int payload) noexcept nogil:
         """Bytes of this payload that have pages, as the word says; no more than it has bytes."""
         return min(ring_committed(&self.payload[payload]), <uint64_t>self.slot_stride)
 
