@@ -76,6 +76,7 @@ class Crew:
         self._watched = False  # whether torch knows of the workers
         self._lives = 0
         self._stopped = False
+        self.ended = False  # stop() has nothing left to do
         self._changing = threading.RLock()  # who replaces workers and who ends them may be two threads
 
     # ------------------------------------------------------------------------------------------------- starting
@@ -295,6 +296,7 @@ class Crew:
         again, it goes on where it was left.
         """
         raised: BaseException | None = None
+        ended = True
         with held():
             with self._changing:  # another thread may be replacing a worker
                 self._stopped = True
@@ -307,12 +309,15 @@ class Crew:
                 self._unwatch,
                 self._terminate,
                 self._kill,
+                self._close_pipes,
             ):
                 try:
                     step()
                 except BaseException as error:
                     if raised is None or (isinstance(raised, Exception) and not isinstance(error, Exception)):
                         raised = error
+                    ended = ended and step in (self._let_leave, self._terminate)  # a signal: the next ones make up
+            self.ended = ended
         if raised is not None:
             try:
                 raise raised
@@ -325,7 +330,7 @@ class Crew:
         return any(worker.is_alive() for worker in self.workers)
 
     def _tell(self) -> None:
-        if not self._ring.stopped:
+        if not self._ring.stopped and self.lives:  # else the ring may be closed
             self._ring.stop()
 
     def _close_paper(self) -> None:
@@ -352,6 +357,13 @@ class Crew:
             if worker.is_alive():
                 worker.kill()
         self._wait(KILLED, listening=False)  # they go now, and then their memory
+
+    def _close_pipes(self) -> None:
+        """Close what the trainer has of workers that have ended, and not later, when a signal may come between."""
+        for worker in self.workers:
+            close = getattr(getattr(worker, "_popen", None), "close", None)  # a context may have processes of its own
+            if close is not None and not worker.is_alive():
+                close()
 
     def _wait(self, seconds: float, listening: bool = True) -> None:
         """Wait for the workers that are left.  What Ctrl-C, or torch's SIGCHLD handler, raises ends the wait."""
