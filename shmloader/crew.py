@@ -12,7 +12,9 @@ import signal
 import sys
 import threading
 import warnings
+import weakref
 from multiprocessing.process import BaseProcess
+from multiprocessing.util import Finalize
 from typing import Any, NoReturn
 
 from shmloader._ring import TrainerSide
@@ -78,6 +80,7 @@ class Crew:
         self._stopped = False
         self.ended = False  # stop() has nothing left to do
         self._changing = threading.RLock()  # who replaces workers and who ends them may be two threads
+        _crews.add(self)
 
     # ------------------------------------------------------------------------------------------------- starting
 
@@ -374,6 +377,19 @@ class Crew:
 
 _indices = reprlib.Repr()
 _indices.maxlist = _indices.maxtuple = 64  # a batch's indices, whole where they can be read at a glance
+
+
+_crews: weakref.WeakSet[Crew] = weakref.WeakSet()
+
+
+def _alarm_all() -> None:
+    """At exit multiprocessing has ended the workers; the threads that watch them may never come to say so."""
+    for crew in list(_crews):
+        if not crew.ended:
+            crew._ring.alarm()
+
+
+Finalize(None, _alarm_all, exitpriority=-1)  # below 0: when it has ended them
 
 
 def _raise_at_exit() -> None:
