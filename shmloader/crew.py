@@ -12,7 +12,9 @@ import signal
 import sys
 import threading
 import warnings
+import weakref
 from multiprocessing.process import BaseProcess
+from multiprocessing.util import Finalize
 from typing import Any, NoReturn
 
 from shmloader._ring import TrainerSide
@@ -76,7 +78,9 @@ class Crew:
         self._watched = False  # whether torch knows of the workers
         self._lives = 0
         self._stopped = False
+        self.ended = False  # stop() has nothing left to do
         self._changing = threading.RLock()  # who replaces workers and who ends them may be two threads
+        _crews.add(self)
 
     # ------------------------------------------------------------------------------------------------- starting
 
@@ -296,6 +300,7 @@ class Crew:
         again, it goes on where it was left.
         """
         raised: BaseException | None = None
+        ended = True
         with held():
             with self._changing:  # another thread may be replacing a worker
                 self._stopped = True
@@ -308,12 +313,15 @@ class Crew:
                 self._unwatch,
                 self._terminate,
                 self._kill,
+                self._close_pipes,
             ):
                 try:
                     step()
                 except BaseException as error:
                     if raised is None or (isinstance(raised, Exception) and not isinstance(error, Exception)):
                         raised = error
+                    ended = ended and step in (self._let_leave, self._terminate)  # a signal: the next ones make up
+            self.ended = ended
         if raised is not None:
             try:
                 raise raised
@@ -326,7 +334,7 @@ class Crew:
         return any(worker.is_alive() for worker in self.workers)
 
     def _tell(self) -> None:
-        if not self._ring.stopped:
+        if not self._ring.stopped and self.lives:  # else the ring may be closed
             self._ring.stop()
 
     def _close_paper(self) -> None:
@@ -354,6 +362,13 @@ class Crew:
                 worker.kill()
         self._wait(KILLED, listening=False)  # they go now, and then their memory
 
+    def _close_pipes(self) -> None:
+        """Close what the trainer has of workers that have ended, and not later, when a signal may come between."""
+        for worker in self.workers:
+            close = getattr(getattr(worker, "_popen", None), "close", None)  # a context may have processes of its own
+            if close is not None and not worker.is_alive():
+                close()
+
     def _wait(self, seconds: float, listening: bool = True) -> None:
         """Wait for the workers that are left.  What Ctrl-C, or torch's SIGCHLD handler, raises ends the wait."""
         for worker in wait_for_ends([each for each in self.workers if each.is_alive()], seconds, listening):
@@ -363,6 +378,19 @@ class Crew:
 
 _indices = reprlib.Repr()
 _indices.maxlist = _indices.maxtuple = 64  # a batch's indices, whole where they can be read at a glance
+
+
+_crews: weakref.WeakSet[Crew] = weakref.WeakSet()
+
+
+def _alarm_all() -> None:
+    """At exit multiprocessing has ended the workers; the threads that watch them may never come to say so."""
+    for crew in list(_crews):
+        if not crew.ended:
+            crew._ring.alarm()
+
+
+Finalize(None, _alarm_all, exitpriority=-1)  # below 0: when it has ended them
 
 
 def _raise_at_exit() -> None:

@@ -277,6 +277,7 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
             finally:
                 self._worker_pids_set = False
                 self._give_back()
+                self._ended = self._crew is None or self._crew.ended
 
     def _is_ours(self, thread: threading.Thread) -> bool:
         """Whether this is a thread that the end waits for."""
@@ -284,9 +285,11 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
         return pins or (self._crew is not None and self._crew.is_watching(thread))
 
     def _give_back(self) -> None:
-        """Give the memory back, if no worker may be in it any more."""
+        """Give back what there is, but no memory that a worker may still be in."""
         try:
-            if self._crew is None or not self._crew.lives:
+            if self._crew is not None and self._crew.lives:
+                self.stop_threads()
+            else:
                 if self._pinning is not None:
                     self._pinning.close()
                 if hasattr(self, "_ring"):  # else there was no memory for it
@@ -294,11 +297,13 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
         finally:
             if hasattr(self, "_segment"):
                 self._segment.close()
-        self._ended = True
 
     def __del__(self) -> None:
         if not self._ended:
-            with held_in_del(self):
+            try:
+                with held_in_del(self):
+                    self._shutdown_workers()
+            finally:  # a signal may have come before it was held back
                 self._shutdown_workers()
 
     def stop_threads(self) -> None:

@@ -28,6 +28,7 @@ from types import FrameType, TracebackType
 from typing import Any
 
 LONGEST = 5.0  # seconds
+_NUMBERS = tuple(map(int, signal.valid_signals()))
 
 Handler = Callable[[int, FrameType | None], Any]
 
@@ -61,7 +62,7 @@ class _Hold:
     def install(self) -> None:
         """Take the place of all handlers.  One that is not replaced yet may raise, and then none is replaced."""
         try:
-            for number in signal.valid_signals():
+            for number in _NUMBERS:
                 handler = signal.getsignal(number)
                 if handler is not self and callable(handler):
                     self.handlers[number] = handler
@@ -71,13 +72,17 @@ class _Hold:
             raise
 
     def restore(self) -> None:
-        """Put the handlers back, but those that others have set meanwhile.  One that is back may raise."""
+        """Put the handlers back, but those that others have set meanwhile.  From the first line on they may raise."""
         try:
-            for number, handler in self.handlers.items():
-                if signal.getsignal(number) is self:
-                    signal.signal(number, handler)
+            self.over = True
+            self._put_back()
         finally:
-            self.over = True  # those that are not back are called from here
+            self._put_back()  # what one has raised must not keep the others out
+
+    def _put_back(self) -> None:
+        for number, handler in self.handlers.items():
+            if signal.getsignal(number) is self:
+                signal.signal(number, handler)
 
     def call_noted(self) -> None:
         """Call the handlers of what was noted, each whatever the others raise; SIGINT's last, so that it is heard."""

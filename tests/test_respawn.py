@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import os
 import pathlib
 import random
+import re
 import signal
+import subprocess
 import time
 from typing import Any
 
@@ -19,6 +22,9 @@ from torch.utils.data import IterableDataset, default_collate
 
 import shmloader
 from shmloader._ring import ANY, FILLED, WorkerSide
+from shmloader.crew import Crew
+from shmloader.stacks import Paper
+from shmloader.watch import Watch
 
 RING_LINE = 128  # of each half of a memory, for its words (atomics.h)
 
@@ -214,6 +220,140 @@ def test_a_worker_that_cannot_answer(tmp_path: pathlib.Path) -> None:
         list(iterator)
     os.kill(pid, signal.SIGCONT)
     iterator.close()
+
+
+class Starting(Augmented):
+    """Takes its time to be unpickled: its worker has begun nothing, and can say nothing."""
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        time.sleep(3)
+        self.__dict__.update(state)
+
+
+@pytest.mark.parametrize("start", ["spawn", "forkserver"])
+def test_a_timeout_while_workers_are_being_started(start: str) -> None:
+    """The signal that asks for a worker's stack would kill one that does not expect it yet."""
+    loader = shmloader.DataLoader(Starting(), num_workers=1, timeout=0.5, multiprocessing_context=start)
+    iterator = iter(loader)
+    said = []
+    for _ in range(2):
+        with pytest.raises(RuntimeError) as caught:
+            next(iterator)
+        said.append(str(caught.value))
+    pid = iterator._workers[0].pid
+    for text in said:
+        assert text.startswith("DataLoader timed out after 0.5 seconds\n"), text
+        assert f"Worker 0 (pid {pid}) has not begun batch 0 of this epoch (indices [0]). It is here:\n" in text
+        assert re.search(r"still being started, or has ended; its state is [A-Z] \(\w+\)", text), text
+    assert iterator._workers[0].is_alive()
+    iterator.close()
+
+
+def test_a_worker_that_has_ended_has_no_stack() -> None:
+    child = subprocess.Popen(["true"])
+    child.wait()
+    paper = Paper()
+    try:
+        assert paper.stack_of(child.pid) == "  (it is still being started, or has ended; its state is unknown)"
+    finally:
+        paper.close()
+
+
+class Progress:
+    """A ring where something comes while it is looked at: what it says of a worker's debts, one answer a call."""
+
+    def __init__(self, debts: list[list[int]], comes: str = "") -> None:
+        self.debts, self.comes = debts, comes
+        self.alarmed = comes == "a death"
+
+    def owner(self, sequence: int) -> int:
+        return 0
+
+    def owes(self, worker: int) -> list[int]:
+        return self.debts.pop(0) if len(self.debts) > 1 else self.debts[0]
+
+    def holds(self, worker: int) -> list[int]:
+        return []
+
+    def ready(self) -> bool:
+        return self.comes == "the batch"
+
+    def about(self, sequence: int) -> tuple[int, int, int]:
+        return sequence, 0, 0
+
+    def task(self, sequence: int) -> list[int]:
+        return [sequence]
+
+
+class Worker:
+    pid = os.getpid()
+    killed = False
+
+    def kill(self) -> None:
+        self.killed = True
+
+
+def a_crew(ring: Progress, respawn: bool = True) -> Crew:
+    crew = Crew(None, ring, None, respawn=respawn, reissue=True, timeout=1)  # type: ignore[arg-type]
+    crew.workers = [Worker()]  # type: ignore[list-item]
+    return crew
+
+
+@pytest.mark.parametrize("respawn", [False, True])
+@pytest.mark.parametrize("comes", ["the batch", "a death"])
+def test_what_comes_while_a_timeout_is_looked_into(comes: str, respawn: bool) -> None:
+    """To ask for a stack takes half a second: what has come by then is no timeout, and nobody is killed for it."""
+    crew = a_crew(Progress([[5]], comes), respawn)
+    crew.raise_or_kill(5)
+    assert not crew.workers[0].killed  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("late", [0, 1])
+def test_a_worker_that_has_published_meanwhile_is_not_killed(late: int) -> None:
+    crew = a_crew(Progress([[5], *[[5]] * late, [6]]))
+    crew.raise_or_kill(5)
+    assert crew.workers[0].killed == bool(late)  # type: ignore[attr-defined]
+    assert list(crew._hung) == [0] * late
+
+
+def test_deaths_that_are_seen_while_others_are_looked_after() -> None:
+    """The watching thread adds to the set."""
+    crew = a_crew(Progress([[]]))
+    ring: Any = crew._ring
+    ring.clear_alarm = ring.alarm = lambda: None
+
+    def owes(worker: int) -> list[int]:
+        crew._ended.update(range(1, 50))
+        return []
+
+    ring.owes = owes
+    crew._ended.add(0)
+    crew._dismissed.update(range(50))
+    crew._watch = object()  # type: ignore[assignment]
+    crew.look_after()
+    crew._watch = None
+
+
+def test_a_watch_that_could_not_be_started_is_started_when_next_looked_after(tmp_path: pathlib.Path) -> None:
+    """Else nobody would tell of the next death."""
+    options = {"batch_size": 4, "num_workers": 2}
+    loader = shmloader.DataLoader(Deadly(tmp_path, {9: 1, 30: 1}), on_worker_death="respawn", **options)
+    seed_all()
+    begin, failures = Watch.__init__, [OSError(errno.EMFILE, "too many")]
+
+    def fail(self: Watch, *arguments: Any) -> None:
+        if failures:
+            raise failures.pop()
+        begin(self, *arguments)
+
+    iterator, got = iter(loader), []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Watch, "__init__", fail)
+        with pytest.raises(OSError, match="too many open files"):
+            while True:
+                got.append(next(iterator))
+        got += list(iterator)
+    assert_same(got, undisturbed(**options)[0])
 
 
 def test_hung_workers_are_replaced(tmp_path: pathlib.Path) -> None:

@@ -6,15 +6,17 @@ import copy
 import gc
 import os
 import signal
+import sys
 import threading
 import time
 from typing import Any
 
 import pytest
 import torch
-from conftest import Augmented, run_script, session_members, shm_entries, start_script, wait_until_gone
+from conftest import Augmented, own_threads, run_script, session_members, shm_entries, start_script, wait_until_gone
 
 import shmloader
+from shmloader.crew import Crew
 
 DATASET = """
 import ctypes, os, signal, sys, threading, time, torch, shmloader
@@ -148,6 +150,34 @@ def test_the_trainer_ends(how: str) -> None:
         assert not [line for line in ran.err.splitlines() if "Warning" not in line and "check_worker" not in line], (
             ran.err
         )
+
+
+LATE = (
+    DATASET
+    + """
+import select
+from shmloader import watch
+class Late:
+    def __init__(self, what): self.what, self.error, self.say = what, RuntimeError, sys.stderr.write
+    def __del__(self):
+        try:
+            for _ in range(99): self.what()
+        except self.error as error: self.say(str(error))
+if SILENT:  # not a function of this module: the thread would keep the module's names
+    watch._watch = eval("lambda deaths, bye, ring, ended: select.select([bye], [], [])", {"select": select})
+it = iter(shmloader.DataLoader(Numbers(), num_workers=2, on_worker_death="MODE"))
+next(it)
+late = Late(it.__next__)
+"""
+)
+
+
+@pytest.mark.parametrize("mode", ["raise", "respawn"])
+@pytest.mark.parametrize("silent", [False, True])
+def test_the_next_batch_when_the_interpreter_goes_down(mode: str, silent: bool) -> None:
+    """No thread can be started any more, and the one that watches the workers may have had no time to tell."""
+    ran = run_script(LATE.replace("MODE", mode).replace("SILENT", str(silent)), seconds=25)
+    assert ran.status == 0 and ran.err.startswith("the interpreter is shutting down"), ran.err
 
 
 # -------------------------------------------------------------------------------------------------- a worker is lost
@@ -325,6 +355,48 @@ def test_an_iterator_dropped_in_a_cycle_or_thread() -> None:
     del box
     gc.collect()
     assert not any(worker.is_alive() for worker in workers)
+
+
+def test_an_iterator_that_is_collected_in_the_thread_that_watches_its_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The end waits for that thread."""
+    thread = "shmloader_watch"
+    collected = threading.Event()
+
+    class Collecting(set):
+        def add(self, index: int) -> None:
+            assert threading.current_thread().name == thread
+            gc.collect()
+            collected.set()
+
+    begin = Crew.__init__
+
+    def collecting(self: Crew, *arguments: Any, **options: Any) -> None:
+        begin(self, *arguments, **options)
+        self._ended = Collecting()
+
+    monkeypatch.setattr(Crew, "__init__", collecting)
+    errors: list[Any] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda error: errors.append(error.exc_value))
+    iterator = iter(shmloader.DataLoader(Augmented(), num_workers=2, on_worker_death="respawn"))
+    next(iterator)
+    workers, ring = list(iterator._workers), iterator._ring
+    iterator.itself = iterator
+    gc.disable()
+    try:
+        del iterator
+        os.kill(workers[0].pid, signal.SIGKILL)
+        assert collected.wait(20)
+        for _ in range(200):
+            if not any(worker.is_alive() for worker in workers) and not own_threads() & {thread, "shmloader_end"}:
+                break
+            time.sleep(0.05)
+        assert not own_threads() & {thread, "shmloader_end"}
+        assert not any(worker.is_alive() for worker in workers)
+        with pytest.raises(RuntimeError, match="has been shut down"):
+            ring.open(0, 0)
+    finally:
+        gc.enable()
+    assert not errors
 
 
 def test_a_forked_child_ends_nobody() -> None:

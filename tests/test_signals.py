@@ -1,0 +1,301 @@
+"""Signal handlers that are held back: none is called in between, none is forgotten, and all are put back."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import signal
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from shmloader import signals
+from shmloader.signals import held, held_in_del, let_through
+
+Raised = KeyboardInterrupt, SystemExit
+
+
+@pytest.fixture(autouse=True)
+def handlers() -> Iterator[None]:
+    """Ctrl-C raises, whatever this process was started with, and so does SIGTERM; all is to be as it was in the end."""
+    before = {number: signal.signal(number, handler) for number, handler in THEIRS.items()}
+    yield
+    there = {number: signal.signal(number, handler) for number, handler in before.items()}
+    assert there == THEIRS
+    assert signals._hold is None
+
+
+def leave(number: int, frame: FrameType | None) -> None:
+    raise SystemExit(number)
+
+
+THEIRS: dict[int, Any] = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: leave}
+
+
+def press(number: int = signal.SIGINT) -> None:
+    """The process gets the signal, and this thread calls its handler before the next line."""
+    signal.raise_signal(number)
+
+
+def test_what_comes_is_heard_when_it_is_over() -> None:
+    steps = []
+    with pytest.raises(KeyboardInterrupt), held():
+        press()
+        press()
+        steps.append(1)
+        with held():
+            press()
+        steps.append(2)
+    assert steps == [1, 2]
+    press_now()
+
+
+def press_now() -> None:
+    with pytest.raises(KeyboardInterrupt):
+        press()
+
+
+def test_an_error_does_not_hide_what_came() -> None:
+    with pytest.raises(KeyboardInterrupt) as caught, held():
+        press()
+        raise ValueError
+    assert type(caught.value.__context__) is ValueError
+
+
+def test_each_handler_is_called_once_whatever_another_raises() -> None:
+    called = []
+
+    def note(number: int, frame: FrameType | None) -> None:
+        called.append((number, type(frame)))
+
+    def fail(number: int, frame: FrameType | None) -> None:
+        called.append((number, type(frame)))
+        raise RuntimeError("a worker died")
+
+    before = {number: signal.signal(number, handler) for number, handler in ((10, note), (signal.SIGCHLD, fail))}
+    try:
+        with pytest.raises(KeyboardInterrupt), held():
+            for number in (signal.SIGINT, 10, signal.SIGCHLD, 10):
+                press(number)
+            assert not called
+        assert sorted(called) == [(10, FrameType), (signal.SIGCHLD, FrameType)]
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def test_what_is_let_through_is_heard_at_once_and_only_there() -> None:
+    steps = []
+    with held():
+        press()
+        with pytest.raises(KeyboardInterrupt), let_through():
+            steps.append("not reached: it came before")
+        with pytest.raises(KeyboardInterrupt), let_through():
+            steps.append(1)
+            press()
+            steps.append("not reached")
+        try:
+            with let_through():
+                press(signal.SIGTERM)
+        except SystemExit:
+            with contextlib.suppress(KeyboardInterrupt):  # one that was let through is over with what it raised
+                press()
+                steps.append(2)
+        with pytest.raises(KeyboardInterrupt), let_through():
+            steps.append("not reached")
+        with let_through(), held(), contextlib.suppress(KeyboardInterrupt):
+            press()
+            steps.append(3)  # it is held again: the collector may end an iterator anywhere
+        with pytest.raises(KeyboardInterrupt), let_through():
+            steps.append("not reached")
+    assert steps == [1, 2, 3]
+    with let_through():
+        press_now()
+
+
+def test_what_hangs_can_be_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(KeyboardInterrupt), held():
+        monkeypatch.setattr(signals, "LONGEST", 0)
+        press()
+        pytest.fail("it was not heard")
+
+
+def test_other_threads_hold_nothing_back() -> None:
+    inside, go = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with held(), let_through():
+            inside.set()
+            go.wait(10)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    assert inside.wait(10)
+    press_now()
+    go.set()
+    thread.join()
+
+
+def test_a_handler_that_is_set_meanwhile_stays() -> None:
+    called = []
+    with held():
+        before = signal.getsignal(signal.SIGTERM)
+        assert callable(before)
+
+        def first(number: int, frame: FrameType | None) -> None:
+            called.append(number)
+            before(number, frame)
+
+        signal.signal(signal.SIGTERM, first)
+    try:
+        for _ in range(2):
+            with pytest.raises(SystemExit), held():  # once more, over the one that calls ours
+                press(signal.SIGTERM)
+        assert called == [signal.SIGTERM] * 2
+    finally:
+        signal.signal(signal.SIGTERM, leave)
+
+
+def test_handlers_that_are_none_of_pythons_are_left_alone() -> None:
+    with held():
+        for number in (signal.SIGUSR1, signal.SIGPIPE):
+            assert signal.getsignal(number) in (signal.SIG_DFL, signal.SIG_IGN)
+
+
+def child(what: Callable[[], int]) -> int:
+    """What this gives in a forked child."""
+    pid = os.fork()
+    if not pid:
+        try:
+            os._exit(what())
+        finally:
+            os._exit(99)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def test_a_forked_child_holds_nothing_back() -> None:
+    def hears() -> int:
+        assert {number: signal.getsignal(number) for number in THEIRS} == THEIRS
+        try:
+            press()
+        except KeyboardInterrupt:
+            return 7
+        return 8
+
+    with pytest.raises(KeyboardInterrupt), held():
+        press()
+        assert child(hears) == 7
+        assert run_in_thread(lambda: child(hears)) == 7, "the thread that forks is the child's main one"
+        with let_through():
+            pytest.fail("what came is still to be heard here")
+
+
+def run_in_thread(what: Callable[[], Any]) -> Any:
+    got: list[Any] = []
+    thread = threading.Thread(target=lambda: got.append(what()))
+    thread.start()
+    thread.join()
+    return got[0]
+
+
+def test_a_child_that_goes_on_behind_the_fork() -> None:
+    """In it, the end of what the parent holds back is the end of nothing."""
+
+    def goes_on() -> int:
+        return 0
+
+    with held():
+        pid = os.fork()
+    if not pid:
+        os._exit(goes_on())
+    assert os.waitpid(pid, 0)[1] == 0
+
+
+class Dying:
+    """Is interrupted while it dies."""
+
+    def __init__(self) -> None:
+        self.other = weakref.ref(self, lambda _: [None for _ in range(3)])  # Python's code, as it dies
+
+    def __del__(self) -> None:
+        with held_in_del(self), let_through():
+            press()
+
+
+def refused(what: object) -> None:
+    raise AssertionError(f"{what} was raised where nobody hears it")
+
+
+def test_what_comes_while_an_object_dies_is_heard_behind_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    lost: list[Any] = []
+    monkeypatch.setattr(sys, "unraisablehook", lost.append)
+    dying: Any = Dying()
+    watched = weakref.WeakSet([dying])
+    with pytest.raises(KeyboardInterrupt):
+        del dying
+        for _ in range(9):
+            pass
+    dying = Dying()
+    dying.itself = dying
+    with pytest.raises(KeyboardInterrupt):
+        del dying
+        gc.collect()
+        for _ in range(9):
+            pass
+    dying = Dying()
+    with pytest.raises(KeyboardInterrupt), held():
+        del dying
+        assert not watched
+    assert not lost
+
+
+def interrupt_at(step: int, what: Callable[[], object]) -> tuple[bool, bool]:
+    """Whether Ctrl-C at this line of what shmloader does was raised; and whether there was such a line."""
+    lines = 0
+
+    def trace(frame: FrameType, event: str, argument: object) -> Any:
+        nonlocal lines
+        if frame.f_code.co_filename != signals.__file__:
+            return None
+        if event == "line":
+            lines += 1
+            if lines == step:
+                press()
+        return trace
+
+    sys.settrace(trace)
+    try:
+        what()
+    except KeyboardInterrupt:
+        return True, lines >= step
+    finally:
+        sys.settrace(None)
+    return False, lines >= step
+
+
+def test_ctrl_c_at_any_line_is_heard_once_and_leaves_nothing() -> None:
+    def hold() -> None:
+        with held():
+            with contextlib.suppress(KeyboardInterrupt), held():
+                pass
+            with let_through():
+                pass
+
+    steps = 0
+    while True:
+        steps += 1
+        heard, there = interrupt_at(steps, hold)
+        assert signals._hold is None or not signals._hold.depth
+        with held():
+            pass
+        assert {number: signal.getsignal(number) for number in THEIRS} == THEIRS, steps
+        if not there:
+            break
+        assert heard, f"not at line {steps}"
+    assert steps > 40
