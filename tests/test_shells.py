@@ -450,18 +450,17 @@ def collate_dicts(batch: Any, *, collate_fn_map: Any = None) -> Any:
     return torch.tensor([100 + one["x"] for one in batch])
 
 
-def add_an_entry(worker: int) -> None:
-    """For a base class of MyOrdered; without ours, torch would come to it."""
-    default_collate_fn_map[collections.OrderedDict] = collate_dicts
+class Adds(Samples):
+    """Adds an entry to default_collate's, for a base class of its samples', as soon as it makes one."""
+
+    def __getitem__(self, index: int) -> Any:
+        default_collate_fn_map[collections.OrderedDict] = collate_dicts
+        return MyOrdered(x=index)
 
 
 def test_an_entry_of_the_users_own_wins() -> None:
-    dataset = Items([MyOrdered(x=k) for k in range(8)])
-    with shmloader.DataLoader(
-        dataset, 4, num_workers=2, chunk_size=2, worker_init_fn=add_an_entry, persistent_workers=True
-    ) as loader:
-        for _ in range(2):
-            assert [batch.tolist() for batch in loader] == [[100, 101, 102, 103], [104, 105, 106, 107]]
+    with shmloader.DataLoader(Adds(None, 8), 4, num_workers=2, chunk_size=2) as loader:
+        assert [batch.tolist() for batch in loader] == [[100, 101, 102, 103], [104, 105, 106, 107]]
 
 
 def test_what_default_collate_refuses_is_its_error() -> None:
