@@ -403,7 +403,7 @@ class ChunkWalk:
         pickled = None
         if self.first:
             pickled, met = objects.dump_around(node, items)
-            if any([k not in met and item is not None for k, item in enumerate(items)]):
+            if any([item is not None and id(item) not in met for item in items]):
                 raise self.cannot(f"a {shells.named(node)}, which is not pickled with the items that it has")
         self.others.append(Holed(keys, pickled))
         self.parts((Shell, len(items)), items)

@@ -167,7 +167,8 @@ class DataLoader(torch.utils.data.DataLoader, Generic[T_co]):  # type: ignore[ty
         """
         super().__init_subclass__(**kwargs)
         if "_get_iterator" not in vars(cls) and (why := riding.why_not_of(cls)):
-            riding.warn_once(f"loaders of the class {cls.__name__} will not ride shmloader's ring: {why}")
+            riding.refuse(cls, why)
+            riding.warn_once(f"loaders of the class {cls.__name__} will not ride shmloader's ring: {why}", stacklevel=3)
 
     def _check_division(self) -> None:
         """Raise where work cannot be stolen or cut as was asked for."""

@@ -43,9 +43,10 @@ def dump_whole(value: Any) -> bytes:
 
 
 def dump_around(value: Any, parts: list[Any]) -> tuple[bytes, set[int]]:
-    """Pickle a value, without these parts of it; returns the pickle, and which parts it met.
+    """Pickle a value, without these parts of it; returns the pickle, and the ids of the parts that it met.
 
-    A part is the very object.  Of a dense tensor the one part is its elements, as a plain tensor.
+    A part is the very object, and may be in several places.  Of a dense tensor the one part is its elements, as a plain
+    tensor.
     """
     file = io.BytesIO()
     pickler = _HolePickler(file, value, parts)
@@ -102,7 +103,7 @@ class _HolePickler(_Pickler):
     def persistent_id(self, value: Any) -> int | None:
         hole = self._holes.get(id(value))
         if hole is not None:
-            self.met.add(hole)
+            self.met.add(id(value))
         return hole
 
     def reducer_override(self, value: Any) -> Any:

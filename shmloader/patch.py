@@ -8,53 +8,94 @@ NOTE [ Patching ]
     2. So the class stays the very object it was.  `isinstance(x, torch.utils.data.DataLoader)` is true of every loader
        as before, ours, torch's and others' subclasses, built before or under the patch; were the name rebound to
        ours, Lightning would take a loader of torch's for none and not shard it.  Pickles that name the class work.
-    3. Only `type(self) is torch's class` is turned: subclasses, and what copy and pickle make (they do not call
-       `__init__`), stay what they are.
+    3. Only `type(self) is torch's class` is turned, and the classes that were named: other subclasses, and what copy
+       and pickle make (they do not call `__init__`), stay what they are.
     4. To undo it is to put one attribute back; no module keeps anything of ours.  `__new__` would be the plainer
        place, but CPython cannot take one away again: object.__new__ refuses arguments from then on.
+    5. A subclass of torch's that was named is turned into a class made of it and of ours, in this order: what it
+       overrides holds, and where it calls super() it comes to ours before it comes to torch's.  That happens when its
+       `__init__` comes to torch's, so it need not know of it, nor pass on what it does not know.  The made class goes
+       by the name of theirs.  It is found in no module, so its instances are pickled as: theirs, turned.
+    6. Subclasses that were not named are said, for whoever patches torch believes that all its loaders are ours.  Said
+       are those that are there at the call, each once a process; not those of WRAPPERS, which build torch's loader by
+       its name or have a way of their own to be combined with ours.
 """
 
 from __future__ import annotations
 
 import functools
+import inspect
 import threading
+import types
+import warnings
+import weakref
+from collections.abc import Iterable, Iterator
 from types import TracebackType
 from typing import Any
 
 import torch.utils.data
 
+from shmloader import riding
 from shmloader.dataloader import DataLoader
 
 _TorchLoader: Any = torch.utils.data.DataLoader
 
+# Packages whose subclasses are not said.  torch's own are none that anybody builds; torchdata's makes its iterators
+# itself, and says so where it is combined with ours; accelerate's are made around a loader that it builds by name.
+WRAPPERS = ("torch", "torchdata", "accelerate")
+
 _lock = threading.Lock()
 _patches: set[Patch] = set()  # torch is patched while there is any
+_covered: dict[type, type] = {}  # a subclass of torch's that is turned -> what it is turned into
+_made: weakref.WeakKeyDictionary[type, weakref.ref[type]] = weakref.WeakKeyDictionary()  # the same, of all times
+_said: weakref.WeakSet[type] = weakref.WeakSet()
 _inits: list[Any] = []  # [torch's __init__, the one in its place], while it is patched
 
 
 class Patch:
-    """What `patch_torch` did, until `undo()` or the end of a `with` block; can be entered again after that."""
+    """What `patch_torch` did, until `undo()` or the end of a `with` block; can be entered again after that.
+
+    Attributes:
+        covered: the classes whose loaders are ours while it holds.
+        uncovered: the subclasses of torch's that it found and does not reach, and for each what can be done about it.
+    """
+
+    def __init__(self, classes: tuple[type, ...]) -> None:
+        self.covered = (_TorchLoader, *classes)
+        self.uncovered: dict[type, str] = {}
 
     def _apply(self) -> None:
         with _lock:
             _patches.add(self)
+            _cover()
             if not _inits:
                 init = _TorchLoader.__init__
                 _inits[:] = init, _building_ours(init)
                 _TorchLoader.__init__ = _inits[1]
+        self.uncovered = {kind: _remedy(kind) for kind in _living_subclasses() if kind not in _covered}
 
     def undo(self) -> None:
-        """Let torch's name build torch's loader again, once every other patch is undone too.
+        """Let these names build torch's loaders again, once every other patch that covers them is undone too.
 
         Loaders that were built under it stay ours.  Undoing twice is harmless.
         """
         with _lock:
             _patches.discard(self)
+            _cover()
             if _inits and not _patches:
                 init, ours = _inits
                 _inits.clear()
                 if _TorchLoader.__init__ is ours:  # else someone wrapped it, and what they hold has lost its effect
                     _TorchLoader.__init__ = init
+
+    def __repr__(self) -> str:
+        holds = "holds" if self in _patches else "undone"
+        parts = [f"{holds}; covers {', '.join(map(_name, self.covered))}"]
+        if self.uncovered:
+            parts.append(f"does not reach {', '.join(map(_name, self.uncovered))}")
+        if why := riding.why_not_here():
+            parts.append(f"none rides the ring: {why}")
+        return f"<patch_torch() {'; '.join(parts)}>"
 
     def __enter__(self) -> Patch:
         self._apply()
@@ -64,7 +105,7 @@ class Patch:
         self.undo()
 
 
-def patch_torch() -> Patch:
+def patch_torch(*, classes: Iterable[type] = ()) -> Patch:
     """Have everything that builds a `torch.utils.data.DataLoader` build a `shmloader.DataLoader`, until undone.
 
     For frameworks that build loaders by torch's name: accelerate, transformers' Trainer, ignite, timm.  It holds for
@@ -78,26 +119,163 @@ def patch_torch() -> Patch:
     options as well: `torch.utils.data.DataLoader(dataset, spare_slots=3)`.  Patches nest: torch's loader is back when
     the last one is undone.
 
-    Limits: subclasses of torch's class, defined before or under the patch, go on as torch's (so `class Theirs(
-    torch.utils.data.DataLoader): pass` is the way to torch's loader under the patch); loaders built before stay
-    torch's; `type(loader) is torch.utils.data.DataLoader` is false of ours.  A spawned process is not patched unless
-    its script does it; loaders that are sent there are ours all the same.
+    Subclasses of torch's class (PyTorch Geometric's and MONAI's loaders are some) go on as torch's, whether they were
+    defined before or under the patch, unless they are named; those that are there at the call and are not named are
+    said by a RuntimeWarning, each once a process.  There are two ways for them:
+
+        shmloader.patch_torch(classes=[torch_geometric.loader.DataLoader])      whoever builds it
+
+        class Loader(torch_geometric.loader.DataLoader, shmloader.DataLoader):  or a class of your own, to be built
+            pass                                                                in its place
+
+    What is built of a named class is an instance of it still, and of `shmloader.DataLoader`, also when it is pickled.
+    Its `__init__` takes what it took: our options, if it passes on what it does not know.  An instance for which it
+    sets an attribute of our options' names (`device`, `schedule`) is taken at its word.
+
+    Limits: `class Theirs(torch.utils.data.DataLoader): pass` is the way to torch's loader under the patch; loaders
+    built before stay torch's; `type(loader) is torch.utils.data.DataLoader` is false of ours.  A spawned process is
+    not patched unless its script does it; loaders that are sent there are ours all the same.
+
+    Args:
+        classes: subclasses of torch's class to cover as well; of each exactly this class, not those derived from it.
 
     Returns:
-        The patch: `undo()` it, or use it as a context manager.  Dropping it undoes nothing.
+        The patch: `undo()` it, or use it as a context manager; it tells what it covers.  Dropping it undoes nothing.
+
+    Raises:
+        TypeError: one of the classes is no subclass of torch's.
+        ValueError: one of the classes cannot be covered, as it makes its iterators or its batches itself.
     """
-    patch = Patch()
+    named = tuple(dict.fromkeys(kind for kind in classes if kind is not _TorchLoader))
+    for kind in named:
+        if not (isinstance(kind, type) and issubclass(kind, _TorchLoader)):
+            raise TypeError(f"classes should be subclasses of torch.utils.data.DataLoader, but got {kind!r}")
+        if issubclass(kind, DataLoader):
+            raise ValueError(
+                f"classes should be torch's or others', but got {_name(kind)}, whose loaders are ours already"
+            )
+        if why := _why_not(kind):
+            raise ValueError(f"{_name(kind)} cannot be covered: {why}")
+        _made_of(kind)
+    patch = Patch(named)
     patch._apply()
+    for kind, remedy in patch.uncovered.items():
+        if kind not in _said:
+            _said.add(kind)
+            warnings.warn(
+                f"patch_torch() does not reach {_name(kind)}, which inherits from torch's DataLoader: its loaders stay "
+                f"torch's. {remedy}",
+                RuntimeWarning,
+                stacklevel=2,
+            )
     return patch
 
 
 def _building_ours(init: Any) -> Any:
     @functools.wraps(init)
     def build(self: Any, *args: Any, **kwargs: Any) -> None:
-        if type(self) is _TorchLoader and _patches:
-            object.__setattr__(self, "__class__", DataLoader)  # Lightning records what goes through torch's __setattr__
-            self.__init__(*args, **kwargs)
-        else:
+        ours = DataLoader if type(self) is _TorchLoader and _patches else _covered.get(type(self))
+        if ours is None:
             init(self, *args, **kwargs)
+            return
+        object.__setattr__(self, "__class__", ours)  # Lightning records what goes through torch's __setattr__
+        DataLoader.__init__(self, *args, **kwargs)
 
     return build
+
+
+# ------------------------------------------------------------------------------------------------------- subclasses
+
+
+def _cover() -> None:
+    """Have the subclasses covered that living patches name."""
+    named = {kind for patch in _patches for kind in patch.covered[1:]}
+    for kind in set(_covered) - named:
+        del _covered[kind]
+    for kind in named - set(_covered):
+        _covered[kind] = _made_of(kind)
+
+
+def _made_of(theirs: Any) -> type:
+    """The class that loaders of a subclass of torch's are turned into: it, and ours."""
+    made = (_made.get(theirs) or (lambda: None))()
+    if made is not None:
+        return made
+
+    def members(namespace: dict[str, Any]) -> None:
+        namespace.update(
+            __module__=theirs.__module__,
+            __qualname__=theirs.__qualname__,
+            __doc__=theirs.__doc__,
+            __reduce_ex__=_reduce,
+        )
+
+    try:
+        made = types.new_class(theirs.__name__, (theirs, DataLoader), exec_body=members)
+    except TypeError as error:
+        raise ValueError(
+            f"{_name(theirs)} cannot be covered: no class can be made of it and of ours: {error}"
+        ) from error
+    _made[theirs] = weakref.ref(made)
+    return made
+
+
+def _reduce(self: Any, protocol: Any) -> Any:
+    """Of an instance of a made class: theirs is found by its name, and turned again."""
+    made = type(self)
+    theirs = made.__bases__[0]
+    make, arguments, *state = super(made, self).__reduce_ex__(protocol)
+    return _turned, (theirs, make, tuple(theirs if one is made else one for one in arguments)), *state
+
+
+def _turned(theirs: type, make: Any, arguments: tuple[Any, ...]) -> Any:
+    loader = make(*arguments)
+    object.__setattr__(loader, "__class__", _made_of(theirs))
+    return loader
+
+
+def _living_subclasses() -> Iterator[type]:
+    """All subclasses of torch's that are there, but ours and those that are not said."""
+    left, met = [_TorchLoader], set()
+    while left:
+        for kind in type.__subclasses__(left.pop()):
+            if kind in met or issubclass(kind, DataLoader):
+                continue
+            met.add(kind)
+            left.append(kind)
+            if kind.__module__.partition(".")[0] not in WRAPPERS and not inspect.isabstract(kind):
+                yield kind
+
+
+def _why_not(kind: Any) -> str | None:
+    """Why loaders of this subclass of torch's cannot be ours; None where they can, as far as is seen of the class."""
+    for name in "_get_iterator", "__iter__":
+        definer = next(base for base in kind.__mro__ if name in vars(base))
+        if definer is not _TorchLoader:
+            recipe = "if that calls super().__iter__(), a class of it and of shmloader.DataLoader does it"
+            return f"{_name(definer)}.{name} is its own" + (f"; {recipe}" if name == "__iter__" else "")
+    for name in _OPTIONS:
+        if any(name in vars(base) for base in kind.__mro__):
+            return f"it has a `{name}` of its own, and shmloader an option of that name"
+    return None
+
+
+_OPTIONS = [
+    name
+    for name in inspect.signature(DataLoader.__init__).parameters
+    if name not in inspect.signature(_TorchLoader.__init__).parameters
+]
+
+
+def _remedy(kind: type) -> str:
+    if why := _why_not(kind):
+        return f"It cannot be covered: {why}."
+    name = kind.__name__
+    return (
+        f"Give classes=[{name}] to patch_torch(), or define `class Loader({name}, shmloader.DataLoader): pass` and "
+        "build that."
+    )
+
+
+def _name(kind: Any) -> str:
+    return "torch.utils.data.DataLoader" if kind is _TorchLoader else f"{kind.__module__}.{kind.__qualname__}"

@@ -87,20 +87,21 @@ def say_or_refuse(loader: Any, why: str) -> None:
 
 
 def refuse(loader: Any, why: str) -> None:
-    """Raise where a loader was given what only the ring can honour."""
+    """Raise where a loader was given what only the ring can honour, or a class has it as an attribute."""
     given = {
         name: getattr(loader, name) for name, unless in ONLY_ON_THE_RING.items() if getattr(loader, name) != unless
     }
     if given:
+        kind = loader if isinstance(loader, type) else type(loader)
         options = ", ".join(f"{name}={value!r}" for name, value in given.items())
         raise RuntimeError(
-            f"only the ring can honour {options}, and this {type(loader).__name__} does not ride it: {why}. Leave "
+            f"only the ring can honour {options}, and this {kind.__name__} does not ride it: {why}. Leave "
             f"{'them' if len(given) > 1 else 'it'} out to load as torch's own loader does."
         )
 
 
-def warn_once(message: str) -> None:
-    """Warn once a process; from where the loader is iterated over."""
+def warn_once(message: str, stacklevel: int = 4) -> None:
+    """Warn once a process; from where the loader is iterated over, unless told otherwise."""
     if message not in _said:
         _said.add(message)
-        warnings.warn(message, RuntimeWarning, stacklevel=4)
+        warnings.warn(message, RuntimeWarning, stacklevel=stacklevel)

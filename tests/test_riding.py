@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import types
 import warnings
 from typing import Any
 
@@ -107,6 +108,68 @@ def test_a_class_that_takes_anothers_iterators_is_told_when_it_is_defined() -> N
             pass
 
     assert not Both(Augmented(), num_workers=1).rides_ring
+
+
+class Stateful(torch.utils.data.DataLoader):
+    """As torchdata's StatefulDataLoader: it sets all up itself, and makes and keeps iterators of its own."""
+
+    def __init__(self, *arguments: Any, snapshot_every_n_steps: int = 1, **options: Any) -> None:
+        torch.utils.data.DataLoader.__init__(self, *arguments, **options)
+        self.kept: Any = None
+
+    def __iter__(self) -> Any:
+        self.kept = self._get_iterator()
+        return self.kept
+
+    def _get_iterator(self) -> Any:
+        return OfStateful(super()._get_iterator())
+
+    def state_dict(self) -> Any:
+        return {"given": self.kept.given}
+
+
+class OfStateful:
+    def __init__(self, source: Any) -> None:
+        self.source, self.given = source, 0
+
+    def __iter__(self) -> Any:
+        return self
+
+    def __next__(self) -> Any:
+        batch = next(self.source)
+        self.given += 1
+        return batch
+
+
+def stateful() -> list[Any]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            from torchdata.stateful_dataloader import StatefulDataLoader
+        except ImportError:
+            return [Stateful]
+    return [Stateful, StatefulDataLoader]
+
+
+@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")
+@pytest.mark.parametrize("theirs", stateful())
+@pytest.mark.parametrize("first", [True, False])
+def test_a_loader_that_saves_its_state_is_theirs_and_says_so(theirs: Any, first: bool) -> None:
+    bases = (theirs, shmloader.DataLoader) if first else (shmloader.DataLoader, theirs)
+    with pytest.warns(RuntimeWarning, match=f"the class Both will not ride.*{theirs.__name__}._get_iterator") as caught:
+        both: Any = types.new_class("Both", bases)
+    assert caught[0].filename == types.__file__
+    loader = both(range(8), batch_size=2, num_workers=1)
+    assert not loader.rides_ring and theirs.__name__ in loader.why_not_ring()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        assert [batch.tolist() for batch in loader] == [[0, 1], [2, 3], [4, 5], [6, 7]]
+    assert loader.state_dict()
+    for options in ONLY_ON_THE_RING:
+        with pytest.raises(RuntimeError, match=r"only the ring can honour .* this Careful does not ride it"):
+            types.new_class("Careful", bases, exec_body=lambda members, o=options: members.update(o))
+        with pytest.raises((RuntimeError, TypeError), match=r"only the ring can honour|unexpected keyword argument"):
+            both(range(8), num_workers=1, **options)
 
 
 def test_a_class_that_only_overrides_iter_rides() -> None:

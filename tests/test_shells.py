@@ -303,7 +303,9 @@ def stack(samples: list[int]) -> Any:
 
 def twice(samples: list[int]) -> Any:
     one = stack(samples)
-    return {"one": one, "again": [one], "mine": MyDict(one=one), "rows": [str(k) for k in samples]}
+    rows = [str(k) for k in samples]
+    mine = MyDict(one=one, two=one, three=None, four=None, rows=rows, again=rows)
+    return {"one": one, "again": [one], "mine": mine, "rows": rows}
 
 
 def changed(samples: list[int]) -> Any:
@@ -364,7 +366,9 @@ def test_one_object_stays_one() -> None:
     collate_fn = shmloader.row_wise(functools.partial(twice))
     with shmloader.DataLoader(list(range(6)), 6, num_workers=2, chunk_size=2, collate_fn=collate_fn) as loader:
         (batch,) = loader
-    assert batch["one"] is batch["again"][0] is batch["mine"]["one"] and batch["one"].tolist() == list(range(6))
+    assert batch["one"] is batch["again"][0] is batch["mine"]["one"] is batch["mine"]["two"] and batch[
+        "one"
+    ].tolist() == list(range(6))
 
 
 def holding_itself(samples: Any) -> Any:
@@ -450,18 +454,17 @@ def collate_dicts(batch: Any, *, collate_fn_map: Any = None) -> Any:
     return torch.tensor([100 + one["x"] for one in batch])
 
 
-def add_an_entry(worker: int) -> None:
-    """For a base class of MyOrdered; without ours, torch would come to it."""
-    default_collate_fn_map[collections.OrderedDict] = collate_dicts
+class Adds(Samples):
+    """Adds an entry to default_collate's, for a base class of its samples', as soon as it makes one."""
+
+    def __getitem__(self, index: int) -> Any:
+        default_collate_fn_map[collections.OrderedDict] = collate_dicts
+        return MyOrdered(x=index)
 
 
 def test_an_entry_of_the_users_own_wins() -> None:
-    dataset = Items([MyOrdered(x=k) for k in range(8)])
-    with shmloader.DataLoader(
-        dataset, 4, num_workers=2, chunk_size=2, worker_init_fn=add_an_entry, persistent_workers=True
-    ) as loader:
-        for _ in range(2):
-            assert [batch.tolist() for batch in loader] == [[100, 101, 102, 103], [104, 105, 106, 107]]
+    with shmloader.DataLoader(Adds(None, 8), 4, num_workers=2, chunk_size=2) as loader:
+        assert [batch.tolist() for batch in loader] == [[100, 101, 102, 103], [104, 105, 106, 107]]
 
 
 def test_what_default_collate_refuses_is_its_error() -> None:
@@ -482,6 +485,16 @@ def test_a_shell_that_cannot_be_pickled_is_an_error_in_its_place() -> None:
     with shmloader.DataLoader(dataset, 3, num_workers=2, chunk_size=2) as loader:
         got = iterate(loader)
     assert len(got) == 2 and all("pickle" in one.text for one in got)
+
+
+def test_samples_stay_what_they_are() -> None:
+    """Those that a dataset keeps in memory, epoch after epoch."""
+    samples = [MyDict(a=torch.ones(2) * k, b=MyList([k]), c=collections.OrderedDict(x=k)) for k in range(6)]
+    with shmloader.DataLoader(Items(samples), 3, num_workers=1, chunk_size=2, persistent_workers=True) as loader:
+        first, *others = [iterate(loader) for _ in range(3)]
+    assert not any(isinstance(batch, Raised) for batch in first)
+    for other in others:
+        assert_same(other, first)
 
 
 class Spy:

@@ -1,0 +1,354 @@
+"""patch_torch() and subclasses of torch's loader: what it does not reach is said, what is named is ours, and theirs."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import pickle
+import re
+import threading
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch.utils.data
+from conftest import Augmented, assert_same, run_script, seed_all
+from torch.utils.data import DataLoader
+
+import shmloader
+from shmloader import patch as patch_module
+from shmloader.iterator import RingIterator
+from shmloader.patch import Patch
+
+TORCH_INIT = vars(DataLoader)["__init__"]
+
+
+class Collater:
+    def __init__(self, follow: list[str]) -> None:
+        self.follow = follow
+
+    def __call__(self, samples: list[Any]) -> Any:
+        return torch.utils.data.default_collate(samples), self.follow
+
+
+class OfGraphs(DataLoader):
+    """As PyTorch Geometric's: options of its own, a collate function of its own, the rest is passed on."""
+
+    def __init__(self, dataset: Any, batch_size: int = 1, follow: list[str] | None = None, **options: Any) -> None:
+        options.pop("collate_fn", None)
+        self.follow = follow or []
+        super().__init__(dataset, batch_size, collate_fn=Collater(self.follow), **options)
+
+
+class OfTwo(DataLoader):
+    """Passes on nothing that it does not know."""
+
+    def __init__(self, dataset: Any) -> None:
+        DataLoader.__init__(self, dataset, 2, False, num_workers=2)
+
+
+class Mixin:
+    mixed = True
+
+    def __len__(self) -> int:
+        return 1000
+
+
+class Mixed(Mixin, OfGraphs):
+    pass
+
+
+class Meta(type):
+    pass
+
+
+class WithMeta(DataLoader, metaclass=Meta):
+    __slots__ = ("slot",)
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        self.slot = 1
+        super().__init__(*arguments, **options)
+
+
+class ReducesItself(DataLoader):
+    def __reduce__(self) -> Any:
+        return ReducesItself, (self.dataset, self.batch_size), {"told": True}
+
+    def __setstate__(self, state: Any) -> None:
+        self.__dict__.update(state)
+
+
+class OwnIterator(DataLoader):
+    def _get_iterator(self) -> Any:
+        return iter([1])
+
+
+class DerivedFromIt(OwnIterator):
+    pass
+
+
+class OwnIter(DataLoader):
+    def __iter__(self) -> Any:
+        return super().__iter__()
+
+
+class HasADevice(DataLoader):
+    device = "mine"
+
+
+class HasASchedule(DataLoader):
+    @property
+    def schedule(self) -> int:
+        return 3
+
+
+class NotMade(DataLoader):
+    def __init_subclass__(cls, *, needed: int) -> None:
+        pass
+
+
+COVERABLE = [OfGraphs, OfTwo, Mixed, WithMeta, ReducesItself]
+
+
+@pytest.fixture(autouse=True)
+def _torch_is_whole(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setattr(patch_module, "_said", set())
+    yield
+    assert vars(DataLoader)["__init__"] is TORCH_INIT and not patch_module._covered and not patch_module._patches
+
+
+@pytest.fixture
+def quietly() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        yield
+
+
+def build(kind: Any, **options: Any) -> Any:
+    return kind(Augmented()) if kind is OfTwo else kind(Augmented(), batch_size=2, num_workers=2, **options)
+
+
+def epoch(loader: Any) -> tuple[type, list[Any]]:
+    seed_all()
+    iterator = iter(loader)
+    return type(iterator), list(iterator)
+
+
+# ----------------------------------------------------------------------------------------------------------- covering
+
+
+@pytest.mark.parametrize("kind", COVERABLE)
+def test_loaders_of_a_named_class_are_ours_and_theirs(kind: Any, quietly: None) -> None:
+    torchs, theirs = epoch(build(kind))
+    with shmloader.patch_torch(classes=[kind]):
+        loader = build(kind)
+    assert isinstance(loader, kind) and isinstance(loader, shmloader.DataLoader) and loader.rides_ring
+    assert type(loader).__name__ == kind.__name__ and repr(type(loader)) == repr(kind)
+    if "__init__" in vars(kind):
+        assert inspect.signature(type(loader)) == inspect.signature(kind)
+    ours, batches = epoch(loader)
+    assert issubclass(ours, RingIterator) and not issubclass(torchs, RingIterator)
+    assert_same(batches, theirs)
+    assert len(loader) == len(build(kind))
+    again = type(loader)(loader.dataset)  # as Lightning does
+    assert isinstance(again, kind) and isinstance(again, shmloader.DataLoader)
+    assert not isinstance(build(kind), shmloader.DataLoader)
+
+
+def test_what_they_override_holds(quietly: None) -> None:
+    with shmloader.patch_torch(classes=[Mixed]):
+        loader = Mixed(Augmented(), follow=["x"], num_workers=1, spare_slots=5, schedule="steal")
+    assert loader.mixed and len(loader) == 1000 and loader.follow == ["x"]
+    assert (loader.spare_slots, loader.schedule) == (5, "steal")
+    assert next(iter(loader))[1] == ["x"]
+
+
+def test_a_class_that_does_not_pass_on_options_has_the_defaults(quietly: None) -> None:
+    with shmloader.patch_torch(classes=[OfTwo]):
+        loader: Any = OfTwo(Augmented())
+        with pytest.raises(TypeError, match="unexpected keyword argument 'schedule'"):
+            OfTwo(Augmented(), schedule="steal")  # type: ignore[call-arg]
+    assert (loader.schedule, loader.spare_slots, loader.chunk_size) == ("round_robin", 2, None)
+
+
+def test_exactly_the_classes_that_were_named(quietly: None) -> None:
+    with shmloader.patch_torch(classes=(kind for kind in [OfGraphs, OfGraphs, DataLoader])) as patch:
+        assert patch.covered == (DataLoader, OfGraphs)
+        assert not isinstance(build(Mixed), shmloader.DataLoader)  # derived from it
+        assert not isinstance(build(OfTwo), shmloader.DataLoader)
+        assert isinstance(build(OfGraphs), shmloader.DataLoader) and isinstance(build(DataLoader), shmloader.DataLoader)
+
+
+def test_nested_and_undone_in_any_order(quietly: None) -> None:
+    def ours() -> list[bool]:
+        return [isinstance(build(kind), shmloader.DataLoader) for kind in (DataLoader, OfGraphs, OfTwo)]
+
+    first, second = shmloader.patch_torch(classes=[OfGraphs]), shmloader.patch_torch(classes=[OfGraphs, OfTwo])
+    before = build(OfGraphs)
+    assert ours() == [True, True, True]
+    with shmloader.patch_torch():
+        second.undo()
+        assert ours() == [True, True, False]
+    first.undo()
+    first.undo()
+    assert ours() == [False, False, False]
+    with second:
+        assert ours() == [True, True, True]
+        assert type(build(OfGraphs)) is type(before)
+    assert ours() == [False, False, False] and isinstance(before, shmloader.DataLoader)
+
+
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+@pytest.mark.parametrize("kind", [OfGraphs, Mixed, ReducesItself])
+def test_they_pickle(kind: Any, protocol: int, quietly: None) -> None:
+    with shmloader.patch_torch(classes=[kind]):
+        loader = build(kind)
+    for other in pickle.loads(pickle.dumps(loader, protocol)), copy.copy(loader), copy.deepcopy(loader):
+        assert type(other) is type(loader) and len(other.dataset) == 22
+        assert other.told if kind is ReducesItself else other.rides_ring
+        assert isinstance(other, kind) and next(iter(other)) is not None
+    assert pickle.loads(pickle.dumps(kind)) is kind
+
+
+@pytest.mark.timeout(120)
+def test_sent_to_a_spawned_process() -> None:
+    ran = run_script(
+        """
+        import multiprocessing, warnings
+        warnings.simplefilter("ignore")
+        import torch.utils.data
+        import shmloader
+
+        class Theirs(torch.utils.data.DataLoader):
+            def __init__(self, count, **options):
+                super().__init__(range(count), **options)
+
+        def child(loader):
+            print(type(loader).__name__, isinstance(loader, Theirs), loader.rides_ring, [int(x) for x in loader])
+            print(isinstance(Theirs(3), shmloader.DataLoader))
+
+        if __name__ == "__main__":
+            with shmloader.patch_torch(classes=[Theirs]):
+                loader = Theirs(4, num_workers=1)
+            process = multiprocessing.get_context("spawn").Process(target=child, args=(loader,))
+            process.start()
+            process.join()
+        """,
+        seconds=100,
+    )
+    assert ran.status == 0, ran.err
+    assert ran.out == "Theirs True True [0, 1, 2, 3]\nFalse\n"
+
+
+def test_from_many_threads(quietly: None) -> None:
+    wrong: list[Any] = []
+
+    def patch_and_build() -> None:
+        for _ in range(100):
+            with shmloader.patch_torch(classes=[OfGraphs]):
+                if not isinstance(OfGraphs([1]), shmloader.DataLoader):
+                    wrong.append("torch's under the patch")
+
+    threads = [threading.Thread(target=patch_and_build) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong and not isinstance(OfGraphs([1]), shmloader.DataLoader)
+
+
+# ----------------------------------------------------------------------------------------------------------- refusing
+
+
+@pytest.mark.parametrize(
+    ("kind", "error", "says"),
+    [
+        (OwnIterator, ValueError, r"OwnIterator cannot be covered: .*OwnIterator\._get_iterator is its own$"),
+        (DerivedFromIt, ValueError, r"DerivedFromIt cannot be covered: .*OwnIterator\._get_iterator is its own$"),
+        (
+            OwnIter,
+            ValueError,
+            r"OwnIter\.__iter__ is its own; if that calls super\(\)\.__iter__\(\), a class of it and",
+        ),
+        (HasADevice, ValueError, "it has a `device` of its own, and shmloader an option of that name"),
+        (HasASchedule, ValueError, "it has a `schedule` of its own"),
+        (NotMade, ValueError, "NotMade cannot be covered: no class can be made of it and of ours: .*needed"),
+        (shmloader.DataLoader, ValueError, "got shmloader.dataloader.DataLoader, whose loaders are ours already"),
+        (list, TypeError, "should be subclasses of torch.utils.data.DataLoader, but got <class 'list'>"),
+        ("OfGraphs", TypeError, "but got 'OfGraphs'"),
+    ],
+)
+def test_what_cannot_be_covered(kind: Any, error: Any, says: str) -> None:
+    with pytest.raises(error, match=says):
+        shmloader.patch_torch(classes=[OfGraphs, kind])
+    assert not isinstance(OfGraphs([1]), shmloader.DataLoader)
+
+
+# -------------------------------------------------------------------------------------------------------------- saying
+
+
+def said(**options: Any) -> tuple[Patch, list[str]]:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        patch = shmloader.patch_torch(**options)
+    patch.undo()
+    assert all(one.category is RuntimeWarning and one.filename == __file__ for one in caught)
+    return patch, [str(one.message) for one in caught]
+
+
+def about(kind: type, messages: list[str]) -> list[str]:
+    return [message for message in messages if re.search(rf"\.{kind.__qualname__}, which inherits", message)]
+
+
+def test_a_subclass_that_is_not_reached_is_said_once_with_what_to_do() -> None:
+    patch, messages = said()
+    (message,) = about(OfGraphs, messages)
+    assert "patch_torch() does not reach test_patch_classes.OfGraphs" in message
+    assert (
+        "Give classes=[OfGraphs] to patch_torch(), or define `class Loader(OfGraphs, shmloader.DataLoader)" in message
+    )
+    (message,) = about(OwnIterator, messages)
+    assert "It cannot be covered: test_patch_classes.OwnIterator._get_iterator is its own." in message
+    assert len(about(Mixed, messages)) == 1, "one that is derived from another"
+    assert said()[1] == []
+    assert OfGraphs in patch.uncovered and patch.covered == (DataLoader,)
+
+    class Later(DataLoader):
+        pass
+
+    assert [len(about(Later, said()[1])) for _ in range(2)] == [1, 0]
+
+
+def test_what_is_not_said(quietly: None) -> None:
+    class Ours(shmloader.DataLoader[Any]):
+        pass
+
+    class Both(OfGraphs, shmloader.DataLoader[Any]):
+        pass
+
+    class Stateful(DataLoader):
+        __module__ = "torchdata.stateful_dataloader.stateful_dataloader"
+
+    with shmloader.patch_torch(classes=[OfTwo]):
+        made = build(OfTwo)
+    patch, messages = said(classes=[OfGraphs])
+    for kind in Ours, Both, Stateful, OfGraphs, type(made):
+        assert kind not in patch.uncovered
+    assert not about(OfGraphs, messages) and len(about(OfTwo, messages)) == 1
+
+
+def test_a_patch_tells_what_it_covers() -> None:
+    patch, _ = said(classes=[OfGraphs])
+    with patch:
+        text = repr(patch)
+    covers, _, rest = text.partition("; does not reach ")
+    assert covers == "<patch_torch() holds; covers torch.utils.data.DataLoader, test_patch_classes.OfGraphs"
+    assert "test_patch_classes.OfTwo" in rest and "test_patch_classes.OfGraphs" not in rest
+    assert repr(patch).startswith("<patch_torch() undone; covers")
+
+
+def test_that_none_rides_where_the_ring_cannot_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.platform", "darwin")
+    patch, _ = said()
+    assert re.search("none rides the ring: the ring needs 64-bit Linux, and this is darwin", repr(patch))
