@@ -356,15 +356,20 @@ def run_script(text: str, seconds: float = 50, **options: Any) -> Ran:
     return Ran(process.returncode, out, err, took)
 
 
-def mount_small_shm(size: str) -> None:
-    """In a script: have a /dev/shm of its own, this large; where that is forbidden, say so and end."""
+def own_shm(size: str) -> bool:
+    """Have a /dev/shm of this process's and its children's own, this large; False where that is forbidden."""
     libc = ctypes.CDLL(None, use_errno=True)
     new_mounts, recursive, private = 0x20000, 0x4000, 1 << 18
-    if (
+    return not (
         libc.unshare(new_mounts)
         or libc.mount(b"none", b"/", None, recursive | private, None)
         or libc.mount(b"tmpfs", b"/dev/shm", b"tmpfs", 0, f"size={size}".encode())
-    ):
+    )
+
+
+def mount_small_shm(size: str) -> None:
+    """In a script: have a /dev/shm of its own, this large; where that is forbidden, say so and end."""
+    if not own_shm(size):
         print("not permitted")
         sys.exit()
 
