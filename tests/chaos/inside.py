@@ -100,6 +100,7 @@ class Stream(IterableDataset[Any]):
 
     def __iter__(self) -> Iterator[Any]:
         worker = torch.utils.data.get_worker_info()
+        assert worker is not None
         for first in range(worker.id * PER_BATCH, len(self.samples), worker.num_workers * PER_BATCH):
             for index in range(first, first + PER_BATCH):
                 yield self.samples[index]
@@ -124,9 +125,10 @@ def options(case: Case, ours: bool) -> dict[str, Any]:
         "num_workers": case["workers"],
         "prefetch_factor": case["prefetch"],
         "persistent_workers": case["persistent"],
-        "multiprocessing_context": case["start"],
         "timeout": case["timeout"],
     }
+    if case["workers"]:
+        chosen["multiprocessing_context"] = case["start"]
     if case["stream"]:
         chosen |= {"batch_size": PER_BATCH, "dataset": Stream(case)}
     else:

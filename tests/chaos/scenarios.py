@@ -42,6 +42,7 @@ class Scenario:
 
     name: ClassVar[str]
     share: ClassVar[float] = 1.0  # of the time, beside the others
+    epochs: ClassVar[int] = 2  # that are judged by what is expected
     shared_work: ClassVar[bool] = True  # whether cases may have ours steal work, or cut batches into chunks
     noise: ClassVar[re.Pattern[str]] = NOISE  # what nobody may write to stderr
 
@@ -312,6 +313,7 @@ class Interrupts(Scenario):
     name = "interrupts"
     share = 3.0
     rounds = 6
+    epochs = rounds + 1
     # what was interrupted in a __del__, Python says and goes on
     noise = re.compile(r"Fatal Python error|leaked|not a ring of version|Assertion.*failed")
 
@@ -440,6 +442,7 @@ class InterruptsAtLines(Interrupts):
 
     name = "interrupts-at-lines"
     rounds = 8
+    epochs = rounds + 1
     files = (
         *(os.path.dirname(package.__file__ or "") for package in (shmloader, torch.utils.data, multiprocessing)),
         threading.__file__,
@@ -675,12 +678,12 @@ EXITS = {
         None,
     ),
     "a fork, then the end": (
-        "it = iter(loader); next(it)\nif not os.fork(): sys.exit()\nos.wait()",
+        "it = iter(loader); next(it)\nif not os.fork(): os._exit(0)\nos.wait()",
         0,
         False,
     ),
     "a fork that loads, then the end": (
-        "it = iter(loader); next(it)\nif not os.fork():\n    for b in other(): pass\n    sys.exit()\nos.wait()",
+        "it = iter(loader); next(it)\nif not os.fork():\n    for b in other(): pass\n    os._exit(0)\nos.wait()",
         0,
         False,
     ),
@@ -1001,16 +1004,14 @@ class Forks(Scenario):
             iterator = iter(loader)
             for batch in iterator:
                 trial.say("batch", digest(batch))
-                how = trial.random.choice(["", "", "os._exit", "sys.exit", "drop", "spawn"])
+                how = trial.random.choice(["", "", "fork", "drop", "spawn"])
                 if how == "spawn":
                     os.waitpid(os.posix_spawn("/bin/true", ["true"], os.environ), 0)
                 elif how and not (pid := os.fork()):
                     if how == "drop":
                         del iterator, batch
                         gc.collect()
-                    if how == "sys.exit":
-                        sys.exit()
-                    os._exit(0)
+                    os._exit(0)  # not sys.exit(): multiprocessing would terminate the trainer's workers
                 elif how:
                     os.waitpid(pid, 0)
             del iterator, batch
@@ -1036,10 +1037,10 @@ class Errors(Scenario):
     """Samples that raise, some of many kinds: each error in its place, with torch's words, and the other batches."""
 
     name = "errors"
+    shared_work = False  # errors name the worker
 
     def draw(self, random: random.Random) -> Case:
         case = super().draw(random)
-        case["ours"].pop("chunk_size", None)  # an error says which chunk
         where = random.sample(range(4 * case["batches"]), random.randrange(1, 5))
         case["misdeeds"] = {str(index): random.choice(list(ERRORS)) for index in where}
         return case
@@ -1072,6 +1073,7 @@ class Epochs(Errors):
     """Epochs that are left at any place, begun again, and whole ones, while batches of former ones are kept."""
 
     name = "epochs"
+    shared_work = True
 
     def draw(self, random: random.Random) -> Case:
         case = Scenario.draw(self, random)
