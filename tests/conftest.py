@@ -27,10 +27,12 @@ import psutil
 import pytest
 import torch
 import torch.utils.data
+import tqdm
 
 import shmloader
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
+HANGS = 240  # seconds after which a test has failed: it hangs, and is not merely slow on a machine that is busy
 BOTH = (torch.utils.data.DataLoader, shmloader.DataLoader)
 
 
@@ -338,7 +340,7 @@ def script_file(text: str) -> list[str]:
     return [str(path)]
 
 
-def run_script(text: str, seconds: float = 50, **options: Any) -> Ran:
+def run_script(text: str, seconds: float = 200, **options: Any) -> Ran:
     """Run a script in a session of its own; whatever it leaves running is a failure."""
     began = time.monotonic()
     process = start_script(text, **options)
@@ -435,6 +437,7 @@ def _settled(tmp_path_factory: pytest.TempPathFactory) -> None:
     """What starts once and stays (multiprocessing's own processes) is started before anything is counted."""
     os.environ["SHMLOADER_TEST_DIR"] = str(tmp_path_factory.mktemp("scripts"))
     os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
+    tqdm.tqdm.monitor_interval = 0  # else its first bar starts a thread that stays, in whatever test draws it
     resource_tracker.ensure_running()
     forkserver.ensure_running()
     torch.multiprocessing.get_context("fork").SimpleQueue().put(torch.ones(1))
@@ -500,7 +503,7 @@ def pytest_make_parametrize_id(val: Any) -> str | None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("timeout") is None:
-            item.add_marker(pytest.mark.timeout(60))
+            item.add_marker(pytest.mark.timeout(HANGS))
 
 
 def close_to(value: float, other: float, share: float) -> bool:

@@ -24,6 +24,7 @@ from torch.utils.data import Dataset, IterableDataset
 Case = dict[str, Any]  # what a scenario drew for a trial; everything in it can be written as JSON
 
 PER_BATCH = 4
+SETTLES = 10.0  # seconds that threads, descriptors and processes have to go, once their loader has
 
 
 # ------------------------------------------------------------------------------------------------------------- samples
@@ -214,7 +215,7 @@ class Inside:
 
     def count_again(self) -> None:
         """Say what is there beyond that, once it has had the time to go."""
-        end = time.monotonic() + 10
+        end = time.monotonic() + SETTLES
         while True:
             gc.collect()
             left = {
