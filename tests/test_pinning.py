@@ -50,7 +50,7 @@ def pinned(dataset: Any = None, **options: Any) -> shmloader.DataLoader[Any]:
 
 
 def wait_for(what: Any) -> None:
-    end = time.monotonic() + 10
+    end = time.monotonic() + 100
     while not what():
         assert time.monotonic() < end
         time.sleep(0.005)
