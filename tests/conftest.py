@@ -309,7 +309,12 @@ class Ran:
     status: int
     out: str
     err: str
-    seconds: float
+    ended: float  # by the monotonic clock, which is the script's too
+
+    @property
+    def seconds(self) -> float:
+        """From the time that the script printed first, before what it is about, to its end."""
+        return self.ended - float(self.out.split(maxsplit=1)[0])
 
 
 def start_script(text: str, *arguments: str, **options: Any) -> subprocess.Popen[str]:
@@ -342,7 +347,6 @@ def script_file(text: str) -> list[str]:
 
 def run_script(text: str, seconds: float = 200, **options: Any) -> Ran:
     """Run a script in a session of its own; whatever it leaves running is a failure."""
-    began = time.monotonic()
     process = start_script(text, **options)
     try:
         out, err = process.communicate(timeout=seconds)
@@ -350,12 +354,12 @@ def run_script(text: str, seconds: float = 200, **options: Any) -> Ran:
         os.killpg(process.pid, signal.SIGKILL)
         out, err = process.communicate()
         raise AssertionError(f"the script hangs\n{out}\n{err}") from None
-    took = time.monotonic() - began
+    ended = time.monotonic()
     left = wait_until_gone(process.pid, 2)
     for pid in left:
         os.kill(pid, signal.SIGKILL)
     assert not left, f"processes are left: {left}\n{out}\n{err}"
-    return Ran(process.returncode, out, err, took)
+    return Ran(process.returncode, out, err, ended)
 
 
 def own_shm(size: str) -> bool:

@@ -140,7 +140,8 @@ ENDS = {
 @pytest.mark.parametrize("how", ENDS)
 def test_the_trainer_ends(how: str) -> None:
     body, status = ENDS[how]
-    ran = run_script(DATASET + "loader = shmloader.DataLoader(Numbers(), num_workers=2)\n" + body + "\n")
+    begin = "print(time.monotonic(), flush=True)\nloader = shmloader.DataLoader(Numbers(), num_workers=2)\n"
+    ran = run_script(DATASET + begin + body + "\n")
     assert ran.status == status, ran.err
     assert ran.seconds < 20
     assert ran.err.count("Traceback") == (how == "exception"), ran.err
