@@ -147,6 +147,9 @@ def prepare() -> None:
     for module in (torch.utils.data._utils, torch.utils.data._utils.worker):
         module.MP_STATUS_CHECK_INTERVAL = 0.5  # type: ignore[attr-defined]
     torch.utils.data.dataloader._MultiProcessingDataLoaderIter._try_get_data.__defaults__ = (0.5,)  # type: ignore[attr-defined]
+    for kind in LOADERS.values():  # what is imported when it is first needed is not there for another user
+        list(kind([torch.ones(1)], num_workers=1))
+    gc.collect()
     gc.freeze()
 
 
