@@ -45,7 +45,7 @@ SANITIZING = LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-
 	$$(gcc -print-file-name=libstdc++.so)" PYTHONMALLOC=malloc UBSAN_OPTIONS=print_stacktrace=1 \
 	ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1:max_allocation_size_mb=4096:$(SANITIZED_QUICKLY)
 
-.PHONY: help train test test-ecosystem soak bench di-engine lint sanitize clean
+.PHONY: help train test test-long test-ecosystem soak bench di-engine lint sanitize clean
 
 help:
 	@echo 'make train   train a small network on JPEG files and say what the loader cost'
@@ -54,6 +54,8 @@ help:
 	@echo '             ARGS="peers --rounds 1 --cases scalar" or any other of python -m bench --help'
 	@echo 'make di-engine   an environment for DI-engine, whose loader is then measured too'
 	@echo 'make test    lint, types and tests, as .ci/run does; ARGS="-k name" goes to pytest alone'
+	@echo 'make test-long   kill workers at random, then torment loaders in 19 ways, torch beside ours; about 10 minutes'
+	@echo '             SEED=  ARGS="--only interrupts --seconds 600" or any other of python -m tests.chaos --help'
 	@echo 'make test-ecosystem   train with Lightning, accelerate, transformers, timm and ignite, through either loader'
 	@echo 'make soak    500 random kills of workers, every batch checked; ARGS="--kills 2000 --start spawn --share steal"'
 	@echo 'make lint    lint and types alone'
@@ -73,6 +75,15 @@ di-engine: $(DI_ENGINE)/installed
 # One pytest a core: most tests wait for processes.  Each has leftovers of its own to answer for (tests/conftest.py).
 test: lint
 	$(BIN)/pytest --numprocesses logical --maxprocesses 4 --dist worksteal $(ARGS)
+
+# What finds the rare moments.  Each part is bounded: 600 kills in three ways (two minutes), then all scenarios of
+# tests/chaos by turns (seven).  As a gate it draws from one seed, so that it says the same of a change and of main.
+test-long: LONG := $(or $(SEED),1)
+test-long: $(STAMP)
+	$(BIN)/python -W ignore tests/soak.py --seed $(LONG) --kills 300 --seconds 300
+	$(BIN)/python -W ignore tests/soak.py --seed $(LONG) --kills 150 --seconds 300 --share steal
+	$(BIN)/python -W ignore tests/soak.py --seed $(LONG) --kills 150 --seconds 300 --share chunks
+	$(BIN)/python -W ignore -m tests.chaos --seed $(LONG) --seconds 420 $(ARGS)
 
 test-ecosystem: $(ECOSYSTEM)
 	$(BIN)/pytest --disable-warnings tests/ecosystem $(ARGS)

@@ -27,10 +27,12 @@ import psutil
 import pytest
 import torch
 import torch.utils.data
+import tqdm
 
 import shmloader
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
+HANGS = 240  # seconds after which a test has failed: it hangs, and is not merely slow on a machine that is busy
 BOTH = (torch.utils.data.DataLoader, shmloader.DataLoader)
 
 
@@ -308,7 +310,12 @@ class Ran:
     status: int
     out: str
     err: str
-    seconds: float
+    ended: float  # by the monotonic clock, which is the script's too
+
+    @property
+    def seconds(self) -> float:
+        """From the time that the script printed first, before what it is about, to its end."""
+        return self.ended - float(self.out.split(maxsplit=1)[0])
 
 
 def start_script(text: str, *arguments: str, **options: Any) -> subprocess.Popen[str]:
@@ -339,9 +346,8 @@ def script_file(text: str) -> list[str]:
     return [str(path)]
 
 
-def run_script(text: str, seconds: float = 50, **options: Any) -> Ran:
+def run_script(text: str, seconds: float = 200, **options: Any) -> Ran:
     """Run a script in a session of its own; whatever it leaves running is a failure."""
-    began = time.monotonic()
     process = start_script(text, **options)
     try:
         out, err = process.communicate(timeout=seconds)
@@ -349,23 +355,28 @@ def run_script(text: str, seconds: float = 50, **options: Any) -> Ran:
         os.killpg(process.pid, signal.SIGKILL)
         out, err = process.communicate()
         raise AssertionError(f"the script hangs\n{out}\n{err}") from None
-    took = time.monotonic() - began
+    ended = time.monotonic()
     left = wait_until_gone(process.pid, 2)
     for pid in left:
         os.kill(pid, signal.SIGKILL)
     assert not left, f"processes are left: {left}\n{out}\n{err}"
-    return Ran(process.returncode, out, err, took)
+    return Ran(process.returncode, out, err, ended)
+
+
+def own_shm(size: str) -> bool:
+    """Have a /dev/shm of this process's and its children's own, this large; False where that is forbidden."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    new_mounts, recursive, private = 0x20000, 0x4000, 1 << 18
+    return not (
+        libc.unshare(new_mounts)
+        or libc.mount(b"none", b"/", None, recursive | private, None)
+        or libc.mount(b"tmpfs", b"/dev/shm", b"tmpfs", 0, f"size={size}".encode())
+    )
 
 
 def mount_small_shm(size: str) -> None:
     """In a script: have a /dev/shm of its own, this large; where that is forbidden, say so and end."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    new_mounts, recursive, private = 0x20000, 0x4000, 1 << 18
-    if (
-        libc.unshare(new_mounts)
-        or libc.mount(b"none", b"/", None, recursive | private, None)
-        or libc.mount(b"tmpfs", b"/dev/shm", b"tmpfs", 0, f"size={size}".encode())
-    ):
+    if not own_shm(size):
         print("not permitted")
         sys.exit()
 
@@ -431,6 +442,7 @@ def _settled(tmp_path_factory: pytest.TempPathFactory) -> None:
     """What starts once and stays (multiprocessing's own processes) is started before anything is counted."""
     os.environ["SHMLOADER_TEST_DIR"] = str(tmp_path_factory.mktemp("scripts"))
     os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
+    tqdm.tqdm.monitor_interval = 0  # else its first bar starts a thread that stays, in whatever test draws it
     resource_tracker.ensure_running()
     forkserver.ensure_running()
     torch.multiprocessing.get_context("fork").SimpleQueue().put(torch.ones(1))
@@ -496,7 +508,7 @@ def pytest_make_parametrize_id(val: Any) -> str | None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("timeout") is None:
-            item.add_marker(pytest.mark.timeout(60))
+            item.add_marker(pytest.mark.timeout(HANGS))
 
 
 def close_to(value: float, other: float, share: float) -> bool:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import multiprocessing
 import os
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -50,14 +52,21 @@ def test_samples_keep_the_order_of_their_jobs(workers: int, chunk_size: int | No
         assert len(multiprocessing.active_children()) == max(1, workers)
 
 
-def test_chunks_of_one_batch_are_made_by_several() -> None:
-    with shmloader.AsyncDataLoader(source(lambda _: who), 8, "cpu", 1, num_workers=2) as loader:
-        assert len(set(next(loader).tolist())) == 2
+both = multiprocessing.get_context("fork").Barrier(2)
 
 
 def who() -> int:
-    time.sleep(0.05)
+    """The first chunk is not made before another worker makes one too."""
+    with contextlib.suppress(threading.BrokenBarrierError):
+        both.wait(60)
+    both.abort()
     return os.getpid()
+
+
+def test_chunks_of_one_batch_are_made_by_several() -> None:
+    both.reset()
+    with shmloader.AsyncDataLoader(source(lambda _: who), 8, "cpu", 1, num_workers=2) as loader:
+        assert len(set(next(loader).tolist())) == 2
 
 
 def test_samples_that_are_ready() -> None:

@@ -103,8 +103,11 @@ def test_a_failure_is_named_and_nothing_else_is_lost(tmp_path: Path, capsys: pyt
 
 def test_a_child_that_hangs_is_killed_with_its_children(tmp_path: Path) -> None:
     note = tmp_path / "pids"
-    with pytest.raises(child.ChildError, match="killed after"):
-        child.run("subprocess:call", {"args": _hang(note)}, 5)
+    for limit in (5, 20, 80):  # until it has come so far
+        with pytest.raises(child.ChildError, match="killed after"):
+            child.run("subprocess:call", {"args": _hang(note)}, limit)
+        if note.exists():
+            break
     _wait_for_ends([int(pid) for pid in note.read_text().split()])
 
 
@@ -112,7 +115,7 @@ def test_a_child_ends_with_the_bench(tmp_path: Path) -> None:
     note = tmp_path / "pids"
     code = f"from bench import child; child.run('subprocess:call', {{'args': {_hang(note)!r}}}, 60)"
     with subprocess.Popen([sys.executable, "-c", code], cwd=ROOT) as bench:
-        deadline = time.monotonic() + 15
+        deadline = time.monotonic() + 100
         while not (note.exists() and note.read_text().endswith("\n")) and time.monotonic() < deadline:
             time.sleep(0.05)
         bench.kill()
@@ -169,7 +172,7 @@ def _ratio(measurements: list[dict[str, Any]], case: str) -> float:
 
 
 def _wait_for_ends(pids: list[int]) -> None:
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 30
     while running := [pid for pid in pids if _is_running(pid)]:
         assert time.monotonic() < deadline, f"still running: {running}"
         time.sleep(0.02)

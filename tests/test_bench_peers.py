@@ -149,8 +149,11 @@ def test_what_a_hanging_peer_leaves_is_removed(tmp_path: Path, without_tracker: 
         f"open({str(note)!r}, 'w').write(f'{{segment.name}} {{child}} {{file}}')\n"
         "time.sleep(1000)\n"
     )
-    with pytest.raises(child.ChildError, match="killed after"):
-        child.run("runpy:run_path", {"path_name": str(script)}, 3)
+    for limit in (3, 12, 50):  # until it has come so far
+        with pytest.raises(child.ChildError, match="killed after"):
+            child.run("runpy:run_path", {"path_name": str(script)}, limit)
+        if note.exists():
+            break
     name, pid, file = note.read_text().split()
     assert not Path("/dev/shm", name).exists()
     assert not _is_running(int(pid))
@@ -236,7 +239,7 @@ def test_the_figures_of_a_growth_are_named_by_where_they_are() -> None:
 
 
 def _is_running(pid: int) -> bool:
-    deadline = time.monotonic() + 5  # until it is reaped
+    deadline = time.monotonic() + 30  # until it is reaped
     while time.monotonic() < deadline:
         try:
             if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":

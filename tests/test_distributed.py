@@ -25,7 +25,7 @@ from PIL import Image
 from examples import train_ddp
 from examples.image_folder import find_images
 
-pytestmark = pytest.mark.timeout(120)  # torch is imported up to five times in a test
+pytestmark = pytest.mark.timeout(300)  # torch is imported up to five times in a test
 
 MARK = "SHMLOADER_TEST_RUN"
 RANKS, WORKERS = 2, 2
@@ -69,7 +69,7 @@ class Run:
                     continue
         return found
 
-    def end(self, seconds: float = 90) -> tuple[int, str, str]:
+    def end(self, seconds: float = 240) -> tuple[int, str, str]:
         """Wait for torchrun, and for all that holds its pipes; exit status, output and errors."""
         try:
             out, err = self.process.communicate(timeout=seconds)
@@ -78,7 +78,7 @@ class Run:
         assert gone(self.members), f"processes are left: {self.members()}\n{out}\n{err}"
         return self.process.returncode, out, err
 
-    def noted(self, name: str, seconds: float = 60) -> Any:
+    def noted(self, name: str, seconds: float = 200) -> Any:
         """What a rank has written into its folder under that name, as soon as it is there."""
         end = time.monotonic() + seconds
         while not (self.folder / name).exists():

@@ -26,7 +26,7 @@ class Held(torch.utils.data.Dataset):
 
     def __getitem__(self, index: int) -> Any:
         if index == 0:
-            assert self.event.wait(20)
+            assert self.event.wait(100)
         info = get_worker_info()
         assert info is not None
         return info.id, index
@@ -53,13 +53,18 @@ def test_the_order_is_torchs_where_time_decides_it() -> None:
 
     def epochs(kind: type) -> Any:
         class Slow(Held):
+            """Index 0 comes after all that the other worker makes."""
+
             def __getitem__(self, index: int) -> Any:
+                got = super().__getitem__(index)
                 if index == 0:
-                    time.sleep(0.6)
-                return super().__getitem__(index)
+                    event.clear()
+                    time.sleep(0.6)  # until the last one has arrived
+                elif index == 11:
+                    event.set()
+                return got
 
         event = torch.multiprocessing.get_context("fork").Event()
-        event.set()
         loader = kind(Slow(12, event), batch_size=None, num_workers=2, in_order=False, persistent_workers=True)
         return [list(loader) for _ in range(2)]
 

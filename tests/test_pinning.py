@@ -50,7 +50,7 @@ def pinned(dataset: Any = None, **options: Any) -> shmloader.DataLoader[Any]:
 
 
 def wait_for(what: Any) -> None:
-    end = time.monotonic() + 10
+    end = time.monotonic() + 100
     while not what():
         assert time.monotonic() < end
         time.sleep(0.005)
@@ -472,7 +472,7 @@ def test_a_forked_child_frees_and_notes_nothing(gpu: Any) -> None:
 def test_the_interpreter_may_end_at_any_time() -> None:
     ran = run_script(
         """
-        import sys, warnings
+        import sys, time, warnings
         warnings.simplefilter("ignore")
         import shmloader
         from gpu_double import DoubleGpu, installed
@@ -483,6 +483,7 @@ def test_the_interpreter_may_end_at_any_time() -> None:
         shmloader.accelerator.kind = lambda: "cuda"
         shmloader.accelerator.count = lambda: 1
         if __name__ == "__main__":
+            print(time.monotonic())
             loaders = [
                 shmloader.DataLoader(Numbered(), num_workers=1, pin_memory=True),
                 shmloader.DataLoader(Numbered(), num_workers=1, device="cuda", persistent_workers=True),
@@ -493,7 +494,7 @@ def test_the_interpreter_may_end_at_any_time() -> None:
             print("end")
         """
     )
-    assert (ran.status, ran.out, ran.err) == (0, "end\n", "") and ran.seconds < 20
+    assert (ran.status, ran.err) == (0, "") and ran.out.endswith("\nend\n") and ran.seconds < 20
 
 
 # ------------------------------------------------------------------------------------------------------ no accelerator

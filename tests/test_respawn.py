@@ -63,7 +63,9 @@ def leave() -> None:
     raise SystemExit(3)
 
 
-def hang() -> None:
+def hang(note: pathlib.Path | None = None) -> None:
+    if note is not None:
+        note.write_text(str(time.monotonic()))
     time.sleep(60)
 
 
@@ -196,23 +198,33 @@ def test_raising_says_what_was_held(tmp_path: pathlib.Path, dead: int) -> None:
 
 
 def test_a_timeout_says_who_holds_what_and_where(tmp_path: pathlib.Path) -> None:
-    dataset = Deadly(tmp_path, {9: 1}, how=hang)
-    iterator = iter(shmloader.DataLoader(dataset, batch_size=4, num_workers=2, timeout=1))
+    dataset = Deadly(tmp_path, {9: 1}, how=functools.partial(hang, tmp_path / "hung"))
+    made = time.monotonic()
+    iterator = iter(shmloader.DataLoader(dataset, batch_size=4, num_workers=2, timeout=3))
     for _ in range(2):
         next(iterator)
     pid = iterator._workers[0].pid
+    waited = time.monotonic()
     with pytest.raises(RuntimeError) as caught:
         next(iterator)
+    told = time.monotonic()
     lines = str(caught.value).splitlines()
-    assert lines[0] == "DataLoader timed out after 1 seconds"
-    assert lines[1].startswith(f"Worker 0 (pid {pid}) has held batch 2 of this epoch (indices [8, 9, 10, 11]) for 1.")
+    assert lines[0] == "DataLoader timed out after 3 seconds"
+    held = re.fullmatch(
+        rf"Worker 0 \(pid {pid}\) has held batch 2 of this epoch \(indices \[8, 9, 10, 11\]\) for (\d+\.\d) seconds\."
+        " It is here:",
+        lines[1],
+    )
+    assert held, lines[1]
+    hung = float((tmp_path / "hung").read_text())
+    assert waited + 3 - hung - 0.1 <= float(held[1]) <= told - made + 0.1, (made, hung, waited, told)
     assert any("test_respawn.py" in line and line.endswith("in hang") for line in lines)
     assert lines[-1].endswith("in _worker_loop"), "how the worker came to be is of no use"
     iterator.close()
 
 
 def test_a_worker_that_cannot_answer(tmp_path: pathlib.Path) -> None:
-    iterator = iter(shmloader.DataLoader(Augmented(40), num_workers=1, timeout=1))
+    iterator = iter(shmloader.DataLoader(Augmented(40), num_workers=1, timeout=3))
     next(iterator)
     pid = iterator._workers[0].pid
     os.kill(pid, signal.SIGSTOP)
@@ -359,7 +371,7 @@ def test_a_watch_that_could_not_be_started_is_started_when_next_looked_after(tmp
 def test_hung_workers_are_replaced(tmp_path: pathlib.Path) -> None:
     options = {"batch_size": 4, "num_workers": 2}
     dataset = Deadly(tmp_path, {9: 1, 30: 2}, how=hang)
-    loader = shmloader.DataLoader(dataset, timeout=1, on_worker_death="respawn", **options)
+    loader = shmloader.DataLoader(dataset, timeout=2, on_worker_death="respawn", **options)
     seed_all()
     got = list(loader)
     seed_all()
@@ -368,11 +380,11 @@ def test_hung_workers_are_replaced(tmp_path: pathlib.Path) -> None:
 
 def test_the_third_time_a_batch_hangs(tmp_path: pathlib.Path) -> None:
     dataset = Deadly(tmp_path, {9: 3}, how=hang)
-    loader = shmloader.DataLoader(dataset, batch_size=4, num_workers=2, timeout=0.5, on_worker_death="respawn")
+    loader = shmloader.DataLoader(dataset, batch_size=4, num_workers=2, timeout=2, on_worker_death="respawn")
     with pytest.raises(RuntimeError) as caught:
         list(loader)
     text = str(caught.value)
-    assert text.startswith("DataLoader timed out after 0.5 seconds\n") and "in hang" in text
+    assert text.startswith("DataLoader timed out after 2 seconds\n") and "in hang" in text
     assert "3rd to die over batch 2 of this epoch (indices [8, 9, 10, 11])" in text
     loader.close()
 

@@ -16,6 +16,15 @@ EXPORTS = """
 #define _GNU_SOURCE
 #include <unistd.h>
 #include <sys/syscall.h>
+#include <sched.h>
+#ifdef CLOCK_OF_ITS_OWN
+#define SHMLOADER_CLOCK_H
+#define sched_yield() (now += yield_takes)
+#include <stdint.h>
+static uint64_t now, yield_takes;
+static uint64_t clock_now(void) { return now; }
+void take(uint64_t nanoseconds) { yield_takes = nanoseconds; }
+#endif
 #include "spin.h"
 int budget(ring_spin *s) { return spin_budget(s); }
 int once(ring_spin *s) { return spin_once(s); }
@@ -35,14 +44,15 @@ class Spin(ctypes.Structure):
 
 @pytest.fixture(scope="module", autouse=True)
 def build(tmp_path_factory: pytest.TempPathFactory) -> None:
-    global library
+    global library, timed
     if shutil.which("gcc") is None:
         pytest.skip("no gcc")
     folder = tmp_path_factory.mktemp("spin")
     (folder / "spin.c").write_text(EXPORTS)
     command = ["gcc", "-std=c11", "-shared", "-fPIC", f"-I{HEADERS}", str(folder / "spin.c"), "-o"]
-    subprocess.run([*command, str(folder / "spin.so")], check=True, timeout=60)
-    library = ctypes.CDLL(str(folder / "spin.so"))
+    subprocess.run([*command, str(folder / "spin.so")], check=True)
+    subprocess.run([*command, str(folder / "timed.so"), "-DCLOCK_OF_ITS_OWN"], check=True)
+    library, timed = (ctypes.CDLL(str(folder / name)) for name in ("spin.so", "timed.so"))
 
 
 def test_pauses_are_twice_what_was_needed_of_late() -> None:
@@ -77,7 +87,14 @@ def busy() -> None:
 
 def test_a_yield_that_took_long_is_the_last() -> None:
     pausing, yielding = ctypes.byref(Spin(yields=0)), ctypes.byref(Spin(yields=1))
-    assert all(library.once(pausing) for _ in range(100)) and any(library.once(yielding) for _ in range(1000))
+    for nanoseconds, goes_on in ((0, True), (99_999, True), (100_000, False), (10**9, False)):
+        timed.take(ctypes.c_uint64(nanoseconds))
+        assert bool(timed.once(yielding)) is goes_on
+        assert timed.once(pausing)
+
+
+def test_a_yield_to_a_busy_process_takes_long() -> None:
+    yielding = ctypes.byref(Spin(yields=1))
     cores = os.sched_getaffinity(0)
     other = multiprocessing.get_context("fork").Process(target=busy, daemon=True)
     os.sched_setaffinity(0, {min(cores)})  # the other one's too

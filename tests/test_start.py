@@ -112,7 +112,7 @@ def test_what_is_inherited_is_inherited_by_all(tmp_path: pathlib.Path, start: st
         assert open_parcels() == 0, "nobody is started any more"
         assert got == [[k, f"{k}.jpeg", True] for k in range(12)]
         assert dataset.shared.tolist() == [6, 6, 12]
-        assert sorted(dataset.queue.get(timeout=10) for _ in range(12)) == list(range(12))
+        assert sorted(dataset.queue.get(timeout=100) for _ in range(12)) == list(range(12))
         assert sorted(dataset.here.recv() for _ in range(12)) == list(range(12))
         dataset.shared += 10
         list(loader)

@@ -221,7 +221,7 @@ class Hangs(Augmented):
 
 
 def test_a_batch_that_does_not_come_is_told_with_who_has_it() -> None:
-    loader = shmloader.DataLoader(Hangs(20), 2, num_workers=2, schedule="steal", timeout=1)
+    loader = shmloader.DataLoader(Hangs(20), 2, num_workers=2, schedule="steal", timeout=3)
     iterator = iter(loader)
     assert [next(iterator)["i"].tolist() for _ in range(2)] == [[0, 1], [2, 3]]
     with pytest.raises(RuntimeError, match=r"Worker \d .* has held batch 2 of this epoch \(indices \[4, 5\]\)"):

@@ -528,9 +528,18 @@ def test_parameter_pin_memory_device_is_deprecated(pin: bool, workers: int) -> N
 
 
 class FirstSlow(Augmented):
+    """The first item takes longer than the other worker's first, however late that one starts."""
+
+    def __init__(self, length: int) -> None:
+        super().__init__(length)
+        self.begun = torch.multiprocessing.get_context("fork").Event()
+
     def __getitem__(self, index: int) -> Any:
         info = get_worker_info()
+        if info and index > 0:
+            self.begun.set()
         if index == 0:
+            assert not info or info.num_workers < 2 or self.begun.wait(100)
             time.sleep(0.3)
         return index, info.id if info else None
 

@@ -1,0 +1,63 @@
+"""The harness of `make test-long` finds what a loader does wrong: each of these does one thing wrong."""
+
+from __future__ import annotations
+
+import pytest
+from conftest import run_script
+
+SCRIPT = """
+import os, subprocess, sys, time
+import torch.utils.data
+import shmloader
+from tests.chaos import __main__ as chaos
+from tests.chaos import inside, outside
+class Wrong(shmloader.DataLoader):
+    def __iter__(self):
+        batches = super().__iter__()
+        BODY
+if __name__ == "__main__":
+    inside.SETTLES, outside.SILENCE, outside.GRACE = 1.0, 20.0, 1.0
+    kinds = {"torch": torch.utils.data.DataLoader, "shmloader": Wrong}
+    only = ["--only", *"SCENARIOS".split()]
+    sys.exit(chaos.main(["--seed", "1", "--trials", "1", "--seconds", "1000", *only], kinds))
+"""
+
+
+def run(body: str, scenarios: str) -> tuple[int, str, str]:
+    """The status, and what torch's loader and this one are said to have done wrong."""
+    script = SCRIPT.replace("BODY", body.replace("\n", "\n        "))
+    ran = run_script(script.replace("SCENARIOS", scenarios))
+    rows = [line for line in ran.out.splitlines() if line.startswith(scenarios.split()[0])]
+    assert rows and not ran.err, ran.out + ran.err
+    return ran.status, rows[-1][37:77].strip(), rows[-1][77:].strip()
+
+
+def test_a_loader_that_does_nothing_wrong() -> None:
+    assert run("return batches", "epochs errors forks") == (0, "nothing", "nothing")
+
+
+FLAWS = {
+    "batches are lost": ("for k, b in zip(range(7), batches): yield b", "stops", "lost"),
+    "a batch comes twice": (
+        "for k, b in enumerate(batches):\n    yield b\n    if k == 4: yield b",
+        "forks",
+        "wrong batch",
+    ),
+    "a value is another": ("for k, b in enumerate(batches):\n    b['x'] += k == 4; yield b", "stops", "wrong batch"),
+    "an error ends the epoch": ("yield from batches", "errors", "otherwise than torch"),
+    "a death ends the epoch": ("try:\n    yield from batches\nexcept RuntimeError: pass", "ends", "lost"),
+    "it hangs": ("for b in batches: yield b; time.sleep(1000)", "stops", "hang"),
+    "it ends otherwise": ("os._exit(7)", "exits", "status"),
+    "it writes": ("print('Exception ignored in: that', file=sys.stderr); return batches", "stops", "noise"),
+    "a descriptor is left": ("os.open('/dev/null', 0); return batches", "stops", "descriptors left"),
+    "a process is left": ("os.system('sleep 100 &'); return batches", "stops", "process left"),
+    "a name is left": ("open('/dev/shm/left', 'w'); return batches", "stops", "name left in /dev/shm"),
+}
+
+
+@pytest.mark.parametrize("flaw", FLAWS)
+def test_a_loader_that_does_one_thing_wrong(flaw: str) -> None:
+    body, scenario, found = FLAWS[flaw]
+    status, theirs, ours = run(body, scenario)
+    assert status == 1 and found in ours, ours
+    assert found not in theirs, theirs
