@@ -7,6 +7,7 @@ import importlib.util
 import signal
 import sys
 
+from bench.cases import CASES
 from bench.options import parser
 
 EXTRAS = ("matplotlib", "rich")
@@ -29,6 +30,22 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _run(given: argparse.Namespace) -> int:
+    if getattr(given, "against", None):
+        from bench import against
+
+        return against.run(
+            against.Settings(
+                given.bench,
+                given.against,
+                [case for case in given.cases if case in CASES and not CASES[case].decoder],
+                given.rounds,
+                given.seconds,
+                given.workers,
+                given.start_method,
+                given.timeout,
+            ),
+            given.output,
+        )
     if given.bench == "peers":
         from bench import peers
 

@@ -18,9 +18,9 @@ import numpy.typing as npt
 import torch
 
 from bench.cases import CASES, ENDLESS
+from bench.core import _probe
 from bench.race import WARM_UP, ring_slots
 from bench.samples import leaves
-from shmloader import _probe
 
 Addresses = npt.NDArray[np.uint64]
 CEILINGS = {"memcpy": "copy_batches", "streaming": "stream_batches"}

@@ -7,15 +7,19 @@ of the session is killed (leftovers.py).  If the bench itself is killed, the ker
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import importlib
 import json
 import os
 import re
 import select
+import signal
 import subprocess
 import sys
 import tempfile
 import traceback
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
@@ -26,13 +30,20 @@ from bench.leftovers import sweep
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 
 _ROOT = Path(__file__).resolve().parent.parent
+_PR_SET_PDEATHSIG = 1  # prctl(2)
 
 
 class ChildError(Exception):
     """A child gave no result; the text says why, in one line and without paths."""
 
 
-def run(function: str, arguments: dict[str, Any], timeout: float, python: str = sys.executable) -> Any:
+def run(
+    function: str,
+    arguments: dict[str, Any],
+    timeout: float,
+    python: str = sys.executable,
+    checkout: Path | None = None,
+) -> Any:
     """Call a function in a new process.
 
     Args:
@@ -40,6 +51,7 @@ def run(function: str, arguments: dict[str, Any], timeout: float, python: str = 
         arguments: by keyword; they go through JSON too.
         timeout: seconds that starting, measuring and ending may take together.
         python: the interpreter; another environment's, where a loader has one of its own.
+        checkout: whose shmloader is imported; None is the bench's own.  What measures is this bench either way.
 
     Raises:
         ChildError: it took longer, exited with a code or by a signal, or printed no result.
@@ -51,10 +63,13 @@ def run(function: str, arguments: dict[str, Any], timeout: float, python: str = 
         tempfile.TemporaryFile() as errors,
         # What the child leaves in it goes with it.
         tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch,
+        _importable(checkout) as modules,
     ):
-        environment = os.environ | ONE_THREAD | {"TMPDIR": scratch}
+        # For the child `-m` puts its working directory first; what it starts looks into PYTHONPATH.
+        path = os.pathsep.join(filter(None, (str(modules), os.environ.get("PYTHONPATH"))))
+        environment = os.environ | ONE_THREAD | {"TMPDIR": scratch, "PYTHONPATH": path}
         process = subprocess.Popen(
-            command, stdout=output, stderr=errors, cwd=_ROOT, env=environment, start_new_session=True
+            command, stdout=output, stderr=errors, cwd=modules, env=environment, start_new_session=True
         )
         try:
             in_time = _ended(process.pid, timeout)
@@ -71,6 +86,19 @@ def run(function: str, arguments: dict[str, Any], timeout: float, python: str = 
         return json.loads(printed)
     except ValueError:
         raise ChildError(f"printed no result, but {_without_paths(printed)[:200]!r}") from None
+
+
+@contextlib.contextmanager
+def _importable(checkout: Path | None) -> Iterator[Path]:
+    """A folder with this bench and the checkout's shmloader in it, and nothing else of either."""
+    if checkout is None:
+        yield _ROOT
+        return
+    with tempfile.TemporaryDirectory() as made:
+        folder = Path(made)
+        (folder / "bench").symlink_to(_ROOT / "bench")
+        (folder / "shmloader").symlink_to(checkout.resolve() / "shmloader")
+        yield folder
 
 
 def _ended(pid: int, timeout: float) -> bool:
@@ -92,9 +120,8 @@ def _without_paths(line: str) -> str:
 
 
 def _main() -> None:
-    from shmloader._process import die_with_parent
-
-    if die_with_parent() != int(sys.argv[3]):  # the bench was killed before this line
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != int(sys.argv[3]):  # the bench was killed before this line
         sys.exit("the bench has ended")
     module, name = sys.argv[1].split(":")
     code = 1

@@ -18,8 +18,8 @@ import torch
 
 from bench.cases import CASES, ENDLESS
 from bench.ceiling import PATIENCE
+from bench.core._probe import BELLS_BYTES, verbs, wake_ups
 from bench.race import LEAST, WARM_UP, ring_slots
-from shmloader._probe import BELLS_BYTES, verbs, wake_ups
 from shmloader._ring import FILLED, TrainerSide, WorkerSide
 from shmloader.segment import Segment
 

@@ -140,6 +140,13 @@ def parser() -> argparse.ArgumentParser:
         bench.add_argument(
             "--start-method", choices=METHODS, default=multiprocessing.get_start_method(), help="how workers start"
         )
+    for bench in (peers, transport):
+        bench.add_argument(
+            "--against",
+            type=_checkout,
+            metavar="FOLDER",
+            help="another checkout of shmloader, built: measure this one's and that one's instead, in turns",
+        )
     for bench in (latency, deaths):
         bench.add_argument(
             "--start-methods", nargs="+", choices=METHODS, default=["fork", "spawn"], help="how workers start"
@@ -174,6 +181,12 @@ def _peers_options(peers: argparse.ArgumentParser) -> None:
     peers.add_argument("--loaders", nargs="+", choices=tuple(LOADERS), default=list(LOADERS), help="which to measure")
     peers.add_argument("--seconds", type=_seconds, default=1.0, help="length of one measurement, after its warm-up")
     peers.add_argument("--data", type=Path, help="folder of JPEG files; the bench makes some where none is given")
+
+
+def _checkout(text: str) -> Path:
+    if not Path(text, "shmloader").is_dir():
+        raise argparse.ArgumentTypeError(f"{text!r} has no folder `shmloader`: it is no checkout")
+    return Path(text)
 
 
 def _count(text: str) -> int:

@@ -10,10 +10,10 @@ import time
 
 import torch
 
+from bench.core._probe import touch_pages
 from bench.experiment import PROFILES
 from bench.profile_loaders import opened
 from bench.sleeping import Sleeping, sharpen
-from shmloader._probe import touch_pages
 
 
 def cell(loader: str, case: str, flow: str, scale: float, iterations: int, ignored: int) -> dict[str, float]:

@@ -19,9 +19,9 @@ from torch.utils.data import Dataset
 from bench import tree
 from bench.adapters import LOADERS
 from bench.cases import CASES, ENDLESS, Case
+from bench.core._probe import touch_pages
 from bench.job import PREFETCH, Job
 from bench.samples import leaves
-from shmloader._probe import touch_pages
 
 SPARE = 2  # slots for batches that are lent; shmloader's default
 WARM_UP = 0.2  # of a measurement's length, at least

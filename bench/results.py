@@ -20,10 +20,16 @@ def console() -> Console:
     return out if out.width >= WIDTH else Console(width=WIDTH)
 
 
-def measured(function: str, arguments: dict[str, Any], timeout: float, python: str = sys.executable) -> dict[str, Any]:
+def measured(
+    function: str,
+    arguments: dict[str, Any],
+    timeout: float,
+    python: str = sys.executable,
+    checkout: Path | None = None,
+) -> dict[str, Any]:
     """What the function returns, run in a process of its own; {"failure": why} where it returns nothing."""
     try:
-        result: dict[str, Any] = child.run(function, arguments, timeout, python)
+        result: dict[str, Any] = child.run(function, arguments, timeout, python, checkout)
     except child.ChildError as failure:
         return {"failure": str(failure)}
     return result

@@ -1,4 +1,4 @@
-"""Types of the extension built from cython_ext/probe.pyx, where each is explained."""
+"""Types of the extension built from probe.pyx, where each is explained."""
 
 from typing_extensions import Buffer
 
