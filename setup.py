@@ -31,7 +31,7 @@ def cythonized(extensions: list[Extension]) -> list[Extension]:
     from Cython.Build import cythonize
 
     return cythonize(
-        extensions, compiler_directives={"language_level": 3}, include_path=["cython_ext"], build_dir="build"
+        extensions, compiler_directives={"language_level": 3}, include_path=["cython_ext"], build_dir="build/cython"
     )
 
 
@@ -39,9 +39,12 @@ class BuildExtensions(build_ext):
     """In a checkout (`build_ext --inplace`, `pip install -e`) it also builds what only bench/ imports."""
 
     def finalize_options(self) -> None:
+        package = self.distribution.ext_modules
         if self.inplace or self.editable_mode:
-            self.distribution.ext_modules += cythonized([extension("bench.core._probe", "bench/core/probe.pyx")])
+            only_bench = cythonized([extension("bench.core._probe", "bench/core/probe.pyx")])
+            self.distribution.ext_modules = [*package, *only_bench]
         super().finalize_options()
+        self.distribution.ext_modules = package  # else an editable install would give `bench` to all who import it
 
 
 setup(

@@ -11,8 +11,8 @@ import pytest
 pytest.importorskip("matplotlib")
 pytest.importorskip("rich")
 
-from bench import against, child
 from bench.__main__ import main
+from bench.core import against, child
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -28,13 +28,13 @@ def other(tmp_path: Path) -> Path:
 def test_a_process_imports_the_shmloader_of_its_checkout(other: Path) -> None:
     for checkout in (ROOT, other):
         for imported in ("imported", "imported_by_spawned"):
-            files = child.run(f"bench.against:{imported}", {}, 60, checkout=checkout)["files"]
+            files = child.run(f"bench.core.against:{imported}", {}, 60, checkout=checkout)["files"]
             assert files and all(Path(file).is_relative_to(checkout / "shmloader") for file in files)
     assert files == [str(other / "shmloader" / "__init__.py")]
 
 
 def test_both_checkouts_are_measured_in_turns(tmp_path: Path, other: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ["--cases", "scalar", "--rounds", "2", "--seconds", "0.1", "--output", str(tmp_path)]
+    arguments = ["--cases", "scalar", "--rounds", "2", "--seconds", "0.1", "--into", str(tmp_path)]
     assert main(["transport", "--against", str(other), *arguments]) == 0
     result = json.loads((tmp_path / "transport-against.json").read_text())
     assert [of["subject"] for of in result["measurements"]] == ["here", "there", "there", "here"]
@@ -75,7 +75,7 @@ def test_a_ratio_is_of_one_round() -> None:
 
 def test_what_is_no_built_checkout_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
-        main(["transport", "--against", str(tmp_path), "--output", str(tmp_path)])
+        main(["transport", "--against", str(tmp_path), "--into", str(tmp_path)])
     assert "no folder `shmloader`" in capsys.readouterr().err
     (tmp_path / "shmloader").mkdir()
     own = str(ROOT / "shmloader")
@@ -88,4 +88,4 @@ def test_what_is_no_built_checkout_is_refused(tmp_path: Path, capsys: pytest.Cap
     ):
         (tmp_path / "shmloader" / "__init__.py").write_text(broken)
         with pytest.raises(SystemExit, match=why):
-            main(["transport", "--against", str(tmp_path), "--output", str(tmp_path)])
+            main(["transport", "--against", str(tmp_path), "--into", str(tmp_path)])
