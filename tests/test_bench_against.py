@@ -14,6 +14,7 @@ pytest.importorskip("rich")
 from bench.__main__ import main
 from bench.core import against, child
 
+pytestmark = pytest.mark.timeout(300)  # many processes, one after the other, each of which imports torch
 ROOT = Path(__file__).resolve().parent.parent
 
 

@@ -22,6 +22,7 @@ from bench.experiment import measure
 from bench.experiment.profiles import FLOWS, PROFILES
 from bench.experiment.question import summary
 
+pytestmark = pytest.mark.timeout(300)  # many processes, one after the other, each of which imports torch
 SETTINGS = {"scale": 0.5, "iterations": 25, "ignored": 5, "rounds": 2}
 
 

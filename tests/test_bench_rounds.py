@@ -24,6 +24,7 @@ from bench.core import results
 from bench.core.question import Turn, minutes
 from bench.transport.question import FIGURES
 
+pytestmark = pytest.mark.timeout(300)  # many processes, one after the other, each of which imports torch
 ROOT = Path(__file__).resolve().parent.parent
 SHORT = ["transport", "--cases", "scalar", "--seconds", "0.01", "--start-method", "fork"]
 
@@ -141,7 +142,6 @@ def test_minutes() -> None:
     assert [minutes(of) for of in (0.2, 89, 91, 3600)] == ["1 s", "89 s", "2 min", "60 min"]
 
 
-@pytest.mark.timeout(300)
 def test_ctrl_c_leaves_the_rounds_and_no_process(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "bench", *SHORT, "--rounds", "1000", "--into", str(tmp_path)]
     bench = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
