@@ -27,9 +27,14 @@ def other(tmp_path: Path) -> Path:
 
 
 def test_a_process_imports_the_shmloader_of_its_checkout(other: Path) -> None:
+    asked: list[tuple[str, dict[str, str]]] = [
+        ("imported", {}),
+        ("imported_by_worker", {"start_method": "spawn"}),
+        ("imported_by_worker", {"start_method": "forkserver"}),
+    ]
     for checkout in (ROOT, other):
-        for imported in ("imported", "imported_by_spawned"):
-            files = child.run(f"bench.core.against:{imported}", {}, 60, checkout=checkout)["files"]
+        for function, arguments in asked:
+            files = child.run(f"bench.core.against:{function}", arguments, 60, checkout=checkout)["files"]
             assert files and all(Path(file).is_relative_to(checkout / "shmloader") for file in files)
     assert files == [str(other / "shmloader" / "__init__.py")]
 

@@ -148,9 +148,9 @@ def imported() -> dict[str, list[str]]:
     return {"files": sorted(str(Path(module.__file__).resolve()) for module in modules.values() if module.__file__)}
 
 
-def imported_by_spawned() -> dict[str, list[str]]:
-    """The same, of what a spawned worker imports."""
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
+def imported_by_worker(start_method: str) -> dict[str, list[str]]:
+    """The same, of what a worker imports."""
+    with multiprocessing.get_context(start_method).Pool(1) as pool:
         return pool.apply(imported)
 
 

@@ -65,9 +65,7 @@ def run(
         tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch,
         _importable(checkout) as modules,
     ):
-        # For the child `-m` puts its working directory first; what it starts looks into PYTHONPATH.
-        path = os.pathsep.join(filter(None, (str(modules), os.environ.get("PYTHONPATH"))))
-        environment = os.environ | ONE_THREAD | {"TMPDIR": scratch, "PYTHONPATH": path}
+        environment = os.environ | ONE_THREAD | {"TMPDIR": scratch}
         process = subprocess.Popen(
             command, stdout=output, stderr=errors, cwd=modules, env=environment, start_new_session=True
         )
@@ -90,7 +88,11 @@ def run(
 
 @contextlib.contextmanager
 def _importable(checkout: Path | None) -> Iterator[Path]:
-    """A folder with this bench and the checkout's shmloader in it, and nothing else of either."""
+    """A folder with this bench and the checkout's shmloader in it, and nothing else of either.
+
+    As the child's working directory it comes first in sys.path, before PYTHONPATH and what is installed; workers are
+    given their trainer's sys.path.
+    """
     if checkout is None:
         yield _ROOT
         return
