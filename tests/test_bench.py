@@ -157,6 +157,16 @@ def test_device_compares_round_by_round(capsys: pytest.CaptureFixture[str]) -> N
     assert "75.0 [50.0..100] %" in out and "shmloader device=" in out
 
 
+def test_what_is_measured_imports_neither_tables_nor_pictures() -> None:
+    """A spawned worker imports the module that its dataset is from, and would have to import those as well."""
+    measured = [path.relative_to(ROOT).with_suffix("") for path in ROOT.glob("bench/*/measure.py")]
+    modules = ["bench.core.child", "bench.core.throughput", "bench.core.ceiling"]
+    modules += [".".join(path.parts) for path in measured]
+    code = f"import sys, {', '.join(modules)}; print({{'rich', 'matplotlib'}} & set(sys.modules))"
+    said = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert len(modules) == 10 and said == "set()\n"
+
+
 def test_missing_extras_are_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr("bench.__main__.EXTRAS", ("matplotlib", "no_such_package"))
     assert main(["transport"]) == 2
