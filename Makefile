@@ -23,7 +23,7 @@ PEERS_PIP := $(BIN)/pip --python $(PEERS)/bin/python
 FFCV_NEEDS := assertpy fastargs numba psutil pytorch-pfn-extras terminaltables tqdm
 # A loader to measure against whose needs are at odds with ours, and so not in .venv.
 DI_ENGINE := .venv-di-engine
-SOURCES := $(wildcard cython_ext/*.pyx cython_ext/*.pxd cython_ext/*.h) setup.py pyproject.toml constraints.txt
+SOURCES := $(wildcard cython_ext/*.pyx cython_ext/*.pxd cython_ext/*.h) bench/core/probe.pyx setup.py pyproject.toml constraints.txt
 
 # A variable that is set becomes its option; one that is not leaves the default to the program.
 option = $(if $($(1)),$(2) "$($(1))")
@@ -50,7 +50,7 @@ SANITIZING = LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-
 help:
 	@echo 'make train   train a small network on JPEG files and say what the loader cost'
 	@echo '             LOADER=shmloader|torch  DATA=folder  EPOCHS=  BATCH=  WORKERS=  SEED=  ARGS="--lr 0.01"'
-	@echo 'make bench   measure shmloader beside all other loaders, and all else, in about 25 minutes'
+	@echo 'make bench   measure shmloader beside all other loaders, and more; says first how long that takes'
 	@echo '             ARGS="peers --rounds 1 --cases scalar" or any other of python -m bench --help'
 	@echo 'make di-engine   an environment for DI-engine, whose loader is then measured too'
 	@echo 'make test    lint, types and tests, as .ci/run does; ARGS="-k name" goes to pytest alone'
@@ -107,7 +107,7 @@ sanitize: $(STAMP)
 
 clean:
 	rm -rf .venv $(DI_ENGINE) build dist *.egg-info data/digits .pytest_cache .mypy_cache .ruff_cache .hypothesis
-	rm -f shmloader/*.so
+	rm -f shmloader/*.so bench/core/*.so
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # setuptools and Cython go in first and the build uses them (no isolation), so that they are the pinned versions too and

@@ -10,25 +10,44 @@ import sys
 from glob import glob
 
 from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
 
-CORE = ("ring", "gather", "layout", "process", "probe")
+CORE = ("ring", "gather", "layout", "process")
 
 
-def extensions() -> list[Extension]:
+def extension(name: str, source: str) -> Extension:
+    return Extension(
+        name,
+        [source],
+        depends=[*sorted(glob("cython_ext/*.h")), *sorted(glob("cython_ext/*.pxd"))],
+        include_dirs=["cython_ext"],
+        extra_compile_args=["-O3", "-std=c11", "-Wall", "-Wextra", "-Wno-unused-parameter"],
+    )
+
+
+def cythonized(extensions: list[Extension]) -> list[Extension]:
     if sys.platform != "linux":
         return []  # importing still works there, and DataLoader says that it needs Linux
     from Cython.Build import cythonize
 
-    modules = [
-        Extension(
-            f"shmloader._{name}",
-            [f"cython_ext/{name}.pyx"],
-            depends=[*sorted(glob("cython_ext/*.h")), *sorted(glob("cython_ext/*.pxd"))],
-            extra_compile_args=["-O3", "-std=c11", "-Wall", "-Wextra", "-Wno-unused-parameter"],
-        )
-        for name in CORE
-    ]
-    return cythonize(modules, compiler_directives={"language_level": 3}, include_path=["cython_ext"], build_dir="build")
+    return cythonize(
+        extensions, compiler_directives={"language_level": 3}, include_path=["cython_ext"], build_dir="build/cython"
+    )
 
 
-setup(ext_modules=extensions())
+class BuildExtensions(build_ext):
+    """In a checkout (`build_ext --inplace`, `pip install -e`) it also builds what only bench/ imports."""
+
+    def finalize_options(self) -> None:
+        package = self.distribution.ext_modules
+        if self.inplace or self.editable_mode:
+            only_bench = cythonized([extension("bench.core._probe", "bench/core/probe.pyx")])
+            self.distribution.ext_modules = [*package, *only_bench]
+        super().finalize_options()
+        self.distribution.ext_modules = package  # else an editable install would give `bench` to all who import it
+
+
+setup(
+    ext_modules=cythonized([extension(f"shmloader._{name}", f"cython_ext/{name}.pyx") for name in CORE]),
+    cmdclass={"build_ext": BuildExtensions},
+)

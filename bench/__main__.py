@@ -2,102 +2,21 @@
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
 import signal
 import sys
 
-from bench.options import parser
-
 EXTRAS = ("matplotlib", "rich")
-WHOLE = ("peers", "growth", "latency", "deaths")
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run one bench, or all; returns 0, or 1 where a measurement failed."""
-    given = parser().parse_args(arguments)
-    missing = [name for name in EXTRAS if importlib.util.find_spec(name) is None]
-    if missing:
+    """Answer a question, or several; returns 0, or 1 where a measurement failed, or 130 where Ctrl-C ended it."""
+    if missing := [name for name in EXTRAS if importlib.util.find_spec(name) is None]:
         print(f"python -m bench needs {' and '.join(missing)}: pip install 'shmloader[bench]'", file=sys.stderr)
         return 2
-    if given.bench == "all":
-        shared = ["--timeout", str(given.timeout), "--output", str(given.output)]
-        shared += ["--rounds", str(given.rounds)] if given.rounds else []
-        data = ["--data", str(given.data)] if given.data else []
-        return max([_run(parser().parse_args([name, *shared, *(data if name == "peers" else [])])) for name in WHOLE])
-    return _run(given)
+    from bench import commands
 
-
-def _run(given: argparse.Namespace) -> int:
-    if given.bench == "peers":
-        from bench import peers
-
-        settings = peers.Settings(
-            given.cases,
-            given.loaders,
-            given.rounds,
-            given.seconds,
-            given.workers,
-            given.start_method,
-            given.timeout,
-            given.data,
-        )
-        return peers.run(settings, given.output)
-    if given.bench == "growth":
-        from bench import growth
-
-        return growth.run(
-            given.series, given.rounds, given.seconds, given.most, given.start_method, given.timeout, given.output
-        )
-    if given.bench == "agree":
-        from bench import agree
-
-        return agree.run(given.one, given.other)
-    if given.bench == "transport":
-        from bench import transport
-
-        return transport.run(
-            given.cases, given.rounds, given.seconds, given.workers, given.start_method, given.timeout, given.output
-        )
-    if given.bench == "deaths":
-        from bench import deaths
-
-        return deaths.run(given.start_methods, given.rounds, given.times, given.timeout, given.output)
-    if given.bench == "profile_experiment":
-        from bench import profile_experiment
-
-        return profile_experiment.run(
-            given.case,
-            given.flow,
-            given.loader,
-            given.repeat,
-            given.scale,
-            given.iterations,
-            given.serial_iterations,
-            given.timeout,
-            given.output,
-        )
-    if given.bench == "skew":
-        from bench import skew
-
-        return skew.run(
-            given.cases,
-            given.loaders,
-            given.rounds,
-            given.milliseconds,
-            given.batches,
-            given.batch_size,
-            given.workers,
-            given.timeout,
-            given.output,
-        )
-    if given.bench == "device":
-        from bench import device
-
-        return device.run(given.rounds, given.seconds, given.workers, given.timeout, given.output)
-    from bench import latency
-
-    return latency.run(given.start_methods, given.rounds, given.restarts, given.workers, given.timeout, given.output)
+    return commands.run(commands.parser().parse_args(arguments))
 
 
 if __name__ == "__main__":

@@ -17,10 +17,16 @@ import torch
 pytest.importorskip("matplotlib")
 pytest.importorskip("rich")
 
-from bench import child
+from bench import commands
 from bench.__main__ import main
-from bench.machine import machine as bench_machine
+from bench.core import child
+from bench.core.results import console
+from bench.core.results import machine as bench_machine
+from bench.device.question import FIGURES as DEVICE_FIGURES
+from bench.device.question import summary as device_summary
+from bench.transport.question import summary as transport_summary
 
+pytestmark = pytest.mark.timeout(300)  # many processes, one after the other, each of which imports torch
 ROOT = Path(__file__).resolve().parent.parent
 FIGURES = {
     "batches_per_second",
@@ -34,7 +40,7 @@ FIGURES = {
 
 def test_transport_measures_both_loaders(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     cases = ["scalar", "small-images"]
-    arguments = ["transport", "--rounds", "1", "--seconds", "0.05", "--output", str(tmp_path), "--cases", *cases]
+    arguments = ["transport", "--rounds", "1", "--seconds", "0.05", "--into", str(tmp_path), "--cases", *cases]
     assert main([*arguments, "--start-method", "fork"]) == 0
     written = (tmp_path / "transport.json").read_text()
     result = json.loads(written)
@@ -54,8 +60,6 @@ def test_transport_measures_both_loaders(tmp_path: Path, capsys: pytest.CaptureF
 
 
 def test_summary_takes_ratios_round_by_round() -> None:
-    from bench.transport import summary
-
     speeds = {"torch": (10, 20, 40), "shmloader": (30, 40, 160), "memcpy": (20, 80, 160), "streaming": (40, 80, 320)}
     measurements: list[dict[str, Any]] = [
         {
@@ -69,22 +73,22 @@ def test_summary_takes_ratios_round_by_round() -> None:
         for subject, speed in speeds.items()
         for at in range(3)
     ]
-    of = summary("uint8-images", measurements)
+    of = transport_summary("uint8-images", measurements)
     assert of["ratio"] == {"median": 3, "min": 2, "max": 4}
     assert of["shmloader"]["of_memcpy"] == {"median": 1, "min": 0.5, "max": 1.5}
     assert of["torch"]["of_streaming"] == {"median": 0.25, "min": 0.125, "max": 0.25}
     measurements[1] = {"round": 1, "case": "uint8-images", "subject": "torch", "failure": "killed after 1 s"}
-    assert summary("uint8-images", measurements)["ratio"] == {"median": 3.5, "min": 3, "max": 4}
+    assert transport_summary("uint8-images", measurements)["ratio"] == {"median": 3.5, "min": 3, "max": 4}
 
 
 def test_the_ceiling_is_measured() -> None:
     arguments = {"kind": "streaming", "case": "float32-images", "seconds": 0.05, "workers": 2}
-    assert child.run("bench.ceiling:ceiling", arguments, 60)["bytes_per_second"] > 1e8
+    assert child.run("bench.core.ceiling:ceiling", arguments, 60)["bytes_per_second"] > 1e8
 
 
 def test_latency_measures_both_loaders(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["latency", "--rounds", "1", "--restarts", "1", "--start-methods", "fork"]
-    assert main([*arguments, "--output", str(tmp_path)]) == 0
+    assert main([*arguments, "--into", str(tmp_path)]) == 0
     moments = json.loads((tmp_path / "latency.json").read_text())["summary"]["fork"]
     assert set(moments) == {"first", "next", "next_gap", "persistent", "persistent_gap"}
     for of in moments.values():
@@ -94,7 +98,7 @@ def test_latency_measures_both_loaders(tmp_path: Path, capsys: pytest.CaptureFix
 
 def test_a_failure_is_named_and_nothing_else_is_lost(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["transport", "--rounds", "1", "--seconds", "0.01", "--timeout", "0.05", "--cases", "scalar"]
-    assert main([*arguments, "--output", str(tmp_path)]) == 1
+    assert main([*arguments, "--into", str(tmp_path)]) == 1
     out = capsys.readouterr().out
     assert "FAILED" in out and "round 1, scalar, torch: killed after 0.07 s" in out
     assert json.loads((tmp_path / "transport.json").read_text())["summary"]["scalar"]["ratio"] is None
@@ -113,7 +117,7 @@ def test_a_child_that_hangs_is_killed_with_its_children(tmp_path: Path) -> None:
 
 def test_a_child_ends_with_the_bench(tmp_path: Path) -> None:
     note = tmp_path / "pids"
-    code = f"from bench import child; child.run('subprocess:call', {{'args': {_hang(note)!r}}}, 60)"
+    code = f"from bench.core import child; child.run('subprocess:call', {{'args': {_hang(note)!r}}}, 60)"
     with subprocess.Popen([sys.executable, "-c", code], cwd=ROOT) as bench:
         deadline = time.monotonic() + 100
         while not (note.exists() and note.read_text().endswith("\n")) and time.monotonic() < deadline:
@@ -129,30 +133,41 @@ def test_a_child_ends_with_the_bench(tmp_path: Path) -> None:
 def test_device_says_what_it_cannot_measure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     if torch.cuda.is_available():
         pytest.skip("there is a GPU: it would be measured")
-    assert main(["device", "--output", str(tmp_path)]) == 0
+    assert main(["device", "--into", str(tmp_path)]) == 0
     out = capsys.readouterr().out
     assert "nothing is measured, for this torch" in out and "GPU's idle share" in out and not list(tmp_path.iterdir())
 
 
 def test_device_compares_round_by_round(capsys: pytest.CaptureFixture[str]) -> None:
-    from bench import device, gpu
+    from bench.device import measure
 
     measurements: list[dict[str, Any]] = []
     for at in range(2):
         measurements.append({"round": at, "subject": "ceiling", "bytes_per_second": 50e9})
         rate = 25e9 * (at + 1)
         measurements.append({"round": at, "subject": "transfer", "bytes_per_second": rate, "page_locked": 1})
-        for k, way in enumerate(gpu.WAYS):
-            figures = {**dict.fromkeys(device.FIGURES, 1.0), "next_p99": 1 / 2**k}
+        for k, way in enumerate(measure.WAYS):
+            figures = {**dict.fromkeys(DEVICE_FIGURES, 1.0), "next_p99": 1 / 2**k}
             measurements.append({"round": at, "subject": way, **figures})
-    of = device.summary(measurements)
+    of = device_summary(measurements)
     assert of["of_ceiling"] == {"median": 0.75, "min": 0.5, "max": 1}
     assert of["next_p99_of_torch"]["shmloader device="]["median"] == 0.25
-    settings = {"rounds": 2, "workers": 2, "batch": gpu.CASE.label}
+    settings = {"rounds": 2, "workers": 2, "batch": measure.CASE.label}
     machine = {"gpu": "", **bench_machine()}
-    device._print(device.console(), {"summary": of, "settings": settings, "machine": machine, "measurements": []})
+    asked = commands.QUESTIONS["device"](commands.parser().parse_args(["device"]))
+    asked.show(console(), {"summary": of, "settings": settings, "machine": machine, "measurements": []})
     out = capsys.readouterr().out
     assert "75.0 [50.0..100] %" in out and "shmloader device=" in out
+
+
+def test_what_is_measured_imports_neither_tables_nor_pictures() -> None:
+    """A spawned worker imports the module that its dataset is from, and would have to import those as well."""
+    measured = [path.relative_to(ROOT).with_suffix("") for path in ROOT.glob("bench/*/measure.py")]
+    modules = ["bench.core.child", "bench.core.throughput", "bench.core.ceiling"]
+    modules += [".".join(path.parts) for path in measured]
+    code = f"import sys, {', '.join(modules)}; print({{'rich', 'matplotlib'}} & set(sys.modules))"
+    said = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert len(modules) == 10 and said == "set()\n"
 
 
 def test_missing_extras_are_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

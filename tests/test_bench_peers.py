@@ -15,11 +15,16 @@ import torch
 pytest.importorskip("matplotlib")
 pytest.importorskip("rich")
 
-from bench import agree, child, growth, jpegs, peers, race
 from bench.__main__ import main
-from bench.adapters import LOADERS, Loader, missing
-from bench.cases import CASES, ENDLESS
-from bench.samples import leaves
+from bench.core import agreement, child, jpegs, throughput
+from bench.core.cases import CASES, ENDLESS, leaves
+from bench.core.loaders import Loader, missing
+from bench.core.question import Turn
+from bench.growth import question as growth
+from bench.peers import question as peers
+from bench.peers.loaders import LOADERS
+
+pytestmark = pytest.mark.timeout(300)  # many processes, one after the other, each of which imports torch
 
 
 def test_peers_measures_beside_the_limit_and_names_what_is_missing(
@@ -38,7 +43,7 @@ def test_peers_measures_beside_the_limit_and_names_what_is_missing(
         "--start-method",
         "fork",
     ]
-    assert main([*arguments, "--loaders", "torch", "grain", "shmloader", "--output", str(tmp_path)]) == 0
+    assert main([*arguments, "--loaders", "torch", "grain", "shmloader", "--into", str(tmp_path)]) == 0
     written = (tmp_path / "peers.json").read_text()
     result = json.loads(written)
     of = result["summary"]["detections"]
@@ -64,14 +69,14 @@ def test_a_peer_that_fails_is_not_tried_again_and_ours_that_fails_is_an_error(
     asked: list[str] = []
     fails = {"torch"}
 
-    def measured(function: str, arguments: dict[str, Any], timeout: float, python: str = "") -> dict[str, Any]:
-        subject = arguments.get("loader", function)
+    def measure(turn: Turn) -> dict[str, Any]:
+        subject = turn.arguments.get("loader", turn.function)
         asked.append(subject)
         if subject in fails:
-            return {"failure": f"killed after {timeout:g} s"}
+            return {"failure": f"killed after {turn.timeout:g} s"}
         return dict.fromkeys((*peers.FIGURES, "verbs", "calls", "wake_up"), 0.5)
 
-    monkeypatch.setattr(peers, "measured", measured)
+    monkeypatch.setattr(Turn, "measure", measure)
     arguments = [
         "peers",
         "--rounds",
@@ -81,7 +86,7 @@ def test_a_peer_that_fails_is_not_tried_again_and_ours_that_fails_is_an_error(
         "--loaders",
         "torch",
         "shmloader",
-        "--output",
+        "--into",
         str(tmp_path),
     ]
     assert main(arguments) == 0
@@ -116,17 +121,17 @@ def test_a_batch_out_of_its_place_is_noticed() -> None:
     for case in ("small-images", "detections", "tokens"):
         what = CASES[case]
         dataset = what.dataset(ENDLESS, "")
-        race._check(what, dataset, 3, what.batch(dataset, 3))
+        throughput.check(what, dataset, 3, what.batch(dataset, 3))
         for other in (2, 4, 5, 30):
             with pytest.raises(AssertionError, match="batch 3 is not the one"):
-                race._check(what, dataset, 3, what.batch(dataset, other))
+                throughput.check(what, dataset, 3, what.batch(dataset, other))
 
 
 def test_every_page_of_every_leaf_is_counted() -> None:
     for case in ("scalar", "dict", "detections"):
         what = CASES[case]
         batch = what.batch(what.dataset(ENDLESS, ""), 0)
-        assert race.toucher(batch)(batch) == sum(leaf.nbytes for leaf in leaves(batch))
+        assert throughput.toucher(batch)(batch) == sum(leaf.nbytes for leaf in leaves(batch))
     assert len(leaves(CASES["detections"].batch(CASES["detections"].dataset(ENDLESS, ""), 0))) == 120
 
 
@@ -161,11 +166,11 @@ def test_what_a_hanging_peer_leaves_is_removed(tmp_path: Path, without_tracker: 
 
 
 def test_the_limits_are_measured() -> None:
-    handover = child.run("bench.limits:handover", {"workers": 1}, 60)
+    handover = child.run("bench.peers.measure:handover", {"workers": 1}, 60)
     assert set(handover) == {"verbs", "calls", "wake_up"} and all(0 < of < 1 for of in handover.values())
     work = {"case": "tokens", "seconds": 0.02, "workers": 2, "data": ""}
-    assert child.run("bench.limits:work", work, 60)["batches_per_second"] > 0
-    assert child.run("bench.limits:processes", {"workers": 1, "start_method": "fork"}, 60)["first"] > 0
+    assert child.run("bench.peers.measure:work", work, 60)["batches_per_second"] > 0
+    assert child.run("bench.peers.measure:processes", {"workers": 1, "start_method": "fork"}, 60)["first"] > 0
 
 
 def test_jpegs_are_made_and_decoded_by_either_decoder(tmp_path: Path) -> None:
@@ -183,7 +188,7 @@ def test_jpegs_are_made_and_decoded_by_either_decoder(tmp_path: Path) -> None:
 
 def test_growth_measures_each_point(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["growth", "--rounds", "1", "--seconds", "0.01", "--series", "tensors", "sequences", "--most", "1000"]
-    assert main([*arguments, "--start-method", "fork", "--output", str(tmp_path)]) == 0
+    assert main([*arguments, "--start-method", "fork", "--into", str(tmp_path)]) == 0
     result = json.loads((tmp_path / "growth.json").read_text())["summary"]
     assert [point["x"] for point in result["tensors"]["points"]] == [1, 3, 10, 30, 100, 300, 1000]
     assert [point["x"] for point in result["sequences"]["points"]] == [1000]
@@ -232,7 +237,7 @@ def test_two_runs_agree_where_their_spreads_meet(tmp_path: Path, capsys: pytest.
 def test_the_figures_of_a_growth_are_named_by_where_they_are() -> None:
     spread = {"median": 1.0, "min": 1.0, "max": 1.0}
     points = [{"x": x, "seconds": spread, "resident": spread} for x in (1, 1000)]
-    assert dict(agree.figures({"samples": {"points": points, "flat": True}})) == {
+    assert dict(agreement.figures({"samples": {"points": points, "flat": True}})) == {
         "samples, points at 1, seconds": spread,
         "samples, points at 1,000, seconds": spread,
     }

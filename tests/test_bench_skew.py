@@ -12,15 +12,18 @@ import pytest
 pytest.importorskip("matplotlib")
 pytest.importorskip("rich")
 
-from bench import skew, uneven
 from bench.__main__ import main
-from bench.uneven import SKEWS, Busy
+from bench.core.question import Turn
+from bench.skew import measure
+from bench.skew.measure import SKEWS, Busy
+
+pytestmark = pytest.mark.timeout(300)  # many processes, one after the other, each of which imports torch
 
 
 def test_it_measures_speed_and_idle_workers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     loaders = ["torch", "shmloader", "shmloader-chunked"]
     arguments = ["skew", "--rounds", "1", "--cases", "bimodal", "--loaders", *loaders, "--workers", "3"]
-    assert main([*arguments, "--milliseconds", "0.2", "--batches", "20", "--output", str(tmp_path)]) == 0
+    assert main([*arguments, "--milliseconds", "0.2", "--batches", "20", "--into", str(tmp_path)]) == 0
     result = json.loads((tmp_path / "skew.json").read_text())
     of = {of["subject"]: of for of in result["measurements"]}
     assert set(of) == set(loaders)
@@ -39,11 +42,11 @@ def test_other_batches_than_one_worker_makes_are_a_failure(
 ) -> None:
     figures = {"samples_per_second": 1.0, "idle": 0.5, "late": 0.0, "limit": 2.0}
 
-    def measured(function: str, arguments: dict[str, Any], timeout: float) -> dict[str, Any]:
-        return {"digest": "b" if arguments.get("loader") == "shmloader" else "a"} | figures
+    def measured(turn: Turn) -> dict[str, Any]:
+        return {"digest": "b" if turn.arguments.get("loader") == "shmloader" else "a"} | figures
 
-    monkeypatch.setattr(skew, "measured", measured)
-    assert main(["skew", "--rounds", "1", "--loaders", "torch", "shmloader", "--output", str(tmp_path)]) == 1
+    monkeypatch.setattr(Turn, "measure", measured)
+    assert main(["skew", "--rounds", "1", "--loaders", "torch", "shmloader", "--into", str(tmp_path)]) == 1
     assert "round 1, rare, shmloader: not the batches that one worker makes" in capsys.readouterr().out
     loaders = json.loads((tmp_path / "skew.json").read_text())["summary"]["rare"]["loaders"]
     assert loaders["shmloader"]["samples_per_second"] is None and loaders["torch"]["ratio"]["median"] == 1
@@ -57,7 +60,7 @@ def test_as_many_samples_are_slow_as_is_said() -> None:
 
 def test_a_worker_is_busy_while_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = types.SimpleNamespace(now=1000.0)
-    monkeypatch.setattr(uneven, "time", types.SimpleNamespace(monotonic=lambda: clock.now))
+    monkeypatch.setattr(measure, "time", types.SimpleNamespace(monotonic=lambda: clock.now))
     busy, seen = Busy(2), []
     for worker, at in ((0, 1), (1, 2), (0, 4), (0, 7), (1, 9)):  # the third ends what the first began, and so on
         clock.now = 1000.0 + at

@@ -1,0 +1,82 @@
+"""The commands: one a question, `all` for those that `make bench` asks, and `agree` for two results of one of them."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from bench.core import agreement
+from bench.core.against import Against
+from bench.core.question import UNFINISHED, Question, add_shared_options, answer, expected, minutes
+from bench.core.results import console, print_lines
+from bench.deaths.question import Deaths
+from bench.device.question import Device
+from bench.experiment.question import Experiment
+from bench.growth.question import Growth
+from bench.latency.question import Latency
+from bench.peers.question import Peers
+from bench.skew.question import Skew
+from bench.transport.question import Transport
+
+QUESTIONS = {asks.name: asks for asks in (Peers, Growth, Transport, Latency, Deaths, Device, Experiment, Skew)}
+WHOLE = ("peers", "growth", "latency", "deaths")
+
+
+def parser() -> argparse.ArgumentParser:
+    """The parser of `python -m bench`; each question is a command, with options of its own."""
+    made = argparse.ArgumentParser(
+        prog="python -m bench", description="Measures loaders side by side, in turns, each time in a new process."
+    )
+    commands = made.add_subparsers(dest="bench", required=True)
+    usual = argparse.ArgumentDefaultsHelpFormatter
+    for name, question in QUESTIONS.items():
+        command = commands.add_parser(name, help=question.asks, description=question.more, formatter_class=usual)
+        question.add_options(command)
+        add_shared_options(command, question.rounds)
+    whole = commands.add_parser(
+        "all",
+        help=f"{', '.join(WHOLE[:-1])} and {WHOLE[-1]}, one after the other",
+        description="transport is left out: peers measures the same of more loaders.",
+        formatter_class=usual,
+    )
+    whole.add_argument("--data", type=Path, help="folder of JPEG files; the bench makes some where none is given")
+    add_shared_options(whole, None)
+    agree = commands.add_parser(
+        "agree",
+        help="whether two runs of a bench agree within their own spreads",
+        description="Compares batches a second, seconds and ratios in two of the JSON files that benches write.",
+    )
+    agree.add_argument("one", type=Path, help="of one run")
+    agree.add_argument("other", type=Path, help="of the other")
+    return made
+
+
+def run(given: argparse.Namespace) -> int:
+    """Do what the command line asks for; returns what the process is to exit with."""
+    if given.bench == "agree":
+        return agreement.run(given.one, given.other)
+    if given.bench == "all":
+        return _answer_all([QUESTIONS[name](_as_for(name, given)) for name in WHOLE])
+    if getattr(given, "against", None):
+        return answer(Against(given))
+    return answer(QUESTIONS[given.bench](given))
+
+
+def _as_for(name: str, given: argparse.Namespace) -> argparse.Namespace:
+    """The options of `all` as one of its questions would have been given them."""
+    alone = parser().parse_args([name])
+    shared = {option: value for option, value in vars(given).items() if option in vars(alone) and value is not None}
+    return argparse.Namespace(**{**vars(alone), **shared, "bench": name})
+
+
+def _answer_all(questions: list[Question]) -> int:
+    lengths = {question.name: expected(question, range(question.given.rounds)) for question in questions}
+    each = ", ".join(f"{name} {minutes(length)}" for name, length in lengths.items())
+    print_lines(console(), [f"about {minutes(sum(lengths.values()))} in all: {each}"])
+    worst = 0
+    for question in questions:
+        code = answer(question)
+        if code == UNFINISHED:
+            return code
+        worst = max(worst, code)
+    return worst

@@ -1,0 +1,1 @@
+"""What all questions share: processes, rounds, results, spreads, agreement, and what is loaded."""

@@ -1,0 +1,141 @@
+"""One measurement, one process: a fresh heap each time, and an end to it whatever happens.
+
+`run("module:function", arguments, timeout)` starts `python -m bench.core.child`, which calls the function and prints
+what it returns as JSON.  The process leads a session of its own; when it has ended, or has taken too long, all that is
+left of the session is killed (session.py).  If the bench itself is killed, the kernel ends the child too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import importlib
+import json
+import os
+import re
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+from bench.core.session import sweep
+
+# What torch's and our workers have anyway.  With more, SPDL's would crowd one another, and its arena's process would
+# hang: it is forked, and a pool of OpenMP's threads does not survive that.
+ONE_THREAD = {"OMP_NUM_THREADS": "1"}
+
+_ROOT = Path(__file__).resolve().parents[2]
+_PR_SET_PDEATHSIG = 1  # prctl(2)
+
+
+class ChildError(Exception):
+    """A child gave no result; the text says why, in one line and without paths."""
+
+
+def run(
+    function: str,
+    arguments: dict[str, Any],
+    timeout: float,
+    python: str = sys.executable,
+    checkout: Path | None = None,
+) -> Any:
+    """Call a function in a new process.
+
+    Args:
+        function: "module:name"; what it returns goes through JSON.
+        arguments: by keyword; they go through JSON too.
+        timeout: seconds that starting, measuring and ending may take together.
+        python: the interpreter; another environment's, where a loader has one of its own.
+        checkout: whose shmloader is imported; None is the bench's own.  What measures is this bench either way.
+
+    Raises:
+        ChildError: it took longer, exited with a code or by a signal, or printed no result.
+    """
+    command = [python, "-m", "bench.core.child", function, json.dumps(arguments), str(os.getpid())]
+    with (
+        # Files and not pipes: what a hung worker keeps open must not keep us waiting.
+        tempfile.TemporaryFile() as output,
+        tempfile.TemporaryFile() as errors,
+        # What the child leaves in it goes with it.
+        tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch,
+        _importable(checkout) as modules,
+    ):
+        environment = os.environ | ONE_THREAD | {"TMPDIR": scratch}
+        process = subprocess.Popen(
+            command, stdout=output, stderr=errors, cwd=modules, env=environment, start_new_session=True
+        )
+        try:
+            in_time = _ended(process.pid, timeout)
+            # Now: what is left of it may yet complain of being killed.
+            printed, complaint = _last_line(output), _without_paths(_last_line(errors))[:200]
+        finally:
+            sweep(process.pid)  # before wait(): as long as the leader is not reaped, its number is nobody else's
+            process.wait()
+    if not in_time:
+        raise ChildError(f"killed after {timeout:g} s")
+    if process.returncode:
+        raise ChildError(complaint or f"exit code {process.returncode}")
+    try:
+        return json.loads(printed)
+    except ValueError:
+        raise ChildError(f"printed no result, but {_without_paths(printed)[:200]!r}") from None
+
+
+@contextlib.contextmanager
+def _importable(checkout: Path | None) -> Iterator[Path]:
+    """A folder with this bench and the checkout's shmloader in it, and nothing else of either.
+
+    As the child's working directory it comes first in sys.path, before PYTHONPATH and what is installed; workers are
+    given their trainer's sys.path.
+    """
+    if checkout is None:
+        yield _ROOT
+        return
+    with tempfile.TemporaryDirectory() as made:
+        folder = Path(made)
+        (folder / "bench").symlink_to(_ROOT / "bench")
+        (folder / "shmloader").symlink_to(checkout.resolve() / "shmloader")
+        yield folder
+
+
+def _ended(pid: int, timeout: float) -> bool:
+    descriptor = os.pidfd_open(pid)
+    try:
+        return bool(select.select([descriptor], [], [], timeout)[0])
+    finally:
+        os.close(descriptor)
+
+
+def _last_line(file: IO[bytes]) -> str:
+    file.seek(0)
+    lines = file.read().decode(errors="replace").strip().splitlines()
+    return lines[-1] if lines else ""
+
+
+def _without_paths(line: str) -> str:
+    return re.sub(r"(?<![\w.])/\S*/", "", line)
+
+
+def _main() -> None:
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != int(sys.argv[3]):  # the bench was killed before this line
+        sys.exit("the bench has ended")
+    module, name = sys.argv[1].split(":")
+    code = 1
+    try:
+        print(json.dumps(getattr(importlib.import_module(module), name)(**json.loads(sys.argv[2]))), flush=True)
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        # No clearing up: some loaders hang there, some complain behind the last word.  session.py does that for all.
+        os._exit(code)
+
+
+if __name__ == "__main__":
+    _main()

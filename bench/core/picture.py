@@ -1,0 +1,31 @@
+"""What all pictures share: their colours, their frame, and how they are written.
+
+They are drawn without pyplot, so that matplotlib renders by Agg, wherever it runs.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from bench.core.results import in_one_line
+
+TORCH, OURS, INK, PALE = "#d1495b", "#00798c", "#222222", "#8a8a8a"
+
+
+def unframe(axes: Any) -> None:
+    """Leave of the frame the axis that is read, and give it lines to read by."""
+    axes.grid(axis="x", which="major", color="#e4e4e4", linewidth=0.8)
+    axes.set_axisbelow(True)
+    for side in ("top", "right", "left"):
+        axes.spines[side].set_visible(False)
+
+
+def finish(figure: Figure, title: str, machine: dict[str, Any], path: Path) -> None:
+    """Say what it shows and what it was measured on, and write the PNG."""
+    figure.suptitle(title, x=0.01, ha="left", fontsize=12, color=INK)
+    figure.supxlabel(in_one_line(machine), x=0.01, ha="left", fontsize=6.5, color=PALE)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, facecolor="white")

@@ -1,0 +1,91 @@
+"""What all questions do with their results: say on what they were measured, print them, write them."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.text import Text
+
+import shmloader
+
+ROOT = Path(__file__).resolve().parents[2]
+WIDTH = 176  # columns of a table, where the output is not a terminal wider than that
+
+
+def console() -> Console:
+    out = Console()
+    return out if out.width >= WIDTH else Console(width=WIDTH)
+
+
+def failures(measurements: list[dict[str, Any]], *named_by: str) -> list[str]:
+    """One line for each measurement that failed, named by these of its keys."""
+    return [
+        f"round {of['round'] + 1}, {', '.join(str(of[key]) for key in named_by)}: {of['failure']}"
+        for of in measurements
+        if "failure" in of
+    ]
+
+
+def print_lines(out: Console, lines: list[str], style: str = "") -> None:
+    for line in lines:
+        out.print(Text(line, style=style), soft_wrap=True)
+
+
+def write(result: dict[str, Any], path: Path) -> None:
+    """Write a JSON, all of it or nothing: a reader, and whoever is interrupted, has the old one or the new one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_suffix(".part")
+    try:
+        beside.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def machine() -> dict[str, str | int]:
+    """The processor, the software and the date, without names of hosts, users or paths."""
+    return {
+        "cpu": _cpu(),
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_GiB": round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30),
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "shmloader": shmloader.__version__,
+        "commit": commit(ROOT),
+        "date": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
+    }
+
+
+def in_one_line(of: dict[str, str | int]) -> str:
+    of_commit = f" ({of['commit']})" if of.get("commit") else ""  # the first results have none
+    return (
+        f"{of['cpu']}, {of['cores']} cores, {of['memory_GiB']} GiB, Linux {of['kernel']}; torch {of['torch']}, "
+        f"Python {of['python']}, shmloader {of['shmloader']}{of_commit}; {of['date']}"
+    )
+
+
+def commit(checkout: Path) -> str:
+    """The commit of a checkout, with -dirty where something was changed since; empty where it is none."""
+    command = ["git", "-C", str(checkout), "describe", "--always", "--dirty", "--abbrev=10", "--exclude=*"]
+    try:
+        said = subprocess.run(command, capture_output=True, text=True, timeout=10)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return said.stdout.strip() if said.returncode == 0 else ""
+
+
+def _cpu() -> str:
+    with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as lines:
+        for line in lines:
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.machine()  # arm64 tells no name

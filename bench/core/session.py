@@ -1,0 +1,129 @@
+"""The processes of a session: what they have used, and the end of all that is left of them.
+
+Each measurement leads a session of its own (child.py), and all that it starts is in that.  A loader that crashes or
+hangs, and some that do not, leave workers running and segments in /dev/shm that nobody will unlink.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import time
+from pathlib import Path
+
+SHM = Path("/dev/shm")
+GRACE = 3.0  # seconds for a resource tracker to unlink what its dead processes had registered
+LIMIT = 30.0  # seconds after which a process that SIGKILL does not end (the kernel is at work for it) is left alone
+TRACKER = b"multiprocessing.resource_tracker"
+TICK = os.sysconf("SC_CLK_TCK")
+ZOMBIE = "Z"
+
+
+def members(session: int) -> set[int]:
+    """The processes of a session that have not ended.  All that a child of child.py starts is in that child's."""
+    return {
+        int(entry)
+        for entry in os.listdir("/proc")
+        if entry.isdigit() and (of := _stat(int(entry))) and int(of[3]) == session and of[0] != ZOMBIE
+    }
+
+
+def used(session: int) -> tuple[float, int]:
+    """Seconds of processor time and minor page faults of a session's processes so far, the ended ones included.
+
+    The time of those that are alive is exact; that of those that have ended comes in ticks of 10 ms.
+    """
+    seconds, faults = 0.0, 0
+    for pid in members(session):
+        of = _stat(pid)
+        if of:
+            faults += int(of[7]) + int(of[8])
+            seconds += _seconds(pid) + (int(of[13]) + int(of[14])) / TICK
+    return seconds, faults
+
+
+def shared_memory() -> int:
+    """Bytes of shared memory that the whole machine uses now, in /dev/shm and in memfds."""
+    with open("/proc/meminfo", encoding="ascii") as lines:
+        for line in lines:
+            if line.startswith("Shmem:"):
+                return int(line.split()[1]) * 1024
+    return 0
+
+
+def resident() -> int:
+    """Bytes of memory that this process has now."""
+    with open("/proc/self/statm", encoding="ascii") as fields:
+        return int(fields.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def sharpen() -> None:
+    """Let sleeps of this process, and of all that it forks, end when they should.
+
+    By default the kernel may let each last 50 us longer, which is 3 % of the shortest that a question asks for.
+    """
+    Path("/proc/self/timerslack_ns").write_text("1", encoding="ascii")
+
+
+def sweep(session: int) -> None:
+    """Kill every process of a session and remove what they had in /dev/shm.
+
+    Python's resource trackers are spared for a while: they know which of the names are left, and unlink them as soon
+    as all the others have ended.
+
+    Args:
+        session: its number, that of its leader.  The leader is not to be reaped before: its number would be free.
+    """
+    seen: set[int] = set()
+    mapped: set[str] = set()
+    began = time.monotonic()
+    while (living := members(session)) and time.monotonic() < began + LIMIT:
+        for pid in living - seen:
+            mapped |= _segments(pid)
+        seen |= living
+        trackers = {pid for pid in living if _is_tracker(pid)}
+        for pid in living if time.monotonic() > began + GRACE else living - trackers:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.002)
+    for name in mapped | {path.name for path in SHM.glob("torch_*") if _maker(path.name) in seen}:
+        (SHM / name).unlink(missing_ok=True)
+
+
+def _is_tracker(pid: int) -> bool:
+    try:
+        return TRACKER in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
+
+
+def _segments(pid: int) -> set[str]:
+    """Names of the files in /dev/shm that a process maps: Python's, which do not say whose they are."""
+    try:
+        maps = Path(f"/proc/{pid}/maps").read_text(errors="replace")
+    except OSError:
+        return set()
+    return set(re.findall(r" /dev/shm/(psm_\w+)$", maps, re.MULTILINE))
+
+
+def _maker(name: str) -> int:
+    """The process that torch's name of a segment names: torch_<pid>_<number>_<number>."""
+    number = name.split("_")[1]
+    return int(number) if number.isdigit() else -1
+
+
+def _seconds(pid: int) -> float:
+    try:
+        return time.clock_gettime(~pid << 3 | 2)  # CPUCLOCK_SCHED of that process: what clock_getcpuclockid(3) gives
+    except OSError:  # it has just ended
+        return 0.0
+
+
+def _stat(pid: int) -> list[str]:
+    """The fields of proc(5)'s stat from the third, the state, on; empty where there is no such process."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return []

@@ -1,0 +1,1 @@
+"""How quickly batches come to a GPU."""

@@ -1,0 +1,196 @@
+"""What is measured of a loader whose batches go to a GPU.  These run in a process of their own, see core/child.py."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+import shmloader
+from bench.core.cases import CASES, ENDLESS
+from shmloader.accelerator import Other
+from shmloader.transforms import normalize_on_device
+
+CASE = CASES["uint8-images"]
+SHAPE, DTYPE = (CASE.batch_size, 3, 224, 224), torch.uint8
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+STEP = 0.010  # seconds that a training step is to take on the GPU, about
+SIDE = 4096  # of the matrices that it multiplies
+WARM_UP = 60  # batches: each slot has been page-locked by then
+WAYS = ("torch", "shmloader", "shmloader device=")  # the first two with pin_memory=True and a prefetcher
+
+
+def why_not() -> str:
+    """Why nothing can be measured here; empty where it can."""
+    if torch.cuda.is_available():
+        return ""
+    built = torch.version.cuda or torch.version.hip
+    return f"this torch ({torch.__version__}) was built without CUDA and ROCm" if built is None else "there is no GPU"
+
+
+def ceiling(seconds: float) -> dict[str, float]:
+    """Copy one page-locked batch to the GPU again and again; bytes_per_second, by the GPU's clock."""
+    here = torch.ones(CASE.batch_bytes, dtype=torch.uint8).pin_memory()
+    there = torch.empty_like(here, device="cuda")
+    _copy_seconds(there, here)
+    rates: list[float] = []
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end or len(rates) < 3:
+        rates.append(CASE.batch_bytes / _copy_seconds(there, here))
+    return {"bytes_per_second": statistics.median(rates)}
+
+
+def transfer(seconds: float, workers: int) -> dict[str, float]:
+    """Copy batches to the GPU straight from their slots.
+
+    Returns:
+        bytes_per_second: of the copies alone, by the GPU's clock, one at a time; page_locked: the share of batches that
+        lay in a slot that is; batches.
+    """
+    clones = 0
+    clone = Other.clone
+
+    def counted(self: Other, tensor: torch.Tensor) -> torch.Tensor:
+        nonlocal clones
+        clones += 1
+        return clone(self, tensor)
+
+    Other.clone = counted  # type: ignore[method-assign]  # what is copied on the host goes through it
+    batches = iter(_loader("shmloader", workers, None))
+    there = torch.empty(SHAPE, dtype=DTYPE, device="cuda")
+    for _ in range(WARM_UP):
+        there.copy_(next(batches), non_blocking=True)
+    clones, took, count = 0, 0.0, 0
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end or count < 10:
+        took += _copy_seconds(there, next(batches))
+        count += 1
+    batches.close()
+    return {
+        "bytes_per_second": count * CASE.batch_bytes / took,
+        "page_locked": 1 - clones / count,
+        "batches": count,
+    }
+
+
+def training(way: str, seconds: float, workers: int) -> dict[str, float]:
+    """Train for a while on what a loader gives, with a step of about STEP seconds.
+
+    Returns:
+        images_per_second; next_p50, next_p99, next_max: seconds of the loader's next(); trainer_cpu: seconds of
+        processor time a batch, of this process; gpu_idle: the share of the time in which the GPU ran no training step;
+        step: seconds of one, alone; batches.
+    """
+    normalize = normalize_on_device(MEAN, STD)
+    step = _step(normalize(torch.ones(SHAPE, dtype=DTYPE, device="cuda")))
+    alone = min(_gpu_seconds(step) for _ in range(5))
+    source = iter(_loader(way.partition(" ")[0], workers, normalize if way.endswith("device=") else None))
+    waits: list[float] = []
+    timed: Iterator[Any] = _Timed(source, waits)
+    batches = timed if way.endswith("device=") else _prefetched(timed, normalize)
+    for _ in range(WARM_UP):
+        step(next(batches))
+    torch.cuda.synchronize()
+    waits.clear()
+    count, cpu, start = 0, time.process_time(), time.perf_counter()
+    while time.perf_counter() < start + seconds or count < 10:
+        step(next(batches))
+        count += 1
+        if count % 8 == 0:
+            torch.cuda.synchronize()  # as a loop does that reads its loss: the CPU is not far ahead of the GPU
+    torch.cuda.synchronize()
+    took, cpu = time.perf_counter() - start, time.process_time() - cpu
+    waits.sort()
+    source._shutdown_workers()
+    return {
+        "images_per_second": count * CASE.batch_size / took,
+        "next_p50": waits[len(waits) // 2],
+        "next_p99": waits[len(waits) * 99 // 100],
+        "next_max": waits[-1],
+        "trainer_cpu": cpu / count,
+        "gpu_idle": max(0.0, 1 - count * alone / took),
+        "step": alone,
+        "batches": count,
+    }
+
+
+def _loader(kind: str, workers: int, on_device: Callable[[Any], Any] | None) -> Any:
+    options: dict[str, Any] = {"pin_memory": True}
+    if on_device is not None:
+        options |= {"device": "cuda", "on_device": on_device}
+    loader: Any = {"torch": torch.utils.data.DataLoader, "shmloader": shmloader.DataLoader}[kind]
+    return loader(CASE.dataset(ENDLESS, ""), batch_size=CASE.batch_size, num_workers=workers, **options)
+
+
+class _Timed:
+    """Iterates, and notes how long each next() takes; it holds no batch, which is its consumer's to drop."""
+
+    def __init__(self, source: Iterator[Any], waits: list[float]) -> None:
+        self._source, self._waits = source, waits
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        start = time.perf_counter()
+        try:
+            return next(self._source)
+        finally:
+            self._waits.append(time.perf_counter() - start)
+
+
+def _prefetched(source: Iterator[Any], normalize: Callable[[Any], Any]) -> Iterator[Any]:
+    """The usual prefetcher: one batch ahead, copied and normalised on a side stream."""
+    stream, ready = torch.cuda.Stream(), None
+    for batch in source:
+        with torch.cuda.stream(stream):
+            batch = normalize(batch.to("cuda", non_blocking=True))
+        if ready is not None:
+            yield ready
+        torch.cuda.current_stream().wait_stream(stream)
+        ready = batch
+        ready.record_stream(torch.cuda.current_stream())
+
+
+def _step(batch: torch.Tensor) -> Callable[..., int]:
+    """What is done with a batch, and how often it multiplies to take about STEP seconds."""
+    left = torch.randn(SIDE, SIDE, device="cuda", dtype=batch.dtype) / SIDE
+    right = torch.randn_like(left)
+
+    def once() -> int:
+        torch.mm(left, right)
+        return 1
+
+    times = max(1, round(STEP / min(_gpu_seconds(once) for _ in range(5))))
+
+    def step(images: torch.Tensor = batch) -> int:
+        left[0, 0] = images.float().mean()
+        for _ in range(times):
+            torch.mm(left, right)
+        return 1
+
+    step()
+    return step
+
+
+def _gpu_seconds(work: Callable[[], Any], times: int = 10) -> float:
+    """Seconds that the GPU takes for one call."""
+    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    begin.record()
+    for _ in range(times):
+        work()
+    end.record()
+    end.synchronize()
+    return float(begin.elapsed_time(end)) / 1e3 / times
+
+
+def _copy_seconds(there: torch.Tensor, batch: torch.Tensor) -> float:
+    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    begin.record()
+    there.copy_(batch, non_blocking=True)
+    end.record()
+    end.synchronize()
+    return float(begin.elapsed_time(end)) / 1e3

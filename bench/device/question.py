@@ -1,0 +1,128 @@
+"""Delivery to a GPU: the copies against a plain page-locked one, and training against torch's loader."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from bench.core.question import Question, Turn, add_workers, seconds
+from bench.core.results import failures, in_one_line, machine, print_lines
+from bench.core.spread import shown, spread
+from bench.device import measure
+
+FIGURES = ("images_per_second", "next_p50", "next_p99", "next_max", "trainer_cpu", "gpu_idle")
+WITH_WARM_UP = 5.0  # seconds, about, before a measurement counts
+NEEDED = (
+    "the rate of copies from slots, against a plain copy from page-locked memory",
+    "images a second, the times that next() takes, and the GPU's idle share, while training, against torch's loader",
+)
+
+
+class Device(Question):
+    name = "device"
+    asks = "delivery to a GPU: copies, and training beside torch's loader"
+    more = (
+        "Batches of 256 x 3x224x224 uint8, with a training step of about 10 ms.  Writes device.json; where there is no "
+        "GPU it says what cannot be measured."
+    )
+
+    @staticmethod
+    def add_options(parser: argparse.ArgumentParser) -> None:
+        parser.add_argument("--seconds", type=seconds, default=5.0, help="length of one measurement, after its warm-up")
+        add_workers(parser)
+
+    def why_not(self) -> list[str]:
+        why = measure.why_not()
+        return [f"device: nothing is measured, for {why}.  It would be:", *(f"- {of}" for of in NEEDED)] if why else []
+
+    def settings(self) -> dict[str, Any]:
+        given = self.given
+        return {"seconds": given.seconds, "workers": given.workers, "batch": measure.CASE.label}
+
+    def machine(self) -> dict[str, str | int]:
+        return {**machine(), "gpu": torch.cuda.get_device_name()}
+
+    def turns(self, at: int) -> list[Turn]:
+        given = self.given
+        ways = measure.WAYS if at % 2 == 0 else measure.WAYS[::-1]
+        todo: list[tuple[str, str, dict[str, Any]]] = [
+            ("ceiling", "ceiling", {}),
+            ("transfer", "transfer", {"workers": given.workers}),
+            *((way, "training", {"way": way, "workers": given.workers}) for way in ways),
+        ]
+        return [
+            Turn(
+                {"subject": subject},
+                f"bench.device.measure:{function}",
+                {"seconds": given.seconds, **arguments},
+                WITH_WARM_UP + given.seconds,
+                given.timeout,
+            )
+            for subject, function, arguments in todo
+        ]
+
+    def summary(self, measurements: list[dict[str, Any]]) -> dict[str, Any]:
+        return summary(measurements)
+
+    def show(self, out: Console, result: dict[str, Any]) -> None:
+        of, settings = result["summary"], result["settings"]
+        print_lines(
+            out,
+            [
+                f"{settings['batch']} to {result['machine']['gpu']}; workers: {settings['workers']}, rounds: "
+                f"{settings['rounds']}, medians [min..max]",
+                f"copies from page-locked memory: {shown(of['ceiling'], 1e-9, all_of_it=True)} GB/s",
+                f"copies from slots: {shown(of['transfer'], 1e-9, all_of_it=True)} GB/s, "
+                f"{shown(of['of_ceiling'], 100, all_of_it=True)} % of that; "
+                f"{shown(of['page_locked'], 100)} % of the batches lay in a page-locked slot",
+            ],
+        )
+        table = Table(title="while training", title_justify="left")
+        table.add_column("loader", no_wrap=True)
+        for heading in ("images/s", "next() p50 us", "p99 us", "max us", "trainer CPU ms a batch", "GPU idle %"):
+            table.add_column(heading, justify="right", no_wrap=True)
+        for way, figures in of["training"].items():
+            scales = (1, 1e6, 1e6, 1e6, 1e3, 100)
+            table.add_row(
+                way,
+                *(
+                    shown(figures[figure], scale, all_of_it=figure in ("images_per_second", "next_p99"))
+                    for figure, scale in zip(FIGURES, scales, strict=True)
+                ),
+            )
+        out.print(table)
+        print_lines(out, failures(result["measurements"], "subject"), style="red")
+        print_lines(out, [in_one_line(result["machine"])])
+
+
+def summary(measurements: list[dict[str, Any]]) -> dict[str, Any]:
+    """Medians of the rounds with their smallest and largest.
+
+    ceiling, transfer: bytes a second; of_ceiling: the one by the other, round by round; page_locked: the share of
+    batches that were not copied on the host; training: each of FIGURES for each way; next_p99_of_torch: of
+    shmloader's ways, against torch's in the same round.
+    """
+    rounds: dict[int, dict[str, Any]] = {}
+    for of in measurements:
+        if "failure" not in of:
+            rounds.setdefault(of["round"], {})[of["subject"]] = of
+    known = list(rounds.values())
+
+    def each(subject: str, figure: str) -> Any:
+        return spread(by[subject][figure] for by in known if subject in by)
+
+    def against(subject: str, other: str, figure: str) -> Any:
+        return spread(by[subject][figure] / by[other][figure] for by in known if subject in by and other in by)
+
+    return {
+        "ceiling": each("ceiling", "bytes_per_second"),
+        "transfer": each("transfer", "bytes_per_second"),
+        "of_ceiling": against("transfer", "ceiling", "bytes_per_second"),
+        "page_locked": each("transfer", "page_locked"),
+        "training": {way: {figure: each(way, figure) for figure in FIGURES} for way in measure.WAYS},
+        "next_p99_of_torch": {way: against(way, "torch", "next_p99") for way in measure.WAYS[1:]},
+    }

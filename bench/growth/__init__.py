@@ -1,0 +1,1 @@
+"""Whether a batch costs more as one thing grows."""

@@ -1,0 +1,1 @@
+"""How long a first batch is waited for."""

@@ -1,0 +1,47 @@
+"""How long the first batch of an epoch is waited for.  This runs in a process of its own, see core/child.py.
+
+It imports neither rich nor matplotlib: a spawned worker would have to import them as well.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from bench.core.cases import CASES
+from bench.core.loaders import LOADERS
+from bench.core.throughput import job, toucher
+
+
+def waits(loader: str, case: str, workers: int, start_method: str, batches: int, restarts: int) -> dict[str, Any]:
+    """Wait for first batches: of a new loader, then of further epochs, without and with persistent workers.
+
+    Returns:
+        first: seconds from iter() to the first batch of the first epoch in this process;
+        next, persistent: the same of each further epoch, a list;
+        next_gap, persistent_gap: seconds from the last batch of one epoch to the first of the next, with all that
+        lies between: the end of the old workers and the iter().
+    """
+    what = CASES[case]
+    dataset = what.dataset(batches * what.batch_size, "")
+    pages = toucher(what.batch(dataset, 0))
+    result: dict[str, Any] = {}
+    for persistent in (False, True):
+        epochs = LOADERS[loader].open(job(what, dataset, workers, start_method, persistent))
+        from_iter: list[float] = []
+        from_last: list[float] = []
+        last = 0.0
+        for _ in range(1 + restarts):
+            start = time.perf_counter()
+            for k, batch in enumerate(epochs):
+                if k == 0:
+                    now = time.perf_counter()
+                    from_iter.append(now - start)
+                    from_last.append(now - last)
+                pages(batch)
+                last = time.perf_counter()
+        if persistent:
+            result |= {"persistent": from_iter[1:], "persistent_gap": from_last[1:]}
+        else:
+            result |= {"first": from_iter[0], "next": from_iter[1:], "next_gap": from_last[1:]}
+    return result

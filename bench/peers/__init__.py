@@ -1,0 +1,1 @@
+"""Whether any other loader hands batches over as quickly."""

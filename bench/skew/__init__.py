@@ -1,0 +1,1 @@
+"""What becomes of samples of which some take much longer than others."""
