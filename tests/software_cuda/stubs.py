@@ -24,6 +24,8 @@ TELLS = re.compile(
 )
 NVIDIAS_SYMBOL = re.compile(r"(__)?(cu|nv|nccl)\w+$")
 
+IMPLICIT = "-Werror=implicit-function-declaration"  # else a pointer is returned as an int
+
 STUB = """\
 __attribute__((weak)) long software_cuda_missing(const char *name); /* in libcudart.so, where it is the software one */
 static long missing(const char *name) { return software_cuda_missing ? software_cuda_missing(name) : 100; }
@@ -76,7 +78,7 @@ def make(torch_lib: pathlib.Path, out: pathlib.Path, real: Mapping[str, Sequence
         source, script = out / f"{library}.c", out / f"{library}.map"
         symbols = sorted(set().union(*versions.values()))
         source.write_text(STUB + "".join(map(_stub, symbols)))
-        command = ["gcc", "-O1", "-g", "-w", "-shared", "-fPIC", f"-Wl,-soname,{library}", "-o", out / library, source]
+        command = ["gcc", "-O1", "-g", "-Wall", IMPLICIT, "-shared", "-fPIC", f"-Wl,-soname,{library}", "-o", out / library, source]
         for beginning, more in (real or {}).items():
             if library.startswith(beginning):
                 command += more
