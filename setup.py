@@ -11,7 +11,7 @@ from glob import glob
 
 from setuptools import Extension, setup
 
-CORE = ("ring", "gather", "layout", "process", "probe")
+CORE = ("ring", "gather", "layout", "process", "probe", "current")
 
 
 def extensions() -> list[Extension]:

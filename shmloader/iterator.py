@@ -111,7 +111,7 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
         if device is None:
             self._delivery = Delivery(self._ring, spare, ends)
         else:
-            self._pinning = Pinning(self._ring, device, loader.strict_pinning)
+            self._pinning = Pinning(self._ring, device, loader.strict_pinning, private=loader.device is not None)
             self._delivery = Delivery(self._ring, spare, ends, self._pinning, device.clone)
         self._tags: dict[int, Any] = {}  # by sequence, what torch's part put into the queues: results come back by it
         self._early: list[tuple[Any, Any]] = []  # results that were taken before they were asked for

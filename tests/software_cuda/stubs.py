@@ -78,7 +78,19 @@ def make(torch_lib: pathlib.Path, out: pathlib.Path, real: Mapping[str, Sequence
         source, script = out / f"{library}.c", out / f"{library}.map"
         symbols = sorted(set().union(*versions.values()))
         source.write_text(STUB + "".join(map(_stub, symbols)))
-        command = ["gcc", "-O1", "-g", "-Wall", IMPLICIT, "-shared", "-fPIC", f"-Wl,-soname,{library}", "-o", out / library, source]
+        command = [
+            "gcc",
+            "-O1",
+            "-g",
+            "-Wall",
+            IMPLICIT,
+            "-shared",
+            "-fPIC",
+            f"-Wl,-soname,{library}",
+            "-o",
+            out / library,
+            source,
+        ]
         for beginning, more in (real or {}).items():
             if library.startswith(beginning):
                 command += more
