@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import io
 import queue
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -115,14 +116,16 @@ def of_any_accelerator() -> Any:
     return _made("raw", lambda: torch.Stream(device="cuda"))
 
 
-@contextlib.contextmanager
-def external() -> Iterator[None]:
-    """A stream that others have made, and that is gone as soon as it is left."""
+def external() -> Any:
+    """A stream that others have made."""
+    return torch.cuda.stream(torch.cuda.ExternalStream(created()))
+
+
+def created() -> int:
     handle = ctypes.c_void_p()
     assert not int(torch.cuda.cudart().cudaStreamCreate(ctypes.addressof(handle)))
-    with torch.cuda.stream(torch.cuda.ExternalStream(handle.value)):
-        yield
-    assert not int(torch.cuda.cudart().cudaStreamDestroy(handle.value))
+    assert handle.value is not None
+    return handle.value
 
 
 @contextlib.contextmanager
@@ -174,7 +177,9 @@ def generated(batches: Any, stream: Any) -> list[Any]:
 
 
 def with_a_bar(batches: Any, stream: Any) -> list[Any]:
-    return plain(pytest.importorskip("tqdm").tqdm(batches, disable=None), stream)
+    tqdm = pytest.importorskip("tqdm").tqdm
+    tqdm.monitor_interval = 0  # no thread
+    return plain(tqdm(batches, file=io.StringIO()), stream)
 
 
 def dropped_on_the_stream(batches: Any, stream: Any) -> list[Any]:
@@ -256,8 +261,6 @@ def copied_by_a_thread_that_ends(batches: Any, stream: Any) -> list[Any]:
         entered.__enter__()  # and never left: the thread's stream goes with it
         copies.append(copied(batch))
         del batch
-        if stream is external:
-            entered.__exit__(None, None, None)
 
     for batch in batches:
         thread = threading.Thread(target=copy, args=(batch,))
@@ -276,5 +279,18 @@ LOOPS = [
 @pytest.mark.parametrize("loop", LOOPS)
 def test_no_byte_changes(loop: Any, stream: Any) -> None:
     copies = loop(loader(), stream)
+    wrong = changed(copies)
+    assert (len(copies), wrong) == (BATCHES, 0)
+
+
+def test_a_stream_that_is_destroyed_when_its_batch_has_died() -> None:
+    """It was left, so nobody can ask for it any more at the next hand-out."""
+    copies = []
+    for batch in loader():
+        handle = created()
+        with torch.cuda.stream(torch.cuda.ExternalStream(handle)):
+            copies.append(copied(batch))
+        del batch
+        assert not int(torch.cuda.cudart().cudaStreamDestroy(handle))
     wrong = changed(copies)
     assert (len(copies), wrong) == (BATCHES, 0)
