@@ -50,9 +50,12 @@ cdef _move(unsigned long thread, object device, tuple before, tuple after):
     """A stream is left, then another one is current.  In this order: one too many does no harm, one too few does."""
     global now
     cdef object event
+    cdef tuple noted = here.get((thread, device))
+    now += 1
     if not _is_default(before):
-        now += 1
         left[before] = now
+    if not _is_default(noted) and not _is_of_others(noted):     # it was left out of sight, for `before`
+        left[noted] = now
     if _is_default(after):
         here.pop((thread, device), None)
     else:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import threading
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -86,7 +87,10 @@ class Accelerator(Protocol):
         """To be called first in a thread of ours, which is to use this device, and breaks no capture from then on."""
 
     def own_stream(self) -> None:
-        """Give this thread a stream of its own to copy on."""
+        """Give this thread a stream of its own to copy on: one that a thread which has ended had, if there is one."""
+
+    def failed(self) -> bool:
+        """Whether the device has failed for good; to be asked when something was raised."""
 
     def copy(self, tensor: torch.Tensor) -> torch.Tensor:
         """Begin to copy a tensor to the device, on this thread's stream."""
@@ -180,7 +184,14 @@ class Other:
         self._module.set_device(self.device)
 
     def own_stream(self) -> None:
-        self._module.set_stream(self._module.Stream(device=self.device))
+        self._module.set_stream(_stream_of_this_thread(self.device, lambda: self._module.Stream(device=self.device)))
+
+    def failed(self) -> bool:
+        try:
+            self._module.current_stream(self.device).query()
+        except RuntimeError:  # the error that sticks: each call raises it from then on
+            return True
+        return False
 
     def copy(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor.to(self.device, non_blocking=True)
@@ -201,6 +212,23 @@ class Other:
 
     def _wait(self, stream: Any, event: Any) -> None:
         stream.wait_event(event)
+
+
+# Each epoch has a thread of its own, and torch keeps a device's memory by the stream that it was allocated on: with a
+# new stream for each, what the last epoch had would stay with its stream.  And torch has 32, which it gives in turn.
+_own_streams: dict[torch.device, list[tuple[Any, threading.Thread]]] = {}
+_choosing = threading.Lock()
+
+
+def _stream_of_this_thread(device: torch.device, make: Callable[[], Any]) -> Any:
+    with _choosing:
+        streams = _own_streams.setdefault(device, [])
+        for k, (stream, thread) in enumerate(streams):
+            if not thread.is_alive():
+                streams[k] = stream, threading.current_thread()
+                return stream
+        streams.append((make(), threading.current_thread()))
+        return streams[-1][0]
 
 
 def _no_stream(index: int) -> None:

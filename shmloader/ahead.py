@@ -43,6 +43,9 @@ class Stage(Protocol):
     def send(self, batch: Any) -> Any:
         """In the thread: begin what is to be done with a batch, and keep nothing of it."""
 
+    def failed(self) -> bool:
+        """In the thread, when something was raised: whether the device has failed for good."""
+
     def arrive(self, sent: Any) -> Any:
         """In the caller's thread: the batch."""
 
@@ -220,6 +223,8 @@ def _run(source: Any, stage: Stage, permits: queue.SimpleQueue[bool], ready: que
                 break
             except BaseException as error:
                 ready.put((_Kind.ERROR, error))
+                if stage.failed():  # whatever it allocates on the device from here on may end the process
+                    break
     except BaseException as error:
         ready.put((_Kind.ERROR, error))
     ready.put((_Kind.END, None))

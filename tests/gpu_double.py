@@ -51,6 +51,7 @@ class DoubleGpu:
         self.registered: dict[int, int] = {}
         self.sizes: list[int] = []  # of all registrations
         self.clones = 0
+        self.is_broken = False
         self.wrong: list[str] = []  # what no device would forgive
         self.captured: set[int] = set()
         self.recorded = self.asked = self.synchronized = 0
@@ -216,6 +217,9 @@ class DoubleGpu:
         with self._lock:
             self._choose(self._next)
             self._next += 1
+
+    def failed(self) -> bool:
+        return self.is_broken
 
     def copy(self, tensor: torch.Tensor) -> torch.Tensor:
         """To the "device": memory that is filled when the copy's turn comes."""

@@ -2,8 +2,8 @@
 
     PYTHON -m tests.software_cuda HEADERS ARGUMENTS...
 
-PYTHON has torch's CUDA build, HEADERS are NVIDIA's (of the package nvidia-cuda-runtime), and ARGUMENTS go to PYTHON.  The
-libraries are built for this torch when they are older than their sources, in build/software-cuda.
+PYTHON has torch's CUDA build, HEADERS are NVIDIA's (of the package nvidia-cuda-runtime), and ARGUMENTS go to PYTHON.
+The libraries are built for this torch when they are older than their sources, in build/software-cuda.
 """
 
 from __future__ import annotations

@@ -121,6 +121,7 @@ cudaError_t begin(const char *call)
 }
 
 int is_forked(void) { return forked; }
+int has_failed(void) { return stuck; }
 
 void count_copy(int to_device)
 {

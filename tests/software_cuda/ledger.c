@@ -126,7 +126,7 @@ cudaError_t unlock_pages(void *start)
 /* Of unmapping.c. */
 void software_cuda_unmapped(void *start, size_t size, const char *how)
 {
-    if (is_forked())
+    if (is_forked() || has_failed())
         return;
     pthread_mutex_lock(&lock);
     for (size_t k = 0; k < count; k++)

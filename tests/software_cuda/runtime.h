@@ -133,6 +133,7 @@ cudaError_t begin(const char *call);            /* of every call: the error it m
 void blocks(const char *call);                  /* of a call that may wait: was the GIL held? */
 cudaError_t ordered_refusal(size_t in_all);     /* of page-locking, by a test: so many bytes with these */
 int is_forked(void);
+int has_failed(void);                           /* for good: it does nothing any more */
 void count_copy(int to_device);                 /* may make an error stick */
 double lateness(void);                          /* seconds */
 int any_lateness(void);
