@@ -17,19 +17,19 @@ delivered from its slot, with `is_pinned()` true and no copy.
        last tensor over its slot has died.  Therefore a lease over a locked slot is *guarded*: its death frees nothing.
        It notes which streams are current in the thread where it dies, on all devices.  That reads a few words; a call
        to CUDA there, the GIL held, could wait for a thread that waits for the GIL.
-       At the next hand-out of a batch events are recorded, on the streams that were noted and on those that are
-       current there.  When all of them have passed, the slot is free.  It counts as lent until then, and where too
-       many are lent batches are copied: nothing ever waits for a device.
-
-       Covered is a copy on the stream where the last tensor died (a plain loop; timm's and apex's prefetchers, which
-       drop the batch inside `with torch.cuda.stream(side)`), and one that either of these streams, or the stream of
-       the next hand-out, has waited for since (`wait_stream`).  An event that is recorded later covers more, so that
-       it is recorded at the hand-out and not at the death harms nothing.
-       Not covered is a copy on another stream that nobody has waited for by the next hand-out.  `device=` makes the
-       copy itself, and knows; `strict_pinning=True` waits for all streams of all devices before a slot is free.
+       At the next hand-out of a batch events are recorded: on the streams that were noted, on those that are current
+       there, and on all others that a copy from it may be on, because they were current in some thread while the batch
+       was lent (NOTE [ Streams ]).  When all of them have passed, the slot is free.  It counts as lent until then, and
+       where too many are lent batches are copied: nothing ever waits for a device.  An event that is recorded later
+       covers more, so that it is recorded at the hand-out and not at the death harms nothing.
+       Batches for `device=` are copied by one thread, on one stream, and nobody else has them: where they die there,
+       events on what is current there are enough, and no slot waits for what the consumer computes.
+       Not covered is what cannot be watched; `strict_pinning=True` waits for all streams of all devices.
     4. While a CUDA graph is captured on one of these streams nothing is recorded or asked; slots stay lent meanwhile.
        All calls are made in the thread's relaxed mode, so that they break no capture of another thread's.
-    5. When the iterator ends, what is not lent is unregistered before it is unmapped.  What is lent, or read by a copy
+    5. When the iterator ends, the device is waited for, so that no copy runs, not even one that nobody knows of; then
+       what is not lent is unregistered before it is unmapped.  While a graph is captured nobody may wait for a device:
+       then events must do.  What is lent, or read by a copy
        that is under way, stays locked and mapped until its lease has died and its events have passed; that is looked
        at when another locked ring hands out a batch, begins or ends.
     6. A process that is forked uses no device: there, leases note nothing and free nothing.
