@@ -194,11 +194,6 @@ ENDS = {
     "with copies under way": "sys.exit()",
     "by an exception": "sys.excepthook = lambda *error: None; print('by an exception'); assert False",
     "with a loader kept": "import builtins; builtins.kept = (batches, batch)",
-    "with a thread in it": """
-    def go():
-        for batch in loader(pin_memory=True):
-            batch.to("cuda", non_blocking=True)
-    threading.Thread(target=go, daemon=True).start()""",
 }
 
 
