@@ -30,6 +30,18 @@ option = $(if $($(1)),$(2) "$($(1))")
 TRAIN_OPTIONS = $(call option,LOADER,--loader) $(call option,DATA,--data) $(call option,EPOCHS,--epochs) \
 	$(call option,BATCH,--batch-size) $(call option,WORKERS,--workers) $(call option,SEED,--seed) $(ARGS)
 
+# torch's CUDA build, without any of NVIDIA's packages: tests/software_cuda stands in for them.  It sees all else of .venv.
+# Two environments: with the torch that all is pinned to, and with the newest.  `===` asks for PyPI's build with CUDA also
+# where an index prefers one for the CPU.  It is installed before .venv is seen, for pip would replace what is there.
+CUDA := .venv-cuda
+CUDA_NEWEST := .venv-cuda-newest
+CUDA_TORCH := $(shell sed -n 's/^torch==//p' constraints.txt)
+CUDA_NEWEST_TORCH := 2.15.0
+CUDA_HEADERS := nvidia-cuda-runtime==13.0.96
+# Most of these tests wait for copies that are late, so there are more of them at a time than cores.
+CUDA_TESTS = -m tests.software_cuda .venv-cuda/headers/nvidia/cu13/include -m pytest -p software_cuda.plugin -m gpu \
+	tests/test_gpu.py tests/software_cuda --numprocesses 4 --dist worksteal
+
 # A copy of the project beside its own, so that no sanitized extension is ever imported by accident.
 SANITIZED := build/sanitize
 SANITIZERS := -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer -g
@@ -45,7 +57,7 @@ SANITIZING = LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-
 	$$(gcc -print-file-name=libstdc++.so)" PYTHONMALLOC=malloc UBSAN_OPTIONS=print_stacktrace=1 \
 	ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1:max_allocation_size_mb=4096:$(SANITIZED_QUICKLY)
 
-.PHONY: help train test test-long test-ecosystem soak bench di-engine lint sanitize clean
+.PHONY: help train test test-long test-ecosystem test-cuda soak bench di-engine lint sanitize clean
 
 help:
 	@echo 'make train   train a small network on JPEG files and say what the loader cost'
@@ -57,6 +69,7 @@ help:
 	@echo 'make test-long   kill workers at random, then torment loaders in 19 ways, torch beside ours; about 10 minutes'
 	@echo '             SEED=  ARGS="--only interrupts --seconds 600" or any other of python -m tests.chaos --help'
 	@echo 'make test-ecosystem   train with Lightning, accelerate, transformers, timm and ignite, through either loader'
+	@echo 'make test-cuda   the tests that need a GPU, over a CUDA in software, with torch 2.13 and the newest'
 	@echo 'make soak    500 random kills of workers, every batch checked; ARGS="--kills 2000 --start spawn --share steal"'
 	@echo 'make lint    lint and types alone'
 	@echo 'make sanitize  the tests of the ring under AddressSanitizer and UBSan (gcc); ARGS="..." goes to pytest'
@@ -88,6 +101,10 @@ test-long: $(STAMP)
 test-ecosystem: $(ECOSYSTEM)
 	$(BIN)/pytest --disable-warnings tests/ecosystem $(ARGS)
 
+test-cuda: $(CUDA)/installed $(CUDA_NEWEST)/installed
+	$(CUDA)/bin/python $(CUDA_TESTS) $(ARGS)
+	$(CUDA_NEWEST)/bin/python $(CUDA_TESTS) $(ARGS)
+
 soak: $(STAMP)
 	$(BIN)/python -W ignore tests/soak.py $(ARGS)
 
@@ -106,7 +123,8 @@ sanitize: $(STAMP)
 		$(SANITIZED_TESTS:%=tests/%.py) $(ARGS)
 
 clean:
-	rm -rf .venv $(DI_ENGINE) build dist *.egg-info data/digits .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv $(DI_ENGINE) $(CUDA) $(CUDA_NEWEST) build dist *.egg-info data/digits
+	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	rm -f shmloader/*.so bench/core/*.so
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -142,6 +160,25 @@ $(PEERS_STAMP): $(STAMP)
 	@$(PEERS_PIP) install --quiet -c constraints.txt --no-deps ffcv >$(PEERS)/ffcv.log 2>&1 && \
 		$(PEERS_PIP) install --quiet -c constraints.txt $(FFCV_NEEDS) || echo 'FFCV does not build here: bench skips it' >&2
 	@touch $@
+
+$(CUDA)/installed: $(STAMP)
+	$(call install-cuda,$(CUDA),$(CUDA_TORCH))
+	@$(BIN)/pip install --quiet --no-deps --target $(CUDA)/headers $(CUDA_HEADERS)
+	@touch $@
+
+# PIP_CONSTRAINT and the like may hold newer releases back: this one is asked for by name.
+$(CUDA_NEWEST)/installed: $(STAMP)
+	$(call install-cuda,$(CUDA_NEWEST),$(CUDA_NEWEST_TORCH),PIP_CONFIG_FILE=/dev/null)
+	@touch $@
+
+define install-cuda
+	@echo 'installing torch $(2) with CUDA into $(1) (530 MB, once)' >&2
+	@rm -rf $(1)
+	@$(BIN)/python -m venv --without-pip $(1)
+	@$(3) $(BIN)/pip --python $(1)/bin/python install --quiet --no-deps torch===$(2)
+	@$(BIN)/python -c 'import sysconfig; print("import site; site.addsitedir(%r)" % sysconfig.get_path("purelib"))' \
+		> $$($(1)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/shared.pth
+endef
 
 # With the Python of .venv, so that it can import the extensions that were built for that one.
 $(DI_ENGINE)/installed: bench/di-engine.txt constraints.txt | $(STAMP)

@@ -12,7 +12,7 @@ from glob import glob
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
-CORE = ("ring", "gather", "layout", "process")
+CORE = ("ring", "gather", "layout", "process", "current")
 
 
 def extension(name: str, source: str) -> Extension:

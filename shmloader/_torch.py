@@ -251,10 +251,43 @@ profiler: Any = (
 current_cuda_stream: Callable[[int], tuple[int, int, int]] = getattr(torch._C, "_cuda_getCurrentStream", None)  # type: ignore[assignment]
 
 
+def replace_stream_setters(
+    by_number: Callable[[Any], Any],
+    by_stream: Callable[[Any], Any],
+    replace_method: Callable[[type, str, Any], bool],
+) -> bool:
+    """Put others in the place of what makes a stream current; whether that was possible everywhere.
+
+    Args:
+        by_number: makes one of a function that is called with a stream's numbers.
+        by_stream: makes one of a function, or method, that is called with a stream.
+        replace_method: sets a method of a type that is written in C.
+    """
+    if not hasattr(torch._C, "_cuda_setStream"):
+        return False
+    torch._C._cuda_setStream = by_number(torch._C._cuda_setStream)
+    if hasattr(torch._C, "_accelerator_setStream"):
+        torch._C._accelerator_setStream = by_stream(torch._C._accelerator_setStream)
+    replaced = True
+    for name in ("__enter__", "__exit__"):
+        if hasattr(torch.Stream, name):  # newer than torch 2.6
+            replaced &= replace_method(torch.Stream, name, by_stream(getattr(torch.Stream, name)))
+    return replaced
+
+
 def has_primary_context(device: int) -> bool:
     """Whether this process uses this CUDA device; true where torch does not tell."""
     ask = getattr(torch._C, "_cuda_hasPrimaryContext", None)
     return True if ask is None else bool(ask(device))
+
+
+def is_capturing(stream: Any) -> bool:
+    """Whether a graph is captured on this CUDA stream."""
+    ask = getattr(stream, "is_capturing", None)
+    if ask is not None:
+        return bool(ask())
+    with torch.cuda.stream(stream):  # older than torch 2.8 or so
+        return bool(torch.cuda.is_current_stream_capturing())
 
 
 _pin_memory: Any = _find(

@@ -15,16 +15,28 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-from collections.abc import Callable, Iterable, Iterator
+import threading
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass
 from functools import cache
 from typing import Any, Protocol
 
 import torch
 
 from shmloader import _torch
+from shmloader.streams import CUDA, WATCHED, is_of_others, since, stream_of
 
 PORTABLE = 1  # cuMemHostRegister, cudaHostRegister: page-locked for all contexts
 GLOBAL, RELAXED = 0, 2  # cuThreadExchangeStreamCaptureMode; a thread begins with the first
+
+
+@dataclass(frozen=True)
+class Streams:
+    """Streams, events behind what was on others that may be gone, and one that is not known: NOTE [ Streams ]."""
+
+    those: Collection[Any]
+    events: list[Any]
+    unknown: Any = None
 
 
 class Accelerator(Protocol):
@@ -43,11 +55,21 @@ class Accelerator(Protocol):
     def clone(self, tensor: torch.Tensor) -> torch.Tensor:
         """A copy of a CPU tensor in page-locked memory of torch's, which sees to its reuse itself."""
 
-    def capturing(self, noted: Iterable[Any]) -> bool:
-        """Whether a graph is being captured on a stream that is current in this thread, or on one of those noted."""
+    def streams(self, noted: Iterable[Any], lent: int | None) -> Streams | None:
+        """The streams that copies out of batches may be on.
 
-    def record(self, noted: Iterable[Any]) -> list[Any]:
-        """Events behind all that is by now on this thread's current streams, and on those noted."""
+        Args:
+            noted: those that were current where the batches died, as `current` gives them.
+            lent: when the first of the batches was lent; None: nobody but this thread has had them.
+
+        Returns: None where that cannot be told.
+        """
+
+    def capturing(self, streams: Streams) -> bool:
+        """Whether a graph is being captured on one of these."""
+
+    def record(self, streams: Streams) -> list[Any]:
+        """Events behind all that is on these by now."""
 
     def mark(self) -> Any:
         """An event behind all that is by now on this thread's current stream of this device alone."""
@@ -65,7 +87,10 @@ class Accelerator(Protocol):
         """To be called first in a thread of ours, which is to use this device, and breaks no capture from then on."""
 
     def own_stream(self) -> None:
-        """Give this thread a stream of its own to copy on."""
+        """Give this thread a stream of its own to copy on: one that a thread which has ended had, if there is one."""
+
+    def failed(self) -> bool:
+        """Whether the device has failed for good; to be asked when something was raised."""
 
     def copy(self, tensor: torch.Tensor) -> torch.Tensor:
         """Begin to copy a tensor to the device, on this thread's stream."""
@@ -132,10 +157,13 @@ class Other:
         with self.relaxed():
             return torch.empty_like(tensor, pin_memory=True).copy_(tensor)
 
-    def capturing(self, noted: Iterable[Any]) -> bool:
+    def streams(self, noted: Iterable[Any], lent: int | None) -> Streams | None:
+        return Streams((), [])
+
+    def capturing(self, streams: Streams) -> bool:
         return False
 
-    def record(self, noted: Iterable[Any]) -> list[Any]:
+    def record(self, streams: Streams) -> list[Any]:
         return [self.mark()]
 
     def mark(self) -> Any:
@@ -156,7 +184,14 @@ class Other:
         self._module.set_device(self.device)
 
     def own_stream(self) -> None:
-        self._module.set_stream(self._module.Stream(device=self.device))
+        self._module.set_stream(_stream_of_this_thread(self.device, lambda: self._module.Stream(device=self.device)))
+
+    def failed(self) -> bool:
+        try:
+            self._module.current_stream(self.device).query()
+        except RuntimeError:  # the error that sticks: each call raises it from then on
+            return True
+        return False
 
     def copy(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor.to(self.device, non_blocking=True)
@@ -179,6 +214,23 @@ class Other:
         stream.wait_event(event)
 
 
+# Each epoch has a thread of its own, and torch keeps a device's memory by the stream that it was allocated on: with a
+# new stream for each, what the last epoch had would stay with its stream.  And torch has 32, which it gives in turn.
+_own_streams: dict[torch.device, list[tuple[Any, threading.Thread]]] = {}
+_choosing = threading.Lock()
+
+
+def _stream_of_this_thread(device: torch.device, make: Callable[[], Any]) -> Any:
+    with _choosing:
+        streams = _own_streams.setdefault(device, [])
+        for k, (stream, thread) in enumerate(streams):
+            if not thread.is_alive():
+                streams[k] = stream, threading.current_thread()
+                return stream
+        streams.append((make(), threading.current_thread()))
+        return streams[-1][0]
+
+
 def _no_stream(index: int) -> None:
     """Nobody asks: what is page-locked there is torch's, which watches the streams itself."""
 
@@ -192,6 +244,7 @@ class Cuda(Other):
         super().__init__(device)
         self.current = _torch.current_cuda_stream  # built in: no line of Python runs where a lease dies
         self.devices = tuple(range(torch.cuda.device_count()))  # `.to("cuda:1")` is possible while cuda:0 is current
+        self._defaults = {(0, index, CUDA) for index in self.devices}
 
     # ------------------------------------------------------------------------------------------------ page-locking
 
@@ -244,32 +297,38 @@ class Cuda(Other):
 
     # ------------------------------------------------------------------------------------------ streams and events
 
-    def capturing(self, noted: Iterable[Any]) -> bool:
+    def streams(self, noted: Iterable[Any], lent: int | None) -> Streams | None:
+        here = {self.current(index) for index in self.devices}
+        found = here.union(*noted)
+        events: list[Any] = []
+        unknown: set[Any] = set()
+        if lent is not None:
+            if not WATCHED:
+                return None
+            chosen, gone, events = since(lent)
+            unknown = {stream for stream in found - chosen - gone if stream[0]}
+            if any(map(is_of_others, unknown - here)):  # it may have been destroyed
+                return None
+            found = (found - gone) | chosen | self._defaults
+        # To record an event on a device that nothing in this process uses would take some hundred megabytes of it.
+        used = [stream for stream in found if _torch.has_primary_context(stream[1])]
+        return Streams(used, events, next(iter(unknown), None))
+
+    def capturing(self, streams: Streams) -> bool:
         try:
             if torch.cuda.is_current_stream_capturing():
                 return True
-            return any(_is_capturing(self._stream(stream)) for stream in self._used(noted))
+            return any(_torch.is_capturing(stream_of(stream)) for stream in streams.those)
         except RuntimeError:  # the driver's answer for the default stream while one that blocks it is captured
             return True
 
-    def record(self, noted: Iterable[Any]) -> list[Any]:
-        events = []
-        for stream in self._used([*noted, [self.current(index) for index in self.devices]]):
+    def record(self, streams: Streams) -> list[Any]:
+        events = streams.events
+        for stream in streams.those:
             event = torch.cuda.Event()
-            event.record(self._stream(stream))
+            event.record(stream_of(stream))
             events.append(event)
         return events
-
-    def _used(self, noted: Iterable[Any]) -> set[tuple[int, int, int]]:
-        """These streams, each once, without those of devices that nothing in this process uses.
-
-        To record an event on such a device would take some hundred megabytes of it.
-        """
-        return {stream for streams in noted for stream in streams if _torch.has_primary_context(stream[1])}
-
-    @staticmethod
-    def _stream(stream: tuple[int, int, int]) -> Any:
-        return torch.cuda.Stream(stream_id=stream[0], device_index=stream[1], device_type=stream[2])
 
     def synchronize(self) -> None:
         for index in self.devices:
@@ -311,11 +370,6 @@ def _parts(tensor: torch.Tensor) -> list[torch.Tensor]:
     if tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
         return [tensor.ccol_indices(), tensor.row_indices(), tensor.values()]
     return [tensor]
-
-
-def _is_capturing(stream: Any) -> bool:
-    ask = getattr(stream, "is_capturing", None)  # newer than torch 2.6
-    return False if ask is None else bool(ask())
 
 
 def _is_pinned(address: int) -> bool:

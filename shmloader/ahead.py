@@ -59,6 +59,9 @@ class Stage(Protocol):
     def send(self, batch: Any) -> Any:
         """In the thread: begin what is to be done with a batch, and keep nothing of it."""
 
+    def failed(self) -> bool:
+        """In the thread, when something was raised: whether the device has failed for good."""
+
     def arrive(self, sent: Any) -> Any:
         """In the caller's thread: the batch."""
 
@@ -118,6 +121,8 @@ class _Run:
                     break
                 except BaseException as error:
                     self._ready.put(_Ready(_Kind.ERROR, error, number, batches))
+                    if self._stage.failed():  # whatever it allocates on the device from here on may end the process
+                        break
                 number += 1
         except BaseException as error:
             self._ready.put(_Ready(_Kind.ERROR, error, number, batches))

@@ -73,8 +73,8 @@ class DataLoader(torch.utils.data.DataLoader, Generic[T_co]):  # type: ignore[ty
         on_device: called with each batch where it was delivered to, on the stream of the copy, and in the thread that
             is ahead; what it returns is delivered (default None).  Needs `device`.  See `shmloader.transforms`.
         strict_pinning: with `pin_memory=True`, wait for all streams of all devices before a slot is filled again,
-            instead of for those where the batch died and where the next one is handed out (default False).  Needed
-            where a batch is copied on a stream that no other waits for before the next `next()`.
+            instead of for those that were current while its batch was lent (default False).  Needed where C++ copies a
+            batch on a stream that Python has not made current, and does not wait for it.
 
     Raises:
         ValueError: an argument is out of its range; torch's own text for torch's own arguments.

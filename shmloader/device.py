@@ -9,6 +9,7 @@ what it gets is kept until that stream is done with it (`record_stream`), for it
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable
 from typing import Any
 
@@ -35,16 +36,32 @@ class ToDevice:
         self._accelerator.own_stream()
 
     def send(self, batch: Any) -> Any:
-        there = replaced(batch, self._accelerator.copy, self._accelerator.to)
+        accelerator = self._accelerator
+        try:
+            there = replaced(batch, accelerator.copy, accelerator.to)
+            event = accelerator.mark()
+        except RuntimeError:
+            if accelerator.failed():
+                _keep_for_ever(batch)
+            raise
         del batch
         if self._on_device is not None:
             there = self._on_device(there)
-        return there, self._accelerator.mark()
+            event = accelerator.mark()
+        return there, event
+
+    def failed(self) -> bool:
+        return self._accelerator.failed()
 
     def arrive(self, sent: Any) -> Any:
         batch, event = sent
         self._accelerator.arrive(event, tensors_of(batch))
         return batch
+
+
+def _keep_for_ever(batch: Any) -> None:
+    """Where the device has failed, torch ends the process when memory is freed that it has page-locked, and copied."""
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(batch))
 
 
 class Pinned:
@@ -62,6 +79,9 @@ class Pinned:
 
     def send(self, batch: Any) -> Any:
         return batch
+
+    def failed(self) -> bool:
+        return self._accelerator.failed()
 
     def arrive(self, sent: Any) -> Any:
         return sent
@@ -82,6 +102,9 @@ class OnCpu:
 
     def send(self, batch: Any) -> Any:
         return self._on_device(batch)
+
+    def failed(self) -> bool:
+        return False
 
     def arrive(self, sent: Any) -> Any:
         return sent

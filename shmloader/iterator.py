@@ -120,7 +120,7 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
         if device is None:
             self._delivery = Delivery(self._ring, spare, self._streams)
         else:
-            self._pinning = Pinning(self._ring, device, loader.strict_pinning)
+            self._pinning = Pinning(self._ring, device, loader.strict_pinning, private=loader.device is not None)
             self._delivery = Delivery(self._ring, spare, self._streams, self._pinning, device.clone)
         # what the conductor asks for (ring.pyx)
         self._read, self._open = self._delivery.take, self._schedule.open

@@ -17,19 +17,19 @@ delivered from its slot, with `is_pinned()` true and no copy.
        last tensor over its slot has died.  Therefore a lease over a locked slot is *guarded*: its death frees nothing.
        It notes which streams are current in the thread where it dies, on all devices.  That reads a few words; a call
        to CUDA there, the GIL held, could wait for a thread that waits for the GIL.
-       At the next hand-out of a batch events are recorded, on the streams that were noted and on those that are
-       current there.  When all of them have passed, the slot is free.  It counts as lent until then, and where too
-       many are lent batches are copied: nothing ever waits for a device.
-
-       Covered is a copy on the stream where the last tensor died (a plain loop; timm's and apex's prefetchers, which
-       drop the batch inside `with torch.cuda.stream(side)`), and one that either of these streams, or the stream of
-       the next hand-out, has waited for since (`wait_stream`).  An event that is recorded later covers more, so that
-       it is recorded at the hand-out and not at the death harms nothing.
-       Not covered is a copy on another stream that nobody has waited for by the next hand-out.  `device=` makes the
-       copy itself, and knows; `strict_pinning=True` waits for all streams of all devices before a slot is free.
+       At the next hand-out of a batch events are recorded: on the streams that were noted, on those that are current
+       there, and on all others that a copy from it may be on, because they were current in some thread while the batch
+       was lent (NOTE [ Streams ]).  When all of them have passed, the slot is free.  It counts as lent until then, and
+       where too many are lent batches are copied: nothing ever waits for a device.  An event that is recorded later
+       covers more, so that it is recorded at the hand-out and not at the death harms nothing.
+       Batches for `device=` are copied by one thread, on one stream, and nobody else has them: where they die there,
+       events on what is current there are enough, and no slot waits for what the consumer computes.
+       Not covered is what cannot be watched; `strict_pinning=True` waits for all streams of all devices.
     4. While a CUDA graph is captured on one of these streams nothing is recorded or asked; slots stay lent meanwhile.
        All calls are made in the thread's relaxed mode, so that they break no capture of another thread's.
-    5. When the iterator ends, what is not lent is unregistered before it is unmapped.  What is lent, or read by a copy
+    5. When the iterator ends, the device is waited for, so that no copy runs, not even one that nobody knows of; then
+       what is not lent is unregistered before it is unmapped.  While a graph is captured nobody may wait for a device:
+       then events must do.  What is lent, or read by a copy
        that is under way, stays locked and mapped until its lease has died and its events have passed; that is looked
        at when another locked ring hands out a batch, begins or ends.
     6. A process that is forked uses no device: there, leases note nothing and free nothing.
@@ -37,6 +37,7 @@ delivered from its slot, with `is_pinned()` true and no copy.
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
 import warnings
@@ -47,11 +48,14 @@ import torch
 
 from shmloader import _torch
 from shmloader._ring import Lease, TrainerSide
-from shmloader.accelerator import Accelerator
+from shmloader.accelerator import Accelerator, Streams
+from shmloader.streams import moment, say_unknown
 
 LARGEST = 64 << 30  # bytes of one registration; drivers refuse some hundreds of GiB in one
 UNLOCKED = -1  # bytes of a slot that may be lent as page-locked: not even none
 IN_TRANSIT = 4  # slots beyond `spare_slots`, for batches that have died and whose copies, or events, have not passed
+
+NOWHERE = Streams((), [])
 
 _late: set[Pinning] = set()  # of rings that are closed, with slots that are not given back yet
 _said = False
@@ -64,13 +68,16 @@ class Pinning:
         ring: the trainer's side.
         accelerator: what copies out of the slots.
         strict: wait for the whole device instead of for events.
+        private: batches are copied by one thread, and nobody else gets them (device=).
     """
 
-    def __init__(self, ring: TrainerSide, accelerator: Accelerator, strict: bool) -> None:
+    def __init__(self, ring: TrainerSide, accelerator: Accelerator, strict: bool, private: bool = False) -> None:
         self._ring = ring
         self._accelerator = accelerator
         self._strict = strict
+        self._private = private
         self._locked = [UNLOCKED] * ring.payloads  # bytes of each slot that may be lent
+        self._lent = [0] * ring.payloads  # when each slot was lent last
         self._registered: dict[int, int] = {}  # bytes of each slot that are; the thread's, while there is one
         self._asked = [False] * ring.payloads
         self._hopeless: set[int] = set()
@@ -152,6 +159,7 @@ class Pinning:
         """Whether the lease's batch may be lent: it is all page-locked, and the slot is guarded from now on."""
         payload = lease.payload
         if lease.guard(self._locked[payload]):
+            self._lent[payload] = moment()
             return True
         if self.thread is not None and not self._asked[payload] and payload not in self._hopeless:
             self._asked[payload], self._locked[payload] = True, UNLOCKED  # before the thread may undo what there is
@@ -184,18 +192,22 @@ class Pinning:
 
     def _look(self) -> None:
         self._returned += self._ring.returns()
-        accelerator = self._accelerator
-        noted = [streams for _, streams in self._returned if streams is not None]
-        if accelerator.capturing(noted):
+        accelerator, returned = self._accelerator, self._returned
+        noted = [streams for _, streams in returned if streams is not None]
+        streams = accelerator.streams(noted, self._first_lent(noted))
+        if accelerator.capturing(streams or NOWHERE):
             return
+        if streams is not None and streams.unknown is not None and not self._strict:
+            say_unknown(streams.unknown)
         with accelerator.relaxed():
-            if self._returned:
-                returned, self._returned = [payload for payload, _ in self._returned], []
-                if self._strict or len(noted) < len(returned):  # of some it is not known where they died
+            if returned:
+                events: list[Any] = []
+                if self._strict or streams is None or len(noted) < len(returned):  # of some it is not known
                     accelerator.synchronize()
-                    self._reading.append((returned, []))
                 else:
-                    self._reading.append((returned, accelerator.record(noted)))
+                    events = accelerator.record(streams)
+                self._returned = []
+                self._reading.append(([payload for payload, _ in returned], events))
             still = []
             for payloads, events in self._reading:
                 if all(accelerator.passed(event) for event in events):
@@ -204,11 +216,34 @@ class Pinning:
                     still.append((payloads, events))
             self._reading = still
 
+    def _first_lent(self, noted: list[Any]) -> int | None:
+        """When the first of those was lent that have died; None where no other thread can have copied from them."""
+        if not self._returned:
+            return None
+        if self._private:
+            here = [self._accelerator.current(device) for device in self._accelerator.devices]
+            if all(streams == here for streams in noted):
+                return None
+        return min(self._lent[payload] for payload, _ in self._returned)
+
     def _give_back(self, payloads: list[int]) -> None:
+        if self._closed:
+            self._wait()
         for payload in payloads:
             if self._closed:
                 self._unregister(payload)
             self._ring.reclaim(payload)
+
+    def _wait(self) -> None:
+        """Wait until the device does nothing any more: before memory is unregistered for good, and unmapped.
+
+        No copy that is known of reads it by then.  One that is not, of a library's on a stream of its own, would else
+        read what is not there.  While a graph is captured nobody may wait for the device; nor where it has failed.
+        """
+        streams = self._accelerator.streams((), moment())
+        with self._accelerator.relaxed(), contextlib.suppress(RuntimeError):
+            if not self._accelerator.capturing(streams or NOWHERE):
+                self._accelerator.synchronize()
 
     # ------------------------------------------------------------------------------------------------- the end
 
@@ -219,6 +254,8 @@ class Pinning:
             return
         self.free()
         self._closed = True
+        self._wait()
+        self._free()  # what was read a moment ago
         for payload in set(self._registered) - self._ring.lent_payloads():
             self._unregister(payload)
         if self._registered:

@@ -20,7 +20,8 @@ class _Normalize:
         self._shift = torch.tensor([-m / s for m, s in zip(mean, std, strict=True)]).view(1, -1, 1, 1)
         self._dtype = dtype
         self._memory_format = memory_format
-        self._there: dict[torch.device, tuple[torch.Tensor, torch.Tensor]] = {}
+        # By device and stream: memory that was allocated on one stream may not be in use on another when it is freed.
+        self._there: dict[tuple[torch.device, Any], tuple[torch.Tensor, torch.Tensor]] = {}
 
     def __call__(self, batch: Any) -> Any:
         return replaced(batch, self._one, lambda movable: movable)
@@ -28,9 +29,11 @@ class _Normalize:
     def _one(self, tensor: torch.Tensor) -> torch.Tensor:
         if tensor.dtype != torch.uint8 or tensor.ndim != 4 or tensor.shape[1] != self._scale.shape[1]:
             return tensor
-        if tensor.device not in self._there:
-            self._there[tensor.device] = self._scale.to(tensor.device), self._shift.to(tensor.device)
-        scale, shift = self._there[tensor.device]
+        device = tensor.device
+        at = device, None if device.type == "cpu" else torch.accelerator.current_stream(device)
+        if at not in self._there:
+            self._there[at] = self._scale.to(device), self._shift.to(device)
+        scale, shift = self._there[at]
         return (tensor * scale).add_(shift).to(self._dtype, memory_format=self._memory_format)
 
     def __getstate__(self) -> dict[str, Any]:

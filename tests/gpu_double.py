@@ -18,6 +18,8 @@ import pytest
 import torch
 
 from shmloader import pinning
+from shmloader.accelerator import Streams
+from shmloader.streams import moment
 
 
 class Event:
@@ -49,6 +51,7 @@ class DoubleGpu:
         self.registered: dict[int, int] = {}
         self.sizes: list[int] = []  # of all registrations
         self.clones = 0
+        self.is_broken = False
         self.wrong: list[str] = []  # what no device would forgive
         self.captured: set[int] = set()
         self.recorded = self.asked = self.synchronized = 0
@@ -56,6 +59,8 @@ class DoubleGpu:
         self._streams: dict[int, collections.deque[Callable[[], bool]]] = collections.defaultdict(collections.deque)
         self._copying: list[tuple[int, int]] = []  # sources of copies that are not done
         self._here = threading.local()
+        self._chosen: dict[int, int] = {}  # by thread
+        self._left: dict[int, int] = {}  # by stream, when
         self._next = 100
         self._lock = threading.RLock()
 
@@ -107,11 +112,16 @@ class DoubleGpu:
     @contextlib.contextmanager
     def stream(self, number: int) -> Iterator[None]:
         before = self.current(0)
-        self._here.stream = number
+        self._choose(number)
         try:
             yield
         finally:
-            self._here.stream = before
+            self._choose(before)
+
+    def _choose(self, stream: int) -> None:
+        """What streams.py watches on CUDA."""
+        self._left[self.current(0)] = moment()
+        self._here.stream = self._chosen[threading.get_ident()] = stream
 
     def wait_stream(self, other: int) -> None:
         """The current stream waits for all that is in another."""
@@ -142,14 +152,20 @@ class DoubleGpu:
 
     # ----------------------------------------------------------------------------------------------------- events
 
-    def capturing(self, noted: Iterable[Any]) -> bool:
-        return bool(self.captured & {self.current(0), *(stream for streams in noted for stream in streams)})
+    def streams(self, noted: Iterable[Any], lent: int | None) -> Streams | None:
+        found = {self.current(0), *(stream for streams in noted for stream in streams)}
+        if lent is not None:
+            found |= {0, *self._chosen.values(), *(stream for stream, when in self._left.items() if when > lent)}
+        return Streams(found, [])
 
-    def record(self, noted: Iterable[Any]) -> list[Any]:
+    def capturing(self, streams: Streams) -> bool:
+        return bool(self.captured & {self.current(0), *streams.those})
+
+    def record(self, streams: Streams) -> list[Any]:
         with self._lock:
             self._must_be_relaxed_or_idle("record")
             event = Event()
-            for stream in {self.current(0), *(stream for streams in noted for stream in streams)}:
+            for stream in streams.those:
                 self._record(event, stream)
             return [event]
 
@@ -199,8 +215,11 @@ class DoubleGpu:
 
     def own_stream(self) -> None:
         with self._lock:
-            self._here.stream = self._next
+            self._choose(self._next)
             self._next += 1
+
+    def failed(self) -> bool:
+        return self.is_broken
 
     def copy(self, tensor: torch.Tensor) -> torch.Tensor:
         """To the "device": memory that is filled when the copy's turn comes."""

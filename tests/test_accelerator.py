@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from shmloader import _torch, accelerator
-from shmloader.accelerator import Cuda, Other
+from shmloader.accelerator import Cuda, Other, Streams
 
 
 class Driver:
@@ -132,7 +132,41 @@ def test_by_the_runtime_its_error_is_drained(cuda: Any, monkeypatch: pytest.Monk
     assert runtime.calls[-1] == 0x1000
 
 
-def test_events_on_the_noted_streams_and_the_current_ones(cuda: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+HERE = {(0, 0, 1), (7, 1, 1)}  # current in this thread, on the devices that are in use
+OURS, GONE, ADDRESS = (33, 0, 1), (0x7000, 0, 1), (0x8000, 0, 1)  # torch's numbers are odd; others' are addresses
+
+
+@pytest.mark.parametrize(
+    ("noted", "lent", "chosen", "gone", "wanted"),
+    [
+        ([], None, {OURS}, set(), HERE),  # nobody but this thread has had the batch
+        ([], 5, {OURS}, set(), {*HERE, (0, 1, 1), OURS}),
+        ([[(99, 1, 1), (5, 2, 1)]], 5, {(99, 1, 1)}, set(), {*HERE, (0, 1, 1), (99, 1, 1)}),
+        ([[GONE]], 5, set(), {GONE}, {*HERE, (0, 1, 1)}),  # it cannot be asked any more: there is an event
+        ([[GONE]], 5, {GONE}, {GONE}, {*HERE, (0, 1, 1), GONE}),  # it is current again
+        ([[ADDRESS]], 5, set(), set(), None),  # it may be gone, and there is no event
+    ],
+)
+def test_the_streams_that_a_copy_may_be_on(
+    cuda: Any, monkeypatch: pytest.MonkeyPatch, noted: Any, lent: Any, chosen: Any, gone: Any, wanted: Any
+) -> None:
+    monkeypatch.setattr(accelerator, "WATCHED", True)
+    monkeypatch.setattr(accelerator, "since", lambda begin: (chosen, gone, ["event"] * len(gone)))
+    monkeypatch.setattr(_torch, "has_primary_context", lambda index: index < 2)
+    found = cuda(Driver()).streams(noted, lent)
+    if wanted is None:
+        assert found is None
+    else:
+        assert set(found.those) == wanted and len(found.those) == len(wanted) and len(found.events) == len(gone)
+        assert found.unknown == (None if lent is None else (7, 1, 1)), "which nobody was seen to choose"
+
+
+def test_where_streams_cannot_be_watched_they_cannot_be_told(cuda: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(accelerator, "WATCHED", False)
+    assert cuda(Driver()).streams([], 5) is None
+
+
+def test_events_are_recorded_on_them(cuda: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     recorded: list[Any] = []
 
     class Event:
@@ -141,11 +175,8 @@ def test_events_on_the_noted_streams_and_the_current_ones(cuda: Any, monkeypatch
 
     monkeypatch.setattr(torch.cuda, "Event", Event)
     monkeypatch.setattr(torch.cuda, "Stream", lambda stream_id, device_index, device_type: (stream_id, device_index))
-    monkeypatch.setattr(_torch, "has_primary_context", lambda index: index < 2)
-    device = cuda(Driver())
-    noted = [(99, 1, 1), (5, 2, 1)]
-    assert len(device.record([noted, noted])) == 3
-    assert sorted(recorded) == [(0, 0), (7, 1), (99, 1)], "each once, and none on a device that is not in use"
+    events = cuda(Driver()).record(Streams([(0, 0, 1), OURS], ["of one that is gone"]))
+    assert len(events) == 3 and events[0] == "of one that is gone" and recorded == [(0, 0), (33, 0)]
 
 
 def test_whether_a_graph_is_captured(cuda: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,13 +190,12 @@ def test_whether_a_graph_is_captured(cuda: Any, monkeypatch: pytest.MonkeyPatch)
     current = [False]
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: current[0])
     monkeypatch.setattr(torch.cuda, "Stream", stream)
-    monkeypatch.setattr(_torch, "has_primary_context", lambda index: True)
     device = cuda(Driver())
-    assert not device.capturing([[(4, 0, 1)]])
-    assert device.capturing([[(4, 0, 1), (5, 0, 1)]])
-    assert device.capturing([[(6, 0, 1)]])
+    assert not device.capturing(Streams([(4, 0, 1)], []))
+    assert device.capturing(Streams([(4, 0, 1), (5, 0, 1)], []))
+    assert device.capturing(Streams([(6, 0, 1)], []))
     current[0] = True
-    assert device.capturing([])
+    assert device.capturing(Streams([], []))
 
 
 def test_the_capture_mode_is_exchanged_and_given_back(cuda: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -234,7 +264,7 @@ def test_other_accelerators_copy_and_never_register(monkeypatch: pytest.MonkeyPa
     device.enter()
     device.own_stream()
     event = device.mark()
-    assert device.passed(event) and device.record([]) and not device.capturing([])
+    assert device.passed(event) and device.record(Streams([], [])) and not device.capturing(Streams([], []))
     device.arrive("event", [torch.ones(1)])
     device.synchronize()
     assert module.calls == [("device", "xpu:2"), ("set", "new"), "record", "record", ("wait", "event"), "synchronize"]

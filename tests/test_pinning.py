@@ -253,10 +253,20 @@ def other_thread(double: DoubleGpu, loader: Any) -> Iterator[Any]:
 
 
 def unwaited(double: DoubleGpu, loader: Any) -> Iterator[Any]:
-    """What is not covered: copied on a stream that nobody waits for, dropped on another."""
-    for batch in loader:
+    """Copied on a stream that nobody waits for, dropped on another, and by enumerate() after the next next()."""
+    for _, batch in enumerate(loader):
         with double.stream(3):
             there = double.copy(batch)
+        del batch
+        yield there
+
+
+def unseen(double: DoubleGpu, loader: Any) -> Iterator[Any]:
+    """What is not covered: copied on a stream that nobody can know of, dropped on another."""
+    for batch in loader:
+        double._here.stream = 3
+        there = double.copy(batch)
+        double._here.stream = 0
         yield there
 
 
@@ -267,11 +277,11 @@ def changed(double: DoubleGpu, loop: Any, **options: Any) -> int:
     return sum(not torch.equal(copied, torch.full((500,), k)) for k, copied in enumerate(there))
 
 
-COVERED = [plain_loop, side_stream, side_stream_waited_for, other_thread]
+COVERED = [plain_loop, side_stream, side_stream_waited_for, other_thread, unwaited]
 
 
 @pytest.mark.parametrize("loop", COVERED, ids=lambda loop: loop.__name__)
-@pytest.mark.parametrize("lags", [{}, {1: 3, 2: 3}, {0: 40, 1: 2}, {1: 40, 2: 40}], ids=str)
+@pytest.mark.parametrize("lags", [{}, {1: 3, 2: 3, 3: 3}, {0: 40, 1: 2}, {1: 40, 2: 40, 3: 40}], ids=str)
 def test_no_slot_is_filled_while_a_copy_reads_it(gpu: Any, loop: Any, lags: dict[int, int]) -> None:
     double = gpu(lags=lags)
     assert changed(double, loop, spare_slots=3) == 0
@@ -286,19 +296,21 @@ def test_without_events_the_double_shows_changed_bytes(gpu: Any, loop: Any, monk
     double.wrong.clear()  # it was not asked before the ring was unmapped either
 
 
-def test_without_the_noted_stream_a_side_stream_is_not_covered(gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    double = gpu(lags={2: 40})
-    record = double.record
-    monkeypatch.setattr(double, "record", lambda noted: record([]))
-    assert changed(double, other_thread) > 0
+def test_without_the_streams_that_were_left_a_side_stream_is_not_covered(
+    gpu: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    double = gpu(lags={3: 40})
+    streams = double.streams
+    monkeypatch.setattr(double, "streams", lambda noted, lent: streams(noted, None))
+    assert changed(double, unwaited) > 0
     double.wrong.clear()
 
 
 def test_strict_pinning_covers_the_rest(gpu: Any) -> None:
     double = gpu(lags={3: 40})
-    assert changed(double, unwaited) > 0
+    assert changed(double, unseen) > 0
     double.wrong.clear()
-    assert changed(double, unwaited, strict_pinning=True) == 0
+    assert changed(double, unseen, strict_pinning=True) == 0
 
 
 def test_nothing_waits_for_a_device_that_does_nothing(gpu: Any) -> None:
@@ -387,24 +399,50 @@ def test_a_batch_that_died_on_a_captured_stream_waits_for_the_capture(gpu: Any) 
 
 
 def test_what_is_lent_stays_locked_until_its_copy_is_done(gpu: Any) -> None:
-    double = gpu(lag=100)
+    double = gpu()
     iterator = iter(pinned(Numbered(100)))
     for _ in range(50):
         batch = next(iterator)
     settled(iterator)
     batch = next(iterator)
-    there = double.copy(batch)
+    assert not hasattr(batch, "cloned")
     iterator.close()
-    assert len(double.registered) >= 1 and double.is_pinned(batch)
+    assert len(double.registered) == 1 and double.is_pinned(batch)
+    double.lag = 100
+    there = double.copy(batch)
     del batch
-    for _ in range(2):
-        next(iter(pinned(Numbered(4))))
+    gc.collect()
+    for _ in range(3):
+        pinning._free_late()
     assert double.registered, "the copy is not done"
     double.synchronize()
-    gc.collect()
-    list(pinned(Numbered(4)))
-    double.synchronize()
+    pinning._free_late()
+    assert not double.registered
     assert torch.equal(there, torch.full((500,), 50))
+
+
+def test_closing_waits_for_copies_that_nobody_knows_of(gpu: Any) -> None:
+    double = gpu(lags={3: 100})
+    iterator = iter(pinned(Numbered(100)))
+    for _ in range(50):
+        batch = next(iterator)
+    settled(iterator)
+    batch = next(iterator)
+    double._here.stream = 3
+    there = double.copy(batch)
+    double._here.stream = 0
+    del batch
+    iterator.close()  # the double says where memory is unregistered under a copy
+    assert not double.registered and torch.equal(there, torch.full((500,), 50))
+
+
+def test_closing_does_not_wait_while_a_graph_is_captured(gpu: Any) -> None:
+    double = gpu()
+    iterator = iter(pinned(Numbered(100)))
+    next(iterator)
+    double.captured = {0}
+    iterator.close()
+    assert not double.synchronized
 
 
 def test_closing_ends_the_thread(gpu: Any) -> None:

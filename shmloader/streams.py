@@ -1,0 +1,103 @@
+"""Which streams a copy out of a lent batch may be on: those that were current, in any thread, while it was lent.
+
+NOTE [ Streams ]
+
+torch copies on the stream that is current in the thread that copies.  A batch may be copied by any thread, and dropped
+by any other one, long after that stream was left: enumerate() and tqdm keep a batch until after the next next().  So
+where a batch dies says little about where it was read.  But streams can be watched:
+
+    1. From `import shmloader` on, what makes a stream current is watched: torch.cuda.set_stream() (through which go
+       torch.cuda.stream(), torch.cuda.graph() and all frameworks), torch.accelerator.set_stream(), and `with stream:`.
+       For each thread is noted which stream is current, and for each stream when it was last left.
+    2. When a batch is lent, the moment is noted.  When it has died, a copy from it can be on no other streams than
+           the default one of each device that is in use, for threads that never chose another;
+           those that are current in some thread by then;
+           those that were left since the batch was lent.
+       Events on all these are behind all copies from it: no more can be begun, for whoever begins one holds the batch.
+    3. torch's own streams live as long as the process.  One that others have made (ExternalStream) may be destroyed
+       once it is left, and then nobody can ask for it.  So an event is recorded on it at the moment where it is left.
+    4. A thread that ends leaves its streams.  One that is not Python's stays on them: it may call Python again.
+    5. What is not known: a stream that C++ makes current and leaves again out of our sight, or one that a thread has
+       made current before shmloader was imported.  What is current where a batch dies, and at the next hand-out, is
+       added in any case (NOTE [ Pinning ]); a stream among it that nobody is known to have chosen is said in a warning.
+       `strict_pinning=True` waits for all streams of all devices; so does a torch where streams cannot be watched.
+
+Watching costs a fraction of a microsecond each time a stream is made current, and nothing else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from typing import Any
+
+import torch
+
+from shmloader import _torch
+from shmloader._current import drop_marks, moment, replace_method, since, watch, watched
+
+__all__ = ["CUDA", "WATCHED", "is_of_others", "moment", "say_unknown", "since", "stream_of"]
+
+CUDA = 1  # the type of a device, as a stream tells it; ROCm's are of this one too
+
+_said = False
+
+
+def _watch_streams() -> bool:
+    """Watch which streams are made current from now on; whether that is possible."""
+    if _torch.current_cuda_stream is None:  # torch was built without CUDA
+        return False
+    devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
+    watch(_torch.current_cuda_stream, _mark, devices)
+    return _torch.replace_stream_setters(
+        lambda original: watched(original, _device_of_number),
+        lambda original: watched(original, _device_of_stream),
+        replace_method,
+    )
+
+
+def _device_of_number(stream_id: int, device_index: int, device_type: int = CUDA) -> int | None:
+    return device_index
+
+
+def _device_of_stream(stream: Any, *ignored: Any) -> int | None:
+    return int(stream.device_index) if stream.device_type == CUDA else None
+
+
+def is_of_others(stream: tuple[int, int, int]) -> bool:
+    """Whether others have made this stream, and may destroy it: then its number is an address."""
+    return stream[0] != 0 and not stream[0] & 1
+
+
+def stream_of(stream: tuple[int, int, int]) -> Any:
+    """torch's object for a stream that is told by its numbers."""
+    return torch.cuda.Stream(stream_id=stream[0], device_index=stream[1], device_type=stream[2])
+
+
+def _mark(stream: tuple[int, int, int]) -> Any:
+    """An event behind what a stream has to do; None where it is captured, or the device has failed."""
+    with contextlib.suppress(RuntimeError):
+        at = stream_of(stream)
+        if not _torch.is_capturing(at):
+            event = torch.cuda.Event()
+            event.record(at)
+            drop_marks(torch.cuda.Event.query)
+            return event
+    return None
+
+
+def say_unknown(stream: tuple[int, int, int]) -> None:
+    """Warn, once, that a stream is current that nobody is known to have made so."""
+    global _said
+    if not _said:
+        _said = True
+        warnings.warn(
+            f"CUDA stream {stream[0]:#x} of device {stream[1]} was made current by code that shmloader cannot watch "
+            "(C++, or before shmloader was imported).  Copies that such code begins with non_blocking=True may read a "
+            "batch after its slot was filled again: use strict_pinning=True, or device=, or wait for that stream "
+            "before the batch is dropped",
+            stacklevel=2,
+        )
+
+
+WATCHED = _watch_streams()
