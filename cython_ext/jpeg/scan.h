@@ -1,0 +1,44 @@
+/* What of a scan is wanted, and where it goes. */
+#pragma once
+#include <stddef.h>
+#include <stdint.h>
+
+#include "entropy.h"
+#include "header.h"
+
+/* The wanted part of one component.  Its samples lie column by column: sample (x, y) of the component is at
+ * samples[(x - 8 * left) * stride + y - 8 * top]. */
+typedef struct {
+    int width, height;              /* of the whole component, in samples */
+    int across, down;               /* pixels of the picture for one sample */
+    int left, top, right, bottom;   /* the wanted blocks: right and bottom are beyond them */
+    ptrdiff_t stride;
+    uint8_t *samples;
+    _Alignas(32) int16_t quantiser[64]; /* in the path's order */
+} jpeg_plane;
+
+/* The scan is read piece by piece, so that a piece is in the nearest cache when its bits are read. */
+#ifndef SCAN_CHUNK /* tests take smaller ones */
+#define SCAN_CHUNK 8192
+#endif
+enum { SCAN_SPARE = 64, SCAN_MORE = -1 };
+_Static_assert(SCAN_CHUNK >= ENTROPY_MCU, "an MCU that begins in one piece ends in the next");
+/* What was left of one piece, the next, and what an MCU can take behind its end. */
+enum { SCAN_BYTES = ENTROPY_MCU + (SCAN_CHUNK + SCAN_SPARE) + (ENTROPY_MCU + 8) };
+
+typedef struct {
+    const jpeg_header *header;
+    const jpeg_tables *tables;
+    const uint8_t *order;           /* where the coefficients go: BLOCK_POSITIONS entries */
+    jpeg_plane planes[JPEG_COMPONENTS];
+    int left, top, right, bottom;   /* the wanted MCUs */
+
+    uint8_t *clean;                 /* a piece of the restart interval, without stuffing: SCAN_BYTES */
+    size_t clean_bytes;
+    const uint8_t *near;            /* a reader beyond it may not reach the end of the next MCU */
+    const uint8_t *source;          /* where the file goes on */
+    int marker;                     /* what ended the interval; 0: the end of the file; SCAN_MORE: nothing yet */
+    int next_restart;               /* 0 to 7; -1: the first interval has not begun */
+    int64_t mcus_left;              /* in this interval */
+    uint32_t predicted[JPEG_COMPONENTS];
+} jpeg_scan;

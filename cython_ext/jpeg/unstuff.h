@@ -1,0 +1,39 @@
+/* Entropy-coded data without its stuffing, so that the bit reader need not look at bytes.
+ * Source: ITU-T T.81, F.1.2.3 (a zero byte behind each 0xff of the data), B.1.1.2 (fill bytes before a marker). */
+#pragma once
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+/* What stands at an 0xff: the data go on (1), or not (0).  `marker` is then what it was, 0 at the end of the file. */
+static inline int pass_ff(const uint8_t **source, const uint8_t *end, uint8_t **to, int *marker)
+{
+    const uint8_t *at = *source + 1;
+    while (at < end && *at == 0xff) at++;
+    int found = at < end ? *at : 0;
+    *source = at < end ? at + 1 : end;
+    if (at == end || found) {
+        *marker = found;
+        return 0;
+    }
+    *(*to)++ = 0xff;
+    return 1;
+}
+
+/* Copies up to the next marker, which `source` is then behind, or till there are `room` bytes.  Returns how many there
+ * are.  At `to` is room for SCAN_SPARE more. */
+static inline size_t unstuff(const uint8_t **source, const uint8_t *end, uint8_t *to, size_t room, int *marker)
+{
+    uint8_t *begin = to;
+    for (*marker = SCAN_MORE; (size_t)(to - begin) < room;) {
+        size_t left = room - (size_t)(to - begin), there = (size_t)(end - *source), bytes = left < there ? left : there;
+        const uint8_t *ff = bytes ? memchr(*source, 0xff, bytes) : NULL;
+        if (ff) bytes = (size_t)(ff - *source);
+        if (bytes) memcpy(to, *source, bytes);
+        to += bytes;
+        *source += bytes;
+        if (*source == end) *marker = 0;
+        if (*source == end || (ff && !pass_ff(source, end, &to, marker))) break;
+    }
+    return (size_t)(to - begin);
+}
