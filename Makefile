@@ -8,6 +8,7 @@ BATCH ?=
 WORKERS ?=
 SEED ?=
 ARGS ?=
+TORCH ?=
 
 BIN := .venv/bin
 # The project stays editable; what it was installed from and built from is what the stamp depends on.
@@ -45,7 +46,7 @@ SANITIZING = LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-
 	$$(gcc -print-file-name=libstdc++.so)" PYTHONMALLOC=malloc UBSAN_OPTIONS=print_stacktrace=1 \
 	ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1:max_allocation_size_mb=4096:$(SANITIZED_QUICKLY)
 
-.PHONY: help train test test-ecosystem soak bench di-engine lint sanitize clean
+.PHONY: help train test test-torch test-ecosystem soak bench di-engine lint sanitize clean
 
 help:
 	@echo 'make train   train a small network on JPEG files and say what the loader cost'
@@ -55,6 +56,7 @@ help:
 	@echo 'make di-engine   an environment for DI-engine, whose loader is then measured too'
 	@echo 'make test    lint, types and tests, as .ci/run does; ARGS="-k name" goes to pytest alone'
 	@echo 'make test-ecosystem   train with Lightning, accelerate, transformers, timm and ignite, through either loader'
+	@echo 'make test-torch   the suite with each torch from 2.6.0 on, in an environment a version; TORCH="2.6.0 2.15.0"'
 	@echo 'make soak    500 random kills of workers, every batch checked; ARGS="--kills 2000 --start spawn --share steal"'
 	@echo 'make lint    lint and types alone'
 	@echo 'make sanitize  the tests of the ring under AddressSanitizer and UBSan (gcc); ARGS="..." goes to pytest'
@@ -76,6 +78,10 @@ test: lint
 
 test-ecosystem: $(ECOSYSTEM)
 	$(BIN)/pytest --disable-warnings tests/ecosystem $(ARGS)
+
+# Environments of its own, one after another; make's PYTHON only where it was given.
+test-torch:
+	@$(PYTHON) tests/torch_matrix.py $(if $(filter command environment,$(origin PYTHON)),--python $(PYTHON)) $(TORCH) $(ARGS)
 
 soak: $(STAMP)
 	$(BIN)/python -W ignore tests/soak.py $(ARGS)
