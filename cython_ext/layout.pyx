@@ -752,7 +752,9 @@ cdef object part_of(whole, at, size, what):
 cdef object copied(object tensor, object clone):
     try:
         return clone(tensor)
-    except NotImplementedError:     # dtypes of less than a byte
+    except RuntimeError:    # dtypes of less than a byte: a NotImplementedError, and not even that in torch 2.6
+        if tensor.dtype.itemsize != 1:
+            raise
         return clone(tensor.view(torch.uint8)).view(tensor.dtype)
 
 

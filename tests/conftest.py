@@ -258,7 +258,8 @@ def bits(tensor: torch.Tensor) -> bytes:
         dense = tensor.detach().as_subclass(torch.Tensor).resolve_conj().resolve_neg()
         try:
             dense = dense.clone(memory_format=torch.contiguous_format)
-        except NotImplementedError:  # dtypes of less than a byte
+        except RuntimeError:  # dtypes of less than a byte: a NotImplementedError, and not even that in torch 2.6
+            assert dense.element_size() == 1
             dense = dense.view(torch.uint8).clone()
         return dense.as_strided((dense.numel(),), (1,)).view(torch.uint8).numpy().tobytes()
 
