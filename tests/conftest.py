@@ -6,6 +6,7 @@ import collections
 import contextlib
 import ctypes
 import dataclasses
+import functools
 import gc
 import math
 import os
@@ -32,6 +33,8 @@ import shmloader
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 BOTH = (torch.utils.data.DataLoader, shmloader.DataLoader)
+# without workers, and with one that torch's own iterator is in charge of
+WORKERS_OFF_THE_RING = pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.off_the_ring)])
 
 
 def _let_threads_sleep() -> None:
@@ -181,7 +184,9 @@ def told(what: Any, kind: type) -> tuple[Any, list[Any]]:
             value = what(kind)
         except Exception as error:
             value = raised(error)
-    mine = [w for w in caught if "multi-threaded, use of fork" not in str(w.message)]  # Python >= 3.12
+    # Python >= 3.12 says the first; the second is on_the_ring()'s to judge
+    beside = "multi-threaded, use of fork", "does not ride shmloader's ring"
+    mine = [w for w in caught if not any(words in str(w.message) for words in beside)]
     return value, [(w.category, neutral(str(w.message))) for w in mine]
 
 
@@ -340,7 +345,7 @@ def script_file(text: str) -> list[str]:
 
 
 def run_script(text: str, seconds: float = 50, **options: Any) -> Ran:
-    """Run a script in a session of its own; whatever it leaves running is a failure."""
+    """Run a script in a session of its own; whatever it leaves running is a failure, and so is falling off the ring."""
     began = time.monotonic()
     process = start_script(text, **options)
     try:
@@ -354,6 +359,7 @@ def run_script(text: str, seconds: float = 50, **options: Any) -> Ran:
     for pid in left:
         os.kill(pid, signal.SIGKILL)
     assert not left, f"processes are left: {left}\n{out}\n{err}"
+    assert "does not ride shmloader's ring" not in err, f"{out}\n{err}"
     return Ran(process.returncode, out, err, took)
 
 
@@ -438,6 +444,37 @@ def _settled(tmp_path_factory: pytest.TempPathFactory) -> None:
     list(shmloader.DataLoader(Items([1, 2]), num_workers=1))
     gc.collect()
     gc.freeze()  # torch's modules need not be walked through twice a test
+
+
+off_the_ring: list[str] = []  # loaders of ours, with workers, that torch's own iterator was made for
+
+
+def _note_torchs_iterators() -> None:
+    """Note where torch's own iterator serves a loader of ours: from below, whatever the loader says of itself."""
+    kind = torch.utils.data.dataloader._MultiProcessingDataLoaderIter
+    make = kind.__init__
+
+    @functools.wraps(make)
+    def noted(self: Any, loader: Any) -> None:
+        if isinstance(loader, shmloader.DataLoader):
+            off_the_ring.append(f"{type(loader).__name__}: {loader.why_not_ring()}")
+        make(self, loader)
+
+    kind.__init__ = noted
+
+
+_note_torchs_iterators()
+
+
+@pytest.fixture(autouse=True)
+def on_the_ring(request: pytest.FixtureRequest) -> Any:
+    """No test passes since torch's own iterator did the work, but one that is marked as being about that."""
+    off_the_ring.clear()
+    yield
+    if request.node.get_closest_marker("off_the_ring") is None:
+        assert not off_the_ring, "loaders with workers did not ride the ring"
+    else:
+        assert off_the_ring, "it is marked off_the_ring, and every loader of it rides"
 
 
 @pytest.fixture(autouse=True)

@@ -200,7 +200,7 @@ def check_what_is_imported(result: Result) -> None:
 def run_suite(result: Result) -> None:
     report, log = MADE / "report.xml", LOGS / f"{result.torch}.log"
     report.unlink(missing_ok=True)
-    command = [inside("python"), "-m", "pytest", "-p", "no:cacheprovider", f"--junitxml={report}", "-rfE"]
+    command = [inside("python"), "-m", "pytest", "-v", "-p", "no:cacheprovider", f"--junitxml={report}", "-rfE"]
     command += ["--numprocesses=logical", "--maxprocesses=4", "--dist=worksteal"]
     if result.tests == RING:
         command += [f"--ignore-glob=*/test_{pattern}.py" for pattern in NOT_RING]

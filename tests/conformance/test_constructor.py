@@ -18,6 +18,7 @@ import pytest
 import torch
 from conftest import (
     BOTH,
+    WORKERS_OFF_THE_RING,
     Augmented,
     Fresh,
     Items,
@@ -218,7 +219,7 @@ def test_parameter_dataset(dataset: Any, workers: int) -> None:
     compare(made_and_run(dataset, {"num_workers": workers, "batch_size": 2}))
 
 
-@WORKERS
+@WORKERS_OFF_THE_RING
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
     "pipe", [lambda: IterableWrapper(range(6)), lambda: SequenceWrapper(range(6))], ids=["IterDataPipe", "MapDataPipe"]

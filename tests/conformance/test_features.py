@@ -22,6 +22,7 @@ import pytest
 import torch
 from conftest import (
     BOTH,
+    WORKERS_OFF_THE_RING,
     Augmented,
     Fresh,
     Items,
@@ -422,6 +423,7 @@ def test_feature_persistent_epochs(dataset: Any) -> None:
     compare(epochs)
 
 
+@pytest.mark.off_the_ring
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("persistent", [False, True])
 def test_feature_shared_seed(persistent: bool) -> None:
@@ -632,7 +634,7 @@ def an_accelerator(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return done
 
 
-@WORKERS
+@WORKERS_OFF_THE_RING
 @pytest.mark.parametrize("row", PINNED)
 def test_feature_pin_memory_recursion(row: str, workers: int, an_accelerator: list[Any]) -> None:
     def epoch(kind: Any) -> Any:
@@ -641,6 +643,7 @@ def test_feature_pin_memory_recursion(row: str, workers: int, an_accelerator: li
     compare(epoch)
 
 
+@pytest.mark.off_the_ring
 def test_feature_pin_thread(an_accelerator: list[Any]) -> None:
     def threads(kind: Any) -> Any:
         an_accelerator.clear()
@@ -655,6 +658,7 @@ def test_feature_pin_thread(an_accelerator: list[Any]) -> None:
     compare(threads)
 
 
+@pytest.mark.off_the_ring
 def test_feature_pin_thread_passes_exceptions(an_accelerator: list[Any]) -> None:
     class Failing(Augmented):
         def __getitem__(self, index: int) -> Any:
@@ -665,8 +669,11 @@ def test_feature_pin_thread_passes_exceptions(an_accelerator: list[Any]) -> None
     compare(lambda kind: iterate(kind(Failing(4), pin_memory=True, num_workers=2)))
 
 
+@pytest.mark.off_the_ring
 def test_feature_exit_hooks(an_accelerator: list[Any]) -> None:
     """persistent and pinned: torch ends its threads before the interpreter does."""
+    if not hasattr(torch.utils.data.dataloader, "_persistent_workers_atexit"):
+        pytest.skip("this torch has each worker end at exit, and not the iterator")
 
     def registered(kind: Any) -> Any:
         found = []
