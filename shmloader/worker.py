@@ -54,9 +54,13 @@ def work(
     ring = WorkerSide(segment.mapping, segment.geometry, segment.memfd, spin, worker_id, life, first)
     seed = generators.seed_all if arguments["auto_collation"] else generators.seed_one
     queues = RingQueues(segment, ring, seed if seeded else None)
+    # The process keeps what it was given until it ends.  A spawned one would keep the dataset by that, whose end must
+    # come with the loop's, before multiprocessing ends what the dataset may use (torch >= 2.14).
+    given = dict(arguments)
+    arguments.clear()
     collate_into(queues.writer)
     with contextlib.suppress(KeyboardInterrupt):  # the trainer raises it as well
-        run_worker_loop(queues=queues, worker_id=worker_id, **arguments)
+        run_worker_loop(queues=queues, worker_id=worker_id, **given)
 
 
 class RingQueues:

@@ -7,7 +7,8 @@ import os
 import pathlib
 import resource
 import threading
-from multiprocessing import context, popen_forkserver, popen_spawn_posix
+import weakref
+from multiprocessing import context, popen_forkserver, popen_spawn_posix, util
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
@@ -120,6 +121,38 @@ def test_what_is_inherited_is_inherited_by_all(tmp_path: pathlib.Path, start: st
     for end in (dataset.here, dataset.there, dataset.queue):
         end.close()
     dataset.queue.join_thread()
+
+
+class Outlived(Dataset):
+    """It has its worker's multiprocessing say at the end whether the dataset is still there."""
+
+    def __init__(self, said: pathlib.Path) -> None:
+        self.said = said
+        self.asked = False
+
+    def __len__(self) -> int:
+        return 2
+
+    def __getitem__(self, index: int) -> int:
+        if not self.asked:
+            self.asked = True
+            util.Finalize(None, say_whether_there, (weakref.ref(self), self.said), exitpriority=10)
+        return index
+
+
+def say_whether_there(dataset: Any, said: pathlib.Path) -> None:
+    torch.utils.data._utils.worker._worker_info = None  # torch < 2.14 leaves the dataset there
+    said.write_text("there" if dataset() else "gone")
+
+
+@pytest.mark.parametrize("start", SPAWNING)
+@pytest.mark.parametrize("persistent", [False, True])
+def test_the_dataset_goes_with_the_loop(tmp_path: pathlib.Path, persistent: bool, start: str) -> None:
+    """Before multiprocessing ends what it may use: its queues, its pools."""
+    options = {"num_workers": 1, "multiprocessing_context": start, "persistent_workers": persistent}
+    with shmloader.DataLoader(Outlived(tmp_path / "said"), **options) as loader:
+        assert len(list(loader)) == 2
+    assert (tmp_path / "said").read_text() == "gone"
 
 
 def test_nothing_is_pickled_for_a_fork(tmp_path: pathlib.Path) -> None:
