@@ -253,9 +253,3 @@ def test_for_a_whole_script() -> None:
         """
     )
     assert (ran.status, ran.out, ran.err) == (0, "shmloader.dataloader 0\n", "")
-
-
-def test_another_platform(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "platform", "darwin")
-    with pytest.raises(RuntimeError, match="needs 64-bit Linux"):
-        shmloader.patch_torch()

@@ -21,6 +21,7 @@ import psutil
 import pytest
 import torch
 from conftest import (
+    ASKS_CUDA_ALONE,
     BOTH,
     WORKERS_OFF_THE_RING,
     Augmented,
@@ -456,12 +457,14 @@ class Around(Augmented):
             info.id = 3  # type: ignore[misc]
         except Exception as error:
             assigned = type(error).__name__, str(error)
+        # it was no dataclass before torch 2.13
+        fields = [f.name for f in dataclasses.fields(info)] if dataclasses.is_dataclass(info) else sorted(vars(info))
         status = pathlib.Path("/proc/self/status").read_text()
         process = torch.multiprocessing.current_process()
         return {
             "type": type(info).__qualname__,
-            "fields": [field.name for field in dataclasses.fields(info)],
-            "values": [str(getattr(info, field.name)) for field in dataclasses.fields(info) if field.name != "dataset"],
+            "fields": fields,
+            "values": [str(getattr(info, name)) for name in fields if name != "dataset"],
             "slots": hasattr(info, "__dict__"),
             "dataset": info.dataset is self,
             "assigned": assigned,
@@ -626,6 +629,11 @@ PINNED: dict[str, Any] = {
 def an_accelerator(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """One that pins by adding 1000, so that it is seen; and what the pin thread did before."""
     done: list[Any] = []
+    # This torch was not built for it, whatever it was built for: torch's own iterator pins, and nothing is page-locked.
+    monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: False)
+    if ASKS_CUDA_ALONE:
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+        monkeypatch.setattr(torch.cuda, "current_device", lambda: 5)
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("cuda"))
     monkeypatch.setattr(torch.accelerator, "current_device_index", lambda: 5)
