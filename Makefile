@@ -8,6 +8,7 @@ BATCH ?=
 WORKERS ?=
 SEED ?=
 ARGS ?=
+TORCH ?=
 
 BIN := .venv/bin
 # The project stays editable; what it was installed from and built from is what the stamp depends on.
@@ -58,7 +59,7 @@ SANITIZING = LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-
 	$$(gcc -print-file-name=libstdc++.so)" PYTHONMALLOC=malloc UBSAN_OPTIONS=print_stacktrace=1 \
 	ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1:max_allocation_size_mb=4096:$(SANITIZED_QUICKLY)
 
-.PHONY: help train test test-long test-ecosystem test-cuda soak bench di-engine lint sanitize fuzz-jpeg clean
+.PHONY: help train test test-long test-torch test-ecosystem test-cuda soak bench di-engine lint sanitize fuzz-jpeg clean
 
 help:
 	@echo 'make train   train a small network on JPEG files and say what the loader cost'
@@ -71,6 +72,7 @@ help:
 	@echo '             SEED=  ARGS="--only interrupts --seconds 600" or any other of python -m tests.chaos --help'
 	@echo 'make test-ecosystem   train with Lightning, accelerate, transformers, timm and ignite, through either loader'
 	@echo 'make test-cuda   the tests that need a GPU, over a CUDA in software, with torch 2.13 and the newest'
+	@echo 'make test-torch   the suite with each torch from 2.6.0 on, in an environment a version; TORCH="2.6.0 2.15.0"'
 	@echo 'make soak    500 random kills of workers, every batch checked; ARGS="--kills 2000 --start spawn --share steal"'
 	@echo 'make lint    lint and types alone'
 	@echo 'make sanitize  the tests of the ring under AddressSanitizer and UBSan (gcc); ARGS="..." goes to pytest'
@@ -106,6 +108,10 @@ test-ecosystem: $(ECOSYSTEM)
 test-cuda: $(CUDA)/installed $(CUDA_NEWEST)/installed
 	$(CUDA)/bin/python $(CUDA_TESTS) $(ARGS)
 	$(CUDA_NEWEST)/bin/python $(CUDA_TESTS) $(ARGS)
+
+# Environments of its own, one after another; make's PYTHON only where it was given.
+test-torch:
+	@$(PYTHON) tests/torch_matrix.py $(if $(filter command environment,$(origin PYTHON)),--python $(PYTHON)) $(TORCH) $(ARGS)
 
 soak: $(STAMP)
 	$(BIN)/python -W ignore tests/soak.py $(ARGS)

@@ -24,4 +24,6 @@ cdef extern from "dlpack.h":
     char *dlpack_data(const dlpack_tensor *tensor)
     dlpack_managed *dlpack_describe(const dlpack_api *api, object owner, void *data, dlpack_dtype dtype, int ndim)
     object dlpack_make(const dlpack_api *api, dlpack_managed *managed)
+    int dlpack_read_older(object capsule, dlpack_tensor *out) except -1
+    object dlpack_make_older(object from_dlpack, dlpack_managed *managed)
     void dlpack_drop(dlpack_managed *managed)

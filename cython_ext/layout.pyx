@@ -58,9 +58,11 @@ from dlpack cimport (
     dlpack_in,
     dlpack_is_contiguous,
     dlpack_make,
+    dlpack_make_older,
     dlpack_managed,
     dlpack_may_be_negated,
     dlpack_read,
+    dlpack_read_older,
     dlpack_tensor,
 )
 
@@ -80,7 +82,8 @@ cdef extern from "Python.h":
 cdef const dlpack_api *dlpack = dlpack_in(dlpack_c_api())
 
 cdef object Tensor = torch.Tensor, Array = numpy.ndarray, TorchDtype = torch.dtype, NumpyDtype = numpy.dtype
-cdef object strided = torch.strided, empty = torch.empty, frombuffer = torch.frombuffer, stack = torch.stack
+cdef object strided = torch.strided, empty = torch.empty, stack = torch.stack
+cdef object from_dlpack = torch.from_dlpack, uint8 = torch.uint8
 cdef tuple DTYPES = (TorchDtype, NumpyDtype)            # the tokens of leaves
 cdef frozenset ATOMS = PLAIN
 
@@ -100,14 +103,16 @@ cpdef object tensor_over(object buffer, object dtype, Py_ssize_t at, tuple shape
     Strides are in elements, and leave no gaps; None: row-major.
     """
     cdef unsigned int word = in_dlpack(dtype)
-    if word:
+    if word and dlpack:
         return made_over(buffer, word, at, shape, strides)
-    cdef Py_ssize_t count = 1
+    cdef object count = 1       # an object: it cannot wrap
     for side in shape:
         count *= side
     if count == 0:
         return empty(shape, dtype=dtype)
-    flat = frombuffer(buffer, dtype=dtype, count=count, offset=at)
+    if word:
+        return made_over(buffer, word, at, shape, strides)
+    flat = made_over(buffer, in_dlpack(uint8), at, (count * dtype.itemsize,), None).view(dtype)
     return flat.view(shape) if strides is None else flat.as_strided(shape, strides)
 
 
@@ -126,7 +131,8 @@ cdef object asked_for(object dtype):
     cdef dlpack_tensor one
     with suppress(RuntimeError, BufferError, NotImplementedError):
         tensor = empty(1, dtype=dtype)
-        if dlpack_read(dlpack, tensor, &one):
+        capsule = None if dlpack else tensor.__dlpack__()
+        if dlpack_read(dlpack, tensor, &one) or capsule is not None and dlpack_read_older(capsule, &one) == 0:
             word = one.dtype.code | one.dtype.bits << 8 | one.dtype.lanes << 16
             if made_over(bytearray(tensor.nbytes), word, 0, (1,), None).dtype is dtype:
                 return word
@@ -163,7 +169,7 @@ cdef object made_over(object buffer, unsigned int word, Py_ssize_t at, tuple sha
     except:
         dlpack_drop(managed)
         raise
-    return dlpack_make(dlpack, managed)
+    return dlpack_make(dlpack, managed) if dlpack else dlpack_make_older(from_dlpack, managed)
 
 
 cdef object array_over(object buffer, object dtype, Py_ssize_t at, tuple shape, tuple strides):
@@ -891,7 +897,9 @@ cdef object part_of(whole, at, size, what):
 cdef object copied(object tensor, object clone):
     try:
         return clone(tensor)
-    except NotImplementedError:     # dtypes of less than a byte
+    except RuntimeError:    # dtypes of less than a byte: a NotImplementedError, and not even that in torch 2.6
+        if tensor.dtype.itemsize != 1:
+            raise
         return clone(tensor.view(torch.uint8)).view(tensor.dtype)
 
 

@@ -10,6 +10,21 @@ is called with.  A name that is missing, or that takes other arguments, is noted
     any other                                   the loader rides, something smaller is lost, and that is said once
 
 Nothing is decided by comparing a whole signature: an argument more that has a default is no reason to refuse.
+
+What differed between 2.6.0, 2.8.0, 2.10.0, 2.13.0, 2.14.1 and 2.15.0, those that `make test-torch` runs:
+
+    _worker_loop                        takes `dataset`; as of 2.14 `dataset_holder`, a list of it, and forgets the
+                                        worker info when it ends
+    _process_data                       takes the data; as of 2.8 also the worker, and there is _workers_num_tasks
+    _pin_memory_device                  what the user gave; as of 2.10 the current accelerator's
+    pinning                             asks torch.cuda alone in 2.6, torch.accelerator as of 2.8
+    Tensor.__dlpack_c_exchange_api__    as of 2.10; before, tensors are made over slots by DLPack's capsules
+    WorkerInfo                          as of 2.13 a frozen dataclass
+    torch._utils.cpu_count              as of 2.13; before, cores were counted in place
+    _clean_up_worker                    until 2.10; as of 2.13 _persistent_workers_atexit has the iterators
+    torch.profiler._pattern_matcher     until 2.13
+
+The last four are met by tests alone.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ import contextlib
 import gc
 import random
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy
@@ -51,10 +52,12 @@ def work(
     if paper is not None:
         paper.tell()
     ring = WorkerSide(segment.mapping, segment.geometry, segment.memfd, spin, worker_id, life, first)
+    # The process keeps what it was given until it ends.  A spawned one would keep the dataset by that, whose end must
+    # come with the loop's, before multiprocessing ends what the dataset may use (torch >= 2.14).
+    given = dict(arguments)
+    arguments.clear()
     with contextlib.suppress(KeyboardInterrupt):  # the trainer raises it as well
-        worker = Worker(segment, ring, **arguments)
-        arguments.clear()  # the process would keep the dataset for as long as it lives
-        worker.run()
+        Worker(segment, ring, **given).run()
     _torch.set_worker_info(None)
 
 
@@ -86,7 +89,7 @@ class Worker:
     ) -> None:
         self._segment = segment
         self._ring = ring
-        self._writer = Writer(ring, self._grow, self._grow_area)
+        self._writer = Writer(ring, partial(_grow, segment, ring), partial(segment.commit_answer, ring))
         self._remembers = segment.geometry.memory_stride > 0
         self._taking_over = self._remembers
         self._seed: Seed | None = None
@@ -172,14 +175,6 @@ class Worker:
             self._write_exception(batch)
         return FILLED
 
-    def _grow(self, size: int) -> None:
-        """Have pages for the first `size` bytes of the payload."""
-        self._segment.commit(self._ring, self._ring.current, size, self._ring.used)
-
-    def _grow_area(self, size: int) -> None:
-        """Have pages for the first `size` bytes of the entry's area."""
-        self._segment.commit_answer(self._ring, size)
-
     def _write_exception(self, batch: Any) -> None:
         """What cannot be pickled, or does not fit, becomes an exception at its place in the order."""
         wrapped = ExceptionWrapper(where=self._where)
@@ -204,3 +199,8 @@ class Worker:
             return outcome
         self._writer.keep_apart()
         return KEPT
+
+
+def _grow(segment: Segment, ring: WorkerSide, size: int) -> None:
+    """Have pages for the first `size` bytes of the payload."""
+    segment.commit(ring, ring.current, size, ring.used)

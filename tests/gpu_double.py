@@ -263,7 +263,8 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., DoubleG
         return double
 
     monkeypatch.setattr(pinning, "_said", False)
-    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: tensor)  # torch's own raises where it has no device
+    # torch's own raises where it has no device
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor, device=None: tensor)
     yield install
     gc.collect()
     for double in made:

@@ -34,6 +34,7 @@ def test_iterable_datasets(workers: int, options: dict[str, Any]) -> None:
     )
 
 
+@pytest.mark.off_the_ring
 @pytest.mark.filterwarnings("ignore")  # test_riding.py looks at them
 def test_datapipes() -> None:
     assert_same_outcome(

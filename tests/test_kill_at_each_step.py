@@ -16,6 +16,8 @@ from typing import Any
 import pytest
 from conftest import ROOT, label, run_script
 
+import shmloader
+
 STEPS = {
     "after claim": 0,
     "while filling": 1,
@@ -103,7 +105,8 @@ def stepped(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if shutil.which("gcc") is None:
         pytest.skip("no gcc")
     folder = tmp_path_factory.mktemp("stepped")
-    shutil.copytree(ROOT / "shmloader", folder / "shmloader", ignore=shutil.ignore_patterns("__pycache__"))
+    installed = Path(shmloader.__file__).parent
+    shutil.copytree(installed, folder / "shmloader", ignore=shutil.ignore_patterns("__pycache__"))
     source, core = folder / "ring.c", ROOT / "cython_ext"
     translate = [sys.executable, "-m", "cython", "-3", "--module-name", "shmloader._ring", "-I", str(core)]
     subprocess.run([*translate, str(core / "ring.pyx"), "-o", str(source)], check=True)

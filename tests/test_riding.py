@@ -62,6 +62,7 @@ def test_without_workers_nothing_is_said_or_refused(options: dict[str, Any]) -> 
         assert len(list(loader)) == 22
 
 
+@pytest.mark.off_the_ring
 def test_a_datapipe_is_said_once() -> None:
     loader = shmloader.DataLoader(pipe(), num_workers=1)
     assert not loader.rides_ring
@@ -188,6 +189,7 @@ def test_a_class_that_only_overrides_iter_rides() -> None:
         assert type(iter(loader)).__module__.startswith("shmloader")
 
 
+@pytest.mark.off_the_ring
 def test_off_the_ring_the_batches_are_torchs() -> None:
     with pytest.warns(RuntimeWarning, match="does not ride"):
         assert_same_outcome(lambda: pipe().shuffle().sharding_filter(), batch_size=4, num_workers=2, shuffle=True)

@@ -7,13 +7,15 @@ import os
 import pathlib
 import resource
 import threading
-from multiprocessing import context, popen_forkserver, popen_spawn_posix
+import warnings
+import weakref
+from multiprocessing import context, popen_forkserver, popen_spawn_posix, util
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 import pytest
 import torch
-from conftest import BOTH, Items, descriptors, run_script
+from conftest import BOTH, WARNS_OF_PICKLING, Items, descriptors, run_script
 from torch.multiprocessing.reductions import rebuild_cuda_tensor
 from torch.utils.data import Dataset, get_worker_info
 
@@ -122,6 +124,38 @@ def test_what_is_inherited_is_inherited_by_all(tmp_path: pathlib.Path, start: st
     dataset.queue.join_thread()
 
 
+class Outlived(Dataset):
+    """It has its worker's multiprocessing say at the end whether the dataset is still there."""
+
+    def __init__(self, said: pathlib.Path) -> None:
+        self.said = said
+        self.asked = False
+
+    def __len__(self) -> int:
+        return 2
+
+    def __getitem__(self, index: int) -> int:
+        if not self.asked:
+            self.asked = True
+            util.Finalize(None, say_whether_there, (weakref.ref(self), self.said), exitpriority=10)
+        return index
+
+
+def say_whether_there(dataset: Any, said: pathlib.Path) -> None:
+    torch.utils.data._utils.worker._worker_info = None  # torch < 2.14 leaves the dataset there
+    said.write_text("there" if dataset() else "gone")
+
+
+@pytest.mark.parametrize("start", SPAWNING)
+@pytest.mark.parametrize("persistent", [False, True])
+def test_the_dataset_goes_with_the_loop(tmp_path: pathlib.Path, persistent: bool, start: str) -> None:
+    """Before multiprocessing ends what it may use: its queues, its pools."""
+    options = {"num_workers": 1, "multiprocessing_context": start, "persistent_workers": persistent}
+    with shmloader.DataLoader(Outlived(tmp_path / "said"), **options) as loader:
+        assert len(list(loader)) == 2
+    assert (tmp_path / "said").read_text() == "gone"
+
+
 def test_nothing_is_pickled_for_a_fork(tmp_path: pathlib.Path) -> None:
     dataset = Counted(tmp_path)
     dataset.bad = lambda: 1  # type: ignore[attr-defined]
@@ -158,10 +192,13 @@ def test_what_cannot_be_pickled(tmp_path: pathlib.Path, start: str) -> None:
     said = []
     for kind in BOTH:
         dataset = Items([torch.ones(2), threading.Lock()])  # a descriptor has been registered when it fails
-        with pytest.warns(UserWarning, match="Got pickle error"), pytest.raises(TypeError) as raised:
+        with warnings.catch_warnings(record=True) as caught, pytest.raises(TypeError) as raised:
+            warnings.simplefilter("always")
             iter(kind(dataset, num_workers=2, multiprocessing_context=start))
         said.append(str(raised.value))
         raised.value.__traceback__ = None  # it holds the half-made iterator
+        told = [str(w.message)[:16] for w in caught if w.category is UserWarning]
+        assert told == (["Got pickle error"] if WARNS_OF_PICKLING or kind is BOTH[1] else [])
         assert open_parcels() == 0
     assert said[0] == said[1]
 

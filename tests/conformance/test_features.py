@@ -21,7 +21,9 @@ import psutil
 import pytest
 import torch
 from conftest import (
+    ASKS_CUDA_ALONE,
     BOTH,
+    WORKERS_OFF_THE_RING,
     Augmented,
     Fresh,
     Items,
@@ -422,6 +424,7 @@ def test_feature_persistent_epochs(dataset: Any) -> None:
     compare(epochs)
 
 
+@pytest.mark.off_the_ring
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("persistent", [False, True])
 def test_feature_shared_seed(persistent: bool) -> None:
@@ -454,12 +457,14 @@ class Around(Augmented):
             info.id = 3  # type: ignore[misc]
         except Exception as error:
             assigned = type(error).__name__, str(error)
+        # it was no dataclass before torch 2.13
+        fields = [f.name for f in dataclasses.fields(info)] if dataclasses.is_dataclass(info) else sorted(vars(info))
         status = pathlib.Path("/proc/self/status").read_text()
         process = torch.multiprocessing.current_process()
         return {
             "type": type(info).__qualname__,
-            "fields": [field.name for field in dataclasses.fields(info)],
-            "values": [str(getattr(info, field.name)) for field in dataclasses.fields(info) if field.name != "dataset"],
+            "fields": fields,
+            "values": [str(getattr(info, name)) for name in fields if name != "dataset"],
             "slots": hasattr(info, "__dict__"),
             "dataset": info.dataset is self,
             "assigned": assigned,
@@ -624,6 +629,11 @@ PINNED: dict[str, Any] = {
 def an_accelerator(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """One that pins by adding 1000, so that it is seen; and what the pin thread did before."""
     done: list[Any] = []
+    # This torch was not built for it, whatever it was built for: torch's own iterator pins, and nothing is page-locked.
+    monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: False)
+    if ASKS_CUDA_ALONE:
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+        monkeypatch.setattr(torch.cuda, "current_device", lambda: 5)
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("cuda"))
     monkeypatch.setattr(torch.accelerator, "current_device_index", lambda: 5)
@@ -632,7 +642,7 @@ def an_accelerator(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return done
 
 
-@WORKERS
+@WORKERS_OFF_THE_RING
 @pytest.mark.parametrize("row", PINNED)
 def test_feature_pin_memory_recursion(row: str, workers: int, an_accelerator: list[Any]) -> None:
     def epoch(kind: Any) -> Any:
@@ -641,6 +651,7 @@ def test_feature_pin_memory_recursion(row: str, workers: int, an_accelerator: li
     compare(epoch)
 
 
+@pytest.mark.off_the_ring
 def test_feature_pin_thread(an_accelerator: list[Any]) -> None:
     def threads(kind: Any) -> Any:
         an_accelerator.clear()
@@ -655,6 +666,7 @@ def test_feature_pin_thread(an_accelerator: list[Any]) -> None:
     compare(threads)
 
 
+@pytest.mark.off_the_ring
 def test_feature_pin_thread_passes_exceptions(an_accelerator: list[Any]) -> None:
     class Failing(Augmented):
         def __getitem__(self, index: int) -> Any:
@@ -665,8 +677,11 @@ def test_feature_pin_thread_passes_exceptions(an_accelerator: list[Any]) -> None
     compare(lambda kind: iterate(kind(Failing(4), pin_memory=True, num_workers=2)))
 
 
+@pytest.mark.off_the_ring
 def test_feature_exit_hooks(an_accelerator: list[Any]) -> None:
     """persistent and pinned: torch ends its threads before the interpreter does."""
+    if not hasattr(torch.utils.data.dataloader, "_persistent_workers_atexit"):
+        pytest.skip("this torch has each worker end at exit, and not the iterator")
 
     def registered(kind: Any) -> Any:
         found = []
