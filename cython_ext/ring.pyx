@@ -397,7 +397,7 @@ cdef class TrainerSide(Ring):
     cdef readonly uint64_t opened       # batches opened in this epoch
     cdef readonly uint64_t epoch        # how many epochs were begun before this one
     cdef bint begun                     # whether any was
-    cdef Lease unread                   # taken, and not yet put away: see took()
+    cdef Lease unread                   # what lend() gave, until took()
     cdef int seen                       # chunks of the next batch that are known to be READY
     cdef int next_bell                  # where ring_one() begins
     cdef uint8_t *busy                  # the entries that the sequences in flight are in
@@ -718,12 +718,9 @@ cdef class TrainerSide(Ring):
     def take(self) -> Lease:
         """Take the next batch, which is ready; its payload is the caller's for as long as the lease lives.
 
-        What its workers said of it is read before the next open(), which may be of the same entries.  A signal handler
-        may raise before the caller has the batch, so the same lease is given again until took() is called.
+        What its workers said of it is read before the next open(), which may be of the same entries.
         """
         self.check_open()
-        if self.unread is not None:
-            return self.unread
         if not self.is_ready():
             raise RuntimeError(f"sequence {self.next_take} is not ready")
         cdef ring_given *given = &self.given[self.next_take % self.entries]
@@ -742,11 +739,16 @@ cdef class TrainerSide(Ring):
         self.next_take += chunks
         self.seen = 0
         self.pass_over()
-        self.unread = lease
         return lease
 
+    def lend(self) -> Lease:
+        """The next batch, taken once and given again until took(): a signal handler may raise while it is read."""
+        if self.unread is None:
+            self.unread = self.take()
+        return self.unread
+
     def took(self) -> None:
-        """The batch that take() gave was read: what is left of it is its tensors' affair."""
+        """The batch that lend() gave was read: what is left of it is its tensors' affair."""
         cdef Lease lease = self.unread
         if lease is None:
             return
@@ -756,7 +758,7 @@ cdef class TrainerSide(Ring):
         elif lease.failed:
             lease.release()
 
-    cdef int replace(self, Lease lease) except -1:
+    def replace(self, Lease lease) -> None:
         """Do not use this lease's payload while a worker lives who keeps it.  One of the reserve takes its place.
 
         When the ring is closed no worker lives any more, and the payload is given back.
@@ -764,7 +766,7 @@ cdef class TrainerSide(Ring):
         cdef int k
         if self.closed or lease.payload < 0:
             lease.release()
-            return 0
+            return
         if self.reserve < self.payloads:
             self.free[self.frees] = self.reserve
             self.frees += 1
@@ -774,7 +776,6 @@ cdef class TrainerSide(Ring):
         }
         lease.payload = -1
         self.lent -= 1
-        return 0
 
     # ---------------------------------------------------------------------------------------------- deaths
 
@@ -1062,7 +1063,7 @@ cdef class Conductor:
         Args:
             iterator: what knows the rest.  Called are its
                 _await(): wait until the ring has the next batch ready; StopIteration: the iterator was ended.
-                _read(): the batch of the ring's take().
+                _read(): the batch of the ring's lend().
                 _worker_ended(worker): the worker has nothing more to give in this epoch, which _read() told by NOTHING.
                 _open(index): give the index to workers; false while there is no room.
                 _draw_again(count): an iterator over the sampler's indices behind the first `count`.
@@ -1117,7 +1118,7 @@ cdef class Conductor:
                 if ring.alarmed or not ring.is_ready():
                     iterator._await()
                 else:
-                    ring.take()
+                    ring.lend()
                     ring.took()
         finally:
             self.leave()
@@ -1245,7 +1246,8 @@ cdef class Lease:
         """The batch cannot be read: took() frees its payload, though the exception's frames may still be over it."""
         self.failed = True
 
-    cdef void release(self) noexcept:
+    def release(self) -> None:
+        """Free the payload now, though somebody may still be over it."""
         if self.payload >= 0:
             self.ring.give_back(self.payload)
             self.payload = -1

@@ -72,7 +72,7 @@ class Delivery:
         ring, pinning = self._ring, self._pinning
         if pinning is not None:
             pinning.free()
-        lease = ring.take()
+        lease = ring.lend()
         outcome = lease.outcome
         if outcome == SKIPPED and self._ends:
             return NOTHING

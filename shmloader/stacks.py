@@ -62,13 +62,13 @@ class Paper:
 
 
 def _without_machinery(told: str) -> str:
-    """What the dataset and torch's fetcher do; not how the worker came to be."""
+    """What the dataset does, from where it is asked for a batch; not how the worker came to be."""
     kept, below = [], False
     for line in told.splitlines():
         below = below and line.startswith("  File")  # each thread begins with a line of its own
         if not below:
             kept.append(line)
-        below = below or line.endswith(" in _worker_loop")
+        below = below or line.endswith(" in _fill")
     return "\n".join(kept)
 
 

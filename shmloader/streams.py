@@ -28,13 +28,18 @@ Watching costs a fraction of a microsecond each time a stream is made current, a
 from __future__ import annotations
 
 import contextlib
+import sys
 import warnings
 from typing import Any
 
 import torch
 
 from shmloader import _torch
-from shmloader._current import drop_marks, moment, replace_method, since, watch, watched
+
+if sys.platform == "linux":
+    from shmloader._current import drop_marks, moment, replace_method, since, watch, watched
+else:  # there are no extensions, and no ring whose slots would wait for a stream
+    moment = since = None
 
 __all__ = ["CUDA", "WATCHED", "is_of_others", "moment", "say_unknown", "since", "stream_of"]
 
@@ -45,7 +50,7 @@ _said = False
 
 def _watch_streams() -> bool:
     """Watch which streams are made current from now on; whether that is possible."""
-    if _torch.current_cuda_stream is None:  # torch was built without CUDA
+    if sys.platform != "linux" or _torch.current_cuda_stream is None:  # torch was built without CUDA
         return False
     devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
     watch(_torch.current_cuda_stream, _mark, devices)

@@ -102,7 +102,7 @@ class Worker:
         self._epoch = 0
         collate_into(self._writer)
         self._be_torchs_worker(dataset, base_seed, num_workers)
-        self._error: Any = None  # why it could not begin: told in place of each batch
+        self._error: Any = None  # why it could not begin: told in place of the first batch
         self._begin(init_fn)
 
     def _be_torchs_worker(self, dataset: Any, base_seed: int, num_workers: int) -> None:
@@ -160,11 +160,13 @@ class Worker:
 
     def _fill(self, task: Any) -> int:
         """Fetch a batch and write it into the payload; the outcome to publish."""
-        if self._fetch is None:
-            batch = self._error
+        if self._error is not None:
+            batch, self._error = self._error, None
         else:
             try:
-                batch = self._fetch(task)
+                if self._fetch is not None:
+                    fetcher = self._fetch
+                batch = fetcher(task)  # a worker that could not begin has none, and says so in torch's words
             except Exception as error:
                 if isinstance(error, StopIteration) and self._streams:
                     return SKIPPED

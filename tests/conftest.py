@@ -131,6 +131,8 @@ def neutral(text: str) -> str:
     machinery = r"/shmloader/\w+\.py|cython_ext/\w+\.pyx|/torch/utils/data/_utils/(?:worker|fetch)\.py"  # of either
     text = re.sub(rf'  File "[^"]*({machinery})".*\n(?:(?:    .*)?\n)*', "", text)
     text = re.sub(r'  File ".*", line \d+, in collate_tensor_fn\n(?:    .*\n)*', "", text)  # ours stand in its place
+    quoted = rf'  File "[^"]*({machinery})"(?:(?!  File ").)*?\\n(?=  File|\w)'  # a text in a text: it is all one line
+    text = re.sub(quoted, "", text)
     return re.sub(r"(pid(?:\(s\))?) \d+(?:, \d+)*", r"\1 N", text)
 
 

@@ -35,16 +35,17 @@ ENTRY = {
     "row": (32, 4),
     "rows": (36, 4),
     "seed": (40, 8),
+    "epoch": (48, 8),
 }
 ANSWER = {
-    "used": (48, 8),
-    "meta_at": (56, 8),
-    "meta_size": (64, 8),
-    "plan_at": (72, 8),
-    "plan_size": (80, 8),
-    "objects_at": (88, 8),
-    "objects_size": (96, 8),
-    "outcome": (104, 4),
+    "used": (56, 8),
+    "meta_at": (64, 8),
+    "meta_size": (72, 8),
+    "plan_at": (80, 8),
+    "plan_size": (88, 8),
+    "objects_at": (96, 8),
+    "objects_size": (104, 8),
+    "outcome": (112, 4),
 }
 PAYLOAD = {"committed": (0, 8), "overflowed": (8, 4)}
 
@@ -110,9 +111,8 @@ class BothSides:
 
     def fill_chunks(self, chunks: list[Any], rows: int) -> None:
         """Publish a batch that is cut into two chunks of so many rows each."""
-        for k in range(len(chunks)):
-            indices = list(range(k * rows, (k + 1) * rows))
-            assert self.trainer.open(0, indices, 0, 0, 0 if k else len(chunks), k * rows, rows * len(chunks)) == 0
+        tasks = [list(range(k * rows, (k + 1) * rows)) for k in range(len(chunks))]
+        self.trainer.open_chunks([0] * len(chunks), tasks, [rows] * len(chunks))
         for chunk in chunks:
             self.claim_again()
             self.writer.begin(rows)
@@ -151,6 +151,7 @@ class BothSides:
         """The batch, or the exception that the trainer's next() would raise."""
         assert self.trainer.wait(0)
         batch = self.delivery.take()
+        self.trainer.took()
         if type(batch) is ExceptionWrapper:
             batch.reraise()
         return batch
@@ -298,6 +299,7 @@ def survives(which: int, changes: list[Any], in_order: bool, early: bool) -> Non
         with contextlib.suppress(Exception):
             if ring.trainer.wait(0):
                 batch = ring.delivery.take()
+                ring.trainer.took()
                 mapped = first - ring.slot_at(0), first - ring.slot_at(0) + ring.segment.geometry.size
                 for start, end in memory_of(batch):
                     inside = first <= start <= end <= last

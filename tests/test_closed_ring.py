@@ -21,10 +21,13 @@ RAISE: dict[str, tuple[Any, ...]] = {
     "ring.note_task_room": (0, 1),
     "ring.task_room_of": (0,),
     "ring.has_room": (),
+    "ring.begin_epoch": (),
     "ring.open": (0, 1),
+    "ring.open_chunks": ([0], [[1]], [1]),
     "ring.dismiss": (0,),
     "ring.ready": (),
     "ring.take": (),
+    "ring.lend": (),
     "ring.holds": (0,),
     "ring.owes": (0,),
     "ring.awaited": (),
@@ -54,11 +57,14 @@ QUIET: dict[str, tuple[tuple[Any, ...], Any]] = {
     "ring.alarm": ((), None),
     "ring.clear_alarm": ((), None),
     "ring.replace": (("lease",), None),
+    "ring.took": ((), None),
+    "ring.under_way_of": ((0,), 1),
     "ring.returns": ((), []),
     "ring.close": ((), None),
     "lease.objects": ((0,), [128, 16]),
     "lease.guard": ((1 << 40,), True),
     "lease.release": ((), None),
+    "lease.fail": ((), None),
 }
 # Of what was never lent to a device nothing can be reclaimed; where a slot is may be asked until it is given back.
 OTHER: dict[str, tuple[Any, ...]] = {"ring.reclaim": (0,), "ring.slot_address": (0,)}

@@ -152,6 +152,7 @@ def stateful() -> list[Any]:
     return [Stateful, StatefulDataLoader]
 
 
+@pytest.mark.off_the_ring
 @pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")
 @pytest.mark.parametrize("theirs", stateful())
 @pytest.mark.parametrize("first", [True, False])

@@ -746,23 +746,6 @@ def test_feature_batch_transport_needs_no_descriptor_for_a_batch() -> None:
     assert sizes == [800_000, 16]
 
 
-def test_feature_queues_are_the_rings() -> None:
-    """torch has a queue for each worker, and one for all; of ours only put() exists, which opens a sequence."""
-    for kind in BOTH:
-        iterator = iter(kind(range(8), num_workers=2, prefetch_factor=1))
-        assert len(iterator._index_queues) == 2 and all(callable(queue.put) for queue in iterator._index_queues)
-
-
-def test_feature_queues_done_event() -> None:
-    def told_to_end(kind: Any) -> Any:
-        iterator = iter(kind(range(8), num_workers=1))
-        before = iterator._workers_done_event.is_set()
-        iterator._shutdown_workers()
-        return before, iterator._workers_done_event.is_set()
-
-    compare(told_to_end)
-
-
 def test_feature_end_of_epoch() -> None:
     """Workers leave at the end, and next() stays at it."""
 
