@@ -1,0 +1,160 @@
+# cython: language_level=3, boundscheck=False, wraparound=False
+"""The decoder of baseline JPEG files in jpeg/, without the GIL."""
+
+import os
+import stat
+
+from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_STRIDES, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
+from libc.stdint cimport uint8_t
+
+cdef extern from "jpeg/jpeg.h" nogil:
+    enum: JPEG_OK, JPEG_NO_MEMORY
+    ctypedef struct jpeg_path:
+        const char *name
+    ctypedef struct jpeg_header:
+        int width, height, orientation
+    ctypedef struct jpeg_request:
+        int left, top, width, height, out_width, out_height
+        bint is_exact, is_smooth
+        uint8_t *to
+        Py_ssize_t channel, row, column
+    ctypedef struct jpeg_decoder:
+        pass
+    const jpeg_path *jpeg_choose(const char *name)
+    jpeg_decoder *jpeg_new(const jpeg_path *path)
+    void jpeg_free(jpeg_decoder *decoder)
+    int jpeg_open(jpeg_decoder *decoder, const uint8_t *data, size_t bytes)
+    const jpeg_header *jpeg_opened(const jpeg_decoder *decoder)
+    int jpeg_decode(jpeg_decoder *decoder, const jpeg_request *request)
+
+
+def paths() -> list[str]:
+    """The ways of decoding that this processor has, the fastest first."""
+    return [name for name in ("avx2", "neon", "plain") if jpeg_choose(name.encode()) != NULL]
+
+
+cdef class Decoder:
+    """Decodes one file at a time, and keeps its memory for the next.
+
+    Open a file (`open` or `read`), then `decode` from it, then `close` it.  Not for two threads at once.
+    """
+
+    cdef jpeg_decoder *decoder
+    cdef Py_buffer file         # what is open; obj NULL: nothing
+    cdef bint is_open
+    cdef readonly str path
+    cdef object buffer          # the bytearray that `read` reads into
+
+    def __cinit__(self, path=None):
+        cdef const jpeg_path *chosen
+        cdef bytes name
+        if path is None:
+            chosen = jpeg_choose(NULL)
+        else:
+            name = path.encode()
+            chosen = jpeg_choose(name)
+            if chosen == NULL:
+                raise ValueError(f"this processor has no path {path!r}: one of {paths()}")
+        self.decoder = jpeg_new(chosen)
+        if self.decoder == NULL:
+            raise MemoryError()
+        self.path = chosen.name.decode()
+        self.buffer = bytearray()
+
+    def __dealloc__(self):
+        if self.is_open:
+            PyBuffer_Release(&self.file)
+        jpeg_free(self.decoder)
+
+    def close(self):
+        """Let go of the file's bytes.  Nothing where nothing is open."""
+        if self.is_open:
+            self.is_open = False
+            PyBuffer_Release(&self.file)
+
+    def open(self, data, Py_ssize_t bytes=-1):
+        """Read a file's header.
+
+        Args:
+            data: the file's bytes, as any object with a buffer.
+            bytes: how many of them are the file; all by default.
+
+        Returns:
+            Its width, height and EXIF orientation (1 to 8); None where it is no file for this decoder.
+        """
+        cdef int said
+        cdef const jpeg_header *header
+        self.close()
+        PyObject_GetBuffer(data, &self.file, PyBUF_SIMPLE)
+        self.is_open = True
+        if bytes < 0 or bytes > self.file.len:
+            bytes = self.file.len
+        with nogil:
+            said = jpeg_open(self.decoder, <const uint8_t *>self.file.buf, bytes)
+        if said != JPEG_OK:
+            self.close()
+            return None
+        header = jpeg_opened(self.decoder)
+        return header.width, header.height, header.orientation
+
+    def read(self, path):
+        """The same of a file by its path; OSError where it cannot be read."""
+        cdef Py_ssize_t room, bytes = 0, more
+        self.close()
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            status = os.fstat(file)
+            if not stat.S_ISREG(status.st_mode):
+                return None
+            room = status.st_size
+            if len(self.buffer) < room:
+                self.buffer = bytearray(room + room // 4)
+            with memoryview(self.buffer) as view:
+                while bytes < room:
+                    more = os.readv(file, [view[bytes:room]])
+                    if more == 0:
+                        break
+                    bytes += more
+        finally:
+            os.close(file)
+        return self.open(self.buffer, bytes)
+
+    def decode(self, crop, out, bint exact=True, bint smooth=True):
+        """Decode a part of the file that is open.
+
+        Args:
+            crop: left, top, width and height, inside the picture.
+            out: a writable array of bytes of shape (3, height, width), with any strides; the part is resized to it.
+            exact: as Pillow does, to the bit; else faster, and within a shade of it.
+            smooth: upsample chroma as Pillow does; else repeat it.
+
+        Returns:
+            Whether it did; where not, `out` is as it was.
+        """
+        cdef Py_buffer view
+        cdef jpeg_request request
+        cdef const jpeg_header *header = jpeg_opened(self.decoder)
+        cdef int said
+        if not self.is_open:
+            raise ValueError("no file is open: open or read one first")
+        request.left, request.top, request.width, request.height = crop
+        if not (0 <= request.left < header.width and 0 < request.width <= header.width - request.left
+                and 0 <= request.top < header.height and 0 < request.height <= header.height - request.top):
+            raise ValueError(f"crop {crop} is not inside a picture of {header.width} x {header.height}")
+        PyObject_GetBuffer(out, &view, PyBUF_STRIDES | PyBUF_WRITABLE)
+        try:
+            if view.itemsize != 1 or view.ndim != 3 or view.shape[0] != 3:
+                raise ValueError("out is no array of bytes of shape (3, height, width)")
+            if not 0 < view.shape[1] <= 65535 or not 0 < view.shape[2] <= 65535:
+                raise ValueError(f"out is {view.shape[2]} x {view.shape[1]}: each may be 1 to 65535")
+            request.out_height, request.out_width = <int>view.shape[1], <int>view.shape[2]
+            request.to = <uint8_t *>view.buf
+            request.channel, request.row, request.column = view.strides[0], view.strides[1], view.strides[2]
+            request.is_exact, request.is_smooth = exact, smooth
+            with nogil:
+                said = jpeg_decode(self.decoder, &request)
+        finally:
+            PyBuffer_Release(&view)
+        if said == JPEG_NO_MEMORY:
+            raise MemoryError(f"no memory to decode {request.width} x {request.height} pixels")
+        return said == JPEG_OK

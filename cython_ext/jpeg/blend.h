@@ -1,0 +1,36 @@
+/* Weighted sums of lines, in plain C: see weights.h. */
+#pragma once
+#include <stdint.h>
+
+#include "idct.h"
+#include "weights.h"
+
+/* The sum of the weighted samples at k, and half of the unit that is then cut off. */
+static inline int32_t weighted(const uint8_t *const *lines, const jpeg_weight *weights, int taps, int k, int low,
+                               int32_t half)
+{
+    uint32_t sum = (uint32_t)half; /* of so many taps that it wraps, the total is in range again */
+    for (int tap = 0; tap < taps; tap++) {
+        const jpeg_weight *w = &weights[tap >> 1];
+        sum += (uint32_t)lines[tap][k] * (uint32_t)((w->high[tap & 1] << low) + (low ? w->low[tap & 1] : 0));
+    }
+    return (int32_t)sum;
+}
+
+static inline void blend(const uint8_t *const *lines, const jpeg_weight *weights, int taps, uint8_t *to, int n)
+{
+    for (int k = 0; k < n; k++)
+        to[k] = saturate8(weighted(lines, weights, taps, k, BLEND_LOW, 1 << (BLEND_BITS - 1)) >> BLEND_BITS);
+}
+
+static inline void blend_fast(const uint8_t *const *lines, const jpeg_weight *weights, int taps, uint8_t *to, int n)
+{
+    for (int k = 0; k < n; k++)
+        to[k] = saturate8(weighted(lines, weights, taps, k, 0, 1 << (BLEND_FAST_BITS - 1)) >> BLEND_FAST_BITS);
+}
+
+static inline void blend_deep(const uint8_t *const *lines, const jpeg_weight *weights, int taps, int16_t *to, int n)
+{
+    enum { SHIFT = BLEND_FAST_BITS - DEEP };
+    for (int k = 0; k < n; k++) to[k] = (int16_t)(weighted(lines, weights, taps, k, 0, 1 << (SHIFT - 1)) >> SHIFT);
+}

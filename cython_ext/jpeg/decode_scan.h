@@ -1,0 +1,147 @@
+/* The way through a scan: MCU by MCU, restart by restart.  Each path includes this behind its own `unstuff` (unstuff.h)
+ * and `idct`, `fill` (idct.h), so that all of it is compiled for its processor. */
+#pragma once
+#include "scan.h"
+
+enum { RST0 = 0xd0, EOI = 0xd9 };
+
+/* The next restart interval into `clean`.  0: the file has none there. */
+static int begin_interval(jpeg_scan *s, bit_reader *r)
+{
+    const jpeg_header *header = s->header;
+    if (s->next_restart >= 0 && s->marker != RST0 + s->next_restart) return 0;
+    s->next_restart = (s->next_restart + 1) & 7;
+    s->clean_bytes = unstuff(&s->source, header->end, s->clean, &s->marker);
+    s->mcus_left = header->restart ? header->restart : INT64_MAX;
+    memset(s->predicted, 0, sizeof s->predicted);
+    *r = (bit_reader){.at = s->clean};
+    return 1;
+}
+
+static int is_within_interval(const jpeg_scan *s, const bit_reader *r)
+{
+    return bits_read(r, s->clean) <= (int64_t)s->clean_bytes * 8;
+}
+
+/* Whether the reader is so near that the next MCU ends within ENTROPY_SLACK: a refill reads up to 8 bytes ahead. */
+ALWAYS_INLINE int is_near(const jpeg_scan *s, const bit_reader *r)
+{
+    return r->at <= s->clean + s->clean_bytes + 8;
+}
+
+/* One block as the scan has it. */
+typedef struct {
+    const huffman_table *dc, *ac;
+    int component, across, down; /* which block of its component's in the MCU */
+} block_plan;
+
+static int plan_blocks(const jpeg_scan *s, block_plan *plan)
+{
+    int count = 0;
+    for (int k = 0; k < s->header->components; k++) {
+        const jpeg_component *c = &s->header->component[k];
+        for (int down = 0; down < c->v; down++)
+            for (int across = 0; across < c->h; across++)
+                plan[count++] = (block_plan){&s->tables->dc[c->dc], &s->tables->ac[c->ac], k, across, down};
+    }
+    return count;
+}
+
+static int skip_mcus(jpeg_scan *s, bit_reader *reader, const block_plan *plan, int blocks, int64_t count)
+{
+    bit_reader r = *reader;
+    int is_good = 1;
+    for (; count && is_good; count--) {
+        for (int b = 0; b < blocks; b++)
+            is_good &= skip_block(&r, plan[b].dc, plan[b].ac, &s->predicted[plan[b].component]);
+        is_good &= is_near(s, &r);
+    }
+    *reader = r;
+    return is_good;
+}
+
+/* The MCUs of one row from this one on.  All blocks are read before the first is transformed: a transform that loads
+ * eight coefficients at once has to wait for eight single stores that have not left the processor yet. */
+static int decode_mcus(jpeg_scan *s, bit_reader *reader, const block_plan *plan, int blocks, int mcu, int row,
+                       int64_t count)
+{
+    _Alignas(32) int16_t coefficients[JPEG_MCU_BLOCKS][BLOCK_SPACE];
+    int kind[JPEG_MCU_BLOCKS];
+    uint8_t *to[JPEG_MCU_BLOCKS]; /* NULL: not wanted */
+    bit_reader r = *reader;
+    int is_good = 1;
+    for (; count && is_good; count--, mcu++) {
+        for (int b = 0; b < blocks; b++) {
+            const block_plan *p = &plan[b];
+            const jpeg_component *c = &s->header->component[p->component];
+            const jpeg_plane *plane = &s->planes[p->component];
+            int x = mcu * c->h + p->across, y = row * c->v + p->down;
+            uint32_t *predicted = &s->predicted[p->component];
+            if (x < plane->left || x >= plane->right || y < plane->top || y >= plane->bottom) {
+                to[b] = NULL;
+                is_good &= skip_block(&r, p->dc, p->ac, predicted);
+                continue;
+            }
+            to[b] = plane->samples + (x - plane->left) * 8 * plane->stride + (y - plane->top) * 8;
+            memset(coefficients[b], 0, 64 * sizeof(int16_t));
+            kind[b] = read_block(&r, p->dc, p->ac, predicted, s->order, coefficients[b]);
+            is_good &= kind[b] >= 0;
+        }
+        for (int b = 0; b < blocks; b++) {
+            const jpeg_plane *plane = &s->planes[plan[b].component];
+            if (!to[b]) continue;
+            if (kind[b] == 0)
+                fill(coefficients[b][0], plane->quantiser[0], to[b], plane->stride);
+            else
+                idct(coefficients[b], plane->quantiser, to[b], plane->stride);
+        }
+        is_good &= is_near(s, &r);
+    }
+    *reader = r;
+    return is_good;
+}
+
+/* `count` MCUs of one row (wanted), or of as many rows as they are (not wanted). */
+static int go_on(jpeg_scan *s, bit_reader *r, const block_plan *plan, int blocks, int is_wanted, int mcu, int row,
+                 int64_t count)
+{
+    while (count) {
+        if (s->mcus_left == 0 && !begin_interval(s, r)) return 0;
+        int64_t run = count < s->mcus_left ? count : s->mcus_left;
+        int is_good = is_wanted ? decode_mcus(s, r, plan, blocks, mcu, row, run) : skip_mcus(s, r, plan, blocks, run);
+        if (!is_good || !is_within_interval(s, r)) return 0;
+        s->mcus_left -= run;
+        count -= run;
+        mcu += (int)run;
+    }
+    return 1;
+}
+
+/* Whether an end of image comes behind what was read, and nothing before it but entropy-coded data. */
+static int has_end(jpeg_scan *s)
+{
+    const uint8_t *end = s->header->end;
+    while (s->marker != EOI) {
+        if (s->marker != RST0 + s->next_restart || !s->header->restart) return 0;
+        s->next_restart = (s->next_restart + 1) & 7;
+        unstuff(&s->source, end, s->clean, &s->marker);
+    }
+    return 1;
+}
+
+static int decode_scan(jpeg_scan *s)
+{
+    block_plan plan[JPEG_MCU_BLOCKS];
+    int blocks = plan_blocks(s, plan), mcu = 8 * s->header->h;
+    int64_t across = (s->header->width + mcu - 1) / mcu, wanted = s->right - s->left;
+    bit_reader r;
+    s->source = s->header->scan;
+    s->next_restart = -1;
+    s->mcus_left = 0;
+    if (!go_on(s, &r, plan, blocks, 0, 0, 0, s->top * across + s->left)) return JPEG_NOT_OURS;
+    for (int row = s->top; row < s->bottom; row++) {
+        if (!go_on(s, &r, plan, blocks, 1, s->left, row, wanted)) return JPEG_NOT_OURS;
+        if (row + 1 < s->bottom && !go_on(s, &r, plan, blocks, 0, 0, 0, across - wanted)) return JPEG_NOT_OURS;
+    }
+    return has_end(s) ? JPEG_OK : JPEG_NOT_OURS;
+}

@@ -1,0 +1,156 @@
+/* Blocks out of bits.
+ * Source: ITU-T T.81, F.2.2; the reader's branch-free refill is Fabian Giesen's "variant 4" ("Reading bits in far too
+ * many ways", 2018).
+ *
+ * What limits this code is the chain from one symbol's length to where the next begins: look up, shift.  So the look-up
+ * gives the length of code and extra bits together, and a coefficient's value is made beside the chain.
+ *
+ * Bounds: a reader is never asked whether there is more.  It reads from a copy of the scan with ENTROPY_SLACK bytes
+ * behind it, more than the largest MCU can take, and whoever calls asks after each MCU whether the end was passed. */
+#pragma once
+#include <stdint.h>
+#include <string.h>
+
+#include "huffman.h"
+
+/* 10 blocks of a DC symbol (16 + 11 bits) and 63 AC symbols (16 + 10), and what a refill reads ahead. */
+enum { ENTROPY_SLACK = 10 * (27 + 63 * 26) / 8 + 64 };
+
+typedef struct {
+    uint64_t bits;          /* the next ones, from the top */
+    uint32_t valid;         /* how many of them count */
+    const uint8_t *at;      /* what the next refill reads */
+} bit_reader;
+
+#define ALWAYS_INLINE static inline __attribute__((always_inline))
+
+ALWAYS_INLINE uint64_t big_endian(const uint8_t *at)
+{
+    uint64_t word;
+    memcpy(&word, at, 8);
+#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+    word = __builtin_bswap64(word);
+#endif
+    return word;
+}
+
+/* At least 56 bits after it: two AC symbols (26 each), or a DC symbol (27) and one of AC. */
+ALWAYS_INLINE void refill(bit_reader *r)
+{
+    r->bits |= big_endian(r->at) >> r->valid;
+    r->at += (63 - r->valid) >> 3;
+    r->valid |= 56;
+}
+
+ALWAYS_INLINE void drop(bit_reader *r, uint32_t entry)
+{
+    r->bits <<= entry & 63;
+    r->valid -= entry & 63;
+}
+
+/* The bits that were dropped so far, counted from `start`. */
+ALWAYS_INLINE int64_t bits_read(const bit_reader *r, const uint8_t *start)
+{
+    return (int64_t)(r->at - start) * 8 - r->valid;
+}
+
+ALWAYS_INLINE uint32_t symbol(const bit_reader *r, const huffman_table *table)
+{
+    uint32_t entry = table->peek[r->bits >> (64 - HUFFMAN_PEEK)];
+    if (__builtin_expect(!entry, 0)) entry = huffman_long(table, r->bits);
+    return entry;
+}
+
+/* The value of the extra bits behind a code (T.81, table F.1): where the first of them is 1, the bits; else what they
+ * lack to all ones, negated.  Not one extra bit: 0. */
+ALWAYS_INLINE int32_t extend(uint64_t bits, uint32_t entry)
+{
+    int64_t rest = (int64_t)(bits << (entry >> 16 & 63));
+    int64_t negative = ~(rest >> 63);
+    int64_t size = (int64_t)((uint64_t)(rest ^ negative) >> 1 >> (63 - (entry >> 24)));
+    return (int32_t)((size ^ negative) - negative);
+}
+
+/* Where a position after an advance leads in a block: beyond 63, to a place that nobody reads. */
+enum { BLOCK_DUMP = 64, BLOCK_SPACE = 80, BLOCK_POSITIONS = 64 + 255 };
+
+/* Whether a block that ended behind this position was whole. */
+ALWAYS_INLINE int is_whole(int position)
+{
+    return position == 64 || (unsigned)(position - HUFFMAN_END) < 64;
+}
+
+ALWAYS_INLINE int read_dc(bit_reader *r, const huffman_table *dc, uint32_t *predicted)
+{
+    uint32_t entry = symbol(r, dc);
+    *predicted += (uint32_t)extend(r->bits, entry);
+    drop(r, entry);
+    return (entry >> 8 & 255) == 1;
+}
+
+/* Decodes a block into coefficients that are 0 before.  `order` says where each goes: BLOCK_POSITIONS entries.  Returns
+ * -1 where it is broken, 0 where it is DC alone, else 1. */
+ALWAYS_INLINE int read_block(bit_reader *reader, const huffman_table *dc, const huffman_table *ac, uint32_t *predicted,
+                             const uint8_t *order, int16_t *coefficients)
+{
+    bit_reader r = *reader;
+    int position = 1;
+    refill(&r);
+    int is_good = read_dc(&r, dc, predicted);
+    coefficients[0] = (int16_t)*predicted;
+    uint32_t entry = symbol(&r, ac);
+    if ((entry >> 8 & 255) == HUFFMAN_END) {
+        drop(&r, entry);
+        *reader = r;
+        return is_good ? 0 : -1;
+    }
+    for (;;) {
+        uint64_t bits = r.bits;
+        drop(&r, entry);
+        position += entry >> 8 & 255;
+        coefficients[order[position - 1]] = (int16_t)extend(bits, entry);
+        if (position > 63) break;
+        refill(&r);
+        entry = symbol(&r, ac);
+        bits = r.bits;
+        drop(&r, entry);
+        position += entry >> 8 & 255;
+        coefficients[order[position - 1]] = (int16_t)extend(bits, entry);
+        if (position > 63) break;
+        entry = symbol(&r, ac);
+    }
+    *reader = r;
+    return is_good && is_whole(position) ? 1 : -1;
+}
+
+/* One step of reading past a block, at most 26 bits; 0 where the block has ended. */
+ALWAYS_INLINE int skip_step(bit_reader *r, const huffman_table *ac, int *position)
+{
+    uint32_t entry = ac->leap[r->bits >> (64 - HUFFMAN_LEAP)];
+    int after = *position + (int)(entry >> 8 & 255);
+    /* Where several symbols might lead beyond the block's end, which needs no code of its own, one at a time. */
+    if (__builtin_expect(entry == 0 || after > 63, 0)) {
+        entry = symbol(r, ac);
+        drop(r, entry);
+        *position += entry >> 8 & 255;
+        return *position < 64;
+    }
+    drop(r, entry);
+    *position = entry & HUFFMAN_LEAP_ENDS ? HUFFMAN_END : after;
+    return !(entry & HUFFMAN_LEAP_ENDS);
+}
+
+/* Reads past a block and keeps its DC alone; 0 where it is broken. */
+ALWAYS_INLINE int skip_block(bit_reader *reader, const huffman_table *dc, const huffman_table *ac, uint32_t *predicted)
+{
+    bit_reader r = *reader;
+    int position = 1;
+    refill(&r);
+    int is_good = read_dc(&r, dc, predicted);
+    while (skip_step(&r, ac, &position)) {
+        refill(&r);
+        if (!skip_step(&r, ac, &position)) break;
+    }
+    *reader = r;
+    return is_good && is_whole(position);
+}

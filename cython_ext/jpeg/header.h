@@ -1,0 +1,37 @@
+/* What stands before the scan of a JPEG file: sizes, sampling, tables.
+ * Source: ITU-T T.81, annex B (markers), F.1.2 (Huffman tables); T.871 (JFIF); Adobe's note 5116 (APP14). */
+#pragma once
+#include <stddef.h>
+#include <stdint.h>
+
+#include "huffman.h"
+
+enum { JPEG_COMPONENTS = 3, JPEG_MCU_BLOCKS = 10, JPEG_TABLES = 4 };
+
+/* What a call says.  All that is not JPEG_OK leaves the picture to somebody else, so a file is ours only where nothing
+ * about it is doubtful: no marker, no table and no bit.  Then no second opinion about broken files is needed. */
+enum { JPEG_OK = 0, JPEG_NOT_OURS = 1, JPEG_NO_MEMORY = 2 };
+
+typedef struct {
+    uint8_t id, h, v;               /* sampling factors: blocks of it in an MCU, across and down */
+    uint8_t quantiser, dc, ac;      /* numbers of its tables */
+} jpeg_component;
+
+typedef struct {
+    int width, height;
+    int components;                 /* 1: grey; 3: Y, Cb, Cr */
+    int h, v;                       /* the largest sampling factors: an MCU is 8 h by 8 v pixels */
+    int restart;                    /* MCUs between two restart markers; 0: there are none */
+    int orientation;                /* EXIF: 1 (as stored) to 8 */
+    jpeg_component component[JPEG_COMPONENTS];
+    uint16_t quantiser[JPEG_TABLES][64]; /* in the order of the file: zigzag */
+    const uint8_t *scan, *end;      /* the entropy-coded data, and where the file ends */
+} jpeg_header;
+
+/* The Huffman tables outlive a picture: most files bring the same ones, and building them takes 20 us. */
+typedef struct {
+    huffman_table dc[JPEG_TABLES], ac[JPEG_TABLES];
+} jpeg_tables;
+
+/* Reads all markers up to the scan; JPEG_OK where it is a picture for this decoder. */
+int jpeg_read_header(jpeg_header *header, jpeg_tables *tables, const uint8_t *data, size_t bytes);

@@ -1,0 +1,36 @@
+/* A decoder of baseline JPEG files that decodes no more than a crop needs, and resizes it on the way.
+ *
+ * markers  header.c    what stands before the scan
+ * bits     huffman.c, entropy.h, unstuff.h, decode_scan.h    coefficients, of the blocks that are wanted
+ * samples  idct.h, fill.h     blocks of a plane for each component, lying on its side (see path.h)
+ * picture  picture.c over upsample.h, colour.h, weights.c, blend.h, turn.h
+ *
+ * Each path (path_plain.c, path_avx2.c, path_neon.c) gathers the headers that its processor runs best.  A decoder keeps
+ * its memory from one picture to the next and serves one thread at a time. */
+#pragma once
+#include "header.h"
+#include "path.h"
+
+typedef struct jpeg_decoder jpeg_decoder;
+
+typedef struct {
+    int left, top, width, height;   /* which part of the picture; all of it lies inside */
+    int out_width, out_height;      /* what it is resized to */
+    int is_exact;                   /* as Pillow: upsample, convert, resize.  Else resize, then convert. */
+    int is_smooth;                  /* upsampled as Pillow does; else each sample of chroma is repeated */
+    uint8_t *to;                    /* the first pixel's red */
+    ptrdiff_t channel, row, column; /* from there to the next one, in bytes; negative where it is flipped */
+} jpeg_request;
+
+/* The fastest path that this processor has, or the one of this name; NULL where it has none of it. */
+const jpeg_path *jpeg_choose(const char *name);
+
+jpeg_decoder *jpeg_new(const jpeg_path *path); /* NULL: no memory */
+void jpeg_free(jpeg_decoder *decoder);
+
+/* Reads a file's header, and keeps where the file is for jpeg_decode. */
+int jpeg_open(jpeg_decoder *decoder, const uint8_t *data, size_t bytes);
+const jpeg_header *jpeg_opened(const jpeg_decoder *decoder);
+
+/* Decodes from the file that was opened last.  Where it says no, nothing was written. */
+int jpeg_decode(jpeg_decoder *decoder, const jpeg_request *request);

@@ -1,0 +1,20 @@
+/* Which path a processor runs best. */
+#include "jpeg.h"
+
+#include <string.h>
+
+static const jpeg_path *const paths[] = {
+#if defined(__x86_64__)
+    &jpeg_avx2,
+#elif defined(__aarch64__)
+    &jpeg_neon,
+#endif
+    &jpeg_plain,
+};
+
+const jpeg_path *jpeg_choose(const char *name)
+{
+    for (size_t k = 0; k < sizeof paths / sizeof *paths; k++)
+        if (paths[k]->can_run() && (!name || !strcmp(name, paths[k]->name))) return paths[k];
+    return NULL;
+}

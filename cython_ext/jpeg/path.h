@@ -1,0 +1,48 @@
+/* What a processor does its own way: the same functions in plain C, with AVX2 and with NEON.  All agree to the bit.
+ *
+ * Pictures lie on their side here: a plane holds the picture's columns one after the other.  The inverse transform
+ * gives them so for nothing (its last step would be to turn them back), and then resizing across the picture, which
+ * comes first, is a weighted sum of whole columns.  One turn afterwards, of the few columns that are left, puts the
+ * picture upright, and resizing down the picture is a weighted sum of whole rows.
+ *
+ * All counts may be rounded up to a multiple of LINE: what is read has that much behind it, and so has what is written.
+ */
+#pragma once
+#include <stddef.h>
+#include <stdint.h>
+
+#include "scan.h"
+#include "weights.h"
+
+enum { LINE = 32, TURN = 16 };
+
+typedef struct {
+    const char *name;
+    int (*can_run)(void);
+
+    /* Where the coefficient of this vertical and horizontal frequency stands in a block. */
+    int (*place)(int down, int across);
+    /* The whole scan, as far as it is wanted: see scan.h. */
+    int (*decode_scan)(jpeg_scan *);
+
+    /* Chroma up to the size of luma (see upsample.h).  `n` counts samples of chroma. */
+    void (*upsample_both)(const uint8_t *near, const uint8_t *far, int bias, uint8_t *to, int n);
+    void (*upsample_across)(const uint8_t *near, const uint8_t *far, int bias, uint8_t *to, int n);
+    void (*upsample_along)(const uint8_t *near, uint8_t *to, int n);
+    /* Y, Cb, Cr to R, G, B (see colour.h), from bytes and from words with DEEP more bits. */
+    void (*colour)(const uint8_t *const ycc[3], uint8_t *const rgb[3], int n);
+    void (*colour_deep)(const int16_t *const ycc[3], uint8_t *const rgb[3], int n);
+    /* Weighted sums of lines (see blend.h): as Pillow's; in one multiplication; in one, to words. */
+    void (*blend)(const uint8_t *const *lines, const jpeg_weight *weights, int taps, uint8_t *to, int n);
+    void (*blend_fast)(const uint8_t *const *lines, const jpeg_weight *weights, int taps, uint8_t *to, int n);
+    void (*blend_deep)(const uint8_t *const *lines, const jpeg_weight *weights, int taps, int16_t *to, int n);
+    /* TURN lines of n bytes become n lines of TURN bytes, `stride` apart. */
+    void (*turn)(const uint8_t *lines, size_t pitch, uint8_t *to, size_t stride, int n);
+} jpeg_path;
+
+extern const jpeg_path jpeg_plain;
+#if defined(__x86_64__)
+extern const jpeg_path jpeg_avx2;
+#elif defined(__aarch64__)
+extern const jpeg_path jpeg_neon;
+#endif

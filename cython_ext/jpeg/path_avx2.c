@@ -1,0 +1,34 @@
+/* The path of x86 processors with AVX2 (2013 and later). */
+#include "path.h"
+
+#if defined(__x86_64__)
+#include "avx2.h"
+
+#include "idct_avx2.h"
+#include "fill.h"
+#include "unstuff_avx2.h"
+#define idct idct_avx2
+#define unstuff unstuff_avx2
+#include "decode_scan.h"
+
+#include "blend_avx2.h"
+#include "colour_avx2.h"
+#include "turn_avx2.h"
+#include "upsample_avx2.h"
+
+static int can_run(void) { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi2"); }
+
+#if defined(__clang__)
+#pragma clang attribute pop
+#else
+#pragma GCC pop_options
+#endif
+
+const jpeg_path jpeg_avx2 = {
+    .name = "avx2", .can_run = can_run, .place = place_avx2, .decode_scan = decode_scan,
+    .upsample_both = upsample_both_avx2, .upsample_across = upsample_across_avx2,
+    .upsample_along = upsample_along_avx2,
+    .colour = colour_avx2, .colour_deep = colour_deep_avx2,
+    .blend = blend_avx2, .blend_fast = blend_fast_avx2, .blend_deep = blend_deep_avx2, .turn = turn_avx2,
+};
+#endif

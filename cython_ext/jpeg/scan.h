@@ -1,0 +1,34 @@
+/* What of a scan is wanted, and where it goes. */
+#pragma once
+#include <stddef.h>
+#include <stdint.h>
+
+#include "entropy.h"
+#include "header.h"
+
+/* The wanted part of one component.  Its samples lie column by column: sample (x, y) of the component is at
+ * samples[(x - 8 * left) * stride + y - 8 * top]. */
+typedef struct {
+    int width, height;              /* of the whole component, in samples */
+    int across, down;               /* pixels of the picture for one sample */
+    int left, top, right, bottom;   /* the wanted blocks: right and bottom are beyond them */
+    ptrdiff_t stride;
+    uint8_t *samples;
+    _Alignas(32) int16_t quantiser[64]; /* in the path's order */
+} jpeg_plane;
+
+typedef struct {
+    const jpeg_header *header;
+    const jpeg_tables *tables;
+    const uint8_t *order;           /* where the coefficients go: BLOCK_POSITIONS entries */
+    jpeg_plane planes[JPEG_COMPONENTS];
+    int left, top, right, bottom;   /* the wanted MCUs */
+
+    uint8_t *clean;                 /* a restart interval without stuffing: as long as the scan, and ENTROPY_SLACK */
+    const uint8_t *source;          /* where the file goes on behind it */
+    size_t clean_bytes;
+    int marker;                     /* what ended it; 0: the end of the file */
+    int next_restart;               /* 0 to 7; -1: the first interval has not begun */
+    int64_t mcus_left;              /* in this interval */
+    uint32_t predicted[JPEG_COMPONENTS];
+} jpeg_scan;

@@ -1,0 +1,139 @@
+/* Weights of a resize: see weights.h.  In plain C for every processor, for a fused multiplication would round once
+ * where Pillow's own code rounds twice. */
+#include "weights.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Room for `count` elements in a buffer that only grows. */
+static int has_room(void **buffer, size_t *room, size_t count, size_t bytes)
+{
+    if (count <= *room) return 1;
+    count += count / 4;
+    free(*buffer);
+    *buffer = malloc(count * bytes);
+    *room = *buffer ? count : 0;
+    return *buffer != NULL;
+}
+
+/* Where a line of the result stands among those of the picture. */
+typedef struct {
+    double scale, stretch, reach;
+} filter;
+
+static filter filter_of(int in, int out)
+{
+    double scale = (double)in / out, stretch = scale < 1 ? 1 : scale;
+    return (filter){scale, stretch, stretch};
+}
+
+/* The lines that a line of the result is made of, and their weights, of the sum 1. */
+static int triangle(const filter *f, int line, int in, int *first, double *weights)
+{
+    double centre = (line + 0.5) * f->scale, inverse = 1.0 / f->stretch, sum = 0;
+    int begin = (int)(centre - f->reach + 0.5), end = (int)(centre + f->reach + 0.5);
+    if (begin < 0) begin = 0;
+    if (end > in) end = in;
+    for (int k = 0; k < end - begin; k++) {
+        double distance = fabs((k + begin - centre + 0.5) * inverse);
+        weights[k] = distance < 1 ? 1 - distance : 0;
+        sum += weights[k];
+    }
+    if (sum != 0)
+        for (int k = 0; k < end - begin; k++) weights[k] /= sum;
+    *first = begin;
+    return end - begin;
+}
+
+/* Whether there is room for all; and whether they are these already (2). */
+static int prepare(jpeg_weights *w, int out, size_t taps, const int key[8])
+{
+    if (!memcmp(w->key, key, sizeof w->key)) return 2;
+    memset(w->key, 0, sizeof w->key);
+    w->count = out;
+    w->most = 0;
+    return has_room((void **)&w->blends, &w->blends_room, (size_t)out, sizeof *w->blends) &&
+           has_room((void **)&w->weights, &w->weights_room, (size_t)out * (taps / 2 + 1), sizeof *w->weights) &&
+           has_room((void **)&w->sums, &w->sums_room, 2 * taps, sizeof *w->sums);
+}
+
+/* A result line's integer weights, of which those of 0 at both ends are left out. */
+static size_t append(jpeg_weights *w, int line, size_t at, int first, int taps, const int32_t *weights, int low)
+{
+    while (taps > 1 && !weights[taps - 1]) taps--;
+    while (taps > 1 && !*weights) weights++, first++, taps--;
+    for (int k = 0; k < taps; k += 2) {
+        int32_t pair[2] = {weights[k], k + 1 < taps ? weights[k + 1] : 0};
+        jpeg_weight *to = &w->weights[at + (size_t)k / 2];
+        for (int side = 0; side < 2; side++) {
+            to->high[side] = (int16_t)(pair[side] >> low);
+            to->low[side] = (int16_t)(pair[side] & ((1 << low) - 1));
+        }
+    }
+    w->blends[line] = (jpeg_blend){first, taps, at};
+    taps += taps & 1;
+    if (taps > w->most) w->most = taps;
+    return at + (size_t)taps / 2;
+}
+
+int jpeg_weights_exact(jpeg_weights *w, int in, int out)
+{
+    filter f = filter_of(in, out);
+    size_t most = 2 * (size_t)ceil(f.reach) + 1, at = 0;
+    int key[8] = {1, in, out}, is_ready = prepare(w, out, most, key);
+    if (is_ready != 1) return is_ready;
+    int32_t *integers = (int32_t *)(w->sums + most);
+    for (int line = 0; line < out; line++) {
+        int first, taps = triangle(&f, line, in, &first, w->sums);
+        for (int k = 0; k < taps; k++) integers[k] = (int32_t)(0.5 + w->sums[k] * (1 << BLEND_BITS));
+        at = append(w, line, at, first, taps, integers, BLEND_LOW);
+    }
+    memcpy(w->key, key, sizeof key);
+    return 1;
+}
+
+static int clamp(int value, int end) { return value < 0 ? 0 : value >= end ? end - 1 : value; }
+
+int jpeg_weights_fast(jpeg_weights *w, int in, int out, int start, int ratio, int samples, int is_smooth)
+{
+    filter f = filter_of(in, out);
+    size_t most = 2 * (size_t)ceil(f.reach) + 5, at = 0;
+    int key[8] = {2, in, out, start, ratio, samples, is_smooth}, is_ready = prepare(w, out, most, key);
+    if (is_ready != 1) return is_ready;
+    double *sums = w->sums + most;
+    for (int line = 0; line < out; line++) {
+        int begin, taps = triangle(&f, line, in, &begin, w->sums), pixel = start + begin;
+        int first = pixel / ratio - (ratio > 1), count = (pixel + taps - 1) / ratio + 2 - first;
+        if (first < 0) count += first, first = 0;
+        if (count > samples - first) count = samples - first;
+        for (int k = 0; k < count; k++) sums[k] = 0;
+        for (int k = 0; k < taps; k++, pixel++) {
+            int near = pixel / ratio;
+            if (ratio == 2 && is_smooth) {
+                sums[near - first] += 0.75 * w->sums[k];
+                sums[clamp(pixel & 1 ? near + 1 : near - 1, samples) - first] += 0.25 * w->sums[k];
+            } else
+                sums[near - first] += w->sums[k];
+        }
+        int32_t *integers = (int32_t *)w->sums, total = 0; /* the doubles there have been read */
+        int largest = 0;
+        for (int k = 0; k < count; k++) {
+            integers[k] = (int32_t)(0.5 + sums[k] * (1 << BLEND_FAST_BITS));
+            total += integers[k];
+            if (integers[k] > integers[largest]) largest = k;
+        }
+        integers[largest] += (1 << BLEND_FAST_BITS) - total; /* an even area stays even */
+        for (int k = 0; k < count; k++) integers[k] <<= BLEND_LOW;
+        at = append(w, line, at, first, count, integers, BLEND_LOW);
+    }
+    memcpy(w->key, key, sizeof key);
+    return 1;
+}
+
+void jpeg_weights_free(jpeg_weights *w)
+{
+    free(w->blends);
+    free(w->weights);
+    free(w->sums);
+}

@@ -1,0 +1,46 @@
+/* Which lines make a line of the resized picture, and with which weights.
+ * Source: Pillow's resize with the triangle filter, described in its documentation ("Concepts", filters) and matched by
+ * testing: the filter is stretched by the scale where the picture shrinks, its weights are doubles of the sum 1, and
+ * then integers of 22 bits. */
+#pragma once
+#include <stddef.h>
+#include <stdint.h>
+
+enum {
+    BLEND_BITS = 22,        /* of Pillow's weights: 1 is 1 << 22 */
+    BLEND_LOW = 11,         /* of them are kept apart, for the vectors multiply 16 bits by 16 */
+    BLEND_FAST_BITS = 14,   /* of the weights that need one multiplication: 1 is 1 << 14 */
+    DEEP = 6,               /* the bits behind the point of blend_deep's results and colour_deep's input */
+};
+
+/* The weights of two lines: what a vector multiplies pairs of samples by. */
+typedef struct {
+    int16_t high[2], low[2]; /* a weight of 22 bits is high << BLEND_LOW | low; a fast one is in `high` alone */
+} jpeg_weight;
+
+/* Of each line of the result: the first line that it is made of, how many, and where in `weights` theirs begin, two by
+ * two; the second of the last may be 0 and without a line. */
+typedef struct {
+    int first, taps;
+    size_t weights;
+} jpeg_blend;
+
+typedef struct {
+    int count;              /* lines of the result */
+    int most;               /* the largest number of taps, made even */
+    jpeg_blend *blends;
+    jpeg_weight *weights;
+    double *sums;           /* room for the making */
+    size_t blends_room, weights_room, sums_room;
+    int key[8];             /* what they were made for: the same are not made again */
+} jpeg_weights;
+
+/* Lines 0 to `in` - 1 to `out` lines, as Pillow does.  0: no memory. */
+int jpeg_weights_exact(jpeg_weights *weights, int in, int out);
+
+/* The same in one multiplication, of a component with one sample for `ratio` (1, 2, 4) pixels.  The picture's lines
+ * begin at the pixel `start`, and the component has samples 0 to `samples` - 1; result lines are made of these.  With
+ * `is_smooth`, and a ratio of 2, what Pillow's decoder does before (see upsample.h) is in the weights. */
+int jpeg_weights_fast(jpeg_weights *weights, int in, int out, int start, int ratio, int samples, int is_smooth);
+
+void jpeg_weights_free(jpeg_weights *weights);
