@@ -15,7 +15,7 @@ cdef extern from "jpeg/jpeg.h" nogil:
         int width, height, orientation
     ctypedef struct jpeg_request:
         int left, top, width, height, out_width, out_height
-        bint is_exact, is_smooth
+        bint is_exact, may_go_down_first, is_smooth
         uint8_t *to
         Py_ssize_t channel, row, column
     ctypedef struct jpeg_decoder:
@@ -119,13 +119,14 @@ cdef class Decoder:
             os.close(file)
         return self.open(self.buffer, bytes)
 
-    def decode(self, crop, out, bint exact=True, bint smooth=True):
+    def decode(self, crop, out, bint exact=True, bint down_first=True, bint smooth=True):
         """Decode a part of the file that is open.
 
         Args:
             crop: left, top, width and height, inside the picture.
             out: a writable array of bytes of shape (3, height, width), with any strides; the part is resized to it.
             exact: as Pillow does, to the bit; else faster, and within a shade of it.
+            down_first: exactly as Pillow does since its version 13, which resizes some pictures down before across.
             smooth: upsample chroma as Pillow does; else repeat it.
 
         Returns:
@@ -150,7 +151,7 @@ cdef class Decoder:
             request.out_height, request.out_width = <int>view.shape[1], <int>view.shape[2]
             request.to = <uint8_t *>view.buf
             request.channel, request.row, request.column = view.strides[0], view.strides[1], view.strides[2]
-            request.is_exact, request.is_smooth = exact, smooth
+            request.is_exact, request.may_go_down_first, request.is_smooth = exact, down_first, smooth
             with nogil:
                 said = jpeg_decode(self.decoder, &request)
         finally:

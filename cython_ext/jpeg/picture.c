@@ -30,12 +30,13 @@ struct jpeg_decoder {
     /* In the arena, beside the planes. */
     uint8_t *columns;               /* of pixels, a ring: each three lines of `column_bytes` */
     uint8_t *chroma[2];             /* a column each of upsampled chroma */
-    uint8_t *strip;                 /* TURN columns of the result, of each channel */
+    uint8_t *strip;                 /* TURN lines that are turned together, of each channel */
     uint8_t *upright[3];            /* rows: as wide as the result, not yet as high */
     uint8_t *row[3];                /* one of the result */
     int16_t *deep[3];               /* the same, before the conversion of colours */
     const uint8_t **lines;          /* what a weighted sum is made of */
-    size_t column_bytes, row_bytes;
+    uint8_t *laid;                  /* columns that are as high as the result, not yet as wide */
+    size_t column_bytes, strip_bytes, row_bytes;
     int ring, is_flipped;
 };
 
@@ -149,6 +150,14 @@ static int make_weights(jpeg_decoder *d, const jpeg_request *q)
     return 1;
 }
 
+/* Which way a picture is resized first matters, for there are bytes in between.  Across, says Pillow; and since its
+ * version 13 down where the height shrinks by more than twice what the width does (found by testing). */
+static int goes_down_first(const jpeg_request *q)
+{
+    int lower = q->height - q->out_height, narrower = q->width - q->out_width;
+    return q->is_exact && q->may_go_down_first && lower > 0 && narrower && lower > 2 * narrower;
+}
+
 /* Gives out the arena: with `base` NULL it only counts. */
 typedef struct {
     uint8_t *base;
@@ -177,11 +186,14 @@ static void deal_all(jpeg_decoder *d, const jpeg_request *q, dealer *from)
     for (int k = 0; k < 4; k++)
         if (d->weights[k / 2][k % 2].most > most) most = d->weights[k / 2][k % 2].most;
     d->ring = d->weights[ACROSS][LUMA].most;
+    int widest = goes_down_first(q) && q->width > q->out_width ? q->width : q->out_width;
     d->column_bytes = up(tallest + 2 * LINE, LINE);
-    d->row_bytes = up((size_t)q->out_width + LINE, LINE);
+    d->row_bytes = up((size_t)widest + LINE, LINE);
+    d->strip_bytes = d->column_bytes > d->row_bytes ? d->column_bytes : d->row_bytes;
     d->columns = deal(from, 3 * d->column_bytes * (size_t)(q->is_exact ? d->ring : 0));
     for (int k = 0; k < 2; k++) d->chroma[k] = deal(from, d->column_bytes);
-    d->strip = deal(from, TURN * 3 * d->column_bytes);
+    d->strip = deal(from, TURN * 3 * d->strip_bytes);
+    d->laid = deal(from, goes_down_first(q) ? (size_t)(q->width + LINE) * up((size_t)q->out_height + LINE, LINE) : 0);
     for (int k = 0; k < components; k++) {
         d->upright[k] = deal(from, (tallest + 2 * LINE) * d->row_bytes);
         d->row[k] = deal(from, d->row_bytes);
@@ -250,16 +262,15 @@ static void make_column(jpeg_decoder *d, int x, int top, int bottom, uint8_t *co
     d->path->colour(ycc, rgb, bottom - top);
 }
 
+static uint8_t *strip_line(jpeg_decoder *d, int component, int line)
+{
+    return d->strip + ((size_t)component * TURN + (size_t)(line % TURN)) * d->strip_bytes;
+}
+
 /* Puts a strip upright: its columns are those of the result from `x` on. */
 static void turn_strip(jpeg_decoder *d, int component, int x, int offset, int rows)
 {
-    const uint8_t *strip = d->strip + (size_t)component * TURN * d->column_bytes + offset;
-    d->path->turn(strip, d->column_bytes, d->upright[component] + x, d->row_bytes, rows);
-}
-
-static uint8_t *strip_line(jpeg_decoder *d, int component, int x)
-{
-    return d->strip + ((size_t)component * TURN + (size_t)(x % TURN)) * d->column_bytes;
+    d->path->turn(strip_line(d, component, 0) + offset, d->strip_bytes, d->upright[component] + x, d->row_bytes, rows);
 }
 
 /* The lines of a weighted sum, two by two; the second of the last is the first again where it has none. */
@@ -282,36 +293,65 @@ static int ends_strip(const jpeg_decoder *d, const jpeg_request *q, int to)
     return d->is_flipped ? to % TURN == 0 : to % TURN == TURN - 1 || to == q->out_width - 1;
 }
 
-/* Exactly: columns of pixels, made when the first column of the result needs them, and as many kept as the next may
- * need. */
+/* All columns of pixels, of which none is resized. */
+static void lay_out(jpeg_decoder *d, const jpeg_request *q, int is_flipped)
+{
+    int begin = q->top - q->top % d->header.v, offset = q->top - begin, bottom = q->top + q->height;
+    for (int x = 0; x < q->width; x++) {
+        int to = is_flipped ? q->width - 1 - x : x;
+        uint8_t *rgb[3] = {strip_line(d, 0, to), strip_line(d, 1, to), strip_line(d, 2, to)};
+        make_column(d, q->left + x, begin, bottom, rgb);
+        if (is_flipped ? to % TURN == 0 : to % TURN == TURN - 1 || to == q->width - 1)
+            for (int k = 0; k < d->header.components; k++) turn_strip(d, k, to - to % TURN, offset, q->height);
+    }
+}
+
+/* Columns of pixels, made when the first column of the result needs them, and as many kept as the next may need. */
 static void resize_across(jpeg_decoder *d, const jpeg_request *q)
 {
     const jpeg_weights *w = &d->weights[ACROSS][LUMA];
-    int components = d->header.components, is_resized = q->width != q->out_width, made = 0;
-    int begin = q->top - q->top % d->header.v, offset = q->top - begin, bottom = q->top + q->height;
+    int made = 0, begin = q->top - q->top % d->header.v, offset = q->top - begin, bottom = q->top + q->height;
     for (int x = 0; x < q->out_width; x++) {
-        int to = place_of_column(d, q, x);
-        if (!is_resized) {
-            uint8_t *rgb[3] = {strip_line(d, 0, to), strip_line(d, 1, to), strip_line(d, 2, to)};
-            make_column(d, q->left + x, begin, bottom, rgb);
-        } else {
-            const jpeg_blend *b = &w->blends[x];
-            for (; made < b->first + b->taps; made++) {
-                uint8_t *at = d->columns + (size_t)(made % d->ring) * 3 * d->column_bytes;
-                uint8_t *rgb[3] = {at, at + d->column_bytes, at + 2 * d->column_bytes};
-                if (made >= b->first) make_column(d, q->left + made, begin, bottom, rgb);
-            }
-            for (int k = 0; k < components; k++) {
-                int taps = b->taps + (b->taps & 1);
-                for (int tap = 0; tap < taps; tap++) {
-                    int column = b->first + (tap < b->taps ? tap : b->taps - 1);
-                    d->lines[tap] = d->columns + ((size_t)(column % d->ring) * 3 + (size_t)k) * d->column_bytes + offset;
-                }
-                d->path->blend(d->lines, w->weights + b->weights, taps, strip_line(d, k, to), q->height);
-            }
+        int to = place_of_column(d, q, x), taps;
+        const jpeg_blend *b = &w->blends[x];
+        for (; made < b->first + b->taps; made++) {
+            uint8_t *at = d->columns + (size_t)(made % d->ring) * 3 * d->column_bytes;
+            uint8_t *rgb[3] = {at, at + d->column_bytes, at + 2 * d->column_bytes};
+            if (made >= b->first) make_column(d, q->left + made, begin, bottom, rgb);
         }
-        if (ends_strip(d, q, to))
-            for (int k = 0; k < components; k++) turn_strip(d, k, to - to % TURN, is_resized ? 0 : offset, q->height);
+        for (int k = 0; k < d->header.components; k++) {
+            for (taps = 0; taps < b->taps || taps & 1; taps++) {
+                int column = b->first + (taps < b->taps ? taps : b->taps - 1);
+                d->lines[taps] = d->columns + ((size_t)(column % d->ring) * 3 + (size_t)k) * d->column_bytes + offset;
+            }
+            d->path->blend(d->lines, w->weights + b->weights, taps, strip_line(d, k, to), q->height);
+            if (ends_strip(d, q, to)) turn_strip(d, k, to - to % TURN, 0, q->height);
+        }
+    }
+}
+
+/* Down first: rows are resized and laid on their side again, then columns. */
+static void resize_down_then_across(jpeg_decoder *d, const jpeg_request *q)
+{
+    const jpeg_weights *w = &d->weights[DOWN][LUMA];
+    size_t pitch = up((size_t)q->out_height + LINE, LINE);
+    lay_out(d, q, 0);
+    for (int k = 0; k < d->header.components; k++) {
+        for (int y = 0; y < q->out_height; y++) {
+            int taps = gather(d->lines, &w->blends[y], d->upright[k], d->row_bytes);
+            d->path->blend(d->lines, w->weights + w->blends[y].weights, taps, strip_line(d, 0, y), q->width);
+            if (y % TURN == TURN - 1 || y == q->out_height - 1)
+                d->path->turn(strip_line(d, 0, 0), d->strip_bytes, d->laid + y - y % TURN, pitch, q->width);
+        }
+        for (int x = 0; x < q->out_width; x++) {
+            const jpeg_blend *b = &d->weights[ACROSS][LUMA].blends[x];
+            int to = place_of_column(d, q, x), taps = gather(d->lines, b, d->laid, pitch);
+            d->path->blend(d->lines, d->weights[ACROSS][LUMA].weights + b->weights, taps, strip_line(d, 0, to),
+                           q->out_height);
+            if (ends_strip(d, q, to))
+                d->path->turn(strip_line(d, 0, 0), d->strip_bytes, d->upright[k] + to - to % TURN, d->row_bytes,
+                              q->out_height);
+        }
     }
 }
 
@@ -337,7 +377,8 @@ static void choose_rows(jpeg_decoder *d, const jpeg_request *q, int y, uint8_t *
     if (d->header.components == 1) rows[1] = rows[2] = rows[0];
 }
 
-static void resize_down(jpeg_decoder *d, const jpeg_request *q)
+/* The rows go out, resized where they are not yet. */
+static void resize_down(jpeg_decoder *d, const jpeg_request *q, int is_resized)
 {
     const jpeg_weights *w = &d->weights[DOWN][LUMA];
     int components = d->header.components;
@@ -345,7 +386,7 @@ static void resize_down(jpeg_decoder *d, const jpeg_request *q)
         uint8_t *rows[3];
         choose_rows(d, q, y, rows);
         for (int k = 0; k < components; k++) {
-            if (q->height == q->out_height) {
+            if (is_resized) {
                 rows[k] = d->upright[k] + (size_t)y * d->row_bytes;
                 continue;
             }
@@ -355,6 +396,20 @@ static void resize_down(jpeg_decoder *d, const jpeg_request *q)
         if (components == 1) rows[1] = rows[2] = rows[0];
         put_row(q, y, (const uint8_t *const *)rows);
     }
+}
+
+static void make_exact(jpeg_decoder *d, const jpeg_request *q)
+{
+    if (goes_down_first(q)) {
+        resize_down_then_across(d, q);
+        resize_down(d, q, 1);
+        return;
+    }
+    if (q->width == q->out_width)
+        lay_out(d, q, d->is_flipped);
+    else
+        resize_across(d, q);
+    resize_down(d, q, q->height == q->out_height);
 }
 
 /* Fast: each component from its own samples. */
@@ -419,10 +474,9 @@ int jpeg_decode(jpeg_decoder *d, const jpeg_request *request)
     int said = d->path->decode_scan(scan);
     if (said == JPEG_OK) {
         for (int k = 1; k < d->header.components; k++) copy_edges(&scan->planes[k], &d->wanted[k]);
-        if (q.is_exact) {
-            resize_across(d, &q);
-            resize_down(d, &q);
-        } else {
+        if (q.is_exact)
+            make_exact(d, &q);
+        else {
             resize_across_fast(d, &q);
             resize_down_fast(d, &q);
         }
