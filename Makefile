@@ -23,7 +23,7 @@ PEERS_PIP := $(BIN)/pip --python $(PEERS)/bin/python
 FFCV_NEEDS := assertpy fastargs numba psutil pytorch-pfn-extras terminaltables tqdm
 # A loader to measure against whose needs are at odds with ours, and so not in .venv.
 DI_ENGINE := .venv-di-engine
-SOURCES := $(wildcard cython_ext/*.pyx cython_ext/*.pxd cython_ext/*.h) setup.py pyproject.toml constraints.txt
+SOURCES := $(wildcard cython_ext/*.pyx cython_ext/*.pxd cython_ext/*.h cython_ext/jpeg/*.[ch]) setup.py pyproject.toml constraints.txt
 
 # A variable that is set becomes its option; one that is not leaves the default to the program.
 option = $(if $($(1)),$(2) "$($(1))")
@@ -86,9 +86,10 @@ lint: $(STAMP)
 	$(BIN)/mypy
 
 sanitize: $(STAMP)
-	@mkdir -p $(SANITIZED)/shmloader
+	@mkdir -p $(SANITIZED)/shmloader/images
 	@cp -ru setup.py pyproject.toml cython_ext tests examples bench $(SANITIZED)
 	@cp -u shmloader/*.py shmloader/*.pyi shmloader/py.typed $(SANITIZED)/shmloader
+	@cp -u shmloader/images/*.py $(SANITIZED)/shmloader/images
 	cd $(SANITIZED) && CFLAGS="$(SANITIZERS)" LDFLAGS="$(SANITIZERS)" \
 		$(abspath $(BIN))/python setup.py -q build_ext --inplace
 	cd $(SANITIZED) && $(SANITIZING) $(abspath $(BIN))/python -m pytest -k "not spawn and not forkserver" \

@@ -3,8 +3,8 @@
  * in integers as libjpeg's "islow": constants of 13 bits, 2 more bits between the two passes, each pass rounded once.
  *
  * libjpeg-turbo's vectors keep 16 bits where C would keep 32: the products with the quantiser, some sums of two inputs,
- * and what stands between the passes, which saturates.  No encoder makes coefficients for which that matters, but a
- * file may have any; so this does the same. */
+ * and what stands between the passes, which saturates, but wraps in blocks without any vertical frequency.  No encoder
+ * makes coefficients for which that matters, but a file may have any; so this does the same. */
 #pragma once
 #include <stddef.h>
 #include <stdint.h>
@@ -58,11 +58,13 @@ static inline int place(int down, int across) { return 8 * down + across; }
 static inline void idct(const int16_t *coefficients, const int16_t *quantiser, uint8_t *to, ptrdiff_t stride)
 {
     int16_t block[64];
-    int32_t line[8];
+    int32_t line[8], vertical = 0;
     for (int k = 0; k < 64; k++) block[k] = wrap16(coefficients[k] * quantiser[k]);
+    for (int k = 8; k < 64; k++) vertical |= coefficients[k];
     for (int across = 0; across < 8; across++) {
         idct_line(block + across, 8, line, IDCT_BITS - IDCT_BETWEEN);
-        for (int down = 0; down < 8; down++) block[8 * down + across] = saturate16(line[down]);
+        for (int down = 0; down < 8; down++)
+            block[8 * down + across] = vertical ? saturate16(line[down]) : wrap16(line[down]);
     }
     for (int down = 0; down < 8; down++) {
         idct_line(block + 8 * down, 1, line, IDCT_BITS + IDCT_BETWEEN + 3);

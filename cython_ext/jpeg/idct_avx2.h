@@ -64,11 +64,17 @@ ALWAYS_INLINE __m256i odds(__m256i a, __m256i b)
 
 ALWAYS_INLINE void idct_avx2(const int16_t *coefficients, const int16_t *quantiser, uint8_t *to, ptrdiff_t stride)
 {
-    __m256i in[4], line[8];
-    for (int k = 0; k < 4; k++)
-        in[k] = _mm256_mullo_epi16(_mm256_load_si256((const __m256i *)coefficients + k),
-                                   _mm256_load_si256((const __m256i *)quantiser + k));
+    __m256i raw[4], in[4], line[8];
+    for (int k = 0; k < 4; k++) {
+        raw[k] = _mm256_load_si256((const __m256i *)coefficients + k);
+        in[k] = _mm256_mullo_epi16(raw[k], _mm256_load_si256((const __m256i *)quantiser + k));
+    }
     idct_pass(in, line, IDCT_BITS - IDCT_BETWEEN);
+    /* Row 0 is the first of each pair in raw[0]. */
+    __m256i vertical = _mm256_or_si256(_mm256_or_si256(_mm256_srli_epi32(raw[0], 16), raw[1]),
+                                       _mm256_or_si256(raw[2], raw[3]));
+    if (__builtin_expect(_mm256_testz_si256(vertical, vertical), 0))
+        for (int k = 0; k < 8; k++) line[k] = _mm256_srai_epi32(_mm256_slli_epi32(line[k], 16), 16);
 
     /* A line holds its columns as 0 4 2 6 | 7 1 3 5.  Two lines in 16 bits: a04 a26 b04 b26 | a71 a35 b71 b35. */
     __m256i ab = _mm256_packs_epi32(line[0], line[1]), cd = _mm256_packs_epi32(line[2], line[3]);

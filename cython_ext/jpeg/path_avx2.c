@@ -29,6 +29,7 @@ const jpeg_path jpeg_avx2 = {
     .upsample_both = upsample_both_avx2, .upsample_across = upsample_across_avx2,
     .upsample_along = upsample_along_avx2,
     .colour = colour_avx2, .colour_deep = colour_deep_avx2,
-    .blend = blend_avx2, .blend_fast = blend_fast_avx2, .blend_deep = blend_deep_avx2, .turn = turn_avx2,
+    .blend = blend_avx2, .blend_deep = blend_deep_avx2, .blend_words = blend_words_avx2,
+    .turn = turn_avx2, .turn_words = turn_words_avx2,
 };
 #endif

@@ -17,5 +17,6 @@ const jpeg_path jpeg_plain = {
     .name = "plain", .can_run = can_run, .place = place, .decode_scan = decode_scan,
     .upsample_both = upsample_both, .upsample_across = upsample_across, .upsample_along = upsample_along,
     .colour = colour, .colour_deep = colour_deep,
-    .blend = blend, .blend_fast = blend_fast, .blend_deep = blend_deep, .turn = turn,
+    .blend = blend, .blend_deep = blend_deep, .blend_words = blend_words,
+    .turn = turn, .turn_words = turn_words,
 };

@@ -32,6 +32,7 @@ struct jpeg_decoder {
     uint8_t *chroma[2];             /* a column each of upsampled chroma */
     uint8_t *strip;                 /* TURN lines that are turned together, of each channel */
     uint8_t *upright[3];            /* rows: as wide as the result, not yet as high */
+    int16_t *upright_words[3];      /* the same in words, where it is to be fast */
     uint8_t *row[3];                /* one of the result */
     int16_t *deep[3];               /* the same, before the conversion of colours */
     const uint8_t **lines;          /* what a weighted sum is made of */
@@ -75,6 +76,10 @@ int jpeg_open(jpeg_decoder *d, const uint8_t *data, size_t bytes)
 }
 
 const jpeg_header *jpeg_opened(const jpeg_decoder *d) { return &d->header; }
+
+/* A distance between lines that are written one below the other: were it a multiple of many cache lines, they would all
+ * fall into the same few sets of the cache. */
+static size_t apart(size_t bytes) { return up(bytes, 2 * ALIGN) + ALIGN; }
 
 /* Room in a buffer that only grows; what was in it is lost. */
 static int has_room(uint8_t **buffer, size_t *room, size_t bytes)
@@ -139,7 +144,7 @@ static int make_weights(jpeg_decoder *d, const jpeg_request *q)
     if (q->is_exact)
         return jpeg_weights_exact(&d->weights[ACROSS][LUMA], q->width, q->out_width) &&
                jpeg_weights_exact(&d->weights[DOWN][LUMA], q->height, q->out_height);
-    for (int k = 0; k < d->header.components && k < 2; k++) {
+    for (int k = 0; k < 2; k++) {
         const jpeg_plane *p = &d->scan.planes[k];
         int across = k && (d->upsampling == SMOOTH_BOTH || d->upsampling == SMOOTH_ACROSS);
         int down = k && (d->upsampling == SMOOTH_BOTH || d->upsampling == SMOOTH_ALONG);
@@ -178,7 +183,7 @@ static void deal_all(jpeg_decoder *d, const jpeg_request *q, dealer *from)
     for (int k = 0; k < components; k++) {
         jpeg_plane *p = &d->scan.planes[k];
         size_t columns = (size_t)(p->right - p->left) * 8, rows = (size_t)(p->bottom - p->top) * 8;
-        p->stride = (ptrdiff_t)up(LINE + rows + 2 * LINE, LINE); /* before a column: room for a copy of its first */
+        p->stride = (ptrdiff_t)apart(LINE + rows + 2 * LINE); /* before a column: room for a copy of its first */
         uint8_t *samples = deal(from, columns * (size_t)p->stride + LINE);
         p->samples = samples ? samples + LINE : NULL;
         if (rows > tallest) tallest = rows;
@@ -187,15 +192,16 @@ static void deal_all(jpeg_decoder *d, const jpeg_request *q, dealer *from)
         if (d->weights[k / 2][k % 2].most > most) most = d->weights[k / 2][k % 2].most;
     d->ring = d->weights[ACROSS][LUMA].most;
     int widest = goes_down_first(q) && q->width > q->out_width ? q->width : q->out_width;
-    d->column_bytes = up(tallest + 2 * LINE, LINE);
-    d->row_bytes = up((size_t)widest + LINE, LINE);
+    d->column_bytes = apart(tallest + 2 * LINE);
+    d->row_bytes = apart((size_t)widest + LINE);
     d->strip_bytes = d->column_bytes > d->row_bytes ? d->column_bytes : d->row_bytes;
     d->columns = deal(from, 3 * d->column_bytes * (size_t)(q->is_exact ? d->ring : 0));
     for (int k = 0; k < 2; k++) d->chroma[k] = deal(from, d->column_bytes);
-    d->strip = deal(from, TURN * 3 * d->strip_bytes);
+    d->strip = deal(from, TURN * 3 * d->strip_bytes); /* of words: one component at a time */
     d->laid = deal(from, goes_down_first(q) ? (size_t)(q->width + LINE) * up((size_t)q->out_height + LINE, LINE) : 0);
     for (int k = 0; k < components; k++) {
-        d->upright[k] = deal(from, (tallest + 2 * LINE) * d->row_bytes);
+        d->upright[k] = deal(from, (tallest + 2 * LINE) * d->row_bytes * (q->is_exact ? 1 : sizeof(int16_t)));
+        d->upright_words[k] = (int16_t *)d->upright[k];
         d->row[k] = deal(from, d->row_bytes);
         d->deep[k] = deal(from, d->row_bytes * sizeof(int16_t));
     }
@@ -412,10 +418,10 @@ static void make_exact(jpeg_decoder *d, const jpeg_request *q)
     resize_down(d, q, q->height == q->out_height);
 }
 
-/* Fast: each component from its own samples. */
+/* Fast: each component from its own samples, in words. */
 static void resize_across_fast(jpeg_decoder *d, const jpeg_request *q)
 {
-    for (int k = 0; k < d->header.components; k++) {
+    for (int k = 0; k < JPEG_COMPONENTS; k++) {
         const jpeg_plane *p = &d->scan.planes[k];
         const jpeg_weights *w = &d->weights[ACROSS][k > 0];
         int top = d->wanted[k].top, rows = d->wanted[k].bottom - top;
@@ -424,29 +430,30 @@ static void resize_across_fast(jpeg_decoder *d, const jpeg_request *q)
             int to = place_of_column(d, q, x);
             blend.first -= 8 * p->left;
             int taps = gather(d->lines, &blend, p->samples + (top - 8 * p->top), (size_t)p->stride);
-            d->path->blend_fast(d->lines, w->weights + blend.weights, taps, strip_line(d, k, to), rows);
-            if (ends_strip(d, q, to)) turn_strip(d, k, to - to % TURN, 0, rows);
+            int16_t *strip = (int16_t *)d->strip;
+            d->path->blend_deep(d->lines, w->weights + blend.weights, taps, strip + to % TURN * d->strip_bytes, rows);
+            if (ends_strip(d, q, to))
+                d->path->turn_words(strip, d->strip_bytes, d->upright_words[k] + to - to % TURN, d->row_bytes, rows);
         }
     }
 }
 
 static void resize_down_fast(jpeg_decoder *d, const jpeg_request *q)
 {
-    int components = d->header.components;
+    const int16_t **lines = (const int16_t **)d->lines;
     for (int y = 0; y < q->out_height; y++) {
         uint8_t *rows[3];
         choose_rows(d, q, y, rows);
-        for (int k = 0; k < components; k++) {
+        for (int k = 0; k < JPEG_COMPONENTS; k++) {
             const jpeg_weights *w = &d->weights[DOWN][k > 0];
-            jpeg_blend blend = w->blends[y];
-            blend.first -= d->wanted[k].top;
-            int taps = gather(d->lines, &blend, d->upright[k], d->row_bytes);
-            if (components == 1)
-                d->path->blend_fast(d->lines, w->weights + blend.weights, taps, rows[0], q->out_width);
-            else
-                d->path->blend_deep(d->lines, w->weights + blend.weights, taps, d->deep[k], q->out_width);
+            const jpeg_blend *b = &w->blends[y];
+            int taps = 0;
+            for (; taps < b->taps; taps++)
+                lines[taps] = d->upright_words[k] + (size_t)(b->first - d->wanted[k].top + taps) * d->row_bytes;
+            if (taps & 1) lines[taps] = lines[taps - 1], taps++;
+            d->path->blend_words(lines, w->weights + b->weights, taps, d->deep[k], q->out_width);
         }
-        if (components == 3) d->path->colour_deep((const int16_t *const *)d->deep, rows, q->out_width);
+        d->path->colour_deep((const int16_t *const *)d->deep, rows, q->out_width);
         put_row(q, y, (const uint8_t *const *)rows);
     }
 }
@@ -455,7 +462,8 @@ int jpeg_decode(jpeg_decoder *d, const jpeg_request *request)
 {
     jpeg_request q = *request;
     jpeg_scan *scan = &d->scan;
-    if (q.width == q.out_width && q.height == q.out_height) q.is_exact = 1; /* nothing to resize: as fast, and better */
+    if ((q.width == q.out_width && q.height == q.out_height) || d->header.components == 1)
+        q.is_exact = 1; /* as fast, where there is nothing to resize or no colour */
     d->is_flipped = q.column < 0;
     if (d->is_flipped) { /* rows are written from left to right */
         q.to += (q.out_width - 1) * q.column;

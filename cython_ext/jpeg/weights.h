@@ -10,7 +10,7 @@ enum {
     BLEND_BITS = 22,        /* of Pillow's weights: 1 is 1 << 22 */
     BLEND_LOW = 11,         /* of them are kept apart, for the vectors multiply 16 bits by 16 */
     BLEND_FAST_BITS = 14,   /* of the weights that need one multiplication: 1 is 1 << 14 */
-    DEEP = 6,               /* the bits behind the point of blend_deep's results and colour_deep's input */
+    DEEP = 6,               /* the bits behind the point of words: blend_deep, blend_words, colour_deep */
 };
 
 /* The weights of two lines: what a vector multiplies pairs of samples by. */

@@ -1,0 +1,21 @@
+"""Types of the extension built from cython_ext/jpeg.pyx, where each is explained."""
+
+import os
+from typing import Any
+
+def paths() -> list[str]: ...
+
+class Decoder:
+    path: str
+    def __init__(self, path: str | None = None) -> None: ...
+    def open(self, data: Any, bytes: int = -1) -> tuple[int, int, int] | None: ...
+    def read(self, path: str | os.PathLike[str]) -> tuple[int, int, int] | None: ...
+    def decode(
+        self,
+        crop: tuple[int, int, int, int],
+        out: Any,
+        exact: bool = True,
+        down_first: bool = True,
+        smooth: bool = True,
+    ) -> bool: ...
+    def close(self) -> None: ...

@@ -1,0 +1,179 @@
+"""One picture from a file to rows of pixels.
+
+Baseline JPEG files, which nearly all photographs are, go through a decoder of our own (cython_ext/jpeg): it decodes no
+more than the crop and resizes it on the way.  All else goes through Pillow, with the same result.  The decoder takes a
+file only where nothing about it is doubtful, so whatever is broken is Pillow's to judge too.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+import torch
+
+from shmloader import _jpeg
+
+__all__ = ["counts", "decode"]
+
+Crop = tuple[int, int, int, int]
+
+_LARGEST = 65535  # pixels across or down, of a result: what a JPEG may have
+_ORIENTATION = 0x0112  # EXIF's
+
+# Decoders that nobody uses now.  One is taken for a picture and put back: threads, and a signal's handler that falls
+# into another picture, find one each, and its memory serves the next picture.
+_idle: list[_jpeg.Decoder] = []
+_counts = {"decoded": 0, "pillow": 0}
+
+
+def counts() -> dict[str, int]:
+    """How many pictures this process got from its own decoder ("decoded") and from Pillow ("pillow")."""
+    return dict(_counts)
+
+
+def decode(
+    data_or_path: Any,
+    crop: Crop | None = None,
+    size: tuple[int, int] | None = None,
+    flip: bool = False,
+    out: Any = None,
+    exact: bool = True,
+    *,
+    rotate: bool = False,
+) -> Any:
+    """Decode a picture, or a part of it, as RGB.
+
+    Args:
+        data_or_path: the file: its path (str or os.PathLike), or its bytes as any object with a buffer, or as a
+            one-dimensional tensor of uint8.
+        crop: left, top, width and height of the part, in pixels as the file stores them; the whole picture by default.
+        size: height and width of the result, to which the part is resized; by default it is not resized.
+        flip: exchange left and right, of the result.
+        out: where the result goes: a uint8 tensor or array of its shape, with any strides, so also one that is
+            (height, width, 3) in memory.  By default a new tensor.
+        exact: equal to Pillow's convert("RGB"), crop and resize (BILINEAR, antialiased) to the bit.  Else faster:
+            luma and chroma are resized before they become RGB, without the roundings between; a pixel differs by less
+            than 1 on average.
+        rotate: turn the result upright as the file's EXIF orientation says, after crop and resize; Pillow and
+            torchvision do not by default.  `size` is that of the result, `crop` of the picture as stored.
+
+    Returns:
+        A uint8 tensor of shape (3, height, width), or `out`.
+
+    Raises:
+        ValueError: the crop lies outside the picture, or size or out cannot be.
+        Exception: whatever Pillow raises for a broken file, with its path; OSError where it cannot be read.
+    """
+    decoder = _idle.pop() if _idle else _jpeg.Decoder()
+    try:
+        source = data_or_path
+        if isinstance(source, (str, os.PathLike)):
+            opened = decoder.read(source)
+        else:
+            source = source.numpy() if isinstance(source, torch.Tensor) else source
+            opened = decoder.open(source)
+        if opened is not None:
+            width, height, orientation = opened
+            box = _inside(crop, width, height)
+            result, pixels = _result(out, box, size, flip, orientation if rotate else 1)
+            if decoder.decode(box, pixels, exact, not exact or _goes_down_first()):
+                _counts["decoded"] += 1
+                return result
+    finally:
+        decoder.close()
+        _idle.append(decoder)
+    return _by_pillow(source, crop, size, flip, out, rotate)
+
+
+def _by_pillow(source: Any, crop: Crop | None, size: tuple[int, int] | None, flip: bool, out: Any, rotate: bool) -> Any:
+    """The same by Pillow, for whatever Pillow can read."""
+    try:
+        Image: Any = import_module("PIL.Image")
+    except ImportError as error:
+        raise ImportError(
+            f"{_name(source)} is no baseline JPEG, and other pictures need Pillow: pip install 'shmloader[images]'"
+        ) from error
+    try:
+        with Image.open(source if isinstance(source, (str, os.PathLike)) else io.BytesIO(source)) as file:
+            orientation = file.getexif().get(_ORIENTATION, 1) if rotate else 1
+            image = file.convert("RGB")
+    except Exception as error:
+        # Pillow names the file where it cannot tell what it is, and nowhere else.
+        name = _name(source)
+        if len(error.args) == 1 and isinstance(error.args[0], str) and name not in error.args[0]:
+            error.args = (f"{error.args[0]}: {name}",)
+        raise
+    box = _inside(crop, *image.size)
+    result, pixels = _result(out, box, size, flip, orientation if orientation in range(1, 9) else 1)
+    left, top, width, height = box
+    image = image.crop((left, top, left + width, top + height))
+    image = image.resize(pixels.shape[:0:-1], Image.Resampling.BILINEAR)
+    pixels[...] = np.asarray(image).transpose(2, 0, 1)
+    _counts["pillow"] += 1
+    return result
+
+
+def _name(source: Any) -> str:
+    return os.fspath(source) if isinstance(source, (str, os.PathLike)) else f"a picture of {len(source)} bytes"
+
+
+def _goes_down_first() -> bool:
+    """Whether the Pillow that is installed resizes some pictures down before across: since its version 13."""
+    global _down_first
+    if _down_first is None:
+        try:
+            _down_first = int(import_module("PIL").__version__.split(".")[0]) >= 13
+        except ImportError:
+            _down_first = True
+    return _down_first
+
+
+_down_first: bool | None = None
+
+
+def _inside(crop: Crop | None, width: int, height: int) -> Crop:
+    """The crop, which lies in the picture."""
+    if crop is None:
+        return 0, 0, width, height
+    left, top, wide, high = crop
+    if wide < 1 or high < 1 or left < 0 or top < 0 or left + wide > width or top + high > height:
+        raise ValueError(
+            f"crop={crop!r} (left, top, width, height) is not inside a picture of {width} x {height} pixels: choose "
+            "one that is, or pad the result"
+        )
+    return left, top, wide, high
+
+
+def _result(
+    out: Any, crop: Crop, size: tuple[int, int] | None, flip: bool, orientation: int
+) -> tuple[Any, np.ndarray[Any, Any]]:
+    """The result, and a view of it into which the picture goes as the file stores it."""
+    is_lying = orientation > 4  # rows become columns
+    if size is None:
+        height, width = (crop[2], crop[3]) if is_lying else (crop[3], crop[2])
+    else:
+        height, width = size
+        if not (1 <= height <= _LARGEST and 1 <= width <= _LARGEST):
+            raise ValueError(f"size={size!r} (height, width) must be 1 to {_LARGEST} each")
+    if out is None:
+        out = torch.empty((3, height, width), dtype=torch.uint8)
+    pixels = out.numpy() if isinstance(out, torch.Tensor) else out
+    if not isinstance(pixels, np.ndarray):
+        raise TypeError(f"out is a {type(out).__name__}: give a tensor or an array of uint8")
+    if pixels.dtype != np.uint8 or pixels.shape != (3, height, width):
+        raise ValueError(
+            f"out is {pixels.dtype} of shape {tuple(pixels.shape)}, and the result uint8 of (3, {height}, {width}): "
+            "give an `out` of that shape (permute one that is (height, width, 3)), or another size"
+        )
+    if flip:
+        pixels = pixels[:, :, ::-1]
+    # What stands upright in the result, as the file stores it (EXIF 2.3, tag 0x0112).
+    if orientation in (3, 4, 7, 8):
+        pixels = pixels[:, ::-1]
+    if orientation in (2, 3, 6, 7):
+        pixels = pixels[:, :, ::-1]
+    return out, pixels.transpose(0, 2, 1) if is_lying else pixels
