@@ -5,15 +5,53 @@
 
 enum { RST0 = 0xd0, EOI = 0xd9 };
 
-/* The next restart interval into `clean`.  0: the file has none there. */
+/* The next piece of the interval behind the first `kept` bytes of `clean`. */
+static void read_piece(jpeg_scan *s, size_t kept)
+{
+    s->clean_bytes = kept + unstuff(&s->source, s->header->end, s->clean + kept, SCAN_CHUNK, &s->marker);
+    /* A refill reads up to 8 bytes ahead of what it counts. */
+    s->near = s->clean + s->clean_bytes + 8 - (s->marker == SCAN_MORE ? ENTROPY_MCU : 0);
+}
+
+/* The reader is beyond `near`: what it has not read goes to the front, and the next piece behind it.  0: the interval
+ * has ended. */
+static __attribute__((noinline)) int read_on(jpeg_scan *s, bit_reader *r)
+{
+    if (s->marker != SCAN_MORE) return 0;
+    size_t left = s->clean_bytes - (size_t)(r->at - s->clean);
+    memmove(s->clean, r->at, left);
+    r->at = s->clean;
+    read_piece(s, left);
+    return 1;
+}
+
+/* Whether the next MCU may be read. */
+ALWAYS_INLINE int has_more(jpeg_scan *s, bit_reader *reader)
+{
+    if (__builtin_expect(reader->at <= s->near, 1)) return 1;
+    bit_reader r = *reader; /* so that the caller's is in registers */
+    int is_good = read_on(s, &r);
+    *reader = r;
+    return is_good;
+}
+
+/* Whatever is left of an interval: nobody wants it. */
+static void end_interval(jpeg_scan *s)
+{
+    while (s->marker == SCAN_MORE) read_piece(s, 0);
+}
+
+/* The next restart interval.  0: the file has none there. */
 static int begin_interval(jpeg_scan *s, bit_reader *r)
 {
-    const jpeg_header *header = s->header;
-    if (s->next_restart >= 0 && s->marker != RST0 + s->next_restart) return 0;
+    if (s->next_restart >= 0) {
+        end_interval(s);
+        if (s->marker != RST0 + s->next_restart) return 0;
+    }
     s->next_restart = (s->next_restart + 1) & 7;
-    s->clean_bytes = unstuff(&s->source, header->end, s->clean, &s->marker);
-    s->mcus_left = header->restart ? header->restart : INT64_MAX;
+    s->mcus_left = s->header->restart ? s->header->restart : INT64_MAX;
     memset(s->predicted, 0, sizeof s->predicted);
+    read_piece(s, 0);
     *r = (bit_reader){.at = s->clean};
     return 1;
 }
@@ -21,12 +59,6 @@ static int begin_interval(jpeg_scan *s, bit_reader *r)
 static int is_within_interval(const jpeg_scan *s, const bit_reader *r)
 {
     return bits_read(r, s->clean) <= (int64_t)s->clean_bytes * 8;
-}
-
-/* Whether the reader is so near that the next MCU ends within ENTROPY_SLACK: a refill reads up to 8 bytes ahead. */
-ALWAYS_INLINE int is_near(const jpeg_scan *s, const bit_reader *r)
-{
-    return r->at <= s->clean + s->clean_bytes + 8;
 }
 
 /* One block as the scan has it. */
@@ -54,7 +86,7 @@ static int skip_mcus(jpeg_scan *s, bit_reader *reader, const block_plan *plan, i
     for (; count && is_good; count--) {
         for (int b = 0; b < blocks; b++)
             is_good &= skip_block(&r, plan[b].dc, plan[b].ac, &s->predicted[plan[b].component]);
-        is_good &= is_near(s, &r);
+        is_good &= has_more(s, &r);
     }
     *reader = r;
     return is_good;
@@ -95,7 +127,7 @@ static int decode_mcus(jpeg_scan *s, bit_reader *reader, const block_plan *plan,
             else
                 idct(coefficients[b], plane->quantiser, to[b], plane->stride);
         }
-        is_good &= is_near(s, &r);
+        is_good &= has_more(s, &r);
     }
     *reader = r;
     return is_good;
@@ -120,13 +152,13 @@ static int go_on(jpeg_scan *s, bit_reader *r, const block_plan *plan, int blocks
 /* Whether an end of image comes behind what was read, and nothing before it but entropy-coded data. */
 static int has_end(jpeg_scan *s)
 {
-    const uint8_t *end = s->header->end;
-    while (s->marker != EOI) {
-        if (s->marker != RST0 + s->next_restart || !s->header->restart) return 0;
+    for (;;) {
+        end_interval(s);
+        if (s->marker == EOI) return 1;
+        if (!s->header->restart || s->marker != RST0 + s->next_restart) return 0;
         s->next_restart = (s->next_restart + 1) & 7;
-        unstuff(&s->source, end, s->clean, &s->marker);
+        read_piece(s, 0);
     }
-    return 1;
 }
 
 static int decode_scan(jpeg_scan *s)

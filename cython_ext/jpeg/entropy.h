@@ -5,7 +5,7 @@
  * What limits this code is the chain from one symbol's length to where the next begins: look up, shift.  So the look-up
  * gives the length of code and extra bits together, and a coefficient's value is made beside the chain.
  *
- * Bounds: a reader is never asked whether there is more.  It reads from a copy of the scan with ENTROPY_SLACK bytes
+ * Bounds: a reader is never asked whether there is more.  It reads from a copy of the scan with ENTROPY_MCU bytes
  * behind it, more than the largest MCU can take, and whoever calls asks after each MCU whether the end was passed. */
 #pragma once
 #include <stdint.h>
@@ -13,8 +13,8 @@
 
 #include "huffman.h"
 
-/* 10 blocks of a DC symbol (16 + 11 bits) and 63 AC symbols (16 + 10), and what a refill reads ahead. */
-enum { ENTROPY_SLACK = 10 * (27 + 63 * 26) / 8 + 64 };
+/* 10 blocks of a DC symbol (16 + 11 bits) and 63 AC symbols (16 + 10), and the 16 bytes that refills read ahead. */
+enum { ENTROPY_MCU = 10 * (27 + 63 * 26) / 8 + 17 };
 
 typedef struct {
     uint64_t bits;          /* the next ones, from the top */

@@ -75,7 +75,7 @@ static int read_frame(segment s, jpeg_header *header)
     return JPEG_OK;
 }
 
-static int read_scan(segment s, jpeg_header *header, const jpeg_tables *tables, int quantisers, int huffmans)
+static int read_scan(segment s, jpeg_header *header, int quantisers, int huffmans)
 {
     int count = header->components;
     if (!count || s.end - s.at != 4 + 2 * count || s.at[0] != count) return JPEG_NOT_OURS;
@@ -157,7 +157,7 @@ int jpeg_read_header(jpeg_header *header, jpeg_tables *tables, const uint8_t *da
             if (has(&s, 12) && !memcmp(s.at, "Adobe", 5)) adobe = s.at[11];
             break;
         case SOS:
-            said = read_scan(s, header, tables, quantisers, huffmans);
+            said = read_scan(s, header, quantisers, huffmans);
             if (said == JPEG_OK && header->components == 3 && !is_ycc(header, is_jfif, adobe)) said = JPEG_NOT_OURS;
             header->scan = file.at;
             header->end = file.end;

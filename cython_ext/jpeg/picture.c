@@ -24,8 +24,8 @@ struct jpeg_decoder {
     upsampling upsampling;
     uint8_t order[BLOCK_POSITIONS];
 
-    uint8_t *clean, *arena;         /* of the picture: what needs no room of its own between two of them */
-    size_t clean_room, arena_room;
+    uint8_t *arena;                 /* of the picture: what needs no room of its own between two of them */
+    size_t arena_room;
 
     /* In the arena, beside the planes. */
     uint8_t *columns;               /* of pixels, a ring: each three lines of `column_bytes` */
@@ -65,7 +65,6 @@ void jpeg_free(jpeg_decoder *d)
 {
     if (!d) return;
     for (int k = 0; k < 4; k++) jpeg_weights_free(&d->weights[k / 2][k % 2]);
-    free(d->clean);
     free(d->arena);
     free(d);
 }
@@ -211,12 +210,9 @@ static void deal_all(jpeg_decoder *d, const jpeg_request *q, dealer *from)
 static int has_memory(jpeg_decoder *d, const jpeg_request *q)
 {
     dealer count = {0};
-    size_t scan = (size_t)(d->header.end - d->header.scan);
     if (!make_weights(d, q)) return 0;
     deal_all(d, q, &count);
-    if (!has_room(&d->clean, &d->clean_room, scan + ENTROPY_SLACK)) return 0;
     if (!has_room(&d->arena, &d->arena_room, count.used)) return 0;
-    d->scan.clean = d->clean;
     deal_all(d, q, &(dealer){d->arena, 0});
     return 1;
 }

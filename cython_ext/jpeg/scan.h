@@ -17,6 +17,9 @@ typedef struct {
     _Alignas(32) int16_t quantiser[64]; /* in the path's order */
 } jpeg_plane;
 
+/* The scan is read piece by piece, so that a piece is in the nearest cache when its bits are read. */
+enum { SCAN_CHUNK = 8192, SCAN_SPARE = 64, SCAN_MORE = -1 };
+
 typedef struct {
     const jpeg_header *header;
     const jpeg_tables *tables;
@@ -24,10 +27,11 @@ typedef struct {
     jpeg_plane planes[JPEG_COMPONENTS];
     int left, top, right, bottom;   /* the wanted MCUs */
 
-    uint8_t *clean;                 /* a restart interval without stuffing: as long as the scan, and ENTROPY_SLACK */
-    const uint8_t *source;          /* where the file goes on behind it */
+    uint8_t clean[SCAN_CHUNK + ENTROPY_MCU + SCAN_SPARE]; /* a piece of the restart interval, without stuffing */
     size_t clean_bytes;
-    int marker;                     /* what ended it; 0: the end of the file */
+    const uint8_t *near;            /* a reader beyond it may not reach the end of the next MCU */
+    const uint8_t *source;          /* where the file goes on */
+    int marker;                     /* what ended the interval; 0: the end of the file; SCAN_MORE: nothing yet */
     int next_restart;               /* 0 to 7; -1: the first interval has not begun */
     int64_t mcus_left;              /* in this interval */
     uint32_t predicted[JPEG_COMPONENTS];

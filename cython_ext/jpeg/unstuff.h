@@ -5,39 +5,35 @@
 #include <stdint.h>
 #include <string.h>
 
-/* What stands at an 0xff: the data go on (1), or not (0).  `marker` is what it was, 0 at the end of the file. */
+/* What stands at an 0xff: the data go on (1), or not (0).  `marker` is then what it was, 0 at the end of the file. */
 static inline int pass_ff(const uint8_t **source, const uint8_t *end, uint8_t **to, int *marker)
 {
     const uint8_t *at = *source + 1;
     while (at < end && *at == 0xff) at++;
-    *marker = at < end ? *at : 0;
+    int found = at < end ? *at : 0;
     *source = at < end ? at + 1 : end;
-    if (at == end || *marker) return 0;
+    if (at == end || found) {
+        *marker = found;
+        return 0;
+    }
     *(*to)++ = 0xff;
     return 1;
 }
 
-/* Copies up to the next marker; `source` is then behind it.  Returns how many bytes there were.  At `to` is room for as
- * many as the source has, and 32 more. */
-static inline size_t unstuff(const uint8_t **source, const uint8_t *end, uint8_t *to, int *marker)
+/* Copies up to the next marker, which `source` is then behind, or till there are `room` bytes.  Returns how many there
+ * are.  At `to` is room for SCAN_SPARE more. */
+static inline size_t unstuff(const uint8_t **source, const uint8_t *end, uint8_t *to, size_t room, int *marker)
 {
-    const uint8_t *at = *source;
     uint8_t *begin = to;
-    for (;;) {
-        const uint8_t *ff = at < end ? memchr(at, 0xff, (size_t)(end - at)) : NULL;
-        size_t bytes = (size_t)((ff ? ff : end) - at);
-        if (bytes) memcpy(to, at, bytes);
+    for (*marker = SCAN_MORE; (size_t)(to - begin) < room;) {
+        size_t left = room - (size_t)(to - begin), there = (size_t)(end - *source), bytes = left < there ? left : there;
+        const uint8_t *ff = bytes ? memchr(*source, 0xff, bytes) : NULL;
+        if (ff) bytes = (size_t)(ff - *source);
+        if (bytes) memcpy(to, *source, bytes);
         to += bytes;
-        at += bytes;
-        if (!ff) {
-            *marker = 0;
-            *source = end;
-            break;
-        }
-        if (!pass_ff(&at, end, &to, marker)) {
-            *source = at;
-            break;
-        }
+        *source += bytes;
+        if (*source == end) *marker = 0;
+        if (*source == end || (ff && !pass_ff(source, end, &to, marker))) break;
     }
     return (size_t)(to - begin);
 }

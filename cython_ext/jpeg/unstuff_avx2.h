@@ -2,31 +2,24 @@
 #pragma once
 #include "unstuff.h"
 
-static size_t unstuff_avx2(const uint8_t **source, const uint8_t *end, uint8_t *to, int *marker)
+static size_t unstuff_avx2(const uint8_t **source, const uint8_t *end, uint8_t *to, size_t room, int *marker)
 {
     const __m256i ff = _mm256_set1_epi8(-1);
     const uint8_t *at = *source;
     uint8_t *begin = to;
-    for (;;) {
-        while (end - at >= 32) {
+    for (*marker = SCAN_MORE; (size_t)(to - begin) < room;) {
+        if (end - at >= 32) {
             __m256i bytes = _mm256_loadu_si256((const __m256i *)at);
-            _mm256_storeu_si256((__m256i *)to, bytes);
-            uint32_t found = (uint32_t)_mm256_movemask_epi8(_mm256_cmpeq_epi8(bytes, ff));
-            uint32_t bytes_before = _tzcnt_u32(found);
-            at += bytes_before;
-            to += bytes_before;
-            if (found) break;
+            _mm256_storeu_si256((__m256i *)to, bytes); /* within SCAN_SPARE */
+            uint32_t found = (uint32_t)_mm256_movemask_epi8(_mm256_cmpeq_epi8(bytes, ff)), before = _tzcnt_u32(found);
+            at += before;
+            to += before;
+            if (!found) continue;
         }
-        while (at < end && *at != 0xff) *to++ = *at++;
-        if (at == end) {
-            *marker = 0;
-            *source = end;
-            break;
-        }
-        if (!pass_ff(&at, end, &to, marker)) {
-            *source = at;
-            break;
-        }
+        while (at < end && *at != 0xff) *to++ = *at++; /* less than 32 */
+        if (at == end) *marker = 0;
+        if (at == end || !pass_ff(&at, end, &to, marker)) break;
     }
+    *source = at;
     return (size_t)(to - begin);
 }
