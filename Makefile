@@ -45,7 +45,7 @@ SANITIZING = LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-
 	$$(gcc -print-file-name=libstdc++.so)" PYTHONMALLOC=malloc UBSAN_OPTIONS=print_stacktrace=1 \
 	ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1:max_allocation_size_mb=4096:$(SANITIZED_QUICKLY)
 
-.PHONY: help train test test-ecosystem soak bench di-engine lint sanitize clean
+.PHONY: help train test test-ecosystem soak bench di-engine lint sanitize fuzz-jpeg clean
 
 help:
 	@echo 'make train   train a small network on JPEG files and say what the loader cost'
@@ -58,6 +58,7 @@ help:
 	@echo 'make soak    500 random kills of workers, every batch checked; ARGS="--kills 2000 --start spawn --share steal"'
 	@echo 'make lint    lint and types alone'
 	@echo 'make sanitize  the tests of the ring under AddressSanitizer and UBSan (gcc); ARGS="..." goes to pytest'
+	@echo 'make fuzz-jpeg  100,000 made and damaged JPEG files under AddressSanitizer and UBSan; FUZZ=50000  SEED='
 	@echo 'make clean   remove all that these made: environments, build outputs, caches, data/digits'
 	@echo 'PYTHON=python3.12 builds .venv with another Python (make clean first).'
 
@@ -94,6 +95,15 @@ sanitize: $(STAMP)
 		$(abspath $(BIN))/python setup.py -q build_ext --inplace
 	cd $(SANITIZED) && $(SANITIZING) $(abspath $(BIN))/python -m pytest -k "not spawn and not forkserver" \
 		$(SANITIZED_TESTS:%=tests/%.py) $(ARGS)
+
+# With the scan read in the smallest pieces, of which many pictures have several; then as it is.
+fuzz-jpeg:
+	@mkdir -p build/fuzz
+	@for chunk in 2112 8192; do \
+		gcc -std=c11 -O2 -g -ffp-contract=off $(SANITIZERS) -DSCAN_CHUNK=$$chunk -Icython_ext/jpeg \
+			tests/fuzz/jpeg_fuzz.c cython_ext/jpeg/*.c -lm -o build/fuzz/jpeg_$$chunk && \
+		(cd build/fuzz && ./jpeg_$$chunk $(or $(FUZZ),50000) $(or $(SEED),$$chunk)) || exit 1; \
+	done
 
 clean:
 	rm -rf .venv $(DI_ENGINE) build dist *.egg-info data/digits .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -56,6 +56,11 @@ jpeg_decoder *jpeg_new(const jpeg_path *path)
     if (!d) return NULL;
     memset(d, 0, sizeof *d);
     d->path = path;
+    d->scan.clean = calloc(1, SCAN_BYTES);
+    if (!d->scan.clean) {
+        free(d);
+        return NULL;
+    }
     memset(d->order, BLOCK_DUMP, sizeof d->order);
     for (int k = 0; k < 64; k++) d->order[k] = (uint8_t)path->place(zigzag[k] / 8, zigzag[k] % 8);
     return d;
@@ -65,6 +70,7 @@ void jpeg_free(jpeg_decoder *d)
 {
     if (!d) return;
     for (int k = 0; k < 4; k++) jpeg_weights_free(&d->weights[k / 2][k % 2]);
+    free(d->scan.clean);
     free(d->arena);
     free(d);
 }

@@ -18,7 +18,13 @@ typedef struct {
 } jpeg_plane;
 
 /* The scan is read piece by piece, so that a piece is in the nearest cache when its bits are read. */
-enum { SCAN_CHUNK = 8192, SCAN_SPARE = 64, SCAN_MORE = -1 };
+#ifndef SCAN_CHUNK /* tests take smaller ones */
+#define SCAN_CHUNK 8192
+#endif
+enum { SCAN_SPARE = 64, SCAN_MORE = -1 };
+_Static_assert(SCAN_CHUNK >= ENTROPY_MCU, "an MCU that begins in one piece ends in the next");
+/* What was left of one piece, the next, and what an MCU can take behind its end. */
+enum { SCAN_BYTES = ENTROPY_MCU + (SCAN_CHUNK + SCAN_SPARE) + (ENTROPY_MCU + 8) };
 
 typedef struct {
     const jpeg_header *header;
@@ -27,7 +33,7 @@ typedef struct {
     jpeg_plane planes[JPEG_COMPONENTS];
     int left, top, right, bottom;   /* the wanted MCUs */
 
-    uint8_t clean[SCAN_CHUNK + ENTROPY_MCU + SCAN_SPARE]; /* a piece of the restart interval, without stuffing */
+    uint8_t *clean;                 /* a piece of the restart interval, without stuffing: SCAN_BYTES */
     size_t clean_bytes;
     const uint8_t *near;            /* a reader beyond it may not reach the end of the next MCU */
     const uint8_t *source;          /* where the file goes on */
