@@ -26,7 +26,7 @@ def extensions() -> list[Extension]:
         Extension(
             f"shmloader._{name}",
             [f"cython_ext/{name}.pyx", *SOURCES.get(name, [])],
-            depends=sorted(glob("cython_ext/*.h") + glob("cython_ext/*.pxd") + glob("cython_ext/jpeg/*.h")),
+            depends=sorted(glob(f"cython_ext/{name}/*.h") or glob("cython_ext/*.h") + glob("cython_ext/*.pxd")),
             extra_compile_args=FLAGS,
         )
         for name in CORE
