@@ -93,14 +93,15 @@ di-engine: $(DI_ENGINE)/installed
 test: lint
 	$(BIN)/pytest --numprocesses logical --maxprocesses 4 --dist worksteal $(ARGS)
 
-# What finds the rare moments.  Each part is bounded: 600 kills in three ways (two minutes), then all scenarios of
-# tests/chaos by turns (seven).  As a gate it draws from one seed, so that it says the same of a change and of main.
+# What finds the rare moments.  Each part is bounded: 600 kills in three ways (two minutes), all scenarios of tests/chaos
+# by turns (seven), the tests marked long.  As a gate it draws from one seed, so that it says the same of a change and of main.
 test-long: LONG := $(or $(SEED),1)
 test-long: $(STAMP)
 	$(BIN)/python -W ignore tests/soak.py --seed $(LONG) --kills 300 --seconds 300
 	$(BIN)/python -W ignore tests/soak.py --seed $(LONG) --kills 150 --seconds 300 --share steal
 	$(BIN)/python -W ignore tests/soak.py --seed $(LONG) --kills 150 --seconds 300 --share chunks
 	$(BIN)/python -W ignore -m tests.chaos --seed $(LONG) --seconds 420 $(ARGS)
+	$(BIN)/pytest --numprocesses logical -m long
 
 test-ecosystem: $(ECOSYSTEM)
 	$(BIN)/pytest --disable-warnings tests/ecosystem $(ARGS)

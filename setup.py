@@ -19,10 +19,11 @@ FLAGS = ["-O3", "-std=c11", "-ffp-contract=off", "-Wall", "-Wextra", "-Wno-unuse
 
 
 def extension(name: str, source: str) -> Extension:
+    short = name.rpartition("._")[2]
     return Extension(
         name,
-        [source, *SOURCES.get(name.rpartition("._")[2], [])],
-        depends=sorted(glob("cython_ext/*.h") + glob("cython_ext/*.pxd") + glob("cython_ext/jpeg/*.h")),
+        [source, *SOURCES.get(short, [])],
+        depends=sorted(glob(f"cython_ext/{short}/*.h") or glob("cython_ext/*.h") + glob("cython_ext/*.pxd")),
         include_dirs=["cython_ext"],
         extra_compile_args=FLAGS,
     )

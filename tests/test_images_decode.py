@@ -170,7 +170,7 @@ def rows(size: tuple[int, int], is_interleaved: bool) -> Array:
 
 @pytest.mark.parametrize("is_interleaved", [False, True])
 def test_parts(path: str, is_interleaved: bool) -> None:
-    for noise, crop, size, flip in boxes(1, 250):
+    for noise, crop, size, flip in boxes(1, 150):
         data = write(noise)
         around = rows(size, is_interleaved)
         out = around[:, 1:-1, 1:-1]
@@ -353,7 +353,7 @@ def outcome(call: Any) -> Any:
 def test_broken_files_are_as_with_pillow() -> None:
     rng = random.Random(6)
     raised = 0
-    for k in range(250):
+    for k in range(160):
         data = bytearray(write(Noise(k, rng.randint(1, 50), rng.randint(1, 50), restart=rng.choice((0, 2)))))
         if k % 4 == 0:
             del data[rng.randrange(len(data)) :]

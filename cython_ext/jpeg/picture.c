@@ -4,7 +4,7 @@
 
 #include "jpeg.h"
 
-enum { ACROSS, DOWN, LUMA = 0, CHROMA = 1, ALIGN = 64, KEPT = 64 << 20 };
+enum { ACROSS, DOWN, LUMA = 0, CHROMA = 1, ALIGN = 64, KEPT = 64 << 20, FAST_SCALE = 16 };
 
 /* How a component of chroma comes up to the size of luma. */
 typedef enum { REPEAT, SMOOTH_BOTH, SMOOTH_ACROSS, SMOOTH_ALONG } upsampling;
@@ -466,6 +466,8 @@ int jpeg_decode(jpeg_decoder *d, const jpeg_request *request)
     jpeg_scan *scan = &d->scan;
     if ((q.width == q.out_width && q.height == q.out_height) || d->header.components == 1)
         q.is_exact = 1; /* as fast, where there is nothing to resize or no colour */
+    if (q.width / FAST_SCALE >= q.out_width || q.height / FAST_SCALE >= q.out_height)
+        q.is_exact = 1; /* so many weights that each would be a few of their smallest units */
     d->is_flipped = q.column < 0;
     if (d->is_flipped) { /* rows are written from left to right */
         q.to += (q.out_width - 1) * q.column;
