@@ -10,6 +10,8 @@ import os
 import random
 import signal
 import sys
+import threading
+import time
 import weakref
 from collections.abc import Callable
 from types import FrameType
@@ -198,6 +200,52 @@ def test_a_second_close_finishes_what_the_first_left(monkeypatch: pytest.MonkeyP
     begin_to_end()
 
 
+# ---------------------------------------------------------------------------------------------- what may take long
+
+
+class Hanging(Augmented):
+    def __getitem__(self, index: int) -> Any:
+        while index:
+            time.sleep(60)
+        return super().__getitem__(index)
+
+
+@pytest.mark.parametrize("moment", ["close", "drop"])
+def test_ctrl_c_does_not_wait_for_workers_that_hang(moment: str, ctrl_c: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """But where it would not be heard: an iterator that is dropped gives them their time."""
+    monkeypatch.setattr(crew, "PATIENCE", 2.0 if moment == "drop" else 50.0)
+    begun.append(iter(shmloader.DataLoader(Hanging(4), num_workers=2)))
+    next(begun[0])
+    workers = list(begun[0]._workers)
+    while not all(begun[0]._ring.holds(index) for index in range(2)):
+        time.sleep(0.01)
+    timer = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        MOMENTS[moment][0]()
+        timer.join()
+        for _ in range(9):
+            pass
+    assert not any(worker.is_alive() for worker in workers)
+    drop()
+    timer.join()
+
+
+class Pickled(Augmented):
+    """Is interrupted while it is pickled."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        press()
+        raise AssertionError("it went on")
+
+
+@pytest.mark.parametrize("start", ["spawn", "forkserver"])
+def test_ctrl_c_while_the_dataset_is_pickled(start: str, ctrl_c: None) -> None:
+    """That may take long, and is no moment where anything could be lost."""
+    with pytest.raises(KeyboardInterrupt):
+        iter(shmloader.DataLoader(Pickled(), num_workers=2, multiprocessing_context=start))
+
+
 # -------------------------------------------------------------------------------------------------- what workers get
 
 
@@ -254,6 +302,16 @@ def test_ctrl_c_in_a_fork_hook(ctrl_c: None) -> None:
 
 
 # ------------------------------------------------------------------------------------------------- what else may fail
+
+
+def test_what_fails_before_there_are_workers_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = present()
+    for name in ("TrainerSide", "Delivery", "Crew"):
+        with monkeypatch.context() as patch:
+            patch.setattr(iterator, name, None)
+            with pytest.raises(TypeError, match="not callable"):
+                begin()
+    assert not left_since(before)
 
 
 def test_what_fails_in_the_end_keeps_nothing_from_ending(monkeypatch: pytest.MonkeyPatch) -> None:
