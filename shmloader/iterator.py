@@ -299,12 +299,12 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
                 self._segment.close()
 
     def __del__(self) -> None:
-        if not self._ended:
-            try:
+        try:
+            if not self._ended:
                 with held_in_del(self):
                     self._shutdown_workers()
-            finally:  # a signal may have come before it was held back
-                self._shutdown_workers()
+        finally:  # a signal may have come before it was held back
+            self._shutdown_workers()
 
     def stop_threads(self) -> None:
         """End the threads that call the device, and nothing else."""

@@ -124,14 +124,14 @@ def drop() -> None:
 
 
 def exhaust() -> None:
-    assert len(list(begun.pop())) == 4
+    assert len(list(begun[0])) == 4
 
 
 begun: list[Any] = []
 
 MOMENTS: dict[str, tuple[Callable[[], Any], bool]] = {
     "start": (lambda: begun.append(begin()), False),
-    "close": (lambda: begun.pop().close(), True),
+    "close": (lambda: begun[0].close(), True),
     "drop": (drop, True),
     "exhaust": (exhaust, True),
 }
@@ -149,7 +149,8 @@ def test_ctrl_c_at_any_line(moment: str, ctrl_c: None) -> None:
         what()
     drop()
     before = present()
-    first = range(1, 20)  # before anything is held back
+    # Before anything is held back; but no signal comes at the `try:` that __del__() begins with: it is no instruction.
+    first = range(3 if moment == "drop" else 1, 20)
     for line in (*first, *sorted(random.Random(7).sample(range(20, counted.lines), 40))):
         if after_start:
             begun.append(begin())
