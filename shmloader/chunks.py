@@ -20,7 +20,7 @@ MOST_CHUNKS = 1024  # in flight; each has a page of its own.  A batch of more th
 def cut(indices: list[Any], chunk_size: int, most: int) -> list[list[Any]]:
     """Cut a batch into chunks of `chunk_size` rows, or of more where they would be more than `most`."""
     size = max(chunk_size, -(-len(indices) // most))
-    return [indices[k : k + size] for k in range(0, len(indices), size)]
+    return [indices[k : k + size] for k in range(0, len(indices), size)] or [[]]
 
 
 class ChunkIterator(DirectIterator):
@@ -56,10 +56,11 @@ class ChunkIterator(DirectIterator):
         self._look_further()
         while ring.under_way < self._most:
             if self._uncut is None:
-                indices = next(self._sampler_iter, None)
-                if indices is None:
+                try:
+                    self._uncut = list(next(self._sampler_iter))
+                except StopIteration:
                     return
-                self._uncut = list(indices)
+            # A batch without samples has no rows to be cut into; it is one task, for the collate function is to see it.
             chunks = cut(self._uncut, self._chunk_size, ring.entries // AHEAD)
             if not ring.has_room(len(chunks)):
                 return
