@@ -38,7 +38,7 @@ class ToDevice:
         there = replaced(batch, self._accelerator.copy, self._accelerator.to)
         del batch
         if self._on_device is not None:
-            there = self._on_device(there)
+            there = _called(self._on_device, there)
         return there, self._accelerator.mark()
 
     def arrive(self, sent: Any) -> Any:
@@ -81,7 +81,15 @@ class OnCpu:
         """There is no thread."""
 
     def send(self, batch: Any) -> Any:
-        return self._on_device(batch)
+        return _called(self._on_device, batch)
 
     def arrive(self, sent: Any) -> Any:
         return sent
+
+
+def _called(on_device: OnDevice, batch: Any) -> Any:
+    """What the function gives; its StopIteration is an error, as in a generator: it would end the epoch in silence."""
+    try:
+        return on_device(batch)
+    except StopIteration as error:
+        raise RuntimeError("on_device raised StopIteration") from error
