@@ -59,11 +59,11 @@ class DataLoader(torch.utils.data.DataLoader, Generic[T_co]):  # type: ignore[ty
             ahead: up to 4 * num_workers * prefetch_factor of them, while they take 256 MiB or less in all.
         chunk_size: samples that a worker makes at once (default None: a whole batch).  A batch is cut into chunks of
             so many rows, which several workers make at the same time, straight into the one slot.  For map-style
-            datasets whose samples are alike in structure, dtype and shape, with automatic batching, and
-            `default_collate` or a collate function that is marked with `shmloader.row_wise`.  There
-            are num_workers * prefetch_factor chunks under way, more where batches are small.  With "steal", chunks
-            change no value; with "round_robin", random draws depend on them.  Neither means anything
-            without workers.
+            datasets whose samples are alike in structure (the order of keys included), dtype and shape, of any classes,
+            with automatic batching, and `default_collate` or a collate function that is marked with
+            `shmloader.row_wise`.  There are num_workers * prefetch_factor chunks under way, more where batches are
+            small.  With "steal", chunks change no value; with "round_robin", random draws depend on them.  Neither
+            means anything without workers.
         device: where batches are delivered (default None: on the CPU, and nothing is copied).  With an accelerator
             ("cuda", "cuda:1", torch.device) a thread copies each batch there on a stream of its own, from page-locked
             slots whatever `pin_memory` says; the consumer's current stream waits for the copy, and not the host.

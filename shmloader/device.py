@@ -46,7 +46,7 @@ class ToDevice:
             raise
         del batch
         if self._on_device is not None:
-            there = self._on_device(there)
+            there = _called(self._on_device, there)
             event = accelerator.mark()
         return there, event
 
@@ -101,10 +101,18 @@ class OnCpu:
         """There is no thread."""
 
     def send(self, batch: Any) -> Any:
-        return self._on_device(batch)
+        return _called(self._on_device, batch)
 
     def failed(self) -> bool:
         return False
 
     def arrive(self, sent: Any) -> Any:
         return sent
+
+
+def _called(on_device: OnDevice, batch: Any) -> Any:
+    """What the function gives; its StopIteration is an error, as in a generator: it would end the epoch in silence."""
+    try:
+        return on_device(batch)
+    except StopIteration as error:
+        raise RuntimeError("on_device raised StopIteration") from error

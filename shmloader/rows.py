@@ -16,8 +16,10 @@ def row_wise(collate_fn: Collate) -> Collate:
     """Say of a collate function that what it makes of some samples is the rows that they would be in the whole batch.
 
     With `chunk_size`, such a function is called for each chunk.  It must give tensors or arrays whose first dimension
-    is that of the samples, or lists of as many strings, in any nesting of dicts, lists and tuples; and all samples must
-    be alike in structure, dtype and, but for the first dimension, shape.  `default_collate` is known to be so.
+    is that of the samples, or lists and tuples with one object a sample (strings, say), in any nesting of mappings,
+    sequences and dataclasses, of whatever class; None stays None.  All samples must be alike in structure, dtype and,
+    but for the first dimension, shape.  What a container or a tensor has besides, its attributes, is the first chunk's.
+    `default_collate` is known to be so, whatever it is given.
 
     Args:
         collate_fn: a function, or an object that is called like one.

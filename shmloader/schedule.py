@@ -196,6 +196,7 @@ class Chunks(_Further):
     def open(self, index: Any) -> bool:
         self._look_further()
         ring = self._ring
+        # A batch without samples has no rows to be cut into; it is one task, for the collate function is to see it.
         chunks = cut(list(index), self._chunk_size, ring.entries // AHEAD)
         if not ring.has_room(len(chunks)):
             return False
@@ -211,7 +212,7 @@ class Chunks(_Further):
 def cut(indices: list[Any], chunk_size: int, most: int) -> list[list[Any]]:
     """Cut a batch into chunks of `chunk_size` rows, or of more where they would be more than `most`."""
     size = max(chunk_size, -(-len(indices) // most))
-    return [indices[k : k + size] for k in range(0, len(indices), size)]
+    return [indices[k : k + size] for k in range(0, len(indices), size)] or [[]]
 
 
 def schedule_of(loader: Any, dismiss: Callable[[int], None]) -> Schedule:

@@ -80,6 +80,26 @@ def test_batches_of_every_size() -> None:
     both(Items(list(range(start))), {"batch_sampler": batches}, chunk_size=1)
 
 
+@shmloader.row_wise
+def counted(samples: list[Any]) -> Any:
+    return torch.tensor(samples, dtype=torch.int64), [str(sample) for sample in samples]
+
+
+@pytest.mark.parametrize("schedule", ["round_robin", "steal"])
+@pytest.mark.parametrize("collate_fn", [None, counted])
+def test_batches_without_samples(collate_fn: Any, schedule: str) -> None:
+    """They are what the collate function makes of nothing: torch's raises."""
+    batches: list[list[int]] = [[], [0, 1, 2], [], [], [3], [4, 5], []]
+
+    def epoch(kind: Any, **options: Any) -> list[Any]:
+        loader = kind(range(6), batch_sampler=batches, collate_fn=collate_fn, num_workers=2, **options)
+        return [one.kind if isinstance(one, Raised) else one for one in iterate(loader)]
+
+    expected = epoch(torch.utils.data.DataLoader)
+    assert len(expected) == 7 and (collate_fn is None) == (expected[0] is IndexError)
+    assert_same(epoch(shmloader.DataLoader, chunk_size=2, schedule=schedule, prefetch_factor=1), expected)
+
+
 def test_epochs_of_persistent_workers_and_one_left_half_way() -> None:
     with shmloader.DataLoader(
         Items(list(range(50))), 5, num_workers=4, chunk_size=2, persistent_workers=True, prefetch_factor=1

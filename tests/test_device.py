@@ -348,6 +348,19 @@ def test_what_on_device_raises_is_raised_at_its_place(gpu: Any, device: str) -> 
     assert [int(batch[0]) for batch in iterator] == [8, 10, 12, 14, 16, 18]
 
 
+@pytest.mark.parametrize("device", ["cuda", "cpu"])
+def test_a_stop_iteration_of_on_device_is_an_error_and_no_end(gpu: Any, device: str) -> None:
+    gpu()
+    numbers = iter([1, 2])
+    iterator = iter(there(Numbered(4), on_device=lambda batch: next(numbers), device=device))
+    assert [next(iterator), next(iterator)] == [1, 2]
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="on_device raised StopIteration"):
+            next(iterator)
+    with pytest.raises(StopIteration):
+        next(iterator)
+
+
 def test_ctrl_c_while_a_batch_is_late() -> None:
     ran = run_script(
         """
