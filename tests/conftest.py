@@ -431,7 +431,7 @@ def shm_entries() -> set[str]:
     """Names in /dev/shm that can be ours: torch writes the pid into its own, and others on this machine use torch."""
     ours = set()
     for name in os.listdir("/dev/shm"):
-        if name.startswith(("sem.mp-", "sem.loky-")):  # others' on this machine; a loader of ours has none
+        if name.startswith(("sem.mp-", "sem.loky-", "psm_")):  # others' on this machine; a loader of ours has none
             continue
         theirs = re.match(r"torch_(\d+)", name)
         if theirs and psutil.pid_exists(int(theirs[1])):

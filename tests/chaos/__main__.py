@@ -88,8 +88,10 @@ class Chaos:
         print(f"  again: python -m tests.chaos --seed {self.seed} --only {scenario.name} --trial {trial}")
         print(f"  case: {json.dumps(case)}")
         print(f"  told: {told.said[-6:]}")
+        if lines := told.of("line"):
+            print("  interrupted at:", *(line for (line,) in lines), sep="\n    ")
         if told.err:
-            print("  stderr:", *told.err.strip().splitlines()[-60:], sep="\n    ")
+            print("  stderr:", *told.err.strip().splitlines()[-150:], sep="\n    ")
         sys.stdout.flush()
 
     def table(self) -> str:

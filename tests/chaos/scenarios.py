@@ -467,7 +467,8 @@ class InterruptsAtLines(Interrupts):
 
     def disturbed_quietly(self, trial: Inside) -> None:
         """An epoch whose lines are counted."""
-        say, trial.say = trial.say, lambda *_: None  # type: ignore[method-assign]
+        say = self.say = trial.say
+        trial.say = lambda *_: None  # type: ignore[method-assign]
         self.disturbed(trial, trial.loader(), 0, [])
         sys.settrace(None)
         gc.collect()
@@ -498,6 +499,7 @@ class InterruptsAtLines(Interrupts):
             if not self.left:
                 sys.settrace(None)
                 self.fired.add(self.number)
+                self.say("line", f"{frame.f_code.co_filename}:{frame.f_lineno}")
                 signal.raise_signal(signal.SIGINT)
         return self.trace_lines
 
