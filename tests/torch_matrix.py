@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import fcntl
 import hashlib
 import json
 import os
@@ -46,18 +47,13 @@ VERSIONS = {  # torch: with which Python, and what is run
 }
 PRE_RELEASE = ("3.12", RING)
 # The rest of the suite: torch has no part in it, or no more than in the tests that are run.
-NOT_RING = (
-    "test_atomics.py",
-    "test_bench*.py",
-    "test_kill_at_each_step.py",
-    "test_model.py",
-    "test_training_example.py",
-)
+NOT_RING = ("atomics", "bench*", "kill_at_each_step", "model", "training_example")
 
 CORE_FILES = ("pyproject.toml", "cython_ext/*.pyx", "cython_ext/*.pxd", "cython_ext/*.h")
 SOURCE_FILES = ("setup.py", "README.md", "LICENSE", "shmloader/*.py", "shmloader/*.pyi", "shmloader/py.typed")
+UNTESTED = ("README.md", "LICENSE")  # but the wheel has them
 SUITE_FILES = ("constraints.txt", "tests/**/*.py", "tests/**/*.[ch]", "examples/**/*.py", "bench/**/*.py")
-LONGEST = 3600  # seconds a suite; each test has a limit of its own
+LONGEST = 7200  # seconds a suite; each test has a limit of its own
 
 
 class Refused(Exception):
@@ -89,6 +85,19 @@ class Result:
 def main() -> int:
     arguments = parse()
     LOGS.mkdir(parents=True, exist_ok=True)
+    with (MADE / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            sys.exit(f"another run is at work in {MADE}")
+        try:
+            return run_all(arguments)
+        except KeyboardInterrupt:
+            say("interrupted: the same command goes on from here")
+            return 130
+
+
+def run_all(arguments: argparse.Namespace) -> int:
     sources = copy_sources()
     kept = read_results(sources)
     versions = arguments.torch or [*VERSIONS, *newest_pre_release()]
@@ -104,11 +113,14 @@ def main() -> int:
             run(result, python, arguments.cuda_libraries)
         except Refused as refused:
             result.problem = str(refused)
+        except (subprocess.CalledProcessError, FileNotFoundError) as error:  # no compiler, no binutils
+            result.problem = f"no environment: {error}"
         shutil.rmtree(ENVIRONMENT, ignore_errors=True)
         kept[key(result)] = result
         write_results(kept)
         say(row(result) if result.good else f"torch {version}: {result.problem or result.failures}")
-    results = [result for result in kept.values() if not arguments.torch or result.torch in versions]
+    asked = {version.lstrip("=") for version in arguments.torch}
+    results = [result for result in kept.values() if not asked or result.torch.lstrip("=") in asked]
     print(table(sorted(results, key=lambda result: release(result.torch))))
     return 0 if all(result.good for result in results) else 1
 
@@ -174,6 +186,9 @@ def install_project(result: Result) -> None:
     pip(result, *constrained, "setuptools>=77", "cython")
     wheels = MADE / "wheels" / result.sources
     name = f"shmloader-*-cp{result.python.replace('.', '')}-*.whl"
+    for other in wheels.parent.glob("*"):
+        if other != wheels:
+            shutil.rmtree(other)
     if not list(wheels.glob(name)):
         shutil.rmtree(PACKAGE / "build", ignore_errors=True)  # another Python's
         pip(result, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", str(wheels), str(PACKAGE))
@@ -334,7 +349,7 @@ def copy_sources() -> str:
     """Copy the project apart, the package from its tests, so that nothing that is edited meanwhile is tested by half.
 
     Returns:
-        A digest of all of it.
+        A digest of all that can make a test pass or fail.
     """
     digest = hashlib.sha256()
     for folder, patterns in ((PACKAGE, CORE_FILES + SOURCE_FILES), (SUITE, CORE_FILES + SUITE_FILES)):
@@ -343,7 +358,8 @@ def copy_sources() -> str:
             to = folder / file.relative_to(ROOT)
             to.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(file, to)
-            digest.update(f"{file.relative_to(ROOT)}\0".encode() + to.read_bytes())
+            if file.name not in UNTESTED:
+                digest.update(f"{file.relative_to(ROOT)}\0".encode() + to.read_bytes())
     return digest.hexdigest()[:16]
 
 
@@ -355,8 +371,8 @@ def read_results(sources: str) -> dict[str, Result]:
     """What is known of these sources; of others nothing counts."""
     if not RESULTS.exists():
         return {}
-    results = [Result(**fields) for fields in json.loads(RESULTS.read_text())]
-    return {key(result): result for result in results if result.sources == sources}
+    fields = [fields for fields in json.loads(RESULTS.read_text()) if fields["sources"] == sources]
+    return {key(result): result for result in (Result(**each) for each in fields)}
 
 
 def write_results(results: dict[str, Result]) -> None:
