@@ -189,7 +189,7 @@ def test_a_chunk_whose_words_were_overwritten(overwrite: Callable[[BothSides], A
 @pytest.mark.parametrize(("row", "rows"), [(3, 4), (0, 1), ((1 << 32) - 1, 4)])
 def test_rows_that_are_not_in_the_batch(row: int, rows: int) -> None:
     with BothSides() as ring:
-        ring.trainer.open(0, [1, 2], 0, 0, 1, 0, 4)
+        ring.trainer.open_chunks([0, 0], [[1, 2], [3, 4]], [2, 2])
         ring.entry("row", row)
         ring.entry("rows", rows)
         ring.claim_again()
