@@ -195,7 +195,10 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
         return self._next_data()
 
     def _next_data(self) -> Any:
-        batch = self._conductor.next(self)
+        try:
+            batch = self._conductor.next(self)
+        except RuntimeError as error:  # torch's SIGCHLD handler may run at any line of Python in there
+            self.explain(error)
         if batch is END:
             if not self._persistent_workers:
                 self._shutdown_workers()
