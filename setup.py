@@ -12,7 +12,7 @@ from glob import glob
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
-CORE = ("ring", "gather", "layout", "process", "current", "jpeg")
+CORE = ("ring", "gather", "layout", "process", "current", "late", "jpeg")
 SOURCES = {"jpeg": sorted(glob("cython_ext/jpeg/*.c"))}  # in C, beside a module's own .pyx
 # No fused multiplications: they round once where Pillow's weights of a resize are rounded twice.
 FLAGS = ["-O3", "-std=c11", "-ffp-contract=off", "-Wall", "-Wextra", "-Wno-unused-parameter"]

@@ -16,8 +16,6 @@ NOTE [ Signals ]
 
 from __future__ import annotations
 
-import _thread
-import functools
 import os
 import signal
 import sys
@@ -26,6 +24,8 @@ import time
 from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import Any
+
+from shmloader._late import late
 
 LONGEST = 5.0  # seconds
 _NUMBERS = tuple(map(int, signal.valid_signals()))
@@ -140,8 +140,9 @@ class held:
 class held_in_del(held):
     """The same, in a `__del__()`: what a handler raised there would be printed, and forgotten.
 
-    So a handler is called when the object is gone, and with it what is written in Python and called when it dies, such
-    as the callbacks of weak references; let_through() does nothing before that.
+    So a handler is called when the object is gone, or the collection that it dies in is over, and with it what is
+    written in Python and called meanwhile, such as the callbacks of weak references; let_through() does nothing before
+    that.  The object's attributes are gone then, so that none of them dies behind the handler.
 
     Args:
         dying: the object whose `__del__()` it is.
@@ -161,20 +162,13 @@ class held_in_del(held):
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         if self._hold is not None:
             self._hold.in_del = self._was_in_del
+            if self._hold.noted and self._hold.depth == 1:
+                vars(self._dying).clear()  # what is called as these die would be interrupted in vain
         super().__exit__(kind, error, at)
 
     def _deliver(self, hold: _Hold) -> None:
         if hold.noted:
-            self._dying._signals = [_comes_again(number) for number in hold.noted]  # its last attribute dies last
-
-
-def _comes_again(number: int) -> Any:
-    """Something with whose death the signal comes again.
-
-    Its `__del__()` is no function of Python's: there the handler would run, and raise, in vain.
-    """
-    come_again = functools.partial(_thread.interrupt_main, number)  # type: ignore[arg-type]  # it need be no enum
-    return type("_Late", (), {"__del__": staticmethod(come_again)})()
+            self._dying._signals = late(hold.noted)
 
 
 class let_through:

@@ -99,7 +99,7 @@ class Worker:
         self._streams = isinstance(dataset, IterableDataset)
         self._fetching = dataset, auto_collation, collate_fn, drop_last
         self._fetch: Fetch | None = None
-        self._epoch = 0
+        self._epoch: int | None = None  # whatever it is when it begins
         collate_into(self._writer)
         self._be_torchs_worker(dataset, base_seed, num_workers)
         self._error: Any = None  # why it could not begin: told in place of the first batch
@@ -126,9 +126,9 @@ class Worker:
             if self._taking_over:
                 self._take_over()
             if ring.epoch != self._epoch:
-                self._epoch = ring.epoch
-                if self._streams:
+                if self._epoch is not None:
                     self._begin()
+                self._epoch = ring.epoch
             task = read_task(written)
             self._writer.begin(len(task) if ring.rows else 0)
             if ring.rows:
@@ -150,7 +150,7 @@ class Worker:
             generators.restore(left)
 
     def _begin(self, init_fn: Callable[[int], Any] | None = None) -> None:
-        """Begin the first epoch, or another one: streams begin anew where workers persist."""
+        """Begin the first epoch, or another one where workers persist: streams begin anew, and what failed may not again."""
         try:
             if init_fn is not None:
                 init_fn(self._ring.me)

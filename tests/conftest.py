@@ -501,9 +501,10 @@ def _join_what_torch_terminates() -> None:
         try:
             shut_down(self)
         finally:
-            for worker in getattr(self, "_workers", ()):
-                if worker._parent_pid == os.getpid():
-                    worker.join()
+            if getattr(self, "_shutdown", False):  # else it has ended none: the interpreter is said to exit
+                for worker in getattr(self, "_workers", ()):
+                    if worker._parent_pid == os.getpid():
+                        worker.join()
 
     kind._shutdown_workers = joined
 

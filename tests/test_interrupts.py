@@ -107,6 +107,7 @@ def ctrl_c(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(sys, "unraisablehook", lambda lost: None)
     yield
     signal.signal(signal.SIGINT, before)
+    assert signals._hold is None
 
 
 def begin() -> Any:
@@ -181,6 +182,8 @@ def break_off() -> None:
 def test_a_second_close_finishes_what_the_first_left(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever line of the end it was broken off at.  (Elsewhere the number of a descriptor may be lost that way.)"""
     files = tuple(str(module.__file__) for module in (crew, iterator))
+    for module in (crew, iterator):  # whose end a trace function can skip, and nothing else: it would hold for ever
+        monkeypatch.setattr(module, "held", contextlib.nullcontext)
     begun = begin()
     with AtLine(0, break_off, files) as counted:
         begun.close()
@@ -212,10 +215,7 @@ class Hanging(Augmented):
         return super().__getitem__(index)
 
 
-UNHEARD = pytest.mark.xfail(reason="a Ctrl-C while an iterator with hung workers is dropped is not always heard")
-
-
-@pytest.mark.parametrize("moment", ["close", pytest.param("drop", marks=UNHEARD)])
+@pytest.mark.parametrize("moment", ["close", "drop"])
 def test_ctrl_c_does_not_wait_for_workers_that_hang(moment: str, ctrl_c: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """But where it would not be heard: an iterator that is dropped gives them their time."""
     monkeypatch.setattr(crew, "PATIENCE", 2.0 if moment == "drop" else 50.0)

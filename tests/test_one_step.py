@@ -6,6 +6,7 @@ import itertools
 import os
 import random
 import signal
+import sys
 import threading
 import time
 from collections.abc import Generator, Iterator
@@ -69,6 +70,8 @@ class Interrupts:
 @contextmanager
 def interrupts(seed: int) -> Iterator[Interrupts]:
     raising = Interrupts(seed)
+    # what is raised in a callback of the collector is lost, whosever it is, and pytest takes long to say so
+    hook, sys.unraisablehook = sys.unraisablehook, lambda lost: None
     before = signal.signal(signal.SIGUSR1, raising.handle)
     trainer = os.getpid()
     if (sender := os.fork()) == 0:  # a thread would send only while the trainer gives the GIL away
@@ -83,6 +86,7 @@ def interrupts(seed: int) -> Iterator[Interrupts]:
         os.kill(sender, signal.SIGKILL)
         os.waitpid(sender, 0)
         signal.signal(signal.SIGUSR1, before)
+        sys.unraisablehook = hook
 
 
 def epoch(loader: Any) -> list[list[int]]:

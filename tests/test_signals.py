@@ -232,9 +232,30 @@ def refused(what: object) -> None:
     raise AssertionError(f"{what} was raised where nobody hears it")
 
 
-def test_what_comes_while_an_object_dies_is_heard_behind_it(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def in_vain(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What was raised where nobody hears it."""
     lost: list[Any] = []
     monkeypatch.setattr(sys, "unraisablehook", lost.append)
+    return lost
+
+
+@pytest.fixture(params=[False, True], ids=["", "callback"])
+def callback(request: pytest.FixtureRequest) -> Iterator[None]:
+    """The collector calls something that is written in Python, as hypothesis has it do."""
+
+    def called(phase: str, info: object) -> None:
+        for _ in range(3):
+            pass
+
+    if request.param:
+        gc.callbacks.append(called)
+    yield
+    if request.param:
+        gc.callbacks.remove(called)
+
+
+def test_what_comes_while_an_object_dies_is_heard_behind_it(callback: None, in_vain: list[Any]) -> None:
     dying: Any = Dying()
     watched = weakref.WeakSet([dying])
     with pytest.raises(KeyboardInterrupt):
@@ -252,7 +273,27 @@ def test_what_comes_while_an_object_dies_is_heard_behind_it(monkeypatch: pytest.
     with pytest.raises(KeyboardInterrupt), held():
         del dying
         assert not watched
-    assert not lost
+    assert not in_vain
+
+
+def test_what_comes_while_an_object_dies_is_heard_behind_its_attributes(in_vain: list[Any]) -> None:
+    """Whatever is called when they die, and also those that no object of its class had before."""
+    watched: weakref.WeakSet[Any] = weakref.WeakSet()
+    for name in ("first", "second"):
+        dying = Dying()
+        attribute = Plain()
+        watched.add(attribute)
+        setattr(dying, name, attribute)
+        del attribute
+        with pytest.raises(KeyboardInterrupt):
+            del dying
+            for _ in range(9):
+                pass
+    assert not in_vain and not watched
+
+
+class Plain:
+    """Can be watched."""
 
 
 def interrupt_at(step: int, what: Callable[[], object]) -> tuple[bool, bool]:
