@@ -150,7 +150,7 @@ class Worker:
             generators.restore(left)
 
     def _begin(self, init_fn: Callable[[int], Any] | None = None) -> None:
-        """Begin the first epoch, or another one where workers persist: streams begin anew, and what failed may not again."""
+        """Begin the first epoch, or another one where workers persist: streams begin anew, and so does what failed."""
         try:
             if init_fn is not None:
                 init_fn(self._ring.me)
