@@ -49,8 +49,8 @@ PRE_RELEASE = ("3.12", RING)
 # The rest of the suite: torch has no part in it, or no more than in the tests that are run.
 NOT_RING = ("atomics", "bench*", "kill_at_each_step", "model", "training_example")
 
-CORE_FILES = ("pyproject.toml", "cython_ext/*.pyx", "cython_ext/*.pxd", "cython_ext/*.h")
-SOURCE_FILES = ("setup.py", "README.md", "LICENSE", "shmloader/*.py", "shmloader/*.pyi", "shmloader/py.typed")
+CORE_FILES = ("pyproject.toml", "cython_ext/**/*.pyx", "cython_ext/**/*.pxd", "cython_ext/**/*.[ch]")
+SOURCE_FILES = ("setup.py", "README.md", "LICENSE", "shmloader/**/*.py", "shmloader/**/*.pyi", "shmloader/py.typed")
 UNTESTED = ("README.md", "LICENSE")  # but the wheel has them
 SUITE_FILES = ("constraints.txt", "tests/**/*.py", "tests/**/*.[ch]", "examples/**/*.py", "bench/**/*.py")
 LONGEST = 7200  # seconds a suite; each test has a limit of its own
