@@ -22,6 +22,8 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
+from shmloader.signals import held
+
 REPEATABLE = {
     BatchSampler,
     DistributedSampler,
@@ -44,6 +46,7 @@ class Draws:
         self._global = torch.get_rng_state()
         self._own = [(of, of.get_state()) for of in _generators(sampler)]
         self.indices: Iterator[Any] = iter(sampler)
+        self._from = self.indices, self.indices  # what they come from, and what gives those that are left: one step
 
     def again(self, count: int) -> Iterator[Any]:
         """The indices behind the first `count`, which were used; a handler has raised in the draw of the next one.
@@ -51,25 +54,28 @@ class Draws:
         Raises:
             RuntimeError: the iterator has come to its end by that, and the sampler is not known to repeat itself.
         """
-        if not (isinstance(self.indices, GeneratorType) and self.indices.gi_frame is None):
-            return self.indices  # it goes on
+        source, left = self._from
+        if not (isinstance(source, GeneratorType) and source.gi_frame is None):
+            return left  # it goes on
         kinds = [type(of) for of in _chain(self._sampler)]
         if not set(kinds) <= REPEATABLE:
             raise RuntimeError(
                 f"the sampler was interrupted after {count} batches, which ended it, and whether {kinds[-1].__name__} "
                 "gives the same indices again is not known: iterate over the DataLoader anew"
             )
-        now = torch.get_rng_state()
-        try:
-            torch.set_rng_state(self._global)
-            for generator, state in self._own:  # they stay where this leaves them: some samplers draw on from them
-                generator.set_state(state)
-            indices = iter(self._sampler)
-            drawn = list(itertools.islice(indices, count + 1))[count:]  # in here, for the first draws the seed
-        finally:
-            torch.set_rng_state(now)
-        self.indices = indices
-        return itertools.chain(drawn, indices)
+        with held():  # else what is heard in here could leave the global generator elsewhere
+            now = torch.get_rng_state()
+            try:
+                torch.set_rng_state(self._global)
+                for generator, state in self._own:  # they stay where this leaves them: some samplers draw on from them
+                    generator.set_state(state)
+                source = iter(self._sampler)
+                drawn = list(itertools.islice(source, count + 1))[count:]  # in here, for the first draws the seed
+            finally:
+                torch.set_rng_state(now)
+            left = itertools.chain(drawn, source)
+            self._from = source, left
+        return left
 
 
 def _chain(sampler: Any) -> list[Any]:

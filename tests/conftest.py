@@ -449,7 +449,7 @@ def descriptors() -> collections.Counter[str]:
     found: collections.Counter[str] = collections.Counter()
     for fd in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError):  # the one of this listing
-            target = os.readlink(f"/proc/self/fd/{fd}").split(":[")[0]
+            target = re.sub(r":\[\d+\]", "", os.readlink(f"/proc/self/fd/{fd}"))
             if not target.endswith(".ttf"):  # matplotlib keeps its fonts open
                 found[target] += 1
     return found

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import _weakrefset
 import contextlib
-import enum
 import gc
 import os
 import random
@@ -12,13 +10,12 @@ import signal
 import sys
 import threading
 import time
-import weakref
 from collections.abc import Callable
-from types import FrameType
 from typing import Any
 
 import pytest
 import torch
+from at_line import AtLine
 from conftest import BOTH, Augmented, children, run_script
 from interrupts import left_since, present
 
@@ -55,45 +52,6 @@ def test_random_moments(moment: str, start: str, count: int, span: float) -> Non
 
 
 # ----------------------------------------------------------------------------------------------------- at every line
-
-
-# Where a trace function raises in enum.py, CPython 3.11 goes on believing that a KeyError is being handled.  What is
-# raised while weak references are told that an object has died, in its last few lines, is lost, whosever it is.
-UNTRACED = (enum.__file__, weakref.__file__, _weakrefset.__file__)
-
-
-class AtLine:
-    """Calls something at one line of what is executed in this thread, of all there are in some files.
-
-    Args:
-        at: which line, counted from 1; 0: none, they are only counted.
-        what: what is called.
-        files: of these alone; empty: of all.
-    """
-
-    def __init__(self, at: int, what: Callable[[], None], files: tuple[str, ...] = ()) -> None:
-        self.lines = 0
-        self.was_held = False  # whether signals were held back there
-        self._at, self._what, self._files = at, what, files
-        self._pid = os.getpid()
-
-    def _trace(self, frame: FrameType, event: str, argument: object) -> Any:
-        file = frame.f_code.co_filename
-        if os.getpid() != self._pid or file in UNTRACED or (self._files and file not in self._files):
-            return None
-        if event == "line":
-            self.lines += 1
-            if self.lines == self._at:
-                self.was_held = signals._hold is not None and signals._hold.depth > 0
-                self._what()
-        return self._trace
-
-    def __enter__(self) -> AtLine:
-        sys.settrace(self._trace)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        sys.settrace(None)
 
 
 def press() -> None:

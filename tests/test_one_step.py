@@ -15,11 +15,12 @@ from typing import Any
 
 import pytest
 import torch
+from at_line import AtLine
 from conftest import label
 from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler, WeightedRandomSampler
 
 import shmloader
-from shmloader import _torch
+from shmloader import _torch, draws
 from shmloader.iterator import RingIterator
 
 LENGTH = 3000
@@ -168,6 +169,51 @@ def test_an_interrupt_in_the_sampler(monkeypatch: pytest.MonkeyPatch, options: d
     got += [of(batch) for batch in iterator]
     assert got == expected
     assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_interrupts_in_the_sampler_and_while_it_draws_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At each line of what draws the indices again: none is lost by the second interrupt."""
+    of_sampler = 200
+    drawn = itertools.count()
+    stock = RandomSampler.__iter__
+
+    def interrupted(sampler: Any) -> Iterator[Any]:
+        for index in stock(sampler):
+            if next(drawn) == of_sampler:
+                raise KeyboardInterrupt
+            yield index
+
+    def loader() -> Any:
+        return shmloader.DataLoader(Numbers(), batch_size=30, num_workers=1, shuffle=True)
+
+    def press() -> None:
+        signal.raise_signal(signal.SIGINT)
+
+    expected = epoch(loader())
+    state = torch.get_rng_state()
+    monkeypatch.setattr(RandomSampler, "__iter__", interrupted)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    lines, at = 0, 0
+    try:
+        while at <= lines:
+            drawn = itertools.count()
+            torch.manual_seed(3)
+            got, raised = [], 0
+            iterator = iter(loader())
+            while len(got) < len(expected):
+                try:
+                    with AtLine(at, press, (draws.__file__,)) if raised == 1 else nullcontext() as reached:
+                        got.append(of(next(iterator)))
+                except KeyboardInterrupt:
+                    raised += 1
+                if reached is not None and reached.lines:
+                    lines = max(lines, reached.lines)
+            assert (got, raised) == (expected, 1 + (at > 0)), f"interrupted at line {at} of {lines}"
+            assert torch.equal(torch.get_rng_state(), state), f"interrupted at line {at} of {lines}"
+            at += 1
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert lines > 15
 
 
 def test_an_interrupted_sampler_that_may_not_repeat_itself_says_so() -> None:

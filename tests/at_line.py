@@ -1,0 +1,52 @@
+"""Something that happens at one line of what is executed, whichever is asked for."""
+
+from __future__ import annotations
+
+import _weakrefset
+import enum
+import os
+import sys
+import weakref
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+from shmloader import signals
+
+# Where a trace function raises in enum.py, CPython 3.11 goes on believing that a KeyError is being handled.  What is
+# raised while weak references are told that an object has died, in its last few lines, is lost, whosever it is.
+UNTRACED = (enum.__file__, weakref.__file__, _weakrefset.__file__)
+
+
+class AtLine:
+    """Calls something at one line of what is executed in this thread, of all there are in some files.
+
+    Args:
+        at: which line, counted from 1; 0: none, they are only counted.
+        what: what is called.
+        files: of these alone; empty: of all.
+    """
+
+    def __init__(self, at: int, what: Callable[[], None], files: tuple[str, ...] = ()) -> None:
+        self.lines = 0
+        self.was_held = False  # whether signals were held back there
+        self._at, self._what, self._files = at, what, files
+        self._pid = os.getpid()
+
+    def _trace(self, frame: FrameType, event: str, argument: object) -> Any:
+        file = frame.f_code.co_filename
+        if os.getpid() != self._pid or file in UNTRACED or (self._files and file not in self._files):
+            return None
+        if event == "line":
+            self.lines += 1
+            if self.lines == self._at:
+                self.was_held = signals._hold is not None and signals._hold.depth > 0
+                self._what()
+        return self._trace
+
+    def __enter__(self) -> AtLine:
+        sys.settrace(self._trace)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        sys.settrace(None)
