@@ -17,6 +17,7 @@ from multiprocessing.process import BaseProcess
 from multiprocessing.util import Finalize
 from typing import Any, NoReturn
 
+from shmloader._multiprocessing import close_pipes
 from shmloader._ring import TrainerSide
 from shmloader._torch import is_exiting, raise_if_any_worker_failed, unwatch_pids, watch_pids
 from shmloader.orphan import FollowingName
@@ -365,9 +366,8 @@ class Crew:
     def _close_pipes(self) -> None:
         """Close what the trainer has of workers that have ended, and not later, when a signal may come between."""
         for worker in self.workers:
-            close = getattr(getattr(worker, "_popen", None), "close", None)  # a context may have processes of its own
-            if close is not None and not worker.is_alive():
-                close()
+            if not worker.is_alive():
+                close_pipes(worker)
 
     def _wait(self, seconds: float, listening: bool = True) -> None:
         """Wait for the workers that are left.  What Ctrl-C, or torch's SIGCHLD handler, raises ends the wait."""

@@ -12,11 +12,11 @@ import copyreg
 import io
 import pickle
 from collections.abc import Callable, Iterable
-from multiprocessing import reduction
 from typing import Any
 
 import torch
 
+from shmloader._multiprocessing import EXTRA_REDUCERS
 from shmloader._torch import object_state, rebuild_from_type, rebuild_parameter, without_torch_function
 
 Buffer = Any  # whatever exports its bytes: a Lease, a memoryview, a bytearray
@@ -66,9 +66,7 @@ def load(pickled: Buffer, buffers: Iterable[Buffer]) -> Any:
     return pickle.loads(pickled, buffers=buffers)
 
 
-# multiprocessing keeps what users register for its processes here
-extra_reducers: dict[type, Any] = reduction.ForkingPickler._extra_reducers  # type: ignore[attr-defined]
-_REDUCERS: Any = collections.ChainMap(extra_reducers, copyreg.dispatch_table)  # live, as theirs is
+_REDUCERS: Any = collections.ChainMap(EXTRA_REDUCERS, copyreg.dispatch_table)  # live, as theirs is
 
 
 class _Pickler(pickle.Pickler):

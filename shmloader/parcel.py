@@ -12,12 +12,12 @@ import gc
 import mmap
 import os
 import pickle
-from multiprocessing import popen_forkserver, popen_spawn_posix, reduction
-from multiprocessing.context import get_spawning_popen
+from multiprocessing import reduction
 from typing import Any
 
 import torch
 
+from shmloader._multiprocessing import given_descriptors
 from shmloader.limits import available_memory
 from shmloader.signals import let_through
 
@@ -41,12 +41,15 @@ class Parcel(dict[str, Any]):
         self._packed: _Packed | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        popen = _spawning()
-        if popen is None:
+        # In torch's file_system strategy each pickle of a tensor counts as one reader, and its memory's name goes when
+        # all that were counted have gone: there it cannot be another's as well.
+        shared = torch.multiprocessing.get_sharing_strategy() == "file_descriptor"
+        given = given_descriptors() if shared else None
+        if given is None:
             return dict, (dict(self),)
-        if self._packed is None or not self._packed.give(popen):
+        if self._packed is None or not self._packed.give(given):
             self.close()
-            self._packed = _Packed(dict(self), popen)
+            self._packed = _Packed(dict(self), given)
         return self._packed.reference()
 
     def close(self) -> None:
@@ -65,15 +68,15 @@ class _Packed:
 
     Args:
         value: what to pickle.
-        popen: the process that is being spawned; it is given the descriptors as they are pickled.
+        given: the descriptors that the process which is being spawned will have; more come as they are pickled.
 
     Raises:
         MemoryError: the machine does not have the memory.
         OSError: no descriptor is left.
     """
 
-    def __init__(self, value: Any, popen: Any) -> None:
-        self._first = len(popen._fds)
+    def __init__(self, value: Any, given: list[int]) -> None:
+        self._first = len(given)
         self._fd = os.memfd_create("shmloader_parcel", os.MFD_CLOEXEC)
         try:
             pages = _Pages(self._fd)
@@ -84,16 +87,16 @@ class _Packed:
             raise
         self._size = pages.size
         self._for_all = not pages.counts_its_reader
-        self._given = popen._fds[self._first :]
+        self._given = given[self._first :]
         self._files = [_file(fd) for fd in self._given]
 
-    def give(self, popen: Any) -> bool:
+    def give(self, given: list[int]) -> bool:
         """Give a further process what the pickle speaks of; False where it must have a pickle of its own."""
         files = [_file(fd) for fd in self._given]
         # a number may be another file's by now: the dataset has another tensor, or the pickled one was a passing copy
-        if not self._for_all or len(popen._fds) != self._first or files != self._files or None in files:
+        if not self._for_all or len(given) != self._first or files != self._files or None in files:
             return False
-        popen._fds.extend(self._given)
+        given.extend(self._given)
         return True
 
     def reference(self) -> tuple[Any, ...]:
@@ -156,19 +159,6 @@ def _unpack(memory: Any, size: int) -> Any:
         os.close(fd)
         if collecting:
             gc.enable()
-
-
-def _spawning() -> Any:
-    """The process that is being spawned; None where none is, or where its pickle cannot be another's as well.
-
-    In torch's file_system strategy each pickle of a tensor counts as one reader, and its memory's name goes when all
-    that were counted have gone.
-    """
-    popen = get_spawning_popen()
-    known = type(popen) in (popen_spawn_posix.Popen, popen_forkserver.Popen)
-    if not known or type(getattr(popen, "_fds", None)) is not list:  # as of Python 3.14 it is one
-        return None
-    return popen if torch.multiprocessing.get_sharing_strategy() == "file_descriptor" else None
 
 
 def _file(fd: int) -> tuple[int, int] | None:

@@ -1,0 +1,57 @@
+"""The names of multiprocessing's that are not public: this Python has them, and one that lacks them does without."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import sys
+from multiprocessing import reduction
+from typing import Any
+
+import pytest
+from conftest import Augmented
+
+import shmloader
+from shmloader import _multiprocessing
+
+
+class Asked:
+    """Says, while a process is spawned with it, which descriptors that is given."""
+
+    given: Any = None
+
+    def __reduce__(self) -> Any:
+        Asked.given = _multiprocessing.given_descriptors()
+        return int, ()
+
+
+@pytest.mark.parametrize("start", ["spawn", "forkserver"])
+def test_the_descriptors_of_a_process_that_is_spawned(start: str) -> None:
+    context: Any = multiprocessing.get_context(start)
+    assert _multiprocessing.given_descriptors() is None and not _multiprocessing.is_spawning()
+    process = context.Process(target=int, args=(Asked(),))
+    process.start()
+    process.join()
+    assert type(Asked.given) is list, f"Python {sys.version}: Popen._fds of {start} is {Asked.given!r}"
+    sentinel = process.sentinel
+    _multiprocessing.close_pipes(process)
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(sentinel)
+
+
+def test_what_users_registered() -> None:
+    there = getattr(reduction.ForkingPickler, "_extra_reducers", None)
+    assert _multiprocessing.EXTRA_REDUCERS is there, f"Python {sys.version}: ForkingPickler._extra_reducers is {there}"
+
+
+def test_without_the_list_of_descriptors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The dataset is pickled for each worker."""
+    monkeypatch.setattr(_multiprocessing, "get_spawning_popen", lambda: object())
+    assert _multiprocessing.given_descriptors() is None
+    monkeypatch.setattr("shmloader.parcel.given_descriptors", _multiprocessing.given_descriptors)
+    loader = shmloader.DataLoader(Augmented(4), num_workers=2, multiprocessing_context="spawn")
+    assert [batch["i"].item() for batch in loader] == [0, 1, 2, 3]
+
+
+def test_a_process_of_another_making_has_nothing_to_close() -> None:
+    _multiprocessing.close_pipes(object())  # type: ignore[arg-type]
