@@ -464,6 +464,7 @@ def _settled(tmp_path_factory: pytest.TempPathFactory) -> None:
     """What starts once and stays (multiprocessing's own processes) is started before anything is counted."""
     os.environ["SHMLOADER_TEST_DIR"] = str(tmp_path_factory.mktemp("scripts"))
     os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where a shell has started this in the background
     tqdm.tqdm.monitor_interval = 0  # else its first bar starts a thread that stays, in whatever test draws it
     resource_tracker.ensure_running()
     forkserver.ensure_running()
