@@ -1,135 +1,81 @@
-"""The calls to CUDA, in order and drained, as far as they can be seen without a GPU: driver and torch are stand-ins."""
+"""What accelerator.py does to a device: what is page-locked, waited for and found, on a double (cuda_double.py).
+
+tests/test_gpu.py and tests/software_cuda hold the same on torch's own CUDA; this is for machines that have neither.
+"""
 
 from __future__ import annotations
 
-import types
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
+from cuda_double import GLOBAL, RELAXED, CudaDouble
 
-from shmloader import _torch, accelerator
+from shmloader import accelerator
 from shmloader.accelerator import Cuda, Other, Streams
 
-
-class Driver:
-    """libcuda, as ctypes shows it: functions that return a number."""
-
-    def __init__(self, register: int = 0) -> None:
-        self.calls: list[Any] = []
-        self.register = register
-
-    def cuDeviceGet(self, device: Any, index: int) -> int:
-        device._obj.value = index
-        return 0
-
-    def cuDevicePrimaryCtxRetain(self, context: Any, device: Any) -> int:
-        context._obj.value = 0xC0
-        return 0
-
-    def cuCtxPushCurrent_v2(self, context: Any) -> int:
-        self.calls.append(("push", context.value))
-        return 0
-
-    def cuCtxPopCurrent_v2(self, context: Any) -> int:
-        self.calls.append("pop")
-        return 0
-
-    def cuMemHostRegister_v2(self, address: Any, size: Any, flags: int) -> int:
-        self.calls.append(("register", address.value, size.value, flags))
-        return self.register
-
-    def cuMemHostUnregister(self, address: Any) -> int:
-        self.calls.append(("unregister", address.value))
-        return 0
-
-    def cuGetErrorName(self, code: int, name: Any) -> int:
-        name._obj.value = b"CUDA_ERROR_NOT_SUPPORTED"
-        return 0
-
-
-class Runtime:
-    """torch.cuda.cudart()."""
-
-    def __init__(self, code: int) -> None:
-        self.code = code
-        self.calls: list[Any] = []
-
-    def cudaHostRegister(self, address: int, size: int, flags: int) -> int:
-        self.calls.append((address, size, flags))
-        return self.code
-
-    def cudaHostUnregister(self, address: int) -> int:
-        self.calls.append(address)
-        return 0
+ADDRESS_OF_SLOT, SIZE_OF_SLOT = 0x7000_0000_1000, 1 << 33
+WAYS = pytest.mark.parametrize("way", ["driver", "runtime"])
 
 
 @pytest.fixture
-def cuda(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Makes a Cuda over a driver, or a runtime."""
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
-    monkeypatch.setattr(torch.cuda, "init", lambda: None)
-    monkeypatch.setattr(_torch, "current_cuda_stream", lambda index: (index * 7, index, 1))
-    monkeypatch.setattr(accelerator, "_is_pinned", lambda address: True)
-
-    def make(driver: Driver | None) -> Cuda:
-        monkeypatch.setattr(accelerator, "_driver", lambda: driver)
-        accelerator._primary_context.cache_clear()
-        return Cuda(torch.device("cuda", 1))
-
-    yield make
+def cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[CudaDouble]:
+    accelerator._primary_context.cache_clear()
+    yield CudaDouble(monkeypatch)
     accelerator._primary_context.cache_clear()
 
 
-def test_by_the_driver_within_the_primary_context(cuda: Any) -> None:
-    driver = Driver()
-    device = cuda(driver)
-    assert device.register(0x7000_0000_1000, 1 << 33) == ""
-    device.unregister(0x7000_0000_1000)
-    assert driver.calls == [
-        ("push", 0xC0),
-        ("register", 0x7000_0000_1000, 1 << 33, 1),
-        "pop",
-        ("push", 0xC0),
-        ("unregister", 0x7000_0000_1000),
-        "pop",
-    ]
-    assert device.register(0x1000, 0) != "" and len(driver.calls) == 6, "none of nothing: that would be an error"
+@pytest.fixture
+def device(cuda: CudaDouble) -> Cuda:
+    return Cuda(torch.device("cuda", 1))
 
 
-def test_a_refusal_by_the_driver_is_named(cuda: Any) -> None:
-    driver = Driver(register=801)
-    assert cuda(driver).register(0x1000, 4096) == "CUDA_ERROR_NOT_SUPPORTED"
-    assert driver.calls[-1] == "pop"
+# --------------------------------------------------------------------------------------------------------- page-locking
 
 
-def test_what_torch_does_not_see_is_undone(cuda: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(accelerator, "_is_pinned", lambda address: False)
-    driver = Driver()
-    assert "torch does not see it" in cuda(driver).register(0x1000, 4096)
-    assert ("unregister", 0x1000) in driver.calls
+def by(way: str, cuda: CudaDouble, monkeypatch: pytest.MonkeyPatch) -> None:
+    if way == "runtime":
+        cuda.without_driver(monkeypatch)
 
 
-@pytest.mark.parametrize("raises", [False, True])
-def test_by_the_runtime_its_error_is_drained(cuda: Any, monkeypatch: pytest.MonkeyPatch, raises: bool) -> None:
-    runtime, drained = Runtime(801), []
+@WAYS
+def test_a_slot_is_page_locked_and_given_back(
+    way: str, cuda: CudaDouble, device: Cuda, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    by(way, cuda, monkeypatch)
+    assert device.register(ADDRESS_OF_SLOT, SIZE_OF_SLOT) == ""
+    assert cuda.locked == {ADDRESS_OF_SLOT: SIZE_OF_SLOT} and cuda.in_all_contexts
+    assert device.register(ADDRESS_OF_SLOT, SIZE_OF_SLOT) != "", "it is already"
+    device.unregister(ADDRESS_OF_SLOT)
+    assert not cuda.locked and not cuda.contexts, "the thread's context is what it was"
 
-    def launch(*sizes: int, **options: Any) -> Any:
-        drained.append("launch")
-        if raises:
-            raise RuntimeError("CUDA error: operation not supported")
-        return types.SimpleNamespace(add_=lambda value: None)
 
-    monkeypatch.setattr(torch.cuda, "cudart", lambda: runtime)
-    monkeypatch.setattr(torch, "ones", launch)
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: drained.append("synchronize"))
-    device = cuda(None)
-    assert device.register(0x1000, 4096) == "error 801 of the runtime"
-    assert runtime.calls == [(0x1000, 4096, 1)] and drained == ["launch", "synchronize"]
-    runtime.code = 0
-    assert device.register(0x1000, 4096) == "" and drained == ["launch", "synchronize"]
-    device.unregister(0x1000)
-    assert runtime.calls[-1] == 0x1000
+@WAYS
+def test_a_refusal_is_told_and_leaves_nothing_behind(
+    way: str, cuda: CudaDouble, device: Cuda, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    by(way, cuda, monkeypatch)
+    cuda.refuses = 801
+    assert "NOT_SUPPORTED" in (why := device.register(ADDRESS_OF_SLOT, 4096)) or "801" in why
+    assert not cuda.locked and not cuda.contexts and not cuda.remembered, "else the next kernel raises it"
+
+
+@WAYS
+def test_what_torch_does_not_see_is_undone(
+    way: str, cuda: CudaDouble, device: Cuda, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    by(way, cuda, monkeypatch)
+    cuda.sees_locked = False
+    assert "torch does not see it" in device.register(ADDRESS_OF_SLOT, 4096)
+    assert not cuda.locked
+
+
+def test_nothing_is_not_page_locked(cuda: CudaDouble, device: Cuda) -> None:
+    assert "nothing to page-lock" in device.register(ADDRESS_OF_SLOT, 0), "which is no fault of the memory"
+
+
+# --------------------------------------------------------------------------------------------------- streams and events
 
 
 HERE = {(0, 0, 1), (7, 1, 1)}  # current in this thread, on the devices that are in use
@@ -148,151 +94,203 @@ OURS, GONE, ADDRESS = (33, 0, 1), (0x7000, 0, 1), (0x8000, 0, 1)  # torch's numb
     ],
 )
 def test_the_streams_that_a_copy_may_be_on(
-    cuda: Any, monkeypatch: pytest.MonkeyPatch, noted: Any, lent: Any, chosen: Any, gone: Any, wanted: Any
+    device: Cuda, monkeypatch: pytest.MonkeyPatch, noted: Any, lent: Any, chosen: Any, gone: Any, wanted: Any
 ) -> None:
     monkeypatch.setattr(accelerator, "WATCHED", True)
     monkeypatch.setattr(accelerator, "since", lambda begin: (chosen, gone, ["event"] * len(gone)))
-    monkeypatch.setattr(_torch, "has_primary_context", lambda index: index < 2)
-    found = cuda(Driver()).streams(noted, lent)
+    found = device.streams(noted, lent)
     if wanted is None:
         assert found is None
     else:
+        assert found is not None
         assert set(found.those) == wanted and len(found.those) == len(wanted) and len(found.events) == len(gone)
         assert found.unknown == (None if lent is None else (7, 1, 1)), "which nobody was seen to choose"
 
 
-def test_where_streams_cannot_be_watched_they_cannot_be_told(cuda: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_streams_cannot_be_watched_they_cannot_be_told(device: Cuda, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(accelerator, "WATCHED", False)
-    assert cuda(Driver()).streams([], 5) is None
+    assert device.streams([], 5) is None
 
 
-def test_events_are_recorded_on_them(cuda: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    recorded: list[Any] = []
-
-    class Event:
-        def record(self, stream: Any) -> None:
-            recorded.append(stream)
-
-    monkeypatch.setattr(torch.cuda, "Event", Event)
-    monkeypatch.setattr(torch.cuda, "Stream", lambda stream_id, device_index, device_type: (stream_id, device_index))
-    events = cuda(Driver()).record(Streams([(0, 0, 1), OURS], ["of one that is gone"]))
-    assert len(events) == 3 and events[0] == "of one that is gone" and recorded == [(0, 0), (33, 0)]
-
-
-def test_whether_a_graph_is_captured(cuda: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    def stream(stream_id: int, device_index: int, device_type: int) -> Any:
-        if stream_id == 6:
-            raise RuntimeError(
-                "CUDA error: operation would make the legacy stream depend on a capturing blocking stream"
-            )
-        return types.SimpleNamespace(is_capturing=lambda: stream_id == 5)
-
-    current = [False]
-    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: current[0])
-    monkeypatch.setattr(torch.cuda, "Stream", stream)
-    device = cuda(Driver())
-    assert not device.capturing(Streams([(4, 0, 1)], []))
-    assert device.capturing(Streams([(4, 0, 1), (5, 0, 1)], []))
-    assert device.capturing(Streams([(6, 0, 1)], []))
-    current[0] = True
-    assert device.capturing(Streams([], []))
+def test_events_pass_when_all_that_was_on_the_streams_is_done(cuda: CudaDouble, device: Cuda) -> None:
+    those = [(0, 0, 1), OURS]
+    left = torch.cuda.Event()
+    cuda.work(*those, GONE)
+    left.record(cuda.stream(*GONE[:2]))  # of a stream that is gone by now
+    events = device.record(Streams(those, [left]))
+    for number in (*those, GONE):
+        assert not all(map(device.passed, events)), "one of them has something to do"
+        cuda.finish(number)
+    cuda.work(*those)  # which begins after the batch has died
+    assert all(map(device.passed, events))
 
 
-def test_the_capture_mode_is_exchanged_and_given_back(cuda: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    modes = [1]
+@pytest.mark.parametrize("where", ["here", "on one of them", "nowhere"])
+def test_whether_a_graph_is_captured(where: str, cuda: CudaDouble, device: Cuda) -> None:
+    those = Streams([(4, 0, 1), (5, 0, 1)], [])
+    with cuda.capturing({"here": (7, 1, 1), "on one of them": (5, 0, 1), "nowhere": (9, 0, 1)}[where]):
+        assert device.capturing(those) is (where != "nowhere")
 
-    def exchange(mode: Any) -> int:
-        modes.append(mode._obj.value)
-        mode._obj.value = modes[-2]
-        return 0
 
-    monkeypatch.setattr(accelerator, "_exchange", lambda: exchange)
-    device = cuda(Driver())
+def test_a_stream_that_cannot_be_asked_may_be_captured(
+    cuda: CudaDouble, device: Cuda, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def raises() -> bool:
+        raise RuntimeError("CUDA error: operation would make the legacy stream depend on a capturing blocking stream")
+
+    monkeypatch.setattr(cuda.stream(0, 0), "is_capturing", raises)
+    assert device.capturing(Streams([(0, 0, 1)], []))
+
+
+def test_calls_break_no_capture_in_the_relaxed_mode_alone(cuda: CudaDouble, device: Cuda) -> None:
     with pytest.raises(KeyError), device.relaxed():
-        assert modes[-1] == accelerator.RELAXED
+        assert cuda.mode == RELAXED
         raise KeyError
-    assert modes[-1] == 1
-    monkeypatch.setattr(accelerator, "_exchange", lambda: lambda mode: 3)  # CUDA is not initialised
-    assert accelerator._exchange_capture_mode(accelerator.RELAXED) == accelerator.GLOBAL
+    assert cuda.mode == GLOBAL, "it is given back"
 
 
-def test_a_consumer_that_captures_waits_itself(cuda: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[str] = []
-    stream = types.SimpleNamespace(wait_event=lambda event: calls.append("stream"))
-    event = types.SimpleNamespace(synchronize=lambda: calls.append("thread"))
-    capturing = [False]
-    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: capturing[0])
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: stream)
-    device = cuda(Driver())
-    device.arrive(event, [])
-    capturing[0] = True
-    device.arrive(event, [torch.ones(1)])  # on the CPU: nothing is kept for a stream
-    assert calls == ["stream", "thread"]
+def test_a_refused_exchange_is_as_before_cuda_is_initialised(device: Cuda, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(accelerator, "_exchange", lambda: lambda mode: 3)
+    with device.relaxed():
+        pass
+    assert accelerator._exchange_capture_mode(RELAXED) == GLOBAL
+
+
+@pytest.mark.parametrize("captures", [False, True])
+def test_a_consumer_comes_behind_the_copy(captures: bool, cuda: CudaDouble, device: Cuda) -> None:
+    copied = torch.cuda.Event()
+    cuda.work(OURS)
+    copied.record(cuda.stream(*OURS[:2]))
+    consumer = cuda.stream(7, 1)
+    consumer.captures = captures  # then it may not wait for what is outside of its graph: the thread does
+    device.arrive(copied, [torch.zeros(1)])  # on the CPU: nothing is kept for a stream
+    assert consumer.is_behind(copied) and copied.query() is captures, "without a capture nobody waits on the host"
+    assert cuda.mode == GLOBAL
+
+
+# --------------------------------------------------------------------------------------------------- other accelerators
 
 
 class Module:
-    """What torch has for every accelerator: torch.xpu, say."""
+    """What torch has for every accelerator: torch.xpu, say.  One thread, one device at a time."""
 
     def __init__(self) -> None:
-        self.calls: list[Any] = []
-        self.stream = types.SimpleNamespace(wait_event=lambda event: self.calls.append(("wait", event)))
+        self.device = torch.device("cpu")
+        self.streams: list[Any] = ["the device's own"]
+        self.undone: set[Any] = set()  # streams that have something to do
+        self.behind: list[Any] = []  # what the consumer's stream waits for
 
     def Event(self) -> Any:
-        return types.SimpleNamespace(record=lambda stream: self.calls.append("record"), query=lambda: True)
+        return _Mark(self)
 
     def Stream(self, device: torch.device) -> Any:
-        return "new"
+        return f"stream {len(self.streams)} of {device}"
 
     def current_stream(self, device: torch.device) -> Any:
-        return self.stream
+        return self
+
+    def wait_event(self, event: Any) -> None:
+        self.behind.append(event)
 
     def set_stream(self, stream: Any) -> None:
-        self.calls.append(("set", stream))
+        self.streams.append(stream)
 
     def set_device(self, device: torch.device) -> None:
-        self.calls.append(("device", str(device)))
+        self.device = device
 
     def synchronize(self, device: torch.device) -> None:
-        self.calls.append("synchronize")
+        self.undone.clear()
 
 
-def test_other_accelerators_copy_and_never_register(monkeypatch: pytest.MonkeyPatch) -> None:
+class _Mark:
+    def __init__(self, module: Module) -> None:
+        self._module, self._on = module, None
+
+    def record(self, stream: Module) -> None:
+        self._on = stream.streams[-1]
+
+    def query(self) -> bool:
+        return self._on is not None and self._on not in self._module.undone
+
+
+@pytest.fixture
+def module(monkeypatch: pytest.MonkeyPatch) -> Module:
     module = Module()
     monkeypatch.setattr(torch, "get_device_module", lambda device: module)
+    monkeypatch.setattr(accelerator, "_own_streams", {})
+    return module
+
+
+def test_another_accelerator_page_locks_nothing(module: Module) -> None:
     device = Other(torch.device("xpu", 2))
-    assert not device.registers and "xpu" in device.register(0x1000, 4096)
+    assert not device.registers and "xpu" in device.register(ADDRESS_OF_SLOT, 4096)
+
+
+def test_another_accelerator_copies_on_a_stream_of_its_own(module: Module) -> None:
+    device = Other(torch.device("xpu", 2))
     device.enter()
     device.own_stream()
-    event = device.mark()
-    assert device.passed(event) and device.record(Streams([], [])) and not device.capturing(Streams([], []))
-    device.arrive("event", [torch.ones(1)])
+    assert module.device == torch.device("xpu", 2) and "xpu:2" in module.streams[-1]
+    module.undone.add(module.streams[-1])
+    copied, before_reuse = device.mark(), device.record(Streams([], []))
+    assert not device.passed(copied) and not any(map(device.passed, before_reuse))
+    device.arrive(copied, [torch.ones(1)])
+    assert module.behind == [copied]
     device.synchronize()
-    assert module.calls == [("device", "xpu:2"), ("set", "new"), "record", "record", ("wait", "event"), "synchronize"]
+    assert device.passed(copied) and all(map(device.passed, before_reuse))
+    assert not device.capturing(Streams([], []))
 
+
+def test_another_accelerator_has_objects_move_themselves(module: Module) -> None:
     class Movable:
         def to(self, where: torch.device) -> str:
             return str(where)
 
-    assert device.to(Movable()) == "xpu:2"
+    assert Other(torch.device("xpu", 2)).to(Movable()) == "xpu:2"
 
 
-def test_which_accelerator_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+# ----------------------------------------------------------------------------------------------------------- finding it
+
+
+@pytest.fixture
+def present(cuda: CudaDouble, module: Module, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Have torch say that this kind of accelerator is there, and whether torch was built for CUDA."""
+
+    def say(kind: str, built: bool = True) -> None:
+        monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
+        monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device(kind))
+        monkeypatch.setattr(torch.accelerator, "current_device_index", lambda: 4)
+        monkeypatch.setattr(torch.accelerator, "device_count", lambda: 8)
+        monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: built)
+
+    return say
+
+
+@pytest.mark.skipif(torch.accelerator.is_available(), reason="there is an accelerator")
+def test_where_there_is_none_none_is_found() -> None:
     assert accelerator.kind() is None and accelerator.find() is None
-    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
-    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("cuda"))
-    monkeypatch.setattr(torch.accelerator, "current_device_index", lambda: 4)
-    monkeypatch.setattr(torch.accelerator, "device_count", lambda: 8)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 8)
-    monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: False)
-    assert accelerator.kind() is None  # a stand-in, in a torch without CUDA
-    monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: True)
+
+
+def test_one_that_torch_was_not_built_for_is_not_found(present: Any) -> None:
+    present("cuda", built=False)
+    assert accelerator.kind() is None and accelerator.find() is None
+
+
+@pytest.mark.parametrize(("asked", "index"), [(None, 4), ("cuda", 4), ("cuda:2", 2)])
+def test_which_device_is_found(asked: str | None, index: int, present: Any) -> None:
+    present("cuda")
     assert accelerator.kind() == "cuda" and accelerator.count() == 8
-    for asked, index in ((None, 4), (torch.device("cuda"), 4), (torch.device("cuda:2"), 2)):
-        found = accelerator.find(asked)
-        assert isinstance(found, Cuda) and found.device == torch.device("cuda", index)
+    found = accelerator.find(None if asked is None else torch.device(asked))
+    assert isinstance(found, Cuda) and found.device == torch.device("cuda", index)
+
+
+def test_the_cpu_is_no_accelerator(present: Any) -> None:
+    present("cuda")
     assert accelerator.find(torch.device("cpu")) is None
-    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("xpu"))
-    monkeypatch.setattr(torch, "get_device_module", lambda device: Module())
+
+
+def test_of_any_other_make(present: Any) -> None:
+    present("xpu")
     assert type(accelerator.find()) is Other
 
 
