@@ -1,7 +1,8 @@
-"""shmloader: torch's DataLoader, with batches that travel through a ring of shared memory.
+"""shmloader: a drop-in for torch's DataLoader, whose batches travel through a ring of shared memory.
 
-`import shmloader as loader` serves a whole training script: `loader.DataLoader` is ours, and the datasets, samplers and
-collate functions beside it are torch's own.
+`import shmloader as loader` is all that a training script needs: `loader.DataLoader` is ours, and the datasets,
+samplers and collate functions beside it are torch's own.  `shmloader.images.decode` decodes pictures; import it by its
+name.
 """
 
 from torch.utils.data import (

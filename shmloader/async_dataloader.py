@@ -1,4 +1,4 @@
-"""AsyncDataLoader: batches of jobs, asked for without end, made by whoever is free."""
+"""AsyncDataLoader: batches of jobs without end, each made by whichever worker is free."""
 
 from __future__ import annotations
 
@@ -20,30 +20,36 @@ except ImportError:
 
 
 class AsyncDataLoader:
-    """Loads batches of jobs in worker processes, ahead of the one who asks for them, for as long as they are asked for.
+    """Does jobs in worker processes, ahead of you, and gives their results in batches, as long as you ask for more.
 
-    After DI-engine's loader of that name (`ding.utils.data.dataloader`): the same arguments and the same use.  Here
-    the samples of a batch keep the order of their jobs, and an exception in a job is raised where its batch would have
-    come.
-
-        with AsyncDataLoader(source, batch_size=64, device="cpu", chunk_size=16, num_workers=8) as loader:
-            batch = next(loader)
+    It is made after DI-engine's loader of that name (`ding.utils.data.dataloader`), with the same arguments and the
+    same use.  Here the samples of a batch keep the order of their jobs, and an exception in a job is raised where its
+    batch would have come.
 
     Args:
-        data_source: called with `batch_size`, in this process, for each batch; gives a list of that many callables,
-            each of which makes one sample in a worker, or of that many samples.  They are pickled; callables that
-            pickle refuses go with cloudpickle, where it is installed.  StopIteration ends the loader.
-        batch_size: samples a batch.
-        device: where batches are delivered, as in `DataLoader`.
-        chunk_size: samples that a worker makes at once (default None: a whole batch); a batch is cut into chunks that
-            several workers make at the same time.  The last may be smaller.
-        collate_fn: makes a batch of samples (default None: torch's `default_collate`).  With `chunk_size` it must be
+        data_source: A function that is called in this process, with `batch_size`, for each batch.  It returns a list of
+            that many callables, each of which makes one sample in a worker, or of that many samples.  They are pickled;
+            callables that pickle refuses go by cloudpickle, if that is installed.  StopIteration ends the loader.
+
+        batch_size: How many samples a batch has.
+
+        device: Where batches are delivered, as in `DataLoader`.
+
+        chunk_size: How many samples a worker makes at once (default None: a whole batch).  A batch is cut into chunks
+            that several workers make at the same time; the last may be smaller.
+
+        collate_fn: Makes a batch of samples (default None: torch's `default_collate`).  With `chunk_size` it must be
             marked with `shmloader.row_wise`.
-        num_workers: worker processes; 0 (default) and 1 are one process in the background.
+
+        num_workers: How many worker processes there are; 0 (default) and 1 both mean one process.
 
     Raises:
-        ValueError: an argument is out of its range, or `data_source` gave another number of jobs.
-        TypeError: a job can be pickled neither by pickle nor by cloudpickle.
+        ValueError: An argument is out of its range, or `data_source` returned another number of jobs.
+        TypeError: Neither pickle nor cloudpickle can carry a job.
+
+    Example:
+        >>> with AsyncDataLoader(source, batch_size=64, device="cpu", chunk_size=16, num_workers=8) as loader:
+        ...     batch = next(loader)
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""DataLoader: torch's, with batches that travel through a ring of shared memory."""
+"""DataLoader: torch's, but its batches travel through a ring of shared memory."""
 
 from __future__ import annotations
 
@@ -27,58 +27,78 @@ _iterators: weakref.WeakSet[Any] = weakref.WeakSet()  # not in the loader, whose
 
 # Generic stands beside torch's class and not in its brackets, for torch's may take more parameters one day.
 class DataLoader(torch.utils.data.DataLoader, Generic[T_co]):  # type: ignore[type-arg]
-    """Loads batches in worker processes and hands them over through one ring of shared memory.
+    """Loads batches in worker processes, through a ring of shared memory.
 
-    A drop-in for `torch.utils.data.DataLoader`: its whole signature, the same batches in the same order from the same
-    seed, bit for bit.  A batch is delivered as tensors over the slot that a worker collated it into, without a copy.
+    A drop-in replacement for `torch.utils.data.DataLoader`: the same arguments, and from the same seed the same batches
+    in the same order, bit for bit.  Each batch is made of tensors over the slot that a worker collated it into, without
+    a copy.
 
     A loader with workers that cannot ride the ring (DataPipes, another platform, a torch that lacks a name) loads as
-    torch's does, and says so once; see `rides_ring`.
+    torch's does and gives a RuntimeWarning.  See `rides_ring` and `why_not_ring`.
 
     Args:
         dataset, batch_size, shuffle, sampler, batch_sampler, num_workers, collate_fn, pin_memory, drop_last, timeout,
         worker_init_fn, multiprocessing_context, generator, prefetch_factor, persistent_workers, pin_memory_device,
-        in_order: as in torch.
-        spare_slots: delivered batches that may be lent at once, before further ones are handed out as copies
-            (default 2: the batch in use and the one before it).  Each costs one slot of shared memory.
-        ring_memory: where the ring lies: "posix" (/dev/shm), "memfd" (memory that the size of /dev/shm does not
-            bound), or "auto" (default): /dev/shm, and a memfd where /dev/shm is too small.
-        max_ring_bytes: bytes of memory that the ring's slots may take in all (default None: what there is).  A batch
-            that would have them take more is a MemoryError in its place, before anything is committed for it.
-        on_worker_death: "raise" (default): torch's error, with the batch that the worker held.  "respawn": another
-            process takes its place and makes that batch again, in its place in the order and, as the states of
-            `random`, `numpy.random` and `torch` are handed down, with the same values (a generator or a cache that the
-            dataset keeps for itself begins anew).  The third death in a row over one batch raises.  With `timeout`, a
-            worker that holds a batch for longer is killed and replaced as well.  An IterableDataset's position is
-            lost with its worker, so there a death raises.
-        schedule: who makes which batch.  "round_robin" (default): as in torch, batch k is made by worker k %
-            num_workers, so a slow one holds the others up.  "steal": the next one is made by whoever is free; batches
-            still come in order.  `random`, `numpy.random` and torch's generator are then seeded before each sample,
-            from the loader's seed, the epoch, the batch and the place in it (about 6 us a sample), so batches are the
-            same for any number of workers, but not torch's where samples are random.  Small batches are made further
-            ahead: up to 4 * num_workers * prefetch_factor of them, while they take 256 MiB or less in all.
-        chunk_size: samples that a worker makes at once (default None: a whole batch).  A batch is cut into chunks of
-            so many rows, which several workers make at the same time, straight into the one slot.  For map-style
-            datasets whose samples are alike in structure (the order of keys included), dtype and shape, of any classes,
-            with automatic batching, and `default_collate` or a collate function that is marked with
-            `shmloader.row_wise`.  There are num_workers * prefetch_factor chunks under way, more where batches are
-            small.  With "steal", chunks change no value; with "round_robin", random draws depend on them.  Neither
-            means anything without workers.
-        device: where batches are delivered (default None: on the CPU, and nothing is copied).  With an accelerator
-            ("cuda", "cuda:1", torch.device) a thread copies each batch there on a stream of its own, from page-locked
-            slots whatever `pin_memory` says; the consumer's current stream waits for the copy, and not the host.
-            Containers keep their types, objects with a `.to()` are asked to move themselves, what is not a tensor
-            passes through.  "cpu" is plain delivery.
-        device_prefetch: batches that may be on the device and not delivered yet (default 2); needs `device`.
-        on_device: called with each batch where it was delivered to, on the stream of the copy, and in the thread that
-            is ahead; what it returns is delivered (default None).  Needs `device`.  See `shmloader.transforms`.
-        strict_pinning: with `pin_memory=True`, wait for all streams of all devices before a slot is filled again,
-            instead of for those that were current while its batch was lent (default False).  Needed where C++ copies a
-            batch on a stream that Python has not made current, and does not wait for it.
+        in_order: As in torch.
+
+        spare_slots: How many delivered batches may lie in the ring at once (default 2: the one in use and the one
+            before it).  Further ones are handed out as copies.  Each costs one slot of shared memory.
+
+        ring_memory: Where the ring lies.  "posix": in /dev/shm.  "memfd": in memory that the size of /dev/shm does not
+            limit.  "auto" (default): in /dev/shm, and in a memfd if that is too small.
+
+        max_ring_bytes: The most bytes of memory that the ring's slots may take (default None: what the machine has).  A
+            batch that needs more is a MemoryError in its place, before any memory is taken for it.
+
+        on_worker_death: What happens when a worker dies.  "raise" (default): torch's error, which also names the batch
+            that the worker held.  "respawn": another process takes its place and makes that batch again, in its place
+            in the order and with the same values, for it goes on from the same states of `random`, `numpy.random` and
+            `torch`.  A cache or a generator that the dataset keeps by itself begins anew.  The third death in a row
+            over one batch raises.  So does any death with an IterableDataset, whose position is lost.  With `timeout`,
+            a worker that holds a batch for longer is killed and replaced as well.
+
+        schedule: Who makes which batch.  "round_robin" (default): as in torch, worker k % num_workers makes batch k, so
+            a slow batch holds up the others.  "steal": whoever is free makes the next one; batches still come in order.
+            `random`, `numpy.random` and torch's generator are then seeded before each sample, from the loader's seed,
+            the epoch, the batch and the sample's place in it (about 6 us a sample).  So batches are the same for any
+            number of workers, but where samples are random they are not torch's.  Small batches are made further ahead:
+            up to 4 * num_workers * prefetch_factor of them, while they take 256 MiB or less in all.
+
+        chunk_size: How many samples a worker makes at once (default None: a whole batch).  A batch is cut into chunks
+            of so many rows, and several workers write them into the one slot at the same time.  It needs a map-style
+            dataset with automatic batching, samples that are alike in structure (the order of keys included), dtype and
+            shape, of any classes, and `default_collate` or a collate function that is marked with `shmloader.row_wise`.
+            num_workers * prefetch_factor chunks are under way, more if batches are small.  With "steal", chunks change
+            no value; with "round_robin", random draws depend on them.  Without workers, this and `schedule` do nothing.
+
+        device: Where batches are delivered (default None: on the CPU, without a copy).  With an accelerator ("cuda",
+            "cuda:1", a torch.device), a thread copies each batch there on a stream of its own, from page-locked slots,
+            whatever `pin_memory` says.  Your current stream waits for the copy; your code does not.  Containers keep
+            their types, objects with a `.to()` move themselves, and what is not a tensor stays as it is.  "cpu" is
+            plain delivery.
+
+        device_prefetch: How many batches may be on the device and not delivered yet (default 2).  Needs `device`.
+
+        on_device: A function that is called with each batch where it was delivered to, on the stream of the copy and in
+            the thread that copies (default None).  What it returns is delivered.  Needs `device`.  See
+            `shmloader.transforms`.
+
+        strict_pinning: With `pin_memory=True`, wait for all streams of all devices before a slot is filled again, and
+            not only for those that were current while its batch was lent (default False).  You need it where C++ copies
+            a batch on a stream that Python has not made current, and does not wait for the copy.
 
     Raises:
-        ValueError: an argument is out of its range; torch's own text for torch's own arguments.
-        RuntimeError: an option was given that only the ring can honour, and this loader cannot ride it.
+        ValueError: An argument is out of its range; in torch's words if the argument is torch's.
+        RuntimeError: You gave an option that only the ring can honour, and this loader cannot ride it.
+
+    Example:
+        >>> dataset = TensorDataset(torch.arange(10).float())
+        >>> with DataLoader(dataset, batch_size=4, num_workers=2, on_worker_death="respawn") as loader:
+        ...     for (batch,) in loader:
+        ...         print(batch.tolist())
+        [0.0, 1.0, 2.0, 3.0]
+        [4.0, 5.0, 6.0, 7.0]
+        [8.0, 9.0]
     """
 
     # for a subclass that has another __init__
@@ -161,9 +181,9 @@ class DataLoader(torch.utils.data.DataLoader, Generic[T_co]):  # type: ignore[ty
             riding.refuse(self, why)
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Say at once that a class with an iterator of another class's making will never ride the ring.
+        """Warn at once where a class takes its iterators from another class, so that it will never ride the ring.
 
-        Its `__iter__` may be that other class's too, and then nothing of ours would run later that could say it.
+        Its `__iter__` may come from there too, and then nothing of ours would run later that could warn.
         """
         super().__init_subclass__(**kwargs)
         if "_get_iterator" not in vars(cls) and (why := riding.why_not_of(cls)):
@@ -178,13 +198,13 @@ class DataLoader(torch.utils.data.DataLoader, Generic[T_co]):  # type: ignore[ty
                 continue
             if isinstance(self.dataset, IterableDataset) or _torch.is_pipe(self.dataset):
                 raise ValueError(
-                    f"{name} needs a map-style dataset, but got {type(self.dataset).__name__}: each worker has its own "
-                    "part of a stream, which no other can go on with"
+                    f"{name} needs a map-style dataset, but got {type(self.dataset).__name__}: each worker reads its "
+                    "own part of a stream, and no other worker can go on with it"
                 )
             if not self.in_order:
                 raise ValueError(
-                    f"{name} delivers batches in order, but got in_order=False: leave one of the two out; a slow batch "
-                    "holds no worker up where work is stolen"
+                    f"{name} delivers batches in order, but got in_order=False: leave one of the two out; where work "
+                    "is stolen, a slow batch holds up no worker"
                 )
         if self.chunk_size is None:
             return
@@ -193,7 +213,8 @@ class DataLoader(torch.utils.data.DataLoader, Generic[T_co]):  # type: ignore[ty
         if not is_row_wise(self.collate_fn):
             raise ValueError(
                 f"chunk_size needs default_collate or a collate_fn that is marked with shmloader.row_wise, but got "
-                f"collate_fn={self.collate_fn!r}: mark it if what it makes of some samples is their rows of the batch"
+                f"collate_fn={self.collate_fn!r}: mark it if what it makes of some samples is the rows that they "
+                "have in the whole batch"
             )
 
     # _get_iterator is torch's: its profiler knows a loader without workers by finding it called from __iter__, both in
@@ -205,7 +226,7 @@ class DataLoader(torch.utils.data.DataLoader, Generic[T_co]):  # type: ignore[ty
         return self.why_not_ring() is None
 
     def why_not_ring(self) -> str | None:
-        """Why they do not, in a sentence that ends with what to do; None where they do.
+        """Why they do not, with what to do about it; None if they do.
 
         Example:
             >>> DataLoader(range(4)).why_not_ring()
@@ -250,7 +271,7 @@ class DataLoader(torch.utils.data.DataLoader, Generic[T_co]):  # type: ignore[ty
     def close(self) -> None:
         """End the workers of all iterators of this loader and give their memory back.
 
-        Batches already delivered stay as they are, and iterating again starts anew.
+        Delivered batches stay as they are.  Iterating again starts new workers.
         """
         for iterator in list(_iterators):
             if iterator.loader() is self:
@@ -265,7 +286,7 @@ class DataLoader(torch.utils.data.DataLoader, Generic[T_co]):  # type: ignore[ty
 
 
 def _stage(loader: DataLoader[Any], source: Any) -> tuple[Stage | None, int]:
-    """What is to be done with the batches of an iterator, and how far ahead; None where nothing is."""
+    """What is to be done with an iterator's batches, and how many batches ahead; None if nothing is."""
     device = None if loader.device is None else torch.device(loader.device)
     found = None if device is None else accelerator.find(device)
     if found is not None:

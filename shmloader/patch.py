@@ -1,24 +1,24 @@
-"""patch_torch(): what is built as `torch.utils.data.DataLoader` is ours, whoever builds it.
+"""patch_torch(): whoever builds a `torch.utils.data.DataLoader` gets ours.
 
 NOTE [ Patching ]
 
-    1. No name is rebound.  torch's class is held in more places than module globals (default arguments, partials,
-       class attributes, function bodies that import it later), and all of them build ours, because the class itself
-       is told to: its `__init__` turns the new instance into ours before anything is in it.
-    2. So the class stays the very object it was.  `isinstance(x, torch.utils.data.DataLoader)` is true of every loader
-       as before, ours, torch's and others' subclasses, built before or under the patch; were the name rebound to
-       ours, Lightning would take a loader of torch's for none and not shard it.  Pickles that name the class work.
-    3. Only `type(self) is torch's class` is turned, and the classes that were named: other subclasses, and what copy
-       and pickle make (they do not call `__init__`), stay what they are.
-    4. To undo it is to put one attribute back; no module keeps anything of ours.  `__new__` would be the plainer
-       place, but CPython cannot take one away again: object.__new__ refuses arguments from then on.
-    5. A subclass of torch's that was named is turned into a class made of it and of ours, in this order: what it
-       overrides holds, and where it calls super() it comes to ours before it comes to torch's.  That happens when its
-       `__init__` comes to torch's, so it need not know of it, nor pass on what it does not know.  The made class goes
-       by the name of theirs.  It is found in no module, so its instances are pickled as: theirs, turned.
-    6. Subclasses that were not named are said, for whoever patches torch believes that all its loaders are ours.  Said
-       are those that are there at the call, each once a process; not those of WRAPPERS, which build torch's loader by
-       its name or have a way of their own to be combined with ours.
+    1. No name is rebound.  More than module globals hold torch's class: default arguments, partials, class attributes,
+       function bodies that import it later.  All of them build ours, because the class itself is changed: its
+       `__init__` turns the new instance into ours before anything is in it.
+    2. So the class stays the same object.  `isinstance(x, torch.utils.data.DataLoader)` is true of every loader, as
+       before: ours, torch's and others' subclasses, built before or under the patch.  If the name were rebound to ours,
+       Lightning would not recognise a loader of torch's and would not shard it.  Pickles that name the class work.
+    3. Turned are instances whose type is exactly torch's class or a named one.  Other subclasses stay what they are,
+       and so does what copy and pickle make, for they do not call `__init__`.
+    4. To undo it, one attribute is put back; no module keeps anything of ours.  `__new__` would be the plainer place,
+       but CPython cannot take one away again: object.__new__ refuses arguments from then on.
+    5. An instance of a named subclass is turned into a class that is made of that subclass and of ours, in this order:
+       what the subclass overrides holds, and its super() calls reach ours before torch's.  That happens when its
+       `__init__` calls torch's, so it need not know of it, nor pass on what it does not know.  The made class has the
+       subclass's name.  It is in no module, so its instances are pickled as the subclass, to be turned again.
+    6. A warning names the subclasses that were not named, for whoever patches torch believes that all its loaders are
+       ours.  It names those that exist at the call, each once a process, but not those of WRAPPERS, which build torch's
+       loader by its name or have a way of their own to be combined with ours.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ from shmloader.dataloader import DataLoader
 
 _TorchLoader: Any = torch.utils.data.DataLoader
 
-# Packages whose subclasses are not said.  torch's own are none that anybody builds; torchdata's makes its iterators
-# itself, and says so where it is combined with ours; accelerate's are made around a loader that it builds by name.
+# Packages whose subclasses are not warned of.  Nobody builds torch's own; torchdata's makes its iterators itself, and
+# says so where it is combined with ours; accelerate makes its own around a loader that it builds by name.
 WRAPPERS = ("torch", "torchdata", "accelerate")
 
 _lock = threading.Lock()
@@ -53,11 +53,11 @@ _inits: list[Any] = []  # [torch's __init__, the one in its place], while it is 
 
 
 class Patch:
-    """What `patch_torch` did, until `undo()` or the end of a `with` block; can be entered again after that.
+    """What `patch_torch` did.  It holds until `undo()` or the end of a `with` block, and can be entered again.
 
     Attributes:
-        covered: the classes whose loaders are ours while it holds.
-        uncovered: the subclasses of torch's that it found and does not reach, and for each what can be done about it.
+        covered: The classes whose loaders are ours while it holds.
+        uncovered: The subclasses of torch's that it found and does not reach, and what can be done about each.
     """
 
     def __init__(self, classes: tuple[type, ...]) -> None:
@@ -75,9 +75,9 @@ class Patch:
         self.uncovered = {kind: _remedy(kind) for kind in _living_subclasses() if kind not in _covered}
 
     def undo(self) -> None:
-        """Let these names build torch's loaders again, once every other patch that covers them is undone too.
+        """Have these names build torch's loaders again, once all other patches that cover them are undone too.
 
-        Loaders that were built under it stay ours.  Undoing twice is harmless.
+        Loaders that were built meanwhile stay ours.  Undoing twice is harmless.
         """
         with _lock:
             _patches.discard(self)
@@ -106,45 +106,46 @@ class Patch:
 
 
 def patch_torch(*, classes: Iterable[type] = ()) -> Patch:
-    """Have everything that builds a `torch.utils.data.DataLoader` build a `shmloader.DataLoader`, until undone.
+    """Have everything that builds a `torch.utils.data.DataLoader` build a `shmloader.DataLoader`, until it is undone.
 
-    For frameworks that build loaders by torch's name: accelerate, transformers' Trainer, ignite, timm.  It holds for
-    the whole process, all threads, and every module, imported before or later, under whatever name it holds the class:
+    It is for frameworks that build loaders by torch's name: accelerate, transformers' Trainer, ignite, timm.  It holds
+    for the whole process: all threads, and all modules, imported before or later, whatever they call the class.
 
         with shmloader.patch_torch():           patch = shmloader.patch_torch()
             trainer.train()                     ...
                                                 patch.undo()
 
-    `isinstance(x, torch.utils.data.DataLoader)` holds for what it held before, and for ours.  The name takes our
-    options as well: `torch.utils.data.DataLoader(dataset, spare_slots=3)`.  Patches nest: torch's loader is back when
-    the last one is undone.
+    `isinstance(x, torch.utils.data.DataLoader)` is true of all that it was true of, and of our loaders.  The name takes
+    our options as well: `torch.utils.data.DataLoader(dataset, spare_slots=3)`.  Patches nest: torch's loader is back
+    when the last one is undone.
 
-    Subclasses of torch's class (PyTorch Geometric's and MONAI's loaders are some) go on as torch's, whether they were
-    defined before or under the patch, unless they are named; those that are there at the call and are not named are
-    said by a RuntimeWarning, each once a process.  There are two ways for them:
+    Subclasses of torch's class (PyTorch Geometric's and MONAI's loaders, say) stay torch's unless you name them,
+    whether they were defined before the patch or under it.  A RuntimeWarning, once for each, names those that exist at
+    the call and that you have not named.  There are two ways to have them ride the ring:
 
-        shmloader.patch_torch(classes=[torch_geometric.loader.DataLoader])      whoever builds it
+        shmloader.patch_torch(classes=[torch_geometric.loader.DataLoader])      for all that is built of it
 
-        class Loader(torch_geometric.loader.DataLoader, shmloader.DataLoader):  or a class of your own, to be built
+        class Loader(torch_geometric.loader.DataLoader, shmloader.DataLoader):  a class of your own, which you build
             pass                                                                in its place
 
-    What is built of a named class is an instance of it still, and of `shmloader.DataLoader`, also when it is pickled.
-    Its `__init__` takes what it took: our options, if it passes on what it does not know.  An instance for which it
-    sets an attribute of our options' names (`device`, `schedule`) is taken at its word.
+    What is built of a named class is still an instance of it, and of `shmloader.DataLoader` too, also once pickled.
+    Its `__init__` takes what it took before.  It takes our options if it passes on arguments that it does not know.  If
+    it sets an attribute that is named like an option of ours (`device`, `schedule`), that is the option.
 
-    Limits: `class Theirs(torch.utils.data.DataLoader): pass` is the way to torch's loader under the patch; loaders
-    built before stay torch's; `type(loader) is torch.utils.data.DataLoader` is false of ours.  A spawned process is
-    not patched unless its script does it; loaders that are sent there are ours all the same.
+    Limits: `class Theirs(torch.utils.data.DataLoader): pass` still gives torch's loader under the patch.  Loaders built
+    before stay torch's.  `type(loader) is torch.utils.data.DataLoader` is false of ours.  A spawned process is not
+    patched unless its script does it, but loaders that are sent to it are ours.
 
     Args:
-        classes: subclasses of torch's class to cover as well; of each exactly this class, not those derived from it.
+        classes: Subclasses of torch's class that are to be covered as well; exactly these, not classes derived from
+            them.
 
     Returns:
-        The patch: `undo()` it, or use it as a context manager; it tells what it covers.  Dropping it undoes nothing.
+        The patch.  `undo()` it, or use it as a context manager.  It says what it covers.  Dropping it undoes nothing.
 
     Raises:
-        TypeError: one of the classes is no subclass of torch's.
-        ValueError: one of the classes cannot be covered, as it makes its iterators or its batches itself.
+        TypeError: One of the classes is no subclass of torch's.
+        ValueError: One of the classes cannot be covered, because it makes its iterators or its batches itself.
     """
     named = tuple(dict.fromkeys(kind for kind in classes if kind is not _TorchLoader))
     for kind in named:
@@ -188,7 +189,7 @@ def _building_ours(init: Any) -> Any:
 
 
 def _cover() -> None:
-    """Have the subclasses covered that living patches name."""
+    """Cover the subclasses that living patches name, and no others."""
     named = {kind for patch in _patches for kind in patch.covered[1:]}
     for kind in set(_covered) - named:
         del _covered[kind]
@@ -235,7 +236,7 @@ def _turned(theirs: type, make: Any, arguments: tuple[Any, ...]) -> Any:
 
 
 def _living_subclasses() -> Iterator[type]:
-    """All subclasses of torch's that are there, but ours and those that are not said."""
+    """All subclasses of torch's that exist, except ours and those that are not warned of."""
     left, met = [_TorchLoader], set()
     while left:
         for kind in type.__subclasses__(left.pop()):
@@ -248,7 +249,7 @@ def _living_subclasses() -> Iterator[type]:
 
 
 def _why_not(kind: Any) -> str | None:
-    """Why loaders of this subclass of torch's cannot be ours; None where they can, as far as is seen of the class."""
+    """Why loaders of this subclass of torch's cannot be ours; None if they can, as far as the class shows."""
     for name in "_get_iterator", "__iter__":
         definer = next(base for base in kind.__mro__ if name in vars(base))
         if definer is not _TorchLoader:

@@ -1,4 +1,4 @@
-"""Which collate functions give rows, so that a batch may be made in chunks."""
+"""Which collate functions give rows, so that workers may make a batch in chunks."""
 
 from __future__ import annotations
 
@@ -13,19 +13,24 @@ ROW_WISE = "_shmloader_row_wise"
 
 
 def row_wise(collate_fn: Collate) -> Collate:
-    """Say of a collate function that what it makes of some samples is the rows that they would be in the whole batch.
+    """Mark a collate function that makes, of some samples, the rows that they have in the whole batch.
 
-    With `chunk_size`, such a function is called for each chunk.  It must give tensors or arrays whose first dimension
-    is that of the samples, or lists and tuples with one object a sample (strings, say), in any nesting of mappings,
-    sequences and dataclasses, of whatever class; None stays None.  All samples must be alike in structure, dtype and,
-    but for the first dimension, shape.  What a container or a tensor has besides, its attributes, is the first chunk's.
-    `default_collate` is known to be so, whatever it is given.
+    With `chunk_size`, such a function is called once for each chunk.  It must return tensors or arrays whose first
+    dimension counts the samples, or lists and tuples with one object a sample (strings, say), in any nesting of
+    mappings, sequences and dataclasses, of any class.  None stays None.  All samples must be alike in structure, dtype
+    and, except for the first dimension, shape.  Attributes of a container or a tensor come from the first chunk.
+    `default_collate` need not be marked.
 
     Args:
-        collate_fn: a function, or an object that is called like one.
+        collate_fn: A function, or an object that is called like one.
 
     Returns:
-        The same object, marked; so this can be used as a decorator.
+        The same object, so that this can be a decorator.
+
+    Example:
+        >>> @shmloader.row_wise
+        ... def collate(samples):
+        ...     return torch.stack([torch.as_tensor(sample) for sample in samples])
     """
     setattr(collate_fn, ROW_WISE, True)
     return collate_fn

@@ -1,4 +1,4 @@
-"""Functions for `DataLoader(on_device=...)`: what is cheaper on the device, so that images travel as bytes."""
+"""Functions for `DataLoader(on_device=...)`, to be done on the device because it is cheaper there."""
 
 from __future__ import annotations
 
@@ -46,22 +46,30 @@ def normalize_on_device(
     dtype: torch.dtype = torch.float16,
     memory_format: torch.memory_format = torch.channels_last,
 ) -> Any:
-    """A function for `on_device` that normalises images that travelled as bytes: `(x / 255 - mean) / std`.
+    """Make a function for `on_device` that normalises images on the device: `(x / 255 - mean) / std`.
 
-    It is computed in float32 and rounded once.  Every uint8 tensor of the batch with four dimensions, N x C x H x W, is
-    an image if C is the number of means; everything else is left as it is.
+    So images travel as bytes, a quarter of what float32 takes.  The function computes in float32 and rounds once.  It
+    takes every uint8 tensor of shape (N, C, H, W) in the batch for images, if C is the number of means, and leaves
+    everything else as it is.
 
     Args:
-        mean, std: of each channel, of values between 0 and 1.
-        dtype: of the images that it returns (default float16).
-        memory_format: of these (default torch.channels_last).
+        mean, std: One value for each channel, of pixels between 0 and 1.
+        dtype: The dtype of the images that come out (default float16).
+        memory_format: Their memory format (default torch.channels_last).
+
+    Returns:
+        A function of a batch, which can be pickled.
 
     Raises:
-        ValueError: there are not as many means as standard deviations, or one of these is 0.
+        ValueError: There are not as many means as standard deviations, or a standard deviation is 0.
+
+    Example:
+        >>> normalize = normalize_on_device((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+        >>> loader = shmloader.DataLoader(images, num_workers=4, device="cuda", on_device=normalize)
     """
     if len(mean) != len(std) or not all(std):
         raise ValueError(
-            f"mean and std should have one value for each channel, std none that is 0, but got mean={mean!r}, "
+            f"mean and std should have one value for each channel, and no std may be 0, but got mean={mean!r}, "
             f"std={std!r}"
         )
     return _Normalize(mean, std, dtype, memory_format)

@@ -1,8 +1,8 @@
 """One picture from a file to rows of pixels.
 
-Baseline JPEG files, which nearly all photographs are, go through a decoder of our own (cython_ext/jpeg): it decodes no
-more than the crop and resizes it on the way.  All else goes through Pillow, with the same result.  The decoder takes a
-file only where nothing about it is doubtful, so whatever is broken is Pillow's to judge too.
+Nearly all photographs are baseline JPEG files.  These go through a decoder of our own (cython_ext/jpeg), which decodes
+no more than the crop and resizes it on the way.  Everything else goes through Pillow, with the same result.  Our
+decoder takes a file only if nothing about it is doubtful, so what becomes of a broken file is up to Pillow.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ Crop = tuple[int, int, int, int]
 _LARGEST = 65535  # pixels across or down, of a result: what a JPEG may have
 _ORIENTATION = 0x0112  # EXIF's
 
-# Decoders that nobody uses now.  One is taken for a picture and put back: threads, and a signal's handler that falls
-# into another picture, find one each, and its memory serves the next picture.
+# Decoders that nobody uses now.  One is taken for a picture and put back, so its memory serves the next picture.  Two
+# threads, or a signal's handler that strikes in the middle of a picture, never have the same one.
 _idle: list[_jpeg.Decoder] = []
 _counts = {"decoded": 0, "pillow": 0}
 
@@ -45,28 +45,42 @@ def decode(
     *,
     rotate: bool = False,
 ) -> Any:
-    """Decode a picture, or a part of it, as RGB.
+    """Decode a picture, or a crop of it, as RGB.
+
+    Baseline JPEG files need no Pillow; all others do (`pip install 'shmloader[images]'`).
 
     Args:
-        data_or_path: the file: its path (str or os.PathLike), or its bytes as any object with a buffer, or as a
+        data_or_path: The file: its path (str or os.PathLike), or its bytes as any object with a buffer, or as a
             one-dimensional tensor of uint8.
-        crop: left, top, width and height of the part, in pixels as the file stores them; the whole picture by default.
-        size: height and width of the result, to which the part is resized; by default it is not resized.
-        flip: exchange left and right, of the result.
-        out: where the result goes: a uint8 tensor or array of its shape, with any strides, so also one that is
-            (height, width, 3) in memory.  By default a new tensor.
-        exact: equal to Pillow's convert("RGB"), crop and resize (BILINEAR, antialiased) to the bit.  Else faster:
-            luma and chroma are resized before they become RGB, without the roundings between; a pixel differs by less
-            than 1 on average.
-        rotate: turn the result upright as the file's EXIF orientation says, after crop and resize; Pillow and
-            torchvision do not by default.  `size` is that of the result, `crop` of the picture as stored.
+
+        crop: Left, top, width and height of the part to decode, in pixels as the file stores them (default: all of it).
+
+        size: Height and width that the crop is resized to (default: it is not resized).
+
+        flip: Exchange left and right in the result (default False).
+
+        out: Where the result goes: a uint8 tensor or array of its shape (default: a new tensor).  Its strides may be
+            any, so it may be (height, width, 3) in memory.
+
+        exact: Whether the result equals Pillow's convert("RGB"), crop and resize (BILINEAR, antialiased) to the bit
+            (default True).  If not, it is faster: luma and chroma are resized before they become RGB, without rounding
+            in between, and a pixel differs by less than 1 on average.
+
+        rotate: Turn the result upright, as the file's EXIF orientation says, after crop and resize (default False, as
+            in Pillow and torchvision).  `size` is that of the result; `crop` is in the picture as stored.
 
     Returns:
         A uint8 tensor of shape (3, height, width), or `out`.
 
     Raises:
-        ValueError: the crop lies outside the picture, or size or out cannot be.
-        Exception: whatever Pillow raises for a broken file, with its path; OSError where it cannot be read.
+        ValueError: The crop lies outside the picture, or `size` or `out` is impossible.
+        ImportError: The file is no baseline JPEG, and Pillow is not installed.
+        OSError: The file cannot be read.
+        Exception: Whatever Pillow raises for a broken file, with its path.
+
+    Example:
+        >>> row = torch.empty(3, 224, 224, dtype=torch.uint8)
+        >>> decode("cat.jpg", crop=(100, 50, 300, 300), size=(224, 224), out=row)
     """
     decoder = _idle.pop() if _idle else _jpeg.Decoder()
     try:
