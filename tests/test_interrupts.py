@@ -29,11 +29,15 @@ from shmloader import crew, iterator, signals, watch
 @pytest.mark.parametrize(
     ("moment", "start", "count", "span"),
     [
-        ("start", "fork", 40, 0.05),
-        ("next", "fork", 25, 0.05),
-        ("end", "fork", 60, 0.05),
-        ("start", "spawn", 4, 0.4),
-        ("end", "spawn", 2, 0.05),
+        ("start", "fork", 10, 0.05),
+        ("next", "fork", 10, 0.05),
+        ("end", "fork", 10, 0.05),
+        ("start", "spawn", 1, 0.4),
+        pytest.param("start", "fork", 40, 0.05, marks=pytest.mark.long),
+        pytest.param("next", "fork", 25, 0.05, marks=pytest.mark.long),
+        pytest.param("end", "fork", 60, 0.05, marks=pytest.mark.long),
+        pytest.param("start", "spawn", 4, 0.4, marks=pytest.mark.long),
+        pytest.param("end", "spawn", 2, 0.05, marks=pytest.mark.long),
     ],
 )
 def test_random_moments(moment: str, start: str, count: int, span: float) -> None:

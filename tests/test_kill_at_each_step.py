@@ -147,18 +147,27 @@ def test_two_deaths_over_one_batch(stepped: Path) -> None:
 
 
 def test_spawn(stepped: Path) -> None:
+    """One step in each way of sharing work; all of them below."""
+    ways: tuple[dict[str, Any], ...] = ({}, {"schedule": "steal", "chunk_size": 1})
+    assert deaths_in(stepped, [("spawn", [(STEPS["before publish"], 1)], options) for options in ways]) == [1, 1]
+
+
+@pytest.mark.long
+def test_spawn_at_each_step(stepped: Path) -> None:
     steps = [step for step in EVERYWHERE if step not in DECIDED_BY_TIME]
     assert deaths_in(stepped, [("spawn", [(STEPS[step], 2)], {}) for step in steps]) == [1] * len(steps)
 
 
+@pytest.mark.parametrize("hit", [1, pytest.param(3, marks=pytest.mark.long)])
 @pytest.mark.parametrize("options", SHARED, ids=label)
-def test_fork_where_work_is_shared(stepped: Path, options: dict[str, Any]) -> None:
+def test_fork_where_work_is_shared(stepped: Path, options: dict[str, Any], hit: int) -> None:
     steps = [step for step in EVERYWHERE if step != "while remembering" or "schedule" not in options]
-    died = deaths_in(stepped, [("fork", [(STEPS[step], hit)] * 2, options) for step in steps for hit in (1, 3)])
-    for step, count in zip(sorted(steps * 2, key=steps.index), died, strict=True):
+    died = deaths_in(stepped, [("fork", [(STEPS[step], hit)] * 2, options) for step in steps])
+    for step, count in zip(steps, died, strict=True):
         assert count == 2 or step in DECIDED_BY_TIME, (step, count)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("options", SHARED[:2], ids=label)
 def test_spawn_where_work_is_shared(stepped: Path, options: dict[str, Any]) -> None:
     steps = ["after claim", "while filling", "before publish", "after publish, before the bell", "after the bell"]

@@ -82,7 +82,7 @@ def undisturbed(**options: Any) -> list[Any]:
     return epochs(torch.utils.data.DataLoader(Augmented(40), **options))
 
 
-@pytest.mark.parametrize("start", ["fork", "spawn", "forkserver"])
+@pytest.mark.parametrize("start", ["fork", pytest.param("spawn", marks=pytest.mark.long), "forkserver"])
 def test_the_values_are_those_of_an_undisturbed_run(tmp_path: pathlib.Path, start: str) -> None:
     options = {"batch_size": 3, "shuffle": True, "num_workers": 2, "persistent_workers": True}
     dataset = Deadly(tmp_path, {3: 1, 4: 2, 39: 1})
@@ -242,7 +242,7 @@ class Starting(Augmented):
         self.__dict__.update(state)
 
 
-@pytest.mark.parametrize("start", ["spawn", "forkserver"])
+@pytest.mark.parametrize("start", ["spawn", pytest.param("forkserver", marks=pytest.mark.long)])
 def test_a_timeout_while_workers_are_being_started(start: str) -> None:
     """The signal that asks for a worker's stack would kill one that does not expect it yet."""
     loader = shmloader.DataLoader(Starting(), num_workers=1, timeout=0.5, multiprocessing_context=start)

@@ -173,8 +173,15 @@ late = Late(it.__next__)
 )
 
 
-@pytest.mark.parametrize("mode", ["raise", "respawn"])
-@pytest.mark.parametrize("silent", [False, True])
+@pytest.mark.parametrize(
+    ("mode", "silent"),
+    [
+        ("raise", False),
+        ("respawn", True),
+        pytest.param("raise", True, marks=pytest.mark.long),
+        pytest.param("respawn", False, marks=pytest.mark.long),
+    ],
+)
 def test_the_next_batch_when_the_interpreter_goes_down(mode: str, silent: bool) -> None:
     """No thread can be started any more, and the one that watches the workers may have had no time to tell."""
     ran = run_script(LATE.replace("MODE", mode).replace("SILENT", str(silent)), seconds=25)
@@ -214,8 +221,11 @@ if __name__ == "__main__":
 )
 
 
-@pytest.mark.parametrize("where", ["main", "thread"])
-@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize(
+    ("loss", "where"),
+    [(loss, "main") for loss in LOSSES]
+    + [pytest.param(loss, "thread", marks=() if loss == "SIGKILL" else pytest.mark.long) for loss in LOSSES],
+)
 def test_a_worker_is_lost(loss: str, where: str) -> None:
     code, text = LOSSES[loss]
     ran = run_script(LOSING.replace("LOSS", code).replace("WHERE", where).replace("START", "fork"))
@@ -224,7 +234,8 @@ def test_a_worker_is_lost(loss: str, where: str) -> None:
     assert "Traceback" not in ran.err or loss == "SIGSEGV", ran.err
 
 
-def test_a_worker_is_lost_under_forkserver() -> None:
+@pytest.mark.parametrize("times", [1, pytest.param(4, marks=pytest.mark.long)])
+def test_a_worker_is_lost_under_forkserver(times: int) -> None:
     """Several times: the trainer may learn of the death before the fork server does."""
     ran = run_script(
         DATASET
@@ -234,12 +245,12 @@ class Losing(Numbers):
         if k == 5: os._exit(0)
         return super().__getitem__(k)
 if __name__ == "__main__":
-    for _ in range(4):
+    for _ in range(TIMES):
         try: list(shmloader.DataLoader(Losing(), num_workers=1, multiprocessing_context="forkserver"))
         except RuntimeError as error: print("error", error)
-""",
+""".replace("TIMES", str(times)),
     )
-    assert ran.out.count("exited unexpectedly") == 4, ran.out + ran.err
+    assert ran.out.count("exited unexpectedly") == times, ran.out + ran.err
 
 
 def test_a_worker_is_lost_that_others_know_nothing_of() -> None:

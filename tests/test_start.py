@@ -39,7 +39,7 @@ class Collected(Dataset):
         return any(found is self.paths for found in gc.get_objects())
 
 
-@pytest.mark.parametrize("start", ["fork", *SPAWNING])
+@pytest.mark.parametrize("start", ["fork", "spawn", pytest.param("forkserver", marks=pytest.mark.long)])
 def test_the_dataset_is_not_looked_through_by_the_collector(start: str) -> None:
     before = gc.get_freeze_count()  # of the trainer, which is left as it is
     assert Collected()[0]
@@ -146,8 +146,15 @@ def say_whether_there(dataset: Any, said: pathlib.Path) -> None:
     said.write_text("there" if dataset() else "gone")
 
 
-@pytest.mark.parametrize("start", SPAWNING)
-@pytest.mark.parametrize("persistent", [False, True])
+@pytest.mark.parametrize(
+    ("persistent", "start"),
+    [
+        (True, "spawn"),
+        (False, "forkserver"),
+        pytest.param(False, "spawn", marks=pytest.mark.long),
+        pytest.param(True, "forkserver", marks=pytest.mark.long),
+    ],
+)
 def test_the_dataset_goes_with_the_loop(tmp_path: pathlib.Path, persistent: bool, start: str) -> None:
     """Before multiprocessing ends what it may use: its queues, its pools."""
     options = {"num_workers": 1, "multiprocessing_context": start, "persistent_workers": persistent}

@@ -36,8 +36,15 @@ def test_any_number_of_workers(alone: list[Any], workers: int, chunk_size: int |
     assert_same(epochs(num_workers=workers, chunk_size=chunk_size), alone)
 
 
-@pytest.mark.parametrize("chunk_size", [None, 2])
-@pytest.mark.parametrize("start", ["spawn", "forkserver"])
+@pytest.mark.parametrize(
+    ("start", "chunk_size"),
+    [
+        ("spawn", None),
+        ("forkserver", 2),
+        pytest.param("spawn", 2, marks=pytest.mark.long),
+        pytest.param("forkserver", None, marks=pytest.mark.long),
+    ],
+)
 def test_any_start_method(alone: list[Any], start: str, chunk_size: int | None) -> None:
     assert_same(epochs(num_workers=2, chunk_size=chunk_size, multiprocessing_context=start), alone)
 
@@ -167,7 +174,7 @@ class Deadly(Augmented):
         return super().__getitem__(index)
 
 
-@pytest.mark.parametrize("start", ["fork", "spawn"])
+@pytest.mark.parametrize("start", ["fork", pytest.param("spawn", marks=pytest.mark.long)])
 @pytest.mark.parametrize("chunk_size", [None, 2])
 def test_killed_workers_change_nothing(
     tmp_path: pathlib.Path, alone: list[Any], chunk_size: int | None, start: str
