@@ -1,10 +1,10 @@
 """Collating straight into the slot, by way of torch's own extension point.
 
-torch's `default_collate` looks up what to do with tensors in `default_collate_fn_map`.  In a worker the stock entry
-is replaced by one that stacks them in the slot, as torch's stacks them in shared memory; so what default_collate makes
-of arrays, dicts, lists and namedtuples lands there too, also when a collate function of the user's calls it.  What
-cannot lie there (sparse, nested, quantised, on another device, subclasses) is left to torch.  An entry of the user's
-own wins.
+torch's `default_collate` looks up in `default_collate_fn_map` what to do with tensors.  torch's own entry stacks them
+in shared memory.  In a worker it is replaced by one that stacks them in the slot.  So whatever default_collate makes of
+arrays, dicts, lists and namedtuples lands in the slot, also if the user's collate function calls it.  Tensors that
+cannot lie there (sparse, nested, quantised, on another device, subclasses) are left to torch.  If the user has replaced
+the entry, the user's entry stays.
 """
 
 from __future__ import annotations
@@ -16,6 +16,6 @@ from shmloader._torch import collate_tensor_fn, default_collate_fn_map
 
 
 def collate_into(writer: Writer) -> None:
-    """From now on, have this process's default_collate lay its tensors into the slot."""
+    """From now on, have default_collate lay its tensors into the slot, in this process."""
     if default_collate_fn_map.get(torch.Tensor) is collate_tensor_fn:
         default_collate_fn_map[torch.Tensor] = writer.collate

@@ -29,27 +29,29 @@ from shmloader.tasks import read_task
 from shmloader.watch import Watch, wait_for_ends
 from shmloader.worker import work
 
-# Seconds that all workers together have to leave, then to heed SIGTERM, then to be gone from SIGKILL: 5 in all, for a
-# process in uninterruptible sleep must not keep the trainer.  torch gives each worker 5, one after another.
+# How many seconds all workers together have to leave, then to obey SIGTERM, then to be gone after SIGKILL.  It is 5 in
+# all, since a process in uninterruptible sleep must not keep the trainer.  torch gives 5 to each worker, one after
+# another.
 PATIENCE, TERMINATED, KILLED = 4.0, 0.5, 0.5
-REAPED = 0.5  # seconds until the fork server, which sees a worker's end, has told of it
+REAPED = 0.5  # seconds that the fork server, which sees a worker's end, has to report it
 LIVES = 3  # deaths of one worker without a batch in between: one may be bad luck, the third is the batch's fault
 
 
 class Crew:
     """The workers of one ring.
 
-    A worker's death is what the kernel says: a thread of the trainer sleeps on the workers' descriptors and, when one
-    dies, raises the ring's alarm, which ends the wait of whoever waits for a batch, in any thread.  That one looks
-    after it.  In the main thread torch's SIGCHLD handler is often quicker, where deaths are errors.
+    The kernel says whether a worker is dead.  A thread of the trainer sleeps on the workers' descriptors.  When a
+    worker dies, it raises the ring's alarm; that wakes the thread that waits for a batch, whichever it is, and it looks
+    after the worker.  If deaths are errors, torch's SIGCHLD handler is often quicker in the main thread.
 
     Args:
         context: multiprocessing, or a context of it.
-        ring: the trainer's side.
-        segment: its memory.
-        respawn: whether others take dead workers' places; else a death is an error.
-        reissue: whether the batch that a dead worker held can be made again: not where the dataset is a stream.
-        timeout: seconds that a batch may take, 0 for ever; then workers can be asked where they are.
+        ring: The trainer's side.
+        segment: The ring's memory.
+        respawn: Whether dead workers are replaced; if not, a death is an error.
+        reissue: Whether the batch that a dead worker held can be made again; it cannot if the dataset is a stream.
+        timeout: How many seconds a batch may take, 0 for any number.  If there is a limit, workers can be asked where
+            they are.
     """
 
     def __init__(
@@ -86,12 +88,12 @@ class Crew:
     # ------------------------------------------------------------------------------------------------- starting
 
     def start(self, count: int, spin: bool, arguments: dict[str, Any]) -> None:
-        """Start all workers, then the thread that watches them (a fork beside a thread is a risk for the child).
+        """Start all workers, and then the thread that watches them, for a fork beside a thread is a risk to the child.
 
         Args:
-            count: how many.
-            spin: whether they may pause on their cores before they sleep.
-            arguments: of the workers (worker.py), alike for all.
+            count: How many.
+            spin: Whether they may pause on their cores before they sleep.
+            arguments: What all workers are given alike (worker.py).
         """
         _raise_at_exit()
         self._spin, self._arguments, self._count = spin, Parcel(arguments), count
@@ -102,7 +104,7 @@ class Crew:
                 except OSError as error:
                     raise _explained(error, 0, count) from None
         for index in range(count):
-            with held():  # a worker that is started is one that stop() knows of
+            with held():  # so that stop() knows of every worker that was started
                 self.workers.append(self._start_one(index, 0))
         if not self._respawn:
             self._arguments.close()  # all have it
@@ -154,22 +156,22 @@ class Crew:
         return self._watch is not None and self._watch.thread is thread
 
     def dismiss(self, index: int) -> None:
-        """Let a worker leave when it has done what is open for it; its end is no death then."""
+        """Let a worker leave when it has done what is open for it.  Then its end is no death."""
         self._dismissed.add(index)
         self._ring.dismiss(index)
 
     # --------------------------------------------------------------------------------------------------- deaths
 
     def look_after(self) -> None:
-        """Replace the workers that died, or raise torch's error for them; called when the ring's alarm was raised.
+        """Replace the workers that died, or raise torch's error for them.  Called when the ring's alarm was raised.
 
         Raises:
-            RuntimeError: a worker died and nobody may take its place, or it was the third to die over one batch; or
-                the interpreter is going down, where all have been ended and no thread can be started.
+            RuntimeError: A worker died and may not be replaced, or it was the third to die over one batch; or the
+                interpreter is going down, so that all workers have been ended and no thread can be started.
         """
-        self._ring.clear_alarm()  # first, so that a death seen from here on raises it again
-        # not is_alive(): under forkserver that hears of a death from the server, later than the watching thread does
-        # who was dismissed may leave, but not with something open for it
+        self._ring.clear_alarm()  # first, so that a death from here on raises it again
+        # Not is_alive(): under forkserver it hears of a death from the server, later than the watching thread does.
+        # A worker that was dismissed may leave, but not while something is open for it.
         ended = self._ended.copy()  # the watching thread adds to it
         dead = sorted(index for index in ended if index not in self._dismissed or self._ring.owes(index))
         try:
@@ -179,7 +181,7 @@ class Crew:
             else:
                 self._raise_for(dead)
         except BaseException:
-            self._ring.alarm()  # whoever waits again is told again
+            self._ring.alarm()  # so that the next one who waits is told as well
             raise
 
     def _raise_for(self, dead: list[int]) -> None:
@@ -191,9 +193,10 @@ class Crew:
             raise RuntimeError(self._obituary(dead, ""))
 
     def raise_explained(self, error: RuntimeError) -> NoReturn:
-        """Raise torch's errors for a worker that died, both in one, with what it held; any other error as it is.
+        """Raise torch's error for a worker that died, with what it held; any other error as it is.
 
-        torch's SIGCHLD handler raises one; where that meets a trainer that waits, torch makes another one of it.
+        torch's SIGCHLD handler raises one error; if it strikes while the trainer waits, torch makes another one of it.
+        Here both become one.
         """
         died = re.match(r"DataLoader worker \(pid (\d+)\)", str(error))
         lost = [k for k, worker in enumerate(self.workers) if died and worker.pid == int(died[1])]
@@ -219,9 +222,9 @@ class Crew:
 
     def _replace(self, dead: list[int]) -> None:
         with held(), self._changing:
-            if self._stopped or (not dead and self._watch is not None):  # none: it could not be started
+            if self._stopped or (not dead and self._watch is not None):  # a watch that could not be started is now
                 return
-            self._stop_watch()  # it must not be there while a worker is forked, and it must know the new ones
+            self._stop_watch()  # there must be no such thread during a fork, and it must know the new workers
             try:
                 for index in dead:
                     self._replace_one(index)
@@ -229,14 +232,14 @@ class Crew:
                 self._start_watch()
 
     def _replace_one(self, index: int) -> None:
-        """Have another process be this worker; NOTE [ Slot ring ] says why that loses nothing."""
+        """Have another process be this worker.  NOTE [ Slot ring ] says why that loses nothing."""
         worker = self.workers[index]
-        worker.join()  # reaped: nothing of it writes any more
+        worker.join()  # once it is reaped it writes nothing any more
         ended = self._hung.pop(index, None) or _end_of(worker)
         if not self._reissue:
             raise RuntimeError(
-                f"{ended}\n{self._loss([index])}\non_worker_death='respawn' cannot replace it: how far an "
-                "IterableDataset had come is lost with its worker"
+                f"{ended}\n{self._loss([index])}\non_worker_death='respawn' cannot replace it: the position of an "
+                "IterableDataset is lost with its worker"
             )
         debts = self._ring.owes(index)
         # where work is stolen, several workers may die over one sequence
@@ -254,14 +257,14 @@ class Crew:
     # --------------------------------------------------------------------------------------------------- hanging
 
     def raise_or_kill(self, awaited: list[int]) -> None:
-        """What is waited for has not come within the timeout: raise, or end who holds it and have it replaced.
+        """The batch has not come within the timeout: raise, or kill the worker that holds it and have it replaced.
 
         Args:
-            awaited: the sequences that are waited for, of which any would do; none: it has come meanwhile.
+            awaited: The sequences that are waited for; any of them would do.  If there are none, it has come meanwhile.
 
         Raises:
-            RuntimeError: torch's, with who holds the batch, for how long, and the stack of that worker; nobody is named
-                where all workers have yet to begin it.
+            RuntimeError: torch's error, with the worker that holds the batch, for how long, and its stack.  If no
+                worker has begun the batch yet, none is named.
         """
         if not awaited:
             return
@@ -269,7 +272,7 @@ class Crew:
         late = [index for index in range(len(self.workers)) if index in owners]
         blamed = {index: debts[0] for index in late if (debts := self._ring.owes(index))}
         told = {index: self._holding(index, sequence) for index, sequence in blamed.items()}
-        if self._ring.ready() or self._ring.alarmed:  # it came meanwhile, or a worker died: a stack takes its time
+        if self._ring.ready() or self._ring.alarmed:  # to ask for stacks takes time: it came, or a worker died
             return
         error = "\n".join([f"DataLoader timed out after {self._timeout} seconds", *told.values()])
         if not self._respawn or not told:
@@ -277,7 +280,7 @@ class Crew:
         for index, sequence in blamed.items():
             if sequence in self._ring.owes(index):
                 self._hung[index] = error
-                self.workers[index].kill()  # the watch sees it, and then it is a death like any other
+                self.workers[index].kill()  # the watching thread sees it, and it is a death like any other
 
     def _holding(self, index: int, sequence: int) -> str:
         """What a worker does with the sequence that it owes, and where it is."""
@@ -295,10 +298,10 @@ class Crew:
     # -------------------------------------------------------------------------------------------------- stopping
 
     def stop(self) -> None:
-        """End all workers, by one deadline for all of them; nothing of them is left when this returns.
+        """End all workers, with one deadline for all of them.  When it returns, nothing of them is left.
 
-        Each step is taken whatever became of those before it, and what one raised is raised when all are.  Called
-        again, it goes on where it was left.
+        Each step is taken whatever became of those before it.  What a step raises is raised after the last one.  Called
+        again, it goes on where it was.
         """
         raised: BaseException | None = None
         ended = True
@@ -321,7 +324,8 @@ class Crew:
                 except BaseException as error:
                     if raised is None or (isinstance(raised, Exception) and not isinstance(error, Exception)):
                         raised = error
-                    ended = ended and step in (self._let_leave, self._terminate)  # a signal: the next ones make up
+                    # A signal cut the wait short: the next steps make up for that.
+                    ended = ended and step in (self._let_leave, self._terminate)
             self.ended = ended
         if raised is not None:
             try:
@@ -331,7 +335,7 @@ class Crew:
 
     @property
     def lives(self) -> bool:
-        """Whether any worker does, and may use the ring's memory."""
+        """Whether any worker lives, and may use the ring's memory."""
         return any(worker.is_alive() for worker in self.workers)
 
     def _tell(self) -> None:
@@ -364,15 +368,15 @@ class Crew:
         self._wait(KILLED, listening=False)  # they go now, and then their memory
 
     def _close_pipes(self) -> None:
-        """Close what the trainer has of workers that have ended, and not later, when a signal may come between."""
+        """Close the trainer's ends of the pipes to workers that have ended.  Later a signal might come in between."""
         for worker in self.workers:
             if not worker.is_alive():
                 close_pipes(worker)
 
     def _wait(self, seconds: float, listening: bool = True) -> None:
-        """Wait for the workers that are left.  What Ctrl-C, or torch's SIGCHLD handler, raises ends the wait."""
+        """Wait for the workers that are left.  If Ctrl-C or torch's SIGCHLD handler raises, that ends the wait."""
         for worker in wait_for_ends([each for each in self.workers if each.is_alive()], seconds, listening):
-            if worker.is_alive():  # no: that reaps it; under forkserver the server does, and says so a moment later
+            if worker.is_alive():  # only under forkserver: the server reaps it, and reports that a moment later
                 worker.join(REAPED)
 
 
@@ -384,21 +388,21 @@ _crews: weakref.WeakSet[Crew] = weakref.WeakSet()
 
 
 def _alarm_all() -> None:
-    """At exit multiprocessing has ended the workers; the threads that watch them may never come to say so."""
+    """At exit multiprocessing has ended the workers, and the threads that watch them may get no time to say so."""
     for crew in list(_crews):
         if not crew.ended:
             crew._ring.alarm()
 
 
-Finalize(None, _alarm_all, exitpriority=-1)  # below 0: when it has ended them
+Finalize(None, _alarm_all, exitpriority=-1)  # below 0: after multiprocessing has ended them
 
 
 def _raise_at_exit() -> None:
-    """Raise where the interpreter goes down: a thread that is started then never begins, and who starts it waits."""
+    """Raise if the interpreter is going down: a thread that is started then never begins, and start() waits for it."""
     if is_exiting() or sys.is_finalizing():
         raise RuntimeError(
-            "the interpreter is shutting down, and with it go the workers of its DataLoaders: take the last batch "
-            "before that, not in a __del__() or at a module's end"
+            "the interpreter is shutting down and has ended the workers of its DataLoaders: take the last batch before "
+            "that, not in a __del__() or at a module's end"
         )
 
 
@@ -413,7 +417,7 @@ def _end_of(worker: BaseProcess) -> str:
 
 def _explained(error: OSError, started: int, count: int) -> OSError:
     if error.errno in (errno.EMFILE, errno.ENFILE):
-        return OSError(error.errno, f"{too_many_files()} (it is {count}, of which {started} could be started)")
+        return OSError(error.errno, f"{too_many_files()} ({started} of {count} workers could be started)")
     if error.errno in (errno.EAGAIN, errno.ENOMEM):
         return OSError(
             error.errno,

@@ -2,24 +2,23 @@
 
 NOTE [ Lease ]
 
-A delivered batch is a set of tensors over its payload, and nobody can say when the user is done with it: views,
-numpy views, tensors saved for backward, a list that keeps every target.  torch can.  Each storage keeps the object
-that exports its bytes alive until the storage itself dies, so one Lease (ring.pyx) is made for each batch and every
-tensor and array of the batch is built over it.  When the last one dies, in whatever thread, so does the lease, and
-its payload is free.  `weakref.finalize` on the tensors would not do: it fires while a `detach()` of one lives.
+A delivered batch is a set of tensors over its payload.  When is the user done with it?  There may be views, numpy
+views, tensors saved for backward, a list that keeps every target.  torch knows: a storage keeps the object that exports
+its bytes alive until the storage itself dies.  So each batch has one Lease (ring.pyx), and all its tensors and arrays
+are built over that.  When the last of them dies, in whatever thread, the lease dies too, and its payload is free.
+`weakref.finalize` on the tensors would not do: it fires while a `detach()` of one still lives.
 
-    1. Each tensor has a storage of its own that ends where the tensor ends.  One storage for the slot would have
-       `torch.save` write, and `deepcopy` allocate, all of it.
-    2. At most `spare_slots` payloads are lent.  Past that, a batch is copied out as it is handed out, leaf by leaf
-       (kept together, one small target would keep the memory of all the images).  So `list(loader)` works, a first
-       batch may be kept for ever, and the ring never waits for a tensor to die.
-    3. A lease only hands a payload's number to a list of its own process.  It makes no Python call (a guarded one,
-       one that is built in), takes no lock and waits for nothing, for it may die in any thread and while the
-       interpreter goes down.
-    4. A lease outlives its ring.  When the ring is closed, what is lent stays mapped, payload by payload, until its
-       lease dies.
-    5. Where slots are page-locked, a copy to a device may outlive the lease: it is guarded, NOTE [ Pinning ].
-    6. A process forked while a batch is lent sees the slot, not a copy of it: the batch changes under it once the
+    1. Each tensor has a storage of its own, which ends where the tensor ends.  With one storage for the whole slot,
+       `torch.save` would write all of it and `deepcopy` would allocate all of it.
+    2. At most `spare_slots` payloads are lent.  Beyond that, a batch is copied when it is handed out, leaf by leaf (in
+       one piece, a small target that is kept would keep the memory of all the images).  So `list(loader)` works, a
+       first batch may be kept for ever, and the ring never waits for a tensor to die.
+    3. When a lease dies, it only adds its payload's number to a list of its own process.  It may die in any thread, and
+       while the interpreter goes down.  So it takes no lock, waits for nothing and makes no Python call; a guarded
+       lease makes one, to a built-in function.
+    4. A lease outlives its ring.  When the ring is closed, a payload that is lent stays mapped until its lease dies.
+    5. If slots are page-locked, a copy to a device may outlive the lease, so the lease is guarded: NOTE [ Pinning ].
+    6. A process that is forked while a batch is lent sees the slot, and not a copy of it.  Its batch changes once the
        trainer has dropped its own.  Send it through a queue, or clone it.
 """
 
@@ -41,11 +40,11 @@ class Delivery:
     """Takes the ring's sequences in order and makes batches of them.
 
     Args:
-        ring: the trainer's side.
-        spare: batches that may be lent at once.
-        ends: whether workers may come to an end of their own, and have nothing for a sequence: iterable datasets.
-        pinning: page-locks the slots; batches are delivered in page-locked memory then.
-        clone: how a tensor is copied out.
+        ring: The trainer's side.
+        spare: How many batches may be lent at once.
+        ends: Whether workers may run out of samples and have nothing for a sequence: iterable datasets.
+        pinning: Page-locks the slots; then all batches are delivered in page-locked memory.
+        clone: Copies a tensor out of its slot.
     """
 
     def __init__(
@@ -64,10 +63,9 @@ class Delivery:
         self._overflowed = False
 
     def take(self) -> Any:
-        """The batch that the ring has ready: lent, copied, or NOTHING: its worker has nothing more to give.
+        """The batch that the ring has ready, lent or copied; NOTHING if its worker has nothing more to give.
 
-        What fails here (unpickling, memory that was overwritten) becomes an ExceptionWrapper, as what fails in a
-        worker does.
+        What fails here (unpickling, or memory that was overwritten) becomes an ExceptionWrapper, as in a worker.
         """
         ring, pinning = self._ring, self._pinning
         if pinning is not None:

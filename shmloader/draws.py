@@ -1,8 +1,8 @@
-"""The sampler's place, and how it is found again when a signal handler raised in the middle of a draw.
+"""The sampler's place, and how it is found again after a signal handler has raised in the middle of a draw.
 
-A sampler's iterator is a generator as a rule, and a generator that is interrupted is at its end for good.  torch's own
-samplers give the same indices again where their generators are put back to where they were; so that is what is kept of
-an epoch's beginning, and its indices are drawn again up to the place where they were lost.
+A sampler's iterator is usually a Python generator, and one that is interrupted is at its end for good.  But torch's own
+samplers give the same indices again if their random generators are set back.  So the random states at the epoch's
+beginning are kept, and its indices are drawn again up to the place where they were lost.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ REPEATABLE = {
 
 
 class Draws:
-    """An epoch's indices, and what they are drawn from, as it was before the first was.
+    """An epoch's indices, with the random states from before the first draw.
 
     Args:
-        sampler: gives the indices, or the batches of them.
+        sampler: Gives the indices, or the batches of them.
     """
 
     def __init__(self, sampler: Any) -> None:
@@ -49,10 +49,10 @@ class Draws:
         self._from = self.indices, self.indices  # what they come from, and what gives those that are left: one step
 
     def again(self, count: int) -> Iterator[Any]:
-        """The indices behind the first `count`, which were used; a handler has raised in the draw of the next one.
+        """The indices after the first `count`, which were used, when a handler has raised in the next draw.
 
         Raises:
-            RuntimeError: the iterator has come to its end by that, and the sampler is not known to repeat itself.
+            RuntimeError: That has ended the sampler's iterator, and the sampler is not known to repeat itself.
         """
         source, left = self._from
         if not (isinstance(source, GeneratorType) and source.gi_frame is None):

@@ -1,10 +1,10 @@
-"""The generators that a batch may draw from in a worker: the three that torch seeds there.
+"""The random generators that a worker may draw from: the three that torch seeds there.
 
-Where each worker has its own batches, as in torch, it draws on from batch to batch, and what it leaves is handed to the
-one that takes its place.  Where work is stolen, nobody knows who makes a sample, so each one is seeded for itself, from
-(base_seed, epoch, batch, place in the batch): it is the same for any number of workers, cut into chunks or not.
+If each worker has its own batches, as in torch, it goes on drawing from batch to batch, and its states are handed to
+the worker that takes its place.  If work is stolen, nobody knows who will make a sample.  So each sample is seeded by
+itself, from (base_seed, epoch, batch, place in the batch), and is the same for any number of workers, in chunks or not.
 
-A generator that a dataset makes for itself is its own: lost with its worker, and seeded by nobody.
+A generator that a dataset makes by itself is not covered: nobody seeds it, and it is lost with its worker.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def states() -> bytes:
 
 
 def restore(left: bytes) -> None:
-    """Have the generators go on where those of another process were when it called states()."""
+    """Have the generators go on from where another process was when it called states()."""
     of_random, of_numpy, of_torch = pickle.loads(left)
     random.setstate(of_random)
     numpy.random.set_state(of_numpy)
@@ -47,7 +47,7 @@ _64 = (1 << 64) - 1
 
 
 class _Seeded(list[Any]):
-    """A batch's indices; torch's fetcher makes a sample as it is given each, and the generators are seeded before."""
+    """A batch's indices.  Whoever iterates over them makes one sample after the other; each is seeded just before."""
 
     seed: int
     first: int
@@ -59,21 +59,21 @@ class _Seeded(list[Any]):
 
 
 def seed_all(indices: Any, seed: int, first: int) -> list[Any]:
-    """A batch's or a chunk's indices, with each of its samples seeded: about 6 us a sample.
+    """The indices of a batch or a chunk, so that each of its samples is seeded: about 6 us a sample.
 
     Args:
-        indices: whatever a batch sampler gives.
-        seed: the batch's.
-        first: the place of the first index in the batch.
+        indices: Whatever a batch sampler gives.
+        seed: The batch's.
+        first: The place of the first index in the batch.
     """
-    _seed(mix(seed, first))  # for a dataset that makes them all at once (__getitems__), without looking at each
+    _seed(mix(seed, first))  # for a dataset that makes all samples at once (__getitems__), without iterating
     marked = _Seeded(indices)
     marked.seed, marked.first = seed, first
     return marked
 
 
 def seed_one(index: Any, seed: int, first: int) -> Any:
-    """The index, where it is one sample's, without automatic batching; seeded as a batch's first."""
+    """The index of a single sample, without automatic batching; it is seeded as the first of a batch."""
     _seed(mix(seed, first))
     return index
 

@@ -1,7 +1,7 @@
 """How much memory this process can still get, from the machine and from the control groups it is in.
 
-A container that is given 8 GiB on a machine with 64 sees all 64 in /proc/meminfo, and what goes beyond its limit is
-not refused but answered by the OOM killer.  So it is asked before pages are committed; that is rare (segment.py).
+A container that may use 8 GiB on a machine with 64 sees all 64 in /proc/meminfo.  If it takes more than its 8, nothing
+is refused: the OOM killer comes.  So we ask before pages are committed, which is rare (segment.py).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def _of_the_machine() -> int:
 
 
 def _of_the_groups() -> Iterator[int]:
-    """What each group that this process is in, up to the root, has left; nothing for those without a limit."""
+    """How many bytes are left to each group of this process, up to the root; nothing for groups without a limit."""
     for folder in _groups():
         for limit, used, caches in FILES:
             with contextlib.suppress(OSError, ValueError):  # it is not there, or it says "max"
@@ -49,7 +49,7 @@ def _groups() -> Iterator[Path]:
             if controllers and "memory" not in controllers.split(","):
                 continue
             root = CGROUPS / "memory" if controllers else CGROUPS
-            for group in (PurePosixPath(path), *PurePosixPath(path).parents):  # a container may see its own as the root
+            for group in (PurePosixPath(path), *PurePosixPath(path).parents):  # in a container, its own may be the root
                 yield root / group.relative_to("/")
 
 

@@ -1,4 +1,4 @@
-"""A worker whose trainer is gone ends at once, whatever it is doing then: from its first unpickled object on."""
+"""A worker ends at once when its trainer is gone, whatever it is doing, from the first object on that it unpickles."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ PROCESS = "shmloader._process"
 
 @cache
 def follow(trainer: int) -> None:
-    """End this process when the trainer ends; now, if it has ended already.
+    """End this process when the trainer ends; at once, if it has ended already.
 
-    Under fork and spawn the trainer is the parent, and the kernel sees to it.  Under forkserver the parent is the
-    server, which does not leave before its workers do: a thread sleeps on the trainer's descriptor instead.
+    Under fork and spawn the trainer is the parent, and the kernel does it.  Under forkserver the parent is the server,
+    which does not leave before its workers do.  There a thread sleeps on the trainer's descriptor instead.
     """
     if _process().die_with_parent() == trainer:
         return
@@ -39,12 +39,12 @@ def _end_with(death: int) -> None:
 
 
 class FollowingName(str):
-    """A process's name; a process that is spawned with it follows its trainer from then on.
+    """A process's name that makes a process which is spawned with it follow its trainer.
 
-    The name is what a spawned worker unpickles first of all.  Next it imports the trainer's script, and with it torch:
-    seconds in which nothing else of ours runs, and a trainer that is killed then would leave the worker behind.
-    This file is run by its path, for sys.path is not the trainer's yet, and by itself: the package imports torch.
-    Pickled for any other reason (a log record carries the process's name) it is a name like any other.
+    A spawned worker unpickles its name first of all.  Next it imports the trainer's script, and with it torch.  That
+    takes seconds, in which nothing else of ours runs: if the trainer were killed then, the worker would be left behind.
+    This file is run by its path, because sys.path is not the trainer's yet, and alone, because the package imports
+    torch.  Pickled for any other reason (a log record carries the process's name), it is a name like any other.
     """
 
     def __reduce__(self) -> tuple[Any, ...]:

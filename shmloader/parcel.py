@@ -1,8 +1,8 @@
-"""What all workers are given alike, pickled once: it lies in nameless memory, and each spawned worker reads it there.
+"""What all workers are given alike, pickled once, into memory without a name from which each spawned worker reads it.
 
-multiprocessing pickles a process's arguments anew for each process, and writes them into its pipe, which holds no more
-than 64 KiB: where a dataset pickles larger, the trainer waits for each worker to have imported torch before it starts
-the next one.
+multiprocessing pickles the arguments of a process anew for each process, and writes them into a pipe that holds no more
+than 64 KiB.  With a larger dataset, the trainer could start the next worker only after the one before had imported
+torch.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ MiB = 1 << 20
 UNASKED = MiB  # bytes that are written without asking whether the machine has them
 STEP = 64 * MiB  # bytes that are written before it is asked again
 
-# By this name a CUDA tensor is rebuilt from its pickle, and by that its reader is counted: by one, not by several.
+# A CUDA tensor's pickle has this name in it.  Whoever unpickles it is counted as its one reader, so several must not.
 COUNTS_ITS_READER = b"rebuild_cuda_tensor"
 
 
 class Parcel(dict[str, Any]):
-    """A dict that is pickled once for all processes that are spawned with it; each gets a plain dict of its own.
+    """A dict that is pickled once for all processes that are spawned with it.  Each gets a plain dict of its own.
 
-    Unpickled it is while its process unpickles the rest, as ever: locks, queues, connections, proxies and shared
-    tensors in it are what they would be.  What forks gets the parcel itself, and nothing is pickled.
+    It is unpickled while its process unpickles the rest, as without a parcel, so locks, queues, connections, proxies
+    and shared tensors in it are what they would be.  A forked process gets the parcel itself, and nothing is pickled.
     """
 
     def __init__(self, arguments: dict[str, Any]) -> None:
@@ -53,7 +53,7 @@ class Parcel(dict[str, Any]):
         return self._packed.reference()
 
     def close(self) -> None:
-        """Give the memory back, as soon as no process reads it any more; what is spawned next has it pickled anew."""
+        """Give the memory back once no process reads it any more.  For the next process it is pickled anew."""
         if self._packed is not None:
             self._packed.close()
             self._packed = None
@@ -62,17 +62,17 @@ class Parcel(dict[str, Any]):
 class _Packed:
     """A pickle in nameless memory, and the descriptors that it speaks of.
 
-    A pickle made while a process is spawned speaks of descriptors by their number (spawn), or by their place in the
-    list of those that the process is given (forkserver).  So every further process is given the same ones, at the same
+    A pickle that is made while a process is spawned names descriptors by their number (spawn), or by their place in the
+    list of those that the process is given (forkserver).  So every further process is given the same ones, in the same
     places.
 
     Args:
-        value: what to pickle.
-        given: the descriptors that the process which is being spawned will have; more come as they are pickled.
+        value: What to pickle.
+        given: The descriptors that the process being spawned will have; pickling the value adds to them.
 
     Raises:
-        MemoryError: the machine does not have the memory.
-        OSError: no descriptor is left.
+        MemoryError: The machine does not have the memory.
+        OSError: No descriptor is left.
     """
 
     def __init__(self, value: Any, given: list[int]) -> None:
@@ -91,9 +91,9 @@ class _Packed:
         self._files = [_file(fd) for fd in self._given]
 
     def give(self, given: list[int]) -> bool:
-        """Give a further process what the pickle speaks of; False where it must have a pickle of its own."""
+        """Give another process the descriptors that the pickle names; False if it needs a pickle of its own."""
         files = [_file(fd) for fd in self._given]
-        # a number may be another file's by now: the dataset has another tensor, or the pickled one was a passing copy
+        # A number may be another file's by now: the dataset has another tensor, or the pickled one was a passing copy.
         if not self._for_all or len(given) != self._first or files != self._files or None in files:
             return False
         given.extend(self._given)
@@ -107,7 +107,7 @@ class _Packed:
 
 
 class _Pages:
-    """A file, to a pickler, that asks for memory before it takes it: what is too large is an error and not a kill."""
+    """A file for a pickler.  It asks whether there is memory before it takes it, or the OOM killer would come."""
 
     def __init__(self, fd: int) -> None:
         self.size = 0
@@ -143,15 +143,15 @@ class _Pages:
 def _no_room(size: int, why: str) -> str:
     return (
         f"the dataset, pickled for the workers, takes more than {size // MiB} MiB of memory: {why}. Have it hold less "
-        "(names of files for their contents), or start the workers by fork, which pickles nothing"
+        "(file names instead of contents), or start the workers by fork, which pickles nothing"
     )
 
 
 def _unpack(memory: Any, size: int) -> Any:
-    """In a worker: the value, from the memory that holds its pickle; nothing of that is kept."""
+    """In a worker: the value, from the memory that holds its pickle.  The memory is not kept."""
     fd = memory.detach()
     collecting = gc.isenabled()
-    gc.disable()  # a list of a million tuples would be walked through again and again while it grows
+    gc.disable()  # else it would walk through a list of a million tuples again and again while that grows
     try:
         with mmap.mmap(fd, size, access=mmap.ACCESS_READ) as pages, memoryview(pages) as pickled:
             return pickle.loads(pickled)

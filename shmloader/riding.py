@@ -1,13 +1,13 @@
-"""Whether a loader's batches ride the ring, and what is said where they do not.
+"""Whether a loader's batches ride the ring, and what the user is told if they do not.
 
 NOTE [ Off the ring ]
 
 A loader that cannot ride the ring loads as torch's does: the same batches, without what the ring gives.  That is never
-silent.  Where nothing was asked for that only the ring can do, it is one RuntimeWarning a process and reason, with the
-way back.  Where something was (`on_worker_death="respawn"`, say), it is a RuntimeError: who believes that his run
-survives a death must not find out at night that it does not.
+silent.  It is a RuntimeWarning, once for each reason in a process, which says what to do about it.  If the user gave an
+option that only the ring can honour (`on_worker_death="respawn"`, say), it is a RuntimeError: whoever believes that a
+run survives a death must not find out at night that it does not.
 
-Without workers there is nothing to carry, so that is neither warned of nor refused.
+Without workers there is nothing to carry.  That is neither warned of nor refused.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ import torch.utils.data
 
 from shmloader import _torch, accelerator
 
-# What only the ring can honour, and what it is where it was not given.  `spare_slots` is not among them: off the ring
-# each batch is the consumer's own anyway.  Nor is `strict_pinning`: torch's own pinning is as strict.
+# The options that only the ring can honour, with their defaults.  `spare_slots` is not one of them: off the ring each
+# batch is the consumer's own anyway.  Nor is `strict_pinning`: torch's own pinning is as strict.
 ONLY_ON_THE_RING: dict[str, Any] = {
     "on_worker_death": "raise",
     "schedule": "round_robin",
@@ -74,7 +74,7 @@ def why_not_of(kind: type) -> str | None:
 
 
 def say_or_refuse(loader: Any, why: str) -> None:
-    """Say that a loader with workers does not ride the ring, once a process and reason, or refuse to iterate.
+    """Warn that a loader with workers does not ride the ring, once for each reason in a process, or refuse to iterate.
 
     Raises:
         RuntimeError: an option was given that only the ring can honour.
@@ -87,7 +87,7 @@ def say_or_refuse(loader: Any, why: str) -> None:
 
 
 def refuse(loader: Any, why: str) -> None:
-    """Raise where a loader was given what only the ring can honour, or a class has it as an attribute."""
+    """Raise if a loader was given an option that only the ring can honour, or a class has it as an attribute."""
     given = {
         name: getattr(loader, name) for name, unless in ONLY_ON_THE_RING.items() if getattr(loader, name) != unless
     }
@@ -101,7 +101,7 @@ def refuse(loader: Any, why: str) -> None:
 
 
 def warn_once(message: str, stacklevel: int = 4) -> None:
-    """Warn once a process; from where the loader is iterated over, unless told otherwise."""
+    """Warn once a process; by default the warning points to where the loader is iterated over."""
     if message not in _said:
         _said.add(message)
         warnings.warn(message, RuntimeWarning, stacklevel=stacklevel)

@@ -1,8 +1,8 @@
-"""Who makes which batch: schedules, one of which an iterator is given.
+"""Who makes which batch: the schedules, of which each iterator has one.
 
-A schedule says how large the ring must be, and opens each batch for whom it is to be made by.  It may be interrupted
-between any two of its lines and asked again for the same batch (NOTE [ One step ] in ring.pyx), so it keeps no count of
-its own of what it has opened: the ring does.
+A schedule says how large the ring must be, and opens each batch for the worker that is to make it.  It may be
+interrupted between any two of its lines and then be asked again for the same batch (NOTE [ One step ] in ring.pyx).  So
+it does not count what it has opened: the ring does.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from shmloader.generators import mix
 from shmloader.segment import RingMemory, Segment
 from shmloader.tasks import open_chunks, open_task
 
-FURTHER = 4  # times as many batches may be under way as in torch's way, where work is stolen and they are small
-AHEAD_BYTES = 256 << 20  # that these may take
-AHEAD = 2  # batches in chunks that may be under way: one for the trainer, and one for workers that are done with it
-MOST_CHUNKS = 1024  # in flight; each has a page of its own.  A batch of more than half as many is cut into larger ones
+FURTHER = 4  # where work is stolen and batches are small, so many times as many may be under way as in torch
+AHEAD_BYTES = 256 << 20  # that they may take
+AHEAD = 2  # batches in chunks that may be under way: one that the trainer waits for, and one for workers done with it
+MOST_CHUNKS = 1024  # in flight, with a page each.  A batch of more than half as many chunks is cut into larger ones
 
 
 @dataclass(frozen=True)
@@ -35,10 +35,10 @@ class Size:
 
 
 class Schedule(Protocol):
-    """Opens an epoch's batches."""
+    """Opens the batches of an epoch."""
 
     size: Size
-    opens_first: bool  # whether batches may be opened before there are workers: the first one begins at once
+    opens_first: bool  # whether batches may be opened before there are workers, so that the first begins at once
     seeds_samples: bool  # whether workers seed each sample from the batch's seed
 
     def attach(self, ring: TrainerSide, segment: Segment, conductor: Conductor) -> None:
@@ -48,7 +48,7 @@ class Schedule(Protocol):
         """Another epoch begins, whose number the ring knows."""
 
     def open(self, index: Any) -> bool:
-        """Open the next batch, of which the sampler gave this; false while there is no room for it."""
+        """Open the next batch, for which the sampler gave `index`; false while there is no room for it."""
 
     def ended(self, worker: int) -> None:
         """A worker has nothing more to give in this epoch.  It may be told more than once."""
@@ -71,7 +71,7 @@ class _Attached:
 
 
 class RoundRobin(_Attached):
-    """Batch k is worker k % N's, as in torch; for map-style datasets in order."""
+    """Worker k % N makes batch k, as in torch; for map-style datasets, in order."""
 
     def __init__(self, loader: Any) -> None:
         self._workers: int = loader.num_workers
@@ -84,12 +84,12 @@ class RoundRobin(_Attached):
 
 
 class Streams(_Attached):
-    """The next batch is the next worker's that has something left; for iterable datasets, and out of order.
+    """The next worker that has something left makes the next batch; for iterable datasets, and out of order.
 
-    Out of order a worker is passed over, too, that has its share under way already: a slow one is not to be given all.
+    Out of order, a worker whose share is already under way is passed over too, or a slow one would be given everything.
 
     Args:
-        dismiss: lets a worker leave that has nothing more to give; None where it is wanted for another epoch.
+        dismiss: Lets a worker leave that has nothing more to give; None if it is wanted for another epoch.
     """
 
     def __init__(self, loader: Any, dismiss: Callable[[int], None] | None) -> None:
@@ -105,7 +105,7 @@ class Streams(_Attached):
 
     def open(self, index: Any) -> bool:
         ring = self._ring
-        if ring.opened != self._opened:  # who was tried last has it
+        if ring.opened != self._opened:  # the worker that was tried last has it
             self._latest, self._opened = self._tried, ring.opened
         share = self.size.batches // max(1, sum(self.active))
         for further in range(1, self._workers + 1):
@@ -124,8 +124,10 @@ class Streams(_Attached):
 
 
 class _Further(_Attached):
-    """Workers may be further ahead where work is shared, for they stand idle as soon as all is made that may be made
-    before the one batch that is late: as far as AHEAD_BYTES allow, FURTHER times as far at most."""
+    """Lets workers be further ahead where they share the work: FURTHER times as far, while AHEAD_BYTES suffice.
+
+    Otherwise they would soon stand idle behind one late batch, with everything made that may be made before it.
+    """
 
     opens_first = True
     seeds_samples: bool
@@ -141,7 +143,7 @@ class _Further(_Attached):
         self._seed = mix(base_seed, self._ring.epoch)  # epochs of one iterator share the base seed
 
     def _look_further(self) -> None:
-        """Find out how many batches may be under way, after the first, the second, the fourth that came, and so on."""
+        """Find out how many batches may be under way, after the 1st, 2nd, 4th, 8th and so on that came."""
         ring = self._ring
         came = ring.opened - ring.under_way
         if came and not came & came - 1:
@@ -150,12 +152,12 @@ class _Further(_Attached):
 
 
 class Steal(_Further):
-    """The next batch is for whoever is free.  It has a seed, from the epoch's."""
+    """Whoever is free makes the next batch.  Each batch has a seed, derived from the epoch's."""
 
     def __init__(self, loader: Any) -> None:
         batches = loader.num_workers * loader.prefetch_factor
         super().__init__(loader, batches, batches)
-        # "auto" asks whether /dev/shm has room for all slots; of those further ahead none may ever be filled
+        # "auto" would ask whether /dev/shm has room for all slots, though those further ahead may never be filled
         memory: RingMemory = (
             "memfd" if self._furthest > batches and loader.ring_memory == "auto" else loader.ring_memory
         )
@@ -168,12 +170,12 @@ class Steal(_Further):
 
 
 class Chunks(_Further):
-    """A batch is cut into chunks of rows, which several workers make at once, each into its place in the one slot.
+    """A batch is cut into chunks of rows, which several workers make at once, each in its place in the one slot.
 
-    A chunk is a sequence like any other (NOTE [ Slot ring ] in ring.pyx).  Which rows it is follows from its place in
-    the batch, so the order is the sampler's, whoever is quicker.
+    A chunk is a sequence like any other (NOTE [ Slot ring ] in ring.pyx).  Its place in the batch says which rows it
+    has, so the order is the sampler's, whichever worker is quicker.
 
-    There are as many chunks under way as a worker otherwise has batches, in whole batches; more while they are small.
+    As many chunks are under way as batches would be otherwise, rounded to whole batches; more while they are small.
     """
 
     def __init__(self, loader: Any) -> None:
@@ -196,7 +198,7 @@ class Chunks(_Further):
     def open(self, index: Any) -> bool:
         self._look_further()
         ring = self._ring
-        # A batch without samples has no rows to be cut into; it is one task, for the collate function is to see it.
+        # A batch without samples cannot be cut into rows.  It is one task, since the collate function must see it.
         chunks = cut(list(index), self._chunk_size, ring.entries // AHEAD)
         if not ring.has_room(len(chunks)):
             return False
@@ -210,7 +212,7 @@ class Chunks(_Further):
 
 
 def cut(indices: list[Any], chunk_size: int, most: int) -> list[list[Any]]:
-    """Cut a batch into chunks of `chunk_size` rows, or of more where they would be more than `most`."""
+    """Cut a batch into chunks of `chunk_size` rows; of more rows, if there would be more than `most` chunks."""
     size = max(chunk_size, -(-len(indices) // most))
     return [indices[k : k + size] for k in range(0, len(indices), size)] or [[]]
 

@@ -1,4 +1,4 @@
-"""Where a worker is: the Python stack of one that does not answer, written by itself on a signal."""
+"""Where a worker is that does not answer: its Python stack, which it writes when it gets a signal."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ import time
 from multiprocessing import reduction
 from typing import Any
 
-TELL = signal.SIGRTMAX - 4  # a signal nobody uses by habit; the one beside it ends orphans (process.pyx)
-PATIENCE = 0.5  # seconds until a worker that has written nothing counts as one that cannot
-SETTLED = 0.02  # seconds in which nothing more was written
+TELL = signal.SIGRTMAX - 4  # a signal that nobody uses by habit; the one next to it ends orphans (process.pyx)
+PATIENCE = 0.5  # seconds: a worker that has written nothing by then cannot
+SETTLED = 0.02  # seconds: if nothing more was written for so long, that was all
 
 
 class Paper:
-    """Nameless memory that the workers of a ring write their stacks to, one at a time."""
+    """Memory without a name, to which the workers of a ring write their stacks, one at a time."""
 
     def __init__(self) -> None:
         self._fd = os.memfd_create("shmloader_stacks", os.MFD_CLOEXEC)
 
     def tell(self) -> None:
-        """In a worker: write the stacks of all threads here when the trainer asks.
+        """In a worker: have the stacks of all threads written here when the trainer asks.
 
-        faulthandler writes them from C, so it works while Python waits for a call that holds the GIL.
+        faulthandler writes them from C, so that works even while a call holds the GIL.
         """
         faulthandler.register(TELL, file=self._fd, all_threads=True, chain=False)
 
     def stack_of(self, pid: int) -> str:
         """In the trainer: the Python stacks of a worker, or why there are none."""
-        if not _catches(pid, TELL):  # it would die of it
+        if not _catches(pid, TELL):  # the signal would kill it
             return f"  (it is still being started, or has ended; its state is {_state(pid)})"
         os.ftruncate(self._fd, 0)
-        os.lseek(self._fd, 0, os.SEEK_SET)  # the offset is the workers' too
+        os.lseek(self._fd, 0, os.SEEK_SET)  # the workers share the offset
         try:
             os.kill(pid, TELL)
         except ProcessLookupError:
@@ -62,7 +62,7 @@ class Paper:
 
 
 def _without_machinery(told: str) -> str:
-    """What the dataset does, from where it is asked for a batch; not how the worker came to be."""
+    """The stack from where the dataset is asked for a batch on, without what lies below that."""
     kept, below = [], False
     for line in told.splitlines():
         below = below and line.startswith("  File")  # each thread begins with a line of its own
@@ -73,7 +73,7 @@ def _without_machinery(told: str) -> str:
 
 
 def _catches(pid: int, number: int) -> bool:
-    """Whether a process has a handler for a signal.  Once it has one it keeps it, unless its user resets it."""
+    """Whether a process has a handler for a signal.  Once it has one it keeps it, unless the user's code resets it."""
     with contextlib.suppress(ValueError):
         return bool(int(_status(pid, "SigCgt"), 16) >> number - 1 & 1)
     return False  # nobody knows
@@ -85,7 +85,7 @@ def _state(pid: int) -> str:
 
 
 def _status(pid: int, name: str) -> str:
-    """A line of the kernel's about a process; empty where there is none."""
+    """A line of the kernel's status of a process; empty if there is none."""
     with contextlib.suppress(OSError), open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as lines:
         for line in lines:
             if line.startswith(f"{name}:"):

@@ -1,4 +1,4 @@
-"""Walking through a batch of any structure, as torch's pin_memory() does: the same containers, with other leaves."""
+"""Replaces the tensors of a batch of any structure, in the same containers, as torch's pin_memory() does."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import torch
 
 
 def replaced(batch: Any, tensor: Callable[[torch.Tensor], Any], movable: Callable[[Any], Any]) -> Any:
-    """The batch with each tensor replaced; containers keep their types, what else it holds stays.
+    """The batch with each tensor replaced.  Containers keep their types, and everything else stays.
 
     Args:
-        batch: tensors in mappings, sequences, namedtuples and dataclasses, in any depth.
-        tensor: what becomes of a tensor.
-        movable: what becomes of an object that has a `.to()`, which is asked before it is looked into.
+        batch: Tensors in mappings, sequences, namedtuples and dataclasses, at any depth.
+        tensor: Makes the new tensor of an old one.
+        movable: The same for an object that has a `.to()`; such an object is not looked into.
     """
 
     def part(of: Any) -> Any:
@@ -50,15 +50,15 @@ def _sequence(of: Sequence[Any], part: Callable[[Any], Any]) -> Any:
 
 
 def updated(container: Any, items: dict[Any, Any] | list[Any]) -> Any:
-    """A container with other items, as torch makes it, by default_collate and pin_memory() alike.
+    """A container with other items, made as torch's default_collate and pin_memory() make it.
 
     Args:
-        container: a mapping or a sequence; its class will do where it cannot be changed.
-        items: all of them.  They are returned as they are where it cannot be copied, or does not take them.
+        container: A mapping or a sequence.  If it cannot be changed, its class will do.
+        items: All of them.  If the container cannot be copied or does not take them, they are returned as they are.
     """
     try:
         if isinstance(container, (MutableMapping, MutableSequence)):
-            clone: Any = copy.copy(container)  # it may have more than its items
+            clone: Any = copy.copy(container)  # it may have attributes besides its items
             if isinstance(items, dict):
                 clone.update(items)
             else:
@@ -79,7 +79,7 @@ def _instance(of: Any, part: Callable[[Any], Any]) -> Any:
 
 
 def tensors_of(batch: Any) -> Iterator[torch.Tensor]:
-    """All tensors that a batch holds, in containers and in the attributes of objects; each object is entered once."""
+    """All tensors of a batch, in containers and in attributes of objects.  No object is looked into twice."""
     met: set[int] = set()
     left = [batch]
     while left:

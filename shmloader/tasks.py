@@ -15,7 +15,7 @@ MOST = 1 << 63  # indices below this one, and not below its negative, are writte
 def open_task(ring: TrainerSide, segment: Segment, worker: int, task: Any, seed: int = 0) -> None:
     """Give the next batch to a worker, or to ANY.
 
-    Lists of ints and single ints, what samplers give, are written as they are; anything else is pickled.
+    Lists of ints and single ints, which samplers give, are written as they are.  Anything else is pickled.
 
     Args:
         seed: of the batch.
@@ -31,7 +31,7 @@ def open_task(ring: TrainerSide, segment: Segment, worker: int, task: Any, seed:
 def open_chunks(ring: TrainerSide, segment: Segment, workers: list[int], chunks: list[list[Any]], seed: int) -> None:
     """Give the next batch, cut into chunks, to workers, or to ANY; the ring must have room for all of them.
 
-    A batch is opened whole or not at all, so all that can fail comes first.
+    A batch is opened whole or not at all, so everything that can fail comes first.
     """
     written = [chunk if _is_plain(chunk) else _pickled(chunk) for chunk in chunks]
     for k, task in enumerate(written):

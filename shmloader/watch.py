@@ -15,16 +15,16 @@ from shmloader.signals import let_through
 
 
 class Watch:
-    """Watches workers, and raises the ring's alarm when one of them ends.
+    """A thread that watches workers, and raises the ring's alarm when one of them ends.
 
     Args:
-        workers: started; none may be added later.
-        ring: the trainer's side.
-        ended: where the numbers of those that have ended are added, before the alarm.
+        workers: They have been started.  None may be added later.
+        ring: The trainer's side.
+        ended: Before the alarm, the index of the worker that has ended is added here.
 
     Raises:
-        OSError: EMFILE, no descriptor is left; it takes one a worker, and one to be told to stop.
-        RuntimeError: no further thread can be started.
+        OSError: EMFILE: no descriptor is left.  It takes one for each worker, and one to be told to stop.
+        RuntimeError: No further thread can be started.
     """
 
     def __init__(self, workers: list[BaseProcess], ring: TrainerSide, ended: set[int]) -> None:
@@ -43,7 +43,7 @@ class Watch:
             raise
 
     def stop(self) -> None:
-        """End the thread.  Not to be called by itself; the second time it does nothing."""
+        """End the thread.  The thread itself must not call it.  The second time it does nothing."""
         if self._bye >= 0:
             os.eventfd_write(self._bye, 1)
             self.thread.join()
@@ -52,18 +52,18 @@ class Watch:
 
 
 def wait_for_ends(workers: list[BaseProcess], seconds: float, listening: bool) -> list[BaseProcess]:
-    """Wait until all workers have ended, or for so long.
+    """Wait until all workers have ended, or until the time is over.
 
-    Not by their `join()`: that waits on a pipe, which a process that a worker has started may hold open, and a signal
-    heard in it can have it forget that the worker has ended.
+    Their `join()` would not do.  It waits on a pipe, which a process that the worker has started may hold open.  And if
+    a signal is heard in it, it may forget that the worker has ended.
 
     Args:
-        workers: some that live.
-        seconds: how long.
-        listening: whether signals are heard meanwhile; what a handler raises ends the wait.
+        workers: Some that live.
+        seconds: How long to wait at most.
+        listening: Whether signals are heard meanwhile; what a handler raises ends the wait.
 
     Returns:
-        Those that have ended.
+        The workers that have ended.
     """
     end = time.monotonic() + seconds
     poll = select.poll()
@@ -97,7 +97,7 @@ def _death(worker: BaseProcess) -> int:
     except OSError as error:
         if error.errno in (errno.EMFILE, errno.ENFILE):
             raise
-        return os.dup(worker.sentinel)  # no pidfd in this kernel, or it is gone already
+        return os.dup(worker.sentinel)  # this kernel has no pidfd, or the process is gone already
 
 
 def _watch(deaths: list[int], bye: int, ring: TrainerSide, ended: set[int]) -> None:
