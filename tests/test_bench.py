@@ -86,6 +86,7 @@ def test_the_ceiling_is_measured() -> None:
     assert child.run("bench.core.ceiling:ceiling", arguments, 60)["bytes_per_second"] > 1e8
 
 
+@pytest.mark.long
 def test_latency_measures_both_loaders(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["latency", "--rounds", "1", "--restarts", "1", "--start-methods", "fork"]
     assert main([*arguments, "--into", str(tmp_path)]) == 0

@@ -39,6 +39,7 @@ def test_a_process_imports_the_shmloader_of_its_checkout(other: Path) -> None:
     assert files == [str(other / "shmloader" / "__init__.py")]
 
 
+@pytest.mark.long
 def test_both_checkouts_are_measured_in_turns(tmp_path: Path, other: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["--cases", "scalar", "--rounds", "2", "--seconds", "0.1", "--into", str(tmp_path)]
     assert main(["transport", "--against", str(other), *arguments]) == 0

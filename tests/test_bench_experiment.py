@@ -26,6 +26,7 @@ pytestmark = pytest.mark.timeout(300)  # many processes, one after the other, ea
 SETTINGS = {"scale": 0.5, "iterations": 25, "ignored": 5, "rounds": 2}
 
 
+@pytest.mark.long
 def test_it_measures_beside_the_limit(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

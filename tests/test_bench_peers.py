@@ -186,6 +186,7 @@ def test_jpegs_are_made_and_decoded_by_either_decoder(tmp_path: Path) -> None:
     assert all(pixels.shape == (3, 224, 224) and pixels.dtype == torch.uint8 for pixels in decoded.values())
 
 
+@pytest.mark.long
 def test_growth_measures_each_point(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["growth", "--rounds", "1", "--seconds", "0.01", "--series", "tensors", "sequences", "--most", "1000"]
     assert main([*arguments, "--start-method", "fork", "--into", str(tmp_path)]) == 0

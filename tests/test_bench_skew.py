@@ -20,6 +20,7 @@ from bench.skew.measure import SKEWS, Busy
 pytestmark = pytest.mark.timeout(300)  # many processes, one after the other, each of which imports torch
 
 
+@pytest.mark.long
 def test_it_measures_speed_and_idle_workers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     loaders = ["torch", "shmloader", "shmloader-chunked"]
     arguments = ["skew", "--rounds", "1", "--cases", "bimodal", "--loaders", *loaders, "--workers", "3"]
