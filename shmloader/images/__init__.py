@@ -1,5 +1,12 @@
-"""Pictures, decoded where they are wanted: only the crop, only once, straight into the batch's row."""
+"""Pictures, decoded where they are wanted: only the crop, only once, straight into the batch's row.
+
+`fuse` takes a dataset of torchvision's as it is; `ImageFolder` and `from_bytes` need no torchvision; `decode` is one
+picture.  docs/images.md tells it from the start.
+"""
 
 from shmloader.images.decode import counts, decode
+from shmloader.images.folder import ImageFolder, from_bytes
+from shmloader.images.fused import fuse
+from shmloader.images.recipe import evaluation, training
 
-__all__ = ["counts", "decode"]
+__all__ = ["ImageFolder", "counts", "decode", "evaluation", "from_bytes", "fuse", "training"]

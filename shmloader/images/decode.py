@@ -17,7 +17,7 @@ import torch
 
 from shmloader import _jpeg
 
-__all__ = ["counts", "decode"]
+__all__ = ["Picture", "counts", "decode"]
 
 Crop = tuple[int, int, int, int]
 
@@ -82,53 +82,92 @@ def decode(
         >>> row = torch.empty(3, 224, 224, dtype=torch.uint8)
         >>> decode("cat.jpg", crop=(100, 50, 300, 300), size=(224, 224), out=row)
     """
-    decoder = _idle.pop() if _idle else _jpeg.Decoder()
-    try:
-        source = data_or_path
-        if isinstance(source, (str, os.PathLike)):
-            opened = decoder.read(source)
-        else:
-            source = source.numpy() if isinstance(source, torch.Tensor) else source
-            opened = decoder.open(source)
-        if opened is not None:
-            width, height, orientation = opened
-            box = _inside(crop, width, height)
-            result, pixels = _result(out, box, size, flip, orientation if rotate else 1)
-            if decoder.decode(box, pixels, exact, not exact or _goes_down_first()):
+    with Picture(data_or_path, rotate) as picture:
+        box = _inside(crop, picture.width, picture.height)
+        result, pixels = _result(out, box, size, flip, picture.orientation if rotate else 1)
+        picture.read_into(pixels, box, exact)
+        return result
+
+
+class Picture:
+    """One picture that is open: its size is known, and parts of it can be read.  A context manager.
+
+    Args:
+        source: see decode().
+        is_upright: whether its orientation is wanted.
+
+    Attributes:
+        width, height: in pixels, as the file stores it.
+        orientation: EXIF's, 1 (as stored) to 8.
+
+    Raises:
+        Exception: as decode().
+    """
+
+    def __init__(self, source: Any, is_upright: bool = False) -> None:
+        self._is_upright = is_upright
+        self._source: Any = source.numpy() if isinstance(source, torch.Tensor) else source
+        self._image: Any = None  # by Pillow
+        self._decoder = _idle.pop() if _idle else _jpeg.Decoder()
+        try:
+            is_file = isinstance(source, (str, os.PathLike))
+            opened = self._decoder.read(source) if is_file else self._decoder.open(self._source)
+            if opened is None:
+                self._open_by_pillow()
+            else:
+                self.width, self.height, self.orientation = opened
+        except BaseException:
+            self.__exit__()
+            raise
+
+    def __enter__(self) -> Picture:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self._decoder.close()
+        _idle.append(self._decoder)
+
+    def read_into(self, pixels: np.ndarray[Any, Any], crop: Crop, exact: bool) -> None:
+        """Write a part, resized to whatever size `pixels` has.
+
+        Args:
+            pixels: uint8 of shape (3, height, width), with any strides.
+            crop: inside the picture.
+            exact: see decode().
+        """
+        if self._image is None:
+            if self._decoder.decode(crop, pixels, exact, not exact or _goes_down_first()):
                 _counts["decoded"] += 1
-                return result
-    finally:
-        decoder.close()
-        _idle.append(decoder)
-    return _by_pillow(source, crop, size, flip, out, rotate)
+                return
+            self._open_by_pillow()
+        left, top, width, height = crop
+        image = self._image.crop((left, top, left + width, top + height))
+        image = image.resize(pixels.shape[:0:-1], self._bilinear)
+        pixels[...] = np.asarray(image).transpose(2, 0, 1)
+        _counts["pillow"] += 1
 
-
-def _by_pillow(source: Any, crop: Crop | None, size: tuple[int, int] | None, flip: bool, out: Any, rotate: bool) -> Any:
-    """The same by Pillow, for whatever Pillow can read."""
-    try:
-        Image: Any = import_module("PIL.Image")
-    except ImportError as error:
-        raise ImportError(
-            f"{_name(source)} is no baseline JPEG, and other pictures need Pillow: pip install 'shmloader[images]'"
-        ) from error
-    try:
-        with Image.open(source if isinstance(source, (str, os.PathLike)) else io.BytesIO(source)) as file:
-            orientation = file.getexif().get(_ORIENTATION, 1) if rotate else 1
-            image = file.convert("RGB")
-    except Exception as error:
-        # Pillow names the file where it cannot tell what it is, and nowhere else.
-        name = _name(source)
-        if len(error.args) == 1 and isinstance(error.args[0], str) and name not in error.args[0]:
-            error.args = (f"{error.args[0]}: {name}",)
-        raise
-    box = _inside(crop, *image.size)
-    result, pixels = _result(out, box, size, flip, orientation if orientation in range(1, 9) else 1)
-    left, top, width, height = box
-    image = image.crop((left, top, left + width, top + height))
-    image = image.resize(pixels.shape[:0:-1], Image.Resampling.BILINEAR)
-    pixels[...] = np.asarray(image).transpose(2, 0, 1)
-    _counts["pillow"] += 1
-    return result
+    def _open_by_pillow(self) -> None:
+        """The same by Pillow, for whatever Pillow can read."""
+        source: Any = self._source
+        try:
+            Image: Any = import_module("PIL.Image")
+        except ImportError as error:
+            raise ImportError(
+                f"{_name(source)} is no baseline JPEG, and other pictures need Pillow: pip install 'shmloader[images]'"
+            ) from error
+        try:
+            with Image.open(source if isinstance(source, (str, os.PathLike)) else io.BytesIO(source)) as file:
+                said = file.getexif().get(_ORIENTATION, 1) if self._is_upright else 1
+                self._image = file.convert("RGB")
+        except Exception as error:
+            # Pillow names the file where it cannot tell what it is, and nowhere else.
+            name = _name(source)
+            if len(error.args) == 1 and isinstance(error.args[0], str) and name not in error.args[0]:
+                error.args = (f"{error.args[0]}: {name}",)
+            raise
+        self.width, self.height = self._image.size
+        self.orientation = said if said in range(1, 9) else 1
+        self._bilinear = Image.Resampling.BILINEAR
 
 
 def _name(source: Any) -> str:

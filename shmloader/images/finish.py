@@ -1,0 +1,104 @@
+"""What becomes of decoded bytes: numbers in a row, or bytes that travel and become numbers on the device.
+
+The same operations in the same order as torchvision's, so that every number is the same to the bit (on a CPU; a GPU may
+divide in another way).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+import torch
+
+from shmloader.structure import replaced
+
+__all__ = ["Divide", "Finish", "Multiply", "Normalize", "OnDevice"]
+
+_CHANNELS = 3
+
+
+@dataclass(frozen=True)
+class Divide:
+    by: float
+
+    def apply(self, numbers: torch.Tensor) -> None:
+        numbers.div_(self.by)
+
+
+@dataclass(frozen=True)
+class Multiply:
+    by: float
+
+    def apply(self, numbers: torch.Tensor) -> None:
+        numbers.mul_(self.by)
+
+
+class Normalize:
+    """Less a mean, by a standard deviation: a value of each for each channel, or one for all."""
+
+    def __init__(self, mean: Sequence[float] | float, std: Sequence[float] | float, dtype: torch.dtype) -> None:
+        self._mean, self._std = (torch.as_tensor(of, dtype=dtype).reshape(-1, 1, 1) for of in (mean, std))
+        # By device and stream: memory that was allocated on one stream may not be in use on another when it is freed.
+        self._there: dict[tuple[torch.device, Any], tuple[torch.Tensor, torch.Tensor]] = {}
+
+    def apply(self, numbers: torch.Tensor) -> None:
+        mean, std = self._mean, self._std
+        device = numbers.device
+        if device.type != "cpu":
+            at = device, torch.accelerator.current_stream(device)
+            if at not in self._there:
+                self._there[at] = mean.to(device), std.to(device)
+            mean, std = self._there[at]
+        numbers.sub_(mean).div_(std)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_there": {}}  # a dataset is pickled with it, and sent where there is no such device
+
+
+@dataclass(frozen=True)
+class Finish:
+    """How bytes become what a sample has.
+
+    Args:
+        dtype: of the sample; torch.uint8: they stay as they are.
+        operations: on the numbers, in this order; none for bytes.
+        is_image: whether the sample is a torchvision.tv_tensors.Image.
+        is_lying: whether what comes after it gets a pixel's three channels side by side in memory, as PIL has them:
+            torch may compute in another way where they are not, with other roundings.
+    """
+
+    dtype: torch.dtype = torch.uint8
+    operations: tuple[Divide | Multiply | Normalize, ...] = ()
+    is_image: bool = False
+    is_lying: bool = False
+
+    def calculate(self, row: torch.Tensor) -> None:
+        """Do the operations on a row that has the bytes already, as numbers."""
+        for operation in self.operations:
+            operation.apply(row)
+
+    def wrapped(self, row: torch.Tensor) -> torch.Tensor:
+        return row.as_subclass(import_module("torchvision.tv_tensors").Image) if self.is_image else row
+
+
+class OnDevice:
+    """A function for `DataLoader(on_device=...)`: makes of images that travelled as bytes what a Finish says.
+
+    Every uint8 tensor of the batch of shape N x 3 x H x W is an image; everything else is left as it is.
+    """
+
+    def __init__(self, finish: Finish) -> None:
+        self._finish = finish
+
+    def __call__(self, batch: Any) -> Any:
+        return replaced(batch, self._one, lambda movable: movable)
+
+    def _one(self, tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.dtype != torch.uint8 or tensor.ndim != 4 or tensor.shape[1] != _CHANNELS:
+            return tensor
+        numbers = tensor.to(self._finish.dtype)
+        self._finish.calculate(numbers)
+        return numbers

@@ -1,0 +1,131 @@
+"""images.ImageFolder: torchvision's, without torchvision."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+from shmloader.images.pictures import Pictures, explained
+from shmloader.images.reader import Reader
+from shmloader.images.recipe import Recipe
+from shmloader.images.recognise import recognise
+
+__all__ = ["ImageFolder", "from_bytes"]
+
+# torchvision's, in its order, for its message has them
+_EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
+
+
+def _recipe(transform: Any, exact: bool) -> Recipe:
+    if transform is None:
+        return Recipe(notes=(("no transform", "samples are whole pictures, as bytes"),))
+    if isinstance(transform, Recipe):
+        return transform if transform.notes else Recipe(transform.steps, transform.finish, (), _notes(transform))
+    return recognise(transform, exact)
+
+
+def _notes(recipe: Recipe) -> tuple[tuple[str, str], ...]:
+    parts: tuple[Any, ...] = (*recipe.steps, *(recipe.finish.operations if recipe.finish else ()))
+    return tuple((repr(part), "fused") for part in parts)
+
+
+def from_bytes(transform: Any = None, *, exact: bool = True, scale_on_device: bool = False) -> Reader:
+    """A function that makes samples of files' bytes, for datasets that come in archives: WebDataset, LMDB, Streaming.
+
+    Args:
+        transform: images.training(...) or images.evaluation(...); a torchvision transform, of which as much is fused
+            as by fuse(); any other function, which is given a PIL image; None: samples are whole pictures.
+        exact: to the bit as Pillow makes them; else faster: see fuse().
+        scale_on_device: samples stay uint8, and the function's `on_device` makes numbers of whole batches: see fuse().
+
+    Returns:
+        A function of a file's bytes (any object with a buffer, or a path), and of `out`, a tensor of the sample's shape
+        and dtype that it is written to, if one is given.  It returns the sample: a tensor of shape (3, height, width),
+        or what the transform makes of it.  It can be pickled.  `on_device` is as fuse() has it.
+
+    Example:
+        >>> read = images.from_bytes(images.training(224))
+        >>> samples = webdataset.WebDataset(urls).to_tuple("jpg", "cls").map_tuple(read, int)
+    """
+    return Reader(_recipe(transform, exact), exact, scale_on_device)
+
+
+class ImageFolder(Pictures):
+    """Pictures in a folder a class, as torchvision.datasets.ImageFolder has them: the same order, the same errors.
+
+    Args:
+        root: the folder, with a folder for each class: root/cat/1.jpg, root/dog/deep/2.png.
+        transform: see from_bytes().
+        target_transform: a function of a class's number, whose result stands in the sample instead.
+        is_valid_file: a function of a path that says whether it is a picture.  By default the name's ending says it.
+        allow_empty: whether a class may be without pictures.
+        exact, scale_on_device: see fuse().
+
+    Attributes:
+        classes: the names of the classes, sorted; a target is a place in this list.
+        class_to_idx: the place of each.
+        samples, imgs: path and target of each picture, by class, and sorted by their paths' parts in it.
+        targets: the targets alone.
+        on_device: see fuse().
+
+    Raises:
+        FileNotFoundError: there is no class in it, or a class has no picture and allow_empty is False.
+
+    Example:
+        >>> train = images.ImageFolder("train", images.training(224), exact=False)
+        >>> loader = shmloader.DataLoader(train, batch_size=256, shuffle=True, num_workers=8)
+        >>> for pictures, labels in loader:  # uint8 of (256, 3, 224, 224), int64 of (256,)
+        ...     ...
+    """
+
+    def __init__(
+        self,
+        root: str | os.PathLike[str],
+        transform: Any = None,
+        target_transform: Callable[[Any], Any] | None = None,
+        is_valid_file: Callable[[str], bool] | None = None,
+        allow_empty: bool = False,
+        *,
+        exact: bool = True,
+        scale_on_device: bool = False,
+    ) -> None:
+        recipe = _recipe(transform, exact)
+        super().__init__(Reader(recipe, exact, scale_on_device))
+        self.root = os.path.expanduser(os.fspath(root))
+        self.transform = transform
+        self.target_transform = target_transform
+        self.classes = sorted(entry.name for entry in os.scandir(self.root) if entry.is_dir())
+        if not self.classes:
+            raise FileNotFoundError(f"Couldn't find any class folder in {self.root}.")
+        self.class_to_idx = {name: at for at, name in enumerate(self.classes)}
+        self.samples = [
+            (path, at) for name, at in self.class_to_idx.items() for path in self._files(name, is_valid_file)
+        ]
+        self.imgs = self.samples
+        self.targets = [target for _, target in self.samples]
+        self._notes = explained("ImageFolder:", recipe)
+        full = set(self.targets)
+        empty = [name for name, at in self.class_to_idx.items() if at not in full]
+        if empty and not allow_empty:
+            known = f"Supported extensions are: {', '.join(_EXTENSIONS)}" if is_valid_file is None else ""
+            raise FileNotFoundError(f"Found no valid file for the classes {', '.join(empty)}. {known}")
+
+    def explain(self) -> str:
+        """What is fused, and what is not and why: a line for each transform."""
+        return self._notes
+
+    def __repr__(self) -> str:
+        return f"ImageFolder of {len(self.samples)} pictures in {len(self.classes)} classes, in {self.root}"
+
+    def _files(self, name: str, is_valid_file: Callable[[str], bool] | None) -> list[str]:
+        """A class's pictures: folder by folder, sorted, through links too."""
+        found: list[str] = []
+        for folder, _, names in sorted(os.walk(os.path.join(self.root, name), followlinks=True)):
+            paths = [os.path.join(folder, file) for file in sorted(names)]
+            found += [path for path in paths if (is_valid_file or _is_picture)(path)]
+        return found
+
+
+def _is_picture(path: str) -> bool:
+    return path.lower().endswith(_EXTENSIONS)

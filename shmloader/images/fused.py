@@ -1,0 +1,198 @@
+"""images.fuse: a dataset of picture files with torchvision's transforms, made to decode no more than its crops."""
+
+from __future__ import annotations
+
+import random
+import sys
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import Dataset
+
+from shmloader.images.pictures import Pictures, explained
+from shmloader.images.reader import Reader
+from shmloader.images.recognise import recognise
+
+__all__ = ["Fused", "Unfused", "fuse"]
+
+_NEEDED = ("samples", "loader", "transform")
+_FOLDER = "torchvision.datasets.folder"
+_LOADERS = ("default_loader", "pil_loader")
+
+
+class Wrapped(Dataset[Any]):
+    """A dataset inside another, whose samples the outer one may make in another way.  All else is the inner one's own.
+
+    Args:
+        dataset: the inner one.
+        notes: see explain().
+    """
+
+    def __init__(self, dataset: Any, notes: str) -> None:
+        self.dataset = dataset
+        self._notes = notes
+
+    def explain(self) -> str:
+        """What is fused, and what is not and why: a line for each transform."""
+        return self._notes
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getattr__(self, name: str) -> Any:
+        # Of a copy that is being made nothing is there yet; and no protocol is the dataset's but what it lists here.
+        if name == "dataset" or (name.startswith("__") and name != "__getitems__"):
+            raise AttributeError(name)
+        return getattr(self.dataset, name)
+
+
+class Unfused(Wrapped):
+    """What fuse() gives where nothing can be fused: the dataset as it is, that says why."""
+
+    is_fused = False
+    on_device = None
+
+    def __getitem__(self, index: int) -> Any:
+        return self.dataset[index]
+
+    def __repr__(self) -> str:
+        return f"Not fused: {self.dataset!r}"
+
+
+class Fused(Wrapped, Pictures):
+    """What fuse() gives: the dataset's samples, made in another way."""
+
+    def __init__(self, dataset: Any, notes: str, reader: Reader) -> None:
+        Pictures.__init__(self, reader)
+        Wrapped.__init__(self, dataset, notes)
+
+    @property
+    def _of(self) -> Any:
+        return self.dataset
+
+    def __repr__(self) -> str:
+        return f"Fused: {self.dataset!r}"
+
+
+def fuse(dataset: Any, *, exact: bool = True, scale_on_device: bool = False) -> Fused | Unfused:
+    """Make a dataset of picture files decode each picture once, no more of it than its crop, straight to its size.
+
+    The samples stay the same: the same draws from torch's generator in the same order, so the same boxes and flips for
+    the same seed, the same targets, and the same pixels.  What cannot be fused stays as it is; `explain()` says what
+    that is.  torchvision's transforms of either version are known: RandomResizedCrop, Resize, CenterCrop, RandomCrop,
+    RandomHorizontalFlip, PILToTensor, ToTensor, ToImage, ToPureTensor, ToDtype, ConvertImageDtype, Normalize, Compose,
+    and what its weights bring.  From the first other one on, all are called with what was made so far.
+
+    Args:
+        dataset: a torchvision.datasets.ImageFolder, or another one with `samples` (paths and targets), `loader` and
+            `transform`, and a `target_transform` where it has one.  If its class has a __getitem__ of its own, it is
+            fused only where three of its samples are the same either way and draw the same random numbers.
+        exact: to the bit as Pillow and torchvision make them.  Else faster, and a pixel differs by less than 1 of 255
+            on average.
+        scale_on_device: samples stay uint8, a quarter of the bytes of float32; give the loader `fused.on_device`,
+            which scales and normalises whole batches.  Only where Normalize, or what makes numbers, comes last.
+
+    Returns:
+        A dataset with the attributes of the other one, and:
+        explain(): what is fused, and what is not and why;
+        is_fused: whether anything is;
+        on_device: for `DataLoader(on_device=...)`; None where nothing is left for the device;
+        read_into(index, out): writes an image to a tensor, and returns its target.
+
+    Raises:
+        TypeError: the dataset has no `samples`, `loader` or `transform`.
+
+    Example:
+        >>> train = images.fuse(torchvision.datasets.ImageFolder("train", transform))
+        >>> print(train.explain())
+        >>> loader = shmloader.DataLoader(train, batch_size=256, shuffle=True, num_workers=8)
+    """
+    lacks = [name for name in _NEEDED if not hasattr(dataset, name)]
+    if lacks:
+        raise TypeError(
+            f"{type(dataset).__name__} has no {' and no '.join(lacks)}: fuse a torchvision.datasets.ImageFolder or one "
+            "like it (of a Subset, the dataset inside), or read bytes by images.from_bytes"
+        )
+    name = type(dataset).__name__
+    why_not = _why_not(dataset)
+    if why_not:
+        return Unfused(dataset, f"{name} is not fused: {why_not}")
+    recipe = recognise(dataset.transform, exact)
+    if not recipe.steps and recipe.finish is None:
+        return Unfused(dataset, explained(f"{name} is not fused, for its first transform cannot be:", recipe))
+    said = ""
+    if not _is_stock(dataset):
+        if not _agrees(dataset):
+            return Unfused(
+                dataset, f"{name} is not fused: its __getitem__ gives other samples than its loader and transform do"
+            )
+        said = ", whose __getitem__ gave the same for three samples"
+    reader = Reader(recipe, exact, scale_on_device)
+    if scale_on_device and reader.on_device is None:
+        said += "; nothing can be scaled on the device"
+    return Fused(dataset, explained(f"{name} is fused{'' if exact else ', not exact'}{said}:", recipe), reader)
+
+
+def _why_not(dataset: Any) -> str:
+    """What speaks against it before its transforms are looked at."""
+    loader = dataset.loader
+    if getattr(loader, "__module__", "") != _FOLDER or getattr(loader, "__name__", "") not in _LOADERS:
+        return "its loader is not torchvision's, so what a file becomes is not known"
+    torchvision = sys.modules.get("torchvision")
+    if torchvision is not None and torchvision.get_image_backend() != "PIL":
+        return f"torchvision reads images by {torchvision.get_image_backend()}"
+    if dataset.transform is None:
+        return "it has no transform, so its samples are PIL images"
+    if getattr(dataset, "__getitems__", None) is not None:
+        return "it makes several samples at a time (__getitems__)"
+    return ""
+
+
+def _is_stock(dataset: Any) -> bool:
+    own = getattr(type(dataset).__getitem__, "__module__", ""), getattr(type(dataset).__getitem__, "__qualname__", "")
+    return own == (_FOLDER, "DatasetFolder.__getitem__")
+
+
+def _agrees(dataset: Any) -> bool:
+    """Whether three samples are what loader and transform make of them, and leave the generators alike."""
+    length = len(dataset.samples)
+    if not length or len(dataset) != length:
+        return False
+    recipe = recognise(dataset.transform, exact=True)
+    fused = Fused(dataset, "", Reader(recipe, exact=True, scale_on_device=False))
+    states = _states()
+    try:
+        for index in sorted({0, length // 2, length - 1}):
+            _set_states(states)
+            there = dataset[index], _states()
+            _set_states(states)
+            if not _same((fused[index], _states()), there):
+                return False
+        return True
+    except Exception:
+        return False
+    finally:
+        _set_states(states)
+
+
+def _states() -> Any:
+    return torch.get_rng_state(), random.getstate(), list(np.random.get_state(legacy=True))
+
+
+def _set_states(states: Any) -> None:
+    torch.set_rng_state(states[0])
+    random.setstate(states[1])
+    np.random.set_state(tuple(states[2]))
+
+
+def _same(one: Any, other: Any) -> bool:
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, torch.Tensor):
+        return one.dtype == other.dtype and torch.equal(one, other)
+    if isinstance(one, np.ndarray):
+        return one.dtype == other.dtype and np.array_equal(one, other)
+    if isinstance(one, (tuple, list)):
+        return len(one) == len(other) and all(map(_same, one, other))
+    return bool(one == other)

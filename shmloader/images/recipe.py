@@ -1,0 +1,117 @@
+"""What a sample is made of a picture by: where it is looked at, what becomes of the bytes, and what comes after.
+
+A recipe comes from torchvision's transforms (recognise.py) or from the two functions here, which need no torchvision.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from shmloader.images.finish import Divide, Finish, Normalize
+from shmloader.images.steps import CenterCrop, RandomHorizontalFlip, RandomResizedCrop, Resize, Step
+
+__all__ = ["Recipe", "evaluation", "training"]
+
+_BYTES = Finish()
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a picture becomes a sample.
+
+    Args:
+        steps: which part of the picture, at which size.
+        finish: what becomes of its bytes; None: they become a PIL image.
+        rest: functions that are called with that, one after the other.
+        notes: of each transform what it is, and what is done about it.
+    """
+
+    steps: tuple[Step, ...] = ()
+    finish: Finish | None = _BYTES
+    rest: tuple[Callable[[Any], Any], ...] = ()
+    notes: tuple[tuple[str, str], ...] = ()
+
+
+def training(
+    size: int | tuple[int, int] = 224,
+    *,
+    scale: tuple[float, float] = (0.08, 1.0),
+    ratio: tuple[float, float] = (3 / 4, 4 / 3),
+    flip: float = 0.5,
+    mean: Sequence[float] | None = None,
+    std: Sequence[float] | None = None,
+) -> Recipe:
+    """What pictures are trained on: a random box, resized, and flipped at random.
+
+    The draws come from torch's generator, and are those of torchvision's RandomResizedCrop and RandomHorizontalFlip.
+
+    Args:
+        size: height and width of a sample in pixels, or one number for both.
+        scale: the smallest and the largest area of the box, as a part of the picture's.
+        ratio: the smallest and the largest width of the box, as a multiple of its height.
+        flip: how likely left and right are exchanged, 0 to 1; at 0 nothing is drawn for it.
+        mean, std: of each channel, of values between 0 and 1.  With them a sample is float32 and normalised, as by
+            torchvision's ToTensor and Normalize; without them it is uint8.
+
+    Returns:
+        A recipe, for ImageFolder and from_bytes.
+
+    Raises:
+        ValueError: only one of mean and std is given, they do not have three values, or a std is 0.
+
+    Example:
+        >>> dataset = images.ImageFolder("train", images.training(224))
+    """
+    steps: list[Step] = [RandomResizedCrop(_both(size), scale, ratio)]
+    if flip:
+        steps.append(RandomHorizontalFlip(flip))
+    return Recipe(tuple(steps), _finish(mean, std))
+
+
+def evaluation(
+    size: int | tuple[int, int] = 224,
+    *,
+    resize: int | tuple[int, int] | None = 256,
+    mean: Sequence[float] | None = None,
+    std: Sequence[float] | None = None,
+) -> Recipe:
+    """What pictures are tested on: the middle of the resized picture.  Nothing is drawn.
+
+    Args:
+        size: height and width of a sample in pixels, or one number for both.
+        resize: what the shorter side becomes before, in pixels, or height and width; None: nothing is resized.
+        mean, std: as for training().
+
+    Returns:
+        A recipe, for ImageFolder and from_bytes.
+
+    Raises:
+        ValueError: as training().
+
+    Example:
+        >>> dataset = images.ImageFolder("val", images.evaluation(224, resize=256))
+    """
+    steps: list[Step] = [] if resize is None else [Resize(resize)]
+    return Recipe((*steps, CenterCrop(_both(size))), _finish(mean, std))
+
+
+def _both(size: int | tuple[int, int]) -> tuple[int, int]:
+    height, width = (size, size) if isinstance(size, int) else size
+    if height < 1 or width < 1:
+        raise ValueError(f"size={size!r} (height, width) must be at least 1 each")
+    return height, width
+
+
+def _finish(mean: Sequence[float] | None, std: Sequence[float] | None) -> Finish:
+    if mean is None and std is None:
+        return Finish()
+    if mean is None or std is None or len(mean) != 3 or len(std) != 3 or not all(std):
+        raise ValueError(
+            f"mean and std should have one value for each of 3 channels, std none that is 0, but got mean={mean!r}, "
+            f"std={std!r}"
+        )
+    return Finish(torch.float32, (Divide(255.0), Normalize(mean, std, torch.float32)))

@@ -1,0 +1,136 @@
+"""What moves, cuts and resizes a picture before it is decoded: torchvision's transforms, as changes of a view.
+
+Each makes the draws that torchvision's makes, in its order, and comes to the same box: computed as there (0.29), with
+the same roundings.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import torch
+
+from shmloader.images.draws import Draws
+from shmloader.images.view import View
+
+__all__ = ["CenterCrop", "RandomCrop", "RandomHorizontalFlip", "RandomResizedCrop", "Resize", "Step"]
+
+_TRIES = 10  # of RandomResizedCrop, before it takes the middle
+
+
+class Step(Protocol):
+    def apply(self, view: View, draws: Draws) -> None:
+        """Change a view."""
+
+
+@dataclass(frozen=True)
+class RandomResizedCrop:
+    """A box of random area and shape, resized.
+
+    Args:
+        size: height and width that it is resized to.
+        scale: the smallest and the largest area of the box, as a part of the picture's.
+        ratio: the smallest and the largest width of the box, as a multiple of its height.
+    """
+
+    size: tuple[int, int]
+    scale: tuple[float, float] = (0.08, 1.0)
+    ratio: tuple[float, float] = (3 / 4, 4 / 3)
+    _logarithms: list[float] = field(init=False, repr=False)  # of the ratio, in torch's precision
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_logarithms", torch.log(torch.tensor(self.ratio)).tolist())
+
+    def apply(self, view: View, draws: Draws) -> None:
+        view.cut(*self._box(view.width, view.height, draws))
+        view.resize(*self.size)
+
+    def _box(self, width: int, height: int, draws: Draws) -> tuple[int, int, int, int]:
+        area = height * width
+        for _ in range(_TRIES):
+            target = area * draws.uniform(*self.scale)
+            shape = draws.exponential_of_uniform(*self._logarithms)
+            wide, tall = round(math.sqrt(target * shape)), round(math.sqrt(target / shape))
+            if 0 < wide <= width and 0 < tall <= height:
+                top = draws.below(height - tall + 1)
+                left = draws.below(width - wide + 1)
+                return left, top, wide, tall
+        wide, tall = width, height
+        if width / height < min(self.ratio):
+            tall = round(width / min(self.ratio))
+        elif width / height > max(self.ratio):
+            wide = round(height * max(self.ratio))
+        return (width - wide) // 2, (height - tall) // 2, wide, tall
+
+
+@dataclass(frozen=True)
+class Resize:
+    """Another size.
+
+    Args:
+        size: height and width; or the shorter side alone, which keeps the shape.
+        longest: the longer side at most, where `size` is the shorter.
+    """
+
+    size: tuple[int, int] | int
+    longest: int | None = None
+
+    def apply(self, view: View, draws: Draws) -> None:
+        if not isinstance(self.size, int):
+            view.resize(*self.size)
+            return
+        short, long = sorted((view.width, view.height))
+        shorter, longer = self.size, int(self.size * long / short)
+        if self.longest is not None and longer > self.longest:
+            shorter, longer = int(self.longest * shorter / longer), self.longest
+        view.resize(*((longer, shorter) if view.width <= view.height else (shorter, longer)))
+
+
+@dataclass(frozen=True)
+class CenterCrop:
+    """The middle, black where the picture is smaller."""
+
+    size: tuple[int, int]  # height and width
+
+    def apply(self, view: View, draws: Draws) -> None:
+        top, left = (
+            round((there - wanted) / 2.0) if wanted <= there else -((wanted - there) // 2)
+            for there, wanted in zip((view.height, view.width), self.size, strict=True)
+        )
+        view.cut(left, top, self.size[1], self.size[0])
+
+
+@dataclass(frozen=True)
+class RandomCrop:
+    """A box of a given size anywhere in the picture.
+
+    Args:
+        size: its height and width.
+        draws_all: whether both its places are drawn where only one is in doubt: torchvision's v1 does, v2 does not.
+    """
+
+    size: tuple[int, int]
+    draws_all: bool = True
+
+    def apply(self, view: View, draws: Draws) -> None:
+        (height, width), there = self.size, (view.height, view.width)
+        if there[0] < height or there[1] < width:
+            end = "" if self.draws_all else "."
+            raise ValueError(f"Required crop size {self.size} is larger than input image size {there}{end}")
+        both = self.draws_all and there != self.size
+        top = draws.below(there[0] - height + 1) if both or there[0] > height else 0
+        left = draws.below(there[1] - width + 1) if both or there[1] > width else 0
+        view.cut(left, top, width, height)
+
+
+@dataclass(frozen=True)
+class RandomHorizontalFlip:
+    """Left and right exchanged, with a given probability."""
+
+    p: float = 0.5
+
+    def apply(self, view: View, draws: Draws) -> None:
+        if draws.is_below(self.p):
+            view.flip()

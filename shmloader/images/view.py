@@ -1,0 +1,74 @@
+"""Which part of a picture is wanted, and at which size: what all crops, flips and the resize of a sample come to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from shmloader.images.decode import Crop, Picture
+
+__all__ = ["View"]
+
+
+class View:
+    """A view of a picture: of all of it, till it is cut, resized or flipped.
+
+    It is resized at most once.  What is cut out later may lie beyond the edges, and is black there.
+
+    Args:
+        width, height: of the picture, in pixels.
+    """
+
+    def __init__(self, width: int, height: int) -> None:
+        self.crop: Crop = (0, 0, width, height)  # of the picture
+        self.size: tuple[int, int] | None = None  # height and width that the crop is resized to
+        self.window: Crop = self.crop  # of what that gives: what is seen
+        self.is_flipped = False
+
+    @property
+    def width(self) -> int:
+        return self.window[2]
+
+    @property
+    def height(self) -> int:
+        return self.window[3]
+
+    def cut(self, left: int, top: int, width: int, height: int) -> None:
+        """See a part alone, in pixels of what is seen now."""
+        if self.is_flipped:
+            left = self.width - left - width
+        self.window = (self.window[0] + left, self.window[1] + top, width, height)
+
+    def resize(self, height: int, width: int) -> None:
+        """See the same at another size."""
+        self.crop, self.size, self.window = self.window, (height, width), (0, 0, width, height)
+
+    def flip(self) -> None:
+        """Exchange left and right."""
+        self.is_flipped = not self.is_flipped
+
+    def read_into(self, pixels: np.ndarray[Any, Any], picture: Picture, exact: bool) -> None:
+        """Write what is seen.
+
+        Args:
+            pixels: uint8 of shape (3, height, width), with any strides.
+            picture: of the size that the view was made for.
+            exact: see decode().
+        """
+        if self.is_flipped:
+            pixels = pixels[:, :, ::-1]
+        left, top, width, height = self.window
+        all_high, all_wide = self.size or (self.crop[3], self.crop[2])
+        begin, above, end, below = max(left, 0), max(top, 0), min(left + width, all_wide), min(top + height, all_high)
+        if (end - begin, below - above) != (width, height):
+            pixels[...] = 0
+            pixels = pixels[:, above - top : below - top, begin - left : end - left]
+        if self.size is None:
+            picture.read_into(pixels, (begin, above, end - begin, below - above), exact)
+        elif (end - begin, below - above) == (all_wide, all_high):
+            picture.read_into(pixels, self.crop, exact)
+        else:
+            resized = np.empty((3, all_high, all_wide), np.uint8)
+            picture.read_into(resized, self.crop, exact)
+            pixels[...] = resized[:, above:below, begin:end]
