@@ -24,6 +24,9 @@ PEERS_PIP := $(BIN)/pip --python $(PEERS)/bin/python
 FFCV_NEEDS := assertpy fastargs numba psutil pytorch-pfn-extras terminaltables tqdm
 # A loader to measure against whose needs are at odds with ours, and so not in .venv.
 DI_ENGINE := .venv-di-engine
+# torchvision imports only beside a torch of its own build, which is not the one that all is pinned to.
+TORCHVISION := .venv-torchvision
+TORCHVISION_NEEDS := torch==2.14.1 torchvision==0.29.1 pillow posix_ipc pytest pytest-timeout psutil tqdm
 SOURCES := $(wildcard cython_ext/*.pyx cython_ext/*.pxd cython_ext/*.h cython_ext/jpeg/*.[ch]) bench/core/probe.pyx \
 	setup.py pyproject.toml constraints.txt
 
@@ -59,7 +62,8 @@ SANITIZING = LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-
 	$$(gcc -print-file-name=libstdc++.so)" PYTHONMALLOC=malloc UBSAN_OPTIONS=print_stacktrace=1 \
 	ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1:max_allocation_size_mb=4096:$(SANITIZED_QUICKLY)
 
-.PHONY: help train test test-long test-torch test-ecosystem test-cuda soak bench di-engine lint sanitize fuzz-jpeg clean
+.PHONY: help train test test-long test-torch test-ecosystem test-torchvision test-cuda soak bench di-engine lint \
+	sanitize fuzz-jpeg clean
 
 help:
 	@echo 'make train   train a small network on JPEG files and say what the loader cost'
@@ -71,6 +75,7 @@ help:
 	@echo 'make test-long   kill workers at random, then torment loaders in 19 ways, torch beside ours; about 10 minutes'
 	@echo '             SEED=  ARGS="--only interrupts --seconds 600" or any other of python -m tests.chaos --help'
 	@echo 'make test-ecosystem   train with Lightning, accelerate, transformers, timm and ignite, through either loader'
+	@echo 'make test-torchvision   fused datasets beside torchvision itself: the same samples, to the bit'
 	@echo 'make test-cuda   the tests that need a GPU, over a CUDA in software, with torch 2.13 and the newest'
 	@echo 'make test-torch   the suite with each torch from 2.6.0 on, in an environment a version; TORCH="2.6.0 2.15.0"'
 	@echo 'make soak    500 random kills of workers, every batch checked; ARGS="--kills 2000 --start spawn --share steal"'
@@ -105,6 +110,9 @@ test-long: $(STAMP)
 
 test-ecosystem: $(ECOSYSTEM)
 	$(BIN)/pytest --disable-warnings tests/ecosystem $(ARGS)
+
+test-torchvision: $(TORCHVISION)/installed
+	$(TORCHVISION)/bin/python -m pytest tests/with_torchvision $(ARGS)
 
 test-cuda: $(CUDA)/installed $(CUDA_NEWEST)/installed
 	$(CUDA)/bin/python $(CUDA_TESTS) $(ARGS)
@@ -142,7 +150,7 @@ fuzz-jpeg:
 	done
 
 clean:
-	rm -rf .venv $(DI_ENGINE) $(CUDA) $(CUDA_NEWEST) build dist *.egg-info data/digits
+	rm -rf .venv $(DI_ENGINE) $(TORCHVISION) $(CUDA) $(CUDA_NEWEST) build dist *.egg-info data/digits
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	rm -f shmloader/*.so bench/core/*.so
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
@@ -178,6 +186,14 @@ $(PEERS_STAMP): $(STAMP)
 	@$(PEERS_PIP) install --quiet -c constraints.txt --no-build-isolation -e '.[peers]'
 	@$(PEERS_PIP) install --quiet -c constraints.txt --no-deps ffcv >$(PEERS)/ffcv.log 2>&1 && \
 		$(PEERS_PIP) install --quiet -c constraints.txt $(FFCV_NEEDS) || echo 'FFCV does not build here: bench skips it' >&2
+	@touch $@
+
+# With the Python of .venv, as DI-engine's, and shmloader from the checkout.
+$(TORCHVISION)/installed: constraints.txt | $(STAMP)
+	@echo 'installing torchvision and its torch into $(TORCHVISION) (5.5 GB, once)' >&2
+	@$(BIN)/python -m venv $(TORCHVISION)
+	@grep -v '^torch' constraints.txt > $(TORCHVISION)/constraints.txt
+	@$(TORCHVISION)/bin/pip install --quiet -c $(TORCHVISION)/constraints.txt $(TORCHVISION_NEEDS)
 	@touch $@
 
 $(CUDA)/installed: $(STAMP)
