@@ -1,4 +1,4 @@
-"""Builds the Cython core: cython_ext/<name>.pyx becomes shmloader._<name>.
+"""Builds the Cython core: cython_ext/<name>.pyx, with <name>.pxd, becomes shmloader._<name>.
 
 Everything else about the package is in pyproject.toml.  The build needs setuptools and Cython, never torch: the
 extensions speak to torch only through addresses, DLPack and Python's buffer protocol.
@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import sys
 from glob import glob
+from pathlib import Path
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
-CORE = ("ring", "gather", "layout", "process", "current", "late", "jpeg")
+CORE = (
+    "ring", "slots", "sequences", "lease", "trainer", "conductor", "worker", "gather", "layout", "process", "current",
+    "late", "jpeg",
+)  # fmt: skip
 SOURCES = {"jpeg": sorted(glob("cython_ext/jpeg/*.c"))}  # in C, beside a module's own .pyx
 # No fused multiplications: they round once where Pillow's weights of a resize are rounded twice.
 FLAGS = ["-O3", "-std=c11", "-ffp-contract=off", "-Wall", "-Wextra", "-Wno-unused-parameter"]
@@ -29,13 +33,30 @@ def extension(name: str, source: str) -> Extension:
     )
 
 
+def named_declarations() -> str:
+    """A folder in which Cython finds cython_ext/<name>.pxd by the name of its module, shmloader/_<name>.pxd: links."""
+    folder = Path("build/cython/named")
+    package = folder / "shmloader"
+    package.mkdir(parents=True, exist_ok=True)
+    for link in package.iterdir():
+        link.unlink()  # it may be of a file that is gone
+    (package / "__init__.pxd").touch()
+    for name in CORE:
+        if (declared := Path(f"cython_ext/{name}.pxd").resolve()).exists():
+            (package / f"_{name}.pxd").symlink_to(declared)
+    return str(folder)
+
+
 def cythonized(extensions: list[Extension]) -> list[Extension]:
     if sys.platform != "linux":
         return []  # importing still works there, and DataLoader says that it needs Linux
     from Cython.Build import cythonize
 
     return cythonize(
-        extensions, compiler_directives={"language_level": 3}, include_path=["cython_ext"], build_dir="build/cython"
+        extensions,
+        compiler_directives={"language_level": 3},
+        include_path=["cython_ext", named_declarations()],
+        build_dir="build/cython",
     )
 
 

@@ -2,7 +2,7 @@
  *
  * Nothing outside this file touches a shared word, so the memory-order argument can be read in one sitting.
  * Linux, 64-bit, little-endian.  The words are lock-free, therefore address-free: each process maps the ring
- * wherever it likes (C11, section 7.17.5).  NOTE [ Slot ring ] in ring.pyx tells the protocol these verbs make up.
+ * wherever it likes (C11, section 7.17.5).  NOTE [ Slot ring ] in ring.pxd tells the protocol these verbs make up.
  */
 #pragma once
 #include <errno.h>
@@ -49,7 +49,7 @@ typedef struct {
     uint64_t meta_at, meta_size;       /* in the entry's area: the description of its leaves */
     uint64_t plan_at, plan_size;       /* in the entry's area: the plan */
     uint64_t objects_at, objects_size; /* the pickled leaves: a table in the payload, but a chunk's are in the area */
-    uint32_t outcome;                  /* FILLED, KEPT or SKIPPED, see ring.pyx */
+    uint32_t outcome;                  /* FILLED, KEPT or SKIPPED, see ring.pxd */
 } ring_answer;
 
 /* A ring entry: the word of the sequence that lives in it, and the plain words that travel with it. */

@@ -5,7 +5,8 @@ from typing import Any
 
 import torch
 
-from shmloader._ring import Lease, WorkerSide
+from shmloader._lease import Lease
+from shmloader._worker import WorkerSide
 from shmloader.shells import Containers
 
 def tensor_over(

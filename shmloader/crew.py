@@ -18,8 +18,8 @@ from multiprocessing.util import Finalize
 from typing import Any, NoReturn
 
 from shmloader._multiprocessing import close_pipes
-from shmloader._ring import TrainerSide
 from shmloader._torch import is_exiting, raise_if_any_worker_failed, unwatch_pids, watch_pids
+from shmloader._trainer import TrainerSide
 from shmloader.orphan import FollowingName
 from shmloader.parcel import Parcel
 from shmloader.segment import Segment, too_many_files
@@ -173,7 +173,7 @@ class Crew:
         # Not is_alive(): under forkserver it hears of a death from the server, later than the watching thread does.
         # A worker that was dismissed may leave, but not while something is open for it.
         ended = self._ended.copy()  # the watching thread adds to it
-        dead = sorted(index for index in ended if index not in self._dismissed or self._ring.owes(index))
+        dead = sorted(index for index in ended if index not in self._dismissed or self._ring.sequences.owes(index))
         try:
             _raise_at_exit()
             if self._respawn:
@@ -210,12 +210,12 @@ class Crew:
         return "\n".join(filter(None, lines))
 
     def _loss(self, dead: list[int]) -> str:
-        held = [self._batch(sequence) for index in dead for sequence in self._ring.holds(index)]
+        held = [self._batch(sequence) for index in dead for sequence in self._ring.sequences.holds(index)]
         return f"It held {' and '.join(held)}." if held else "It held no batch."
 
     def _batch(self, sequence: int) -> str:
         """What a sequence is to its user."""
-        batch, row, rows = self._ring.about(sequence)
+        batch, row, rows = self._ring.sequences.about(sequence)
         task = read_task(self._ring.task(sequence))
         part = f"rows {row} to {row + len(task) - 1} of " if rows else ""
         return f"{part}batch {batch} of this epoch (indices {_indices.repr(task)})"
@@ -241,17 +241,19 @@ class Crew:
                 f"{ended}\n{self._loss([index])}\non_worker_death='respawn' cannot replace it: the position of an "
                 "IterableDataset is lost with its worker"
             )
-        debts = self._ring.owes(index)
+        debts = self._ring.sequences.owes(index)
         # where work is stolen, several workers may die over one sequence
-        stuck = (-1, debts[0]) if debts else (index, self._ring.next_open)
+        stuck = (-1, debts[0]) if debts else (index, self._ring.sequences.next_open)
         deaths = self._deaths.get(stuck, 0) + 1
-        self._deaths = {over: count for over, count in self._deaths.items() if over[1] >= self._ring.next_take}
+        self._deaths = {
+            over: count for over, count in self._deaths.items() if over[1] >= self._ring.sequences.next_take
+        }
         self._deaths[stuck] = deaths
         if deaths >= LIVES:
             place = self._batch(debts[0]) if debts else "no batch at all"
             raise RuntimeError(f"{ended}\nIt is the {LIVES}rd to die over {place}, so it is not replaced.")
         self._ring.revoke(index)
-        self.workers[index] = self._start_one(index, self._ring.next_take)
+        self.workers[index] = self._start_one(index, self._ring.sequences.next_take)
         self._ended.discard(index)
 
     # --------------------------------------------------------------------------------------------------- hanging
@@ -268,9 +270,9 @@ class Crew:
         """
         if not awaited:
             return
-        owners = {self._ring.owner(sequence) for sequence in awaited}
+        owners = {self._ring.sequences.owner(sequence) for sequence in awaited}
         late = [index for index in range(len(self.workers)) if index in owners]
-        blamed = {index: debts[0] for index in late if (debts := self._ring.owes(index))}
+        blamed = {index: debts[0] for index in late if (debts := self._ring.sequences.owes(index))}
         told = {index: self._holding(index, sequence) for index, sequence in blamed.items()}
         if self._ring.ready() or self._ring.alarmed:  # to ask for stacks takes time: it came, or a worker died
             return
@@ -278,7 +280,7 @@ class Crew:
         if not self._respawn or not told:
             raise RuntimeError(error)
         for index, sequence in blamed.items():
-            if sequence in self._ring.owes(index):
+            if sequence in self._ring.sequences.owes(index):
                 self._hung[index] = error
                 self.workers[index].kill()  # the watching thread sees it, and it is a death like any other
 
@@ -286,8 +288,8 @@ class Crew:
         """What a worker does with the sequence that it owes, and where it is."""
         pid = self.workers[index].pid or 0
         who = f"Worker {index} (pid {pid})"
-        if sequence in self._ring.holds(index):
-            what = f"{who} has held {self._batch(sequence)} for {self._ring.held_for(sequence):.1f} seconds."
+        if sequence in self._ring.sequences.holds(index):
+            what = f"{who} has held {self._batch(sequence)} for {self._ring.sequences.held_for(sequence):.1f} seconds."
         else:
             what = f"{who} has not begun {self._batch(sequence)}."
         with self._changing:  # another thread may be ending all this

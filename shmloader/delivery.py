@@ -4,7 +4,7 @@ NOTE [ Lease ]
 
 A delivered batch is a set of tensors over its payload.  When is the user done with it?  There may be views, numpy
 views, tensors saved for backward, a list that keeps every target.  torch knows: a storage keeps the object that exports
-its bytes alive until the storage itself dies.  So each batch has one Lease (ring.pyx), and all its tensors and arrays
+its bytes alive until the storage itself dies.  So each batch has one Lease (lease.pyx), and all its tensors and arrays
 are built over that.  When the last of them dies, in whatever thread, the lease dies too, and its payload is free.
 `weakref.finalize` on the tensors would not do: it fires while a `detach()` of one still lives.
 
@@ -29,9 +29,11 @@ from typing import Any
 
 import torch
 
+from shmloader._conductor import NOTHING
 from shmloader._layout import Reader
-from shmloader._ring import KEPT, NOTHING, SKIPPED, TrainerSide
+from shmloader._ring import KEPT, SKIPPED
 from shmloader._torch import ExceptionWrapper
+from shmloader._trainer import TrainerSide
 from shmloader.pinning import Pinning
 from shmloader.segment import warn_overflow
 
@@ -77,7 +79,7 @@ class Delivery:
         if lease.overflowed and not self._overflowed:
             self._overflowed = True
             warn_overflow()
-        copy = outcome == KEPT or ring.lent > self._spare or (pinning is not None and not pinning.guard(lease))
+        copy = outcome == KEPT or ring.slots.lent > self._spare or (pinning is not None and not pinning.guard(lease))
         try:
             batch = self._reader.read(lease, copy)
             if pinning is not None:

@@ -38,8 +38,9 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from shmloader import _torch
-from shmloader._ring import END, Conductor, TrainerSide
+from shmloader._conductor import END, Conductor
 from shmloader._torch import profiler
+from shmloader._trainer import TrainerSide
 from shmloader.accelerator import accelerator_of
 from shmloader.crew import Crew
 from shmloader.delivery import Delivery
@@ -122,7 +123,7 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
         else:
             self._pinning = Pinning(self._ring, device, loader.strict_pinning, private=loader.device is not None)
             self._delivery = Delivery(self._ring, spare, self._streams, self._pinning, device.clone)
-        # what the conductor asks for (ring.pyx)
+        # what the conductor asks for (conductor.pyx)
         self._read, self._open = self._delivery.take, self._schedule.open
         self._worker_ended = self._schedule.ended
         self._crew = Crew(
@@ -226,7 +227,7 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
                 if self._shutdown or self._interrupted:  # another thread's alarm was taken for the one looked after
                     raise StopIteration
             else:
-                self._crew.raise_or_kill(self._ring.awaited())
+                self._crew.raise_or_kill(self._ring.sequences.awaited())
 
     # What others read of torch's accounts, as the ring keeps them.
 

@@ -47,7 +47,8 @@ import numpy
 import torch
 
 from shmloader import _torch
-from shmloader._ring import Lease, TrainerSide
+from shmloader._lease import Lease
+from shmloader._trainer import TrainerSide
 from shmloader.accelerator import Accelerator, Streams
 from shmloader.streams import moment, say_unknown
 
@@ -101,7 +102,7 @@ class Pinning:
         if why:
             _say(why)
             return False
-        self._ring.guard_with(self._accelerator.current, self._accelerator.devices)
+        self._ring.slots.guard_with(self._accelerator.current, self._accelerator.devices)
         for device in self._accelerator.devices:
             self._accelerator.current(device)  # what this sets up at first is not to be set up where a lease dies
         self.thread = threading.Thread(target=self._lock, name="shmloader_pin", daemon=True)
@@ -139,7 +140,7 @@ class Pinning:
             return f"a slot of {size >> 30} GiB is too large"
         try:
             with self._accelerator.relaxed():
-                return self._accelerator.register(self._ring.slot_address(payload), size)
+                return self._accelerator.register(self._ring.slots.address(payload), size)
         except (
             RuntimeError
         ) as error:  # torch's, about the device: without the thread batches would be copied in silence
@@ -148,7 +149,7 @@ class Pinning:
     def _unregister(self, payload: int) -> None:
         if self._registered.pop(payload, 0):
             with self._accelerator.relaxed():
-                self._accelerator.unregister(self._ring.slot_address(payload))
+                self._accelerator.unregister(self._ring.slots.address(payload))
 
     def _committed(self, payload: int) -> int:
         return min(self._ring.committed(payload), self._ring.slot_stride)
@@ -177,7 +178,7 @@ class Pinning:
 
     def free(self) -> None:
         """Free the slots that no copy reads any more; with every hand-out of a batch."""
-        if self._reading or self._returned or self._ring.has_returns:
+        if self._reading or self._returned or self._ring.slots.has_returns:
             self._free()
         if _late:
             _free_late()
@@ -191,7 +192,7 @@ class Pinning:
             self._freeing.release()
 
     def _look(self) -> None:
-        self._returned += self._ring.returns()
+        self._returned += self._ring.slots.returns()
         accelerator, returned = self._accelerator, self._returned
         noted = [streams for _, streams in returned if streams is not None]
         streams = accelerator.streams(noted, self._first_lent(noted))
@@ -232,7 +233,7 @@ class Pinning:
         for payload in payloads:
             if self._closed:
                 self._unregister(payload)
-            self._ring.reclaim(payload)
+            self._ring.slots.reclaim(payload)
 
     def _wait(self) -> None:
         """Wait until the device does nothing any more: before memory is unregistered for good, and unmapped.
@@ -256,7 +257,7 @@ class Pinning:
         self._closed = True
         self._wait()
         self._free()  # what was read a moment ago
-        for payload in set(self._registered) - self._ring.lent_payloads():
+        for payload in set(self._registered) - self._ring.slots.lent_payloads():
             self._unregister(payload)
         if self._registered:
             _late.add(self)

@@ -1,7 +1,7 @@
 """Who makes which batch: the schedules, of which each iterator has one.
 
 A schedule says how large the ring must be, and opens each batch for the worker that is to make it.  It may be
-interrupted between any two of its lines and then be asked again for the same batch (NOTE [ One step ] in ring.pyx).  So
+interrupted between any two of its lines and then be asked again for the same batch (NOTE [ One step ] in conductor.pyx).  So
 it does not count what it has opened: the ring does.
 """
 
@@ -13,7 +13,9 @@ from typing import Any, Protocol
 
 from torch.utils.data import IterableDataset
 
-from shmloader._ring import ANY, Conductor, TrainerSide
+from shmloader._conductor import Conductor
+from shmloader._ring import ANY
+from shmloader._trainer import TrainerSide
 from shmloader.generators import mix
 from shmloader.segment import RingMemory, Segment
 from shmloader.tasks import open_chunks, open_task
@@ -110,7 +112,7 @@ class Streams(_Attached):
         share = self.size.batches // max(1, sum(self.active))
         for further in range(1, self._workers + 1):
             worker = (self._latest + further) % self._workers
-            if self.active[worker] and (self._in_order or ring.under_way_of(worker) < share):
+            if self.active[worker] and (self._in_order or ring.sequences.under_way_of(worker) < share):
                 self._tried = worker
                 open_task(ring, self._segment, worker, index)
                 return True
@@ -172,7 +174,7 @@ class Steal(_Further):
 class Chunks(_Further):
     """A batch is cut into chunks of rows, which several workers make at once, each in its place in the one slot.
 
-    A chunk is a sequence like any other (NOTE [ Slot ring ] in ring.pyx).  Its place in the batch says which rows it
+    A chunk is a sequence like any other (NOTE [ Slot ring ] in ring.pxd).  Its place in the batch says which rows it
     has, so the order is the sampler's, whichever worker is quicker.
 
     As many chunks are under way as batches would be otherwise, rounded to whole batches; more while they are small.
@@ -193,7 +195,7 @@ class Chunks(_Further):
 
     def begin(self, base_seed: int) -> None:
         super().begin(base_seed)
-        self._begun_at = self._ring.next_open
+        self._begun_at = self._ring.sequences.next_open
 
     def open(self, index: Any) -> bool:
         self._look_further()
@@ -205,7 +207,7 @@ class Chunks(_Further):
         if self.seeds_samples:
             workers, seed = [ANY] * len(chunks), mix(self._seed, ring.opened)
         else:
-            first = ring.next_open - self._begun_at
+            first = ring.sequences.next_open - self._begun_at
             workers, seed = [(first + k) % self._workers for k in range(len(chunks))], 0
         open_chunks(ring, self._segment, workers, chunks, seed)
         return True

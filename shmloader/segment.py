@@ -22,9 +22,9 @@ from shmloader._ring import (
     WORKER_BYTES,
     Mapping,
     Ring,
-    TrainerSide,
-    WorkerSide,
 )
+from shmloader._trainer import TrainerSide
+from shmloader._worker import WorkerSide
 from shmloader.limits import available_memory
 from shmloader.orphan import follow
 

@@ -6,7 +6,7 @@ import pickle
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
-from shmloader._ring import TrainerSide
+from shmloader._trainer import TrainerSide
 from shmloader.segment import Segment
 
 MOST = 1 << 63  # indices below this one, and not below its negative, are written as they are
@@ -35,7 +35,7 @@ def open_chunks(ring: TrainerSide, segment: Segment, workers: list[int], chunks:
     """
     written = [chunk if _is_plain(chunk) else _pickled(chunk) for chunk in chunks]
     for k, task in enumerate(written):
-        entry = (ring.next_open + k) % ring.entries
+        entry = (ring.sequences.next_open + k) % ring.entries
         wanted = len(task) if type(task) is bytes else 8 * len(task)
         if wanted > ring.task_room_of(entry):
             segment.commit_task(ring, entry, wanted)

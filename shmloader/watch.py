@@ -10,7 +10,7 @@ import time
 from contextlib import nullcontext
 from multiprocessing.process import BaseProcess
 
-from shmloader._ring import TrainerSide
+from shmloader._trainer import TrainerSide
 from shmloader.signals import let_through
 
 

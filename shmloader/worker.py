@@ -19,8 +19,9 @@ from torch.utils.data import IterableDataset
 
 from shmloader import _torch, generators
 from shmloader._layout import Writer
-from shmloader._ring import FILLED, KEPT, SKIPPED, WorkerSide
+from shmloader._ring import FILLED, KEPT, SKIPPED
 from shmloader._torch import ExceptionWrapper
+from shmloader._worker import WorkerSide
 from shmloader.collate import collate_into
 from shmloader.fetch import Fetch, fetch_from
 from shmloader.orphan import follow

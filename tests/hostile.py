@@ -21,8 +21,10 @@ import psutil
 import torch
 
 from shmloader._layout import Writer
-from shmloader._ring import ENTRY_BYTES, FILLED, HEADER_BYTES, PAYLOAD_BYTES, WORKER_BYTES, TrainerSide, WorkerSide
+from shmloader._ring import ENTRY_BYTES, FILLED, HEADER_BYTES, PAYLOAD_BYTES, WORKER_BYTES
 from shmloader._torch import ExceptionWrapper
+from shmloader._trainer import TrainerSide
+from shmloader._worker import WorkerSide
 from shmloader.delivery import Delivery
 from shmloader.segment import Segment
 
@@ -102,7 +104,7 @@ class BothSides:
     def die(self) -> None:
         """Have another worker take the place of this one, wherever it is; it claims what this one had claimed."""
         self.trainer.revoke(0)
-        self.worker = WorkerSide(*self.sides, 0, self.worker.life + 1, self.trainer.next_take)
+        self.worker = WorkerSide(*self.sides, 0, self.worker.life + 1, self.trainer.sequences.next_take)
 
     def fill(self, batch: Any) -> None:
         self.claim()

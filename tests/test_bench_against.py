@@ -89,7 +89,7 @@ def test_what_is_no_built_checkout_is_refused(tmp_path: Path, capsys: pytest.Cap
     for broken, why in (
         ("import shmloader._nothing", r"cannot be imported: ModuleNotFoundError: No module .*; is it built\?"),
         (
-            f"__path__.append({own!r}); from shmloader._ring import TrainerSide as DataLoader",
+            f"__path__.append({own!r}); from shmloader._trainer import TrainerSide as DataLoader",
             "is not",
         ),
     ):

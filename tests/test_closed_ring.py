@@ -11,7 +11,10 @@ import pytest
 from conftest import run_script
 from hostile import BothSides
 
-from shmloader._ring import Lease, TrainerSide
+from shmloader._lease import Lease
+from shmloader._sequences import Sequences
+from shmloader._slots import Slots
+from shmloader._trainer import TrainerSide
 
 ERROR = "RuntimeError: this iterator has been shut down: iterate over the DataLoader again"
 
@@ -28,16 +31,16 @@ RAISE: dict[str, tuple[Any, ...]] = {
     "ring.ready": (),
     "ring.take": (),
     "ring.lend": (),
-    "ring.holds": (0,),
-    "ring.owes": (0,),
-    "ring.awaited": (),
-    "ring.owner": (1,),
-    "ring.about": (1,),
+    "sequences.holds": (0,),
+    "sequences.owes": (0,),
+    "sequences.awaited": (),
+    "sequences.owner": (1,),
+    "sequences.about": (1,),
     "ring.task": (1,),
-    "ring.held_for": (1,),
+    "sequences.held_for": (1,),
     "ring.revoke": (0,),
-    "ring.guard_with": (None, ()),
-    "ring.lent_payloads": (),
+    "slots.guard_with": (None, ()),
+    "slots.lent_payloads": (),
     "ring.committed": (0,),
     "ring.committed_in_all": (),
     "ring.note_committed": (0, 1),
@@ -56,10 +59,9 @@ QUIET: dict[str, tuple[tuple[Any, ...], Any]] = {
     "ring.wait": ((), False),
     "ring.alarm": ((), None),
     "ring.clear_alarm": ((), None),
-    "ring.replace": (("lease",), None),
     "ring.took": ((), None),
-    "ring.under_way_of": ((0,), 1),
-    "ring.returns": ((), []),
+    "sequences.under_way_of": ((0,), 1),
+    "slots.returns": ((), []),
     "ring.close": ((), None),
     "lease.objects": ((0,), [128, 16]),
     "lease.guard": ((1 << 40,), True),
@@ -67,7 +69,7 @@ QUIET: dict[str, tuple[tuple[Any, ...], Any]] = {
     "lease.fail": ((), None),
 }
 # Of what was never lent to a device nothing can be reclaimed; where a slot is may be asked until it is given back.
-OTHER: dict[str, tuple[Any, ...]] = {"ring.reclaim": (0,), "ring.slot_address": (0,)}
+OTHER: dict[str, tuple[Any, ...]] = {"slots.reclaim": (0,), "slots.address": (0,)}
 
 # A child for each call, so that one that crashes is known by its name.
 SCRIPT = """
@@ -86,7 +88,8 @@ for name, arguments in CALLS.items():
     if child == 0:
         try:
             kind, _, method = name.partition(".")
-            what = getattr(lease if kind == "lease" else ring.trainer, method)
+            of = lease if kind == "lease" else ring.trainer if kind == "ring" else getattr(ring.trainer, kind)
+            what = getattr(of, method)
             value = what(*[lease if a == "lease" else a for a in arguments]) if callable(what) else what
             told = ["returned", list(value) if isinstance(value, (tuple, set)) else value]
         except Exception as error:
@@ -103,8 +106,8 @@ os._exit(0)
 
 
 def public(callables: bool) -> set[str]:
-    """The names that the ring and its leases have, of methods or of properties."""
-    kinds: dict[str, type] = {"ring": TrainerSide, "lease": Lease}
+    """The names that the ring, its accounts and its leases have, of methods or of properties."""
+    kinds: dict[str, type] = {"ring": TrainerSide, "sequences": Sequences, "slots": Slots, "lease": Lease}
     return {
         f"{of}.{name}"
         for of, kind in kinds.items()
@@ -117,7 +120,7 @@ def public(callables: bool) -> set[str]:
 def test_every_method_of_a_closed_ring(lent: bool) -> None:
     calls = RAISE | {name: arguments for name, (arguments, _) in QUIET.items()} | OTHER
     assert set(calls) - {"lease.overflowed"} == public(callables=True), "each method is to be called"
-    properties = public(callables=False) - {"lease.overflowed"}
+    properties = public(callables=False) - {"lease.overflowed", "ring.sequences", "ring.slots"}
     calls |= dict.fromkeys(properties, ())
     ran = run_script(SCRIPT.replace("CALLS", repr(calls)).replace("LENT", repr(lent)))
     told = {name: (how, what) for name, how, what in map(json.loads, ran.out.splitlines())}
@@ -127,8 +130,8 @@ def test_every_method_of_a_closed_ring(lent: bool) -> None:
         assert told[name] == ("raised", ERROR), (name, told[name])
     for name, (_, value) in QUIET.items():
         assert told[name] == ("returned", value), (name, told[name])
-    assert told["ring.reclaim"][1].startswith("ValueError: payload 0 is not held back")
-    for name in properties | {"ring.slot_address"}:
+    assert told["slots.reclaim"][1].startswith("ValueError: payload 0 is not held back")
+    for name in properties | {"slots.address"}:
         assert told[name][0] == "returned", (name, told[name])
     assert told["ring.alarmed"][1] is told["ring.stopped"][1] is False
 
@@ -159,7 +162,7 @@ def test_the_words_are_unmapped_once_nobody_waits_any_more() -> None:
     ring = BothSides()
     ring.fill([1.0])
     lease = ring.trainer.take()
-    words = ring.trainer.slot_address(0) - ring.trainer.slot_offset(0)
+    words = ring.trainer.slots.address(0) - ring.trainer.slot_offset(0)
     ring.trainer.open(0, 7)
     answers: list[bool] = []
     waiting = threading.Thread(target=lambda: answers.append(ring.trainer.wait()))

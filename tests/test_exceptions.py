@@ -197,7 +197,7 @@ def test_an_exception_keeps_no_batch() -> None:
             next(iterator)
         except ValueError as error:
             kept.append(error)
-        assert iterator._ring.lent <= 1
+        assert iterator._ring.slots.lent <= 1
     assert len(kept) == 8
     del iterator
 

@@ -87,7 +87,7 @@ def test_a_batch_whose_words_were_overwritten(overwrite: Callable[[BothSides], N
             with pytest.raises(Exception, match=says) as caught:
                 ring.take()
             assert "overwritten" in str(caught.value) or says == "pickle"
-            assert ring.trainer.lent == 0
+            assert ring.trainer.slots.lent == 0
             ring.header("committed", 1 << 14)
         ring.fill([7, "next"])
         assert ring.take() == [7, "next"]
@@ -180,7 +180,7 @@ def test_a_chunk_whose_words_were_overwritten(overwrite: Callable[[BothSides], A
             overwrite(ring)
             with pytest.raises(RuntimeError, match=says):
                 ring.take()
-            assert ring.trainer.lent == 0
+            assert ring.trainer.slots.lent == 0
         ring.fill_chunks([half(1, "a", "b"), half(2, "c", "d")], 2)
         rows = torch.tensor([[1.0] * 3] * 2 + [[2.0] * 3] * 2)
         assert_same(ring.take(), {"x": rows, "y": torch.zeros(4, 8), "s": ["a", "b", "c", "d"]})
@@ -206,7 +206,7 @@ def test_a_sequence_that_never_was(in_order: bool, word: int) -> None:
         with pytest.raises(RuntimeError, match="overwritten"):
             assert ring.trainer.wait(5)
             ring.trainer.take()
-        assert ring.trainer.lent == 0
+        assert ring.trainer.slots.lent == 0
 
 
 # ------------------------------------------------------------------------------------------- what a worker reads
@@ -299,7 +299,7 @@ def test_a_worker_that_never_was() -> None:
                 RuntimeError, match="overwritten: the worker that made a batch is 7, and may be at most 0"
             ):
                 ring.take()
-            assert ring.trainer.lent == 0
+            assert ring.trainer.slots.lent == 0
         ring.entry("word", 3)
         assert_same(ring.take(), BATCH)
 
@@ -315,7 +315,7 @@ def test_a_claim_from_the_future() -> None:
     with BothSides() as ring:
         ring.claim()
         poke(ring.segment, entry_at(ring.segment, 0, "word")[0] + 8, 8, MOST)  # ring_entry.claimed_at
-        assert ring.trainer.held_for(0) == 0
+        assert ring.trainer.sequences.held_for(0) == 0
 
 
 @pytest.mark.parametrize("size", [MOST, MOST - 128, 1 << 63, 1 << 14])

@@ -184,7 +184,7 @@ def test_ctrl_c_does_not_wait_for_workers_that_hang(moment: str, ctrl_c: None, m
     begun.append(iter(shmloader.DataLoader(Hanging(4), num_workers=2)))
     next(begun[0])
     workers = list(begun[0]._workers)
-    while not all(begun[0]._ring.holds(index) for index in range(2)):
+    while not all(begun[0]._ring.sequences.holds(index) for index in range(2)):
         time.sleep(0.01)
     timer = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT))
     timer.start()

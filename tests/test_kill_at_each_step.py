@@ -107,14 +107,19 @@ def stepped(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("stepped")
     installed = Path(shmloader.__file__).parent
     shutil.copytree(installed, folder / "shmloader", ignore=shutil.ignore_patterns("__pycache__"))
-    source, core = folder / "ring.c", ROOT / "cython_ext"
-    translate = [sys.executable, "-m", "cython", "-3", "--module-name", "shmloader._ring", "-I", str(core)]
-    subprocess.run([*translate, str(core / "ring.pyx"), "-o", str(source)], check=True)
-    built = next((folder / "shmloader").glob("_ring.*.so"))
+    core, named = ROOT / "cython_ext", folder / "named"
+    (named / "shmloader").mkdir(parents=True)
+    for declared in core.glob("*.pxd"):
+        (named / "shmloader" / f"_{declared.name}").symlink_to(declared)
     include = ["-include", str(ROOT / "tests" / "stress" / "kill_step.h"), f"-I{core}"]
     include.append(f"-I{sysconfig.get_path('include')}")
-    compile_it = ["gcc", "-shared", "-fPIC", "-O1", "-std=gnu11", *include, str(source), "-o", str(built)]
-    subprocess.run(compile_it, check=True)
+    for name in ("ring", "worker"):  # which have all steps that a worker comes by
+        source, built = folder / f"{name}.c", next((folder / "shmloader").glob(f"_{name}.*.so"))
+        translate = [sys.executable, "-m", "cython", "-3", "--module-name", f"shmloader._{name}"]
+        translate += ["-I", str(core), "-I", str(named), str(core / f"{name}.pyx"), "-o", str(source)]
+        subprocess.run(translate, check=True)
+        compile_it = ["gcc", "-shared", "-fPIC", "-O1", "-std=gnu11", *include, str(source), "-o", str(built)]
+        subprocess.run(compile_it, check=True)
     return folder
 
 

@@ -139,9 +139,9 @@ def test_the_last_tensor_dies_where_the_interpreter_lock_is_not_held() -> None:
     iterator = iter(ours(40, spare_slots=2))
     for k in range(40):
         loss, weight = keep_graph(next(iterator))
-        assert iterator._ring.lent == 1
+        assert iterator._ring.slots.lent == 1
         loss.backward()
-        assert iterator._ring.lent == 0
+        assert iterator._ring.slots.lent == 0
         assert torch.equal(weight.grad, torch.full((300,), float(k)))
 
 
@@ -239,7 +239,7 @@ def test_batches_are_lent_and_slots_are_used_again() -> None:
     addresses = set()
     for batch in iterator:
         addresses.add(batch["x"].data_ptr())
-        assert iterator._ring.lent <= 2
+        assert iterator._ring.slots.lent <= 2
     assert len(addresses) <= 6
 
 

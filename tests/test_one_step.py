@@ -1,4 +1,4 @@
-"""next() is one step, which no signal and no other thread can fall into: NOTE [ One step ] in ring.pyx."""
+"""next() is one step, which no signal and no other thread can fall into: NOTE [ One step ] in conductor.pyx."""
 
 from __future__ import annotations
 

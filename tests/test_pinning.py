@@ -19,7 +19,7 @@ from gpu_double import DoubleGpu, installed
 
 import shmloader
 from shmloader import pinning
-from shmloader._ring import TrainerSide
+from shmloader._trainer import TrainerSide
 from shmloader.ahead import Ahead
 from shmloader.iterator import RingIterator
 
@@ -330,7 +330,7 @@ def test_where_the_streams_cannot_be_told_all_are_waited_for(gpu: Any) -> None:
         return 0
 
     loader = iter(pinned(Numbered(100)))
-    loader._ring.guard_with(current, (0,))
+    loader._ring.slots.guard_with(current, (0,))
     there = list(other_thread(double, loader))
     assert double.synchronized > 0
     double.synchronize()
@@ -499,9 +499,9 @@ def test_a_forked_child_frees_and_notes_nothing(gpu: Any) -> None:
     child = os.fork()
     if child == 0:
         noted: list[int] = []
-        iterator._ring.guard_with(noted.append, (0,))
+        iterator._ring.slots.guard_with(noted.append, (0,))
         del batch
-        os._exit(len(noted) + len(iterator._ring.returns()))
+        os._exit(len(noted) + len(iterator._ring.slots.returns()))
     assert os.waitpid(child, 0)[1] == 0
     assert torch.equal(batch, torch.full((500,), 50))
     assert double.is_pinned(batch)
@@ -556,4 +556,4 @@ def test_a_ring_that_is_not_guarded_asks_nobody() -> None:
     iterator = iter(shmloader.DataLoader(Numbered(10), num_workers=1))
     ring: TrainerSide = iterator._ring
     for _ in iterator:
-        assert not ring.has_returns
+        assert not ring.slots.has_returns

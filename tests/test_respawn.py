@@ -21,7 +21,8 @@ from hostile import BothSides
 from torch.utils.data import IterableDataset, default_collate
 
 import shmloader
-from shmloader._ring import ANY, FILLED, WorkerSide
+from shmloader._ring import ANY, FILLED
+from shmloader._worker import WorkerSide
 from shmloader.crew import Crew
 from shmloader.stacks import Paper
 from shmloader.watch import Watch
@@ -276,6 +277,7 @@ class Progress:
 
     def __init__(self, debts: list[list[int]], comes: str = "") -> None:
         self.debts, self.comes = debts, comes
+        self.sequences = self
         self.alarmed = comes == "a death"
 
     def owner(self, sequence: int) -> int:
@@ -338,7 +340,7 @@ def test_deaths_that_are_seen_while_others_are_looked_after() -> None:
         crew._ended.update(range(1, 50))
         return []
 
-    ring.owes = owes
+    ring.sequences.owes = owes
     crew._ended.add(0)
     crew._dismissed.update(range(50))
     crew._watch = object()  # type: ignore[assignment]
@@ -410,18 +412,30 @@ def test_a_timeout_while_all_workers_are_still_starting_names_nobody(tmp_path: p
 
 def test_who_owns_a_sequence() -> None:
     with BothSides() as ring:
-        assert ring.trainer.awaited() == []
+        assert ring.trainer.sequences.awaited() == []
         ring.trainer.open(ANY, 0)
-        assert ring.trainer.owner(0) is None and ring.trainer.awaited() == [0]
-        assert ring.trainer.owes(0) == ring.trainer.holds(0) == []
+        assert ring.trainer.sequences.owner(0) is None and ring.trainer.sequences.awaited() == [0]
+        assert ring.trainer.sequences.owes(0) == ring.trainer.sequences.holds(0) == []
         ring.claim_again()
-        assert ring.trainer.owner(0) == 0 and ring.trainer.owes(0) == ring.trainer.holds(0) == [0]
+        assert ring.trainer.sequences.owner(0) == 0 and ring.trainer.sequences.owes(0) == ring.trainer.sequences.holds(
+            0
+        ) == [0]
         ring.worker.publish(FILLED)
-        assert ring.trainer.owner(0) == 0 and ring.trainer.awaited() == ring.trainer.owes(0) == []
+        assert (
+            ring.trainer.sequences.owner(0) == 0
+            and ring.trainer.sequences.awaited() == ring.trainer.sequences.owes(0) == []
+        )
         ring.trainer.take().release()
         ring.trainer.open(0, 0)
-        assert ring.trainer.owner(1) == 0 and ring.trainer.awaited() == ring.trainer.owes(0) == [1]
-        for question in (ring.trainer.owner, ring.trainer.about, ring.trainer.held_for, ring.trainer.task):
+        assert ring.trainer.sequences.owner(1) == 0 and ring.trainer.sequences.awaited() == ring.trainer.sequences.owes(
+            0
+        ) == [1]
+        for question in (
+            ring.trainer.sequences.owner,
+            ring.trainer.sequences.about,
+            ring.trainer.sequences.held_for,
+            ring.trainer.task,
+        ):
             for sequence in (0, 2, 3):  # two of them have the entry that another one lives in
                 with pytest.raises(ValueError, match=f"sequence {sequence} is not in flight"):
                     question(sequence)
@@ -430,13 +444,13 @@ def test_who_owns_a_sequence() -> None:
 def test_no_number_below_0_is_a_worker_or_a_payload() -> None:
     with BothSides() as ring:
         for call in (
-            ring.trainer.owes, ring.trainer.holds, ring.trainer.revoke, ring.trainer.dismiss,
+            ring.trainer.sequences.owes, ring.trainer.sequences.holds, ring.trainer.revoke, ring.trainer.dismiss,
             lambda worker: ring.trainer.open(worker, 0), lambda worker: WorkerSide(*ring.sides, worker, 0, 0),
         ):  # fmt: skip
             for worker in (-1, 1, ANY - 1):
                 with pytest.raises(IndexError, match=f"no worker {worker}: this ring's are 0 to 0"):
                     call(worker)
-        assert ring.trainer.in_flight == 0
+        assert ring.trainer.sequences.in_flight == 0
         sides: list[Any] = [ring.trainer, ring.worker]
         for side in sides:
             for ask in (

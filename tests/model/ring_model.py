@@ -2,7 +2,7 @@
 
 NOTE [ Slot ring model ]
 
-The verbs of NOTE [ Slot ring ] (ring.pyx), each cut into its accesses to shared words, run by N workers, the trainer
+The verbs of NOTE [ Slot ring ] (ring.pxd), each cut into its accesses to shared words, run by N workers, the trainer
 and the thread that watches the workers.  A state is a string of bytes; all reachable ones are visited, breadth first,
 so the trace to the first bad one is the shortest.
 
@@ -637,7 +637,7 @@ class Ring:
             raise Violated(BOOKS)
 
     def is_ready(self, s: bytearray, keep: bool = False) -> bool | None:
-        """One load of TrainerSide.is_ready(); None while it goes on."""
+        """One load of Sequences.is_ready(); None while it goes on."""
         if not self.any_order:
             first, size = self.batch(s[NEXT_TAKE])
             if self.mutant == "a batch is ready when its last chunk is":

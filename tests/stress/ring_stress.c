@@ -1,4 +1,4 @@
-/* The ring's verbs under ThreadSanitizer: threads for processes, the walk of ring.pyx, one plain word a payload.
+/* The ring's verbs under ThreadSanitizer: threads for processes, the walk of worker.pyx, one plain word a payload.
  *
  * One plain word, because TSan remembers four accesses to eight bytes and misses races on longer payloads.
  * Worker 0 dies in the middle of a fill, time and again.  Its successors run from the start and are told by a relaxed

@@ -1,0 +1,180 @@
+# cython: language_level=3
+"""The step from one batch to the next: NOTE [ One step ]."""
+
+import _thread
+
+cimport cython
+from cpython.pythread cimport PyThread_get_thread_ident
+from libc.stdint cimport uint64_t
+
+from shmloader._trainer cimport TrainerSide
+
+END = object()      # Conductor.next(): the epoch is at its end
+NOTHING = object()  # in place of a batch: its worker has nothing more to give
+cdef object end = END, nothing = NOTHING
+
+
+@cython.final
+cdef class Conductor:
+    """The step from one batch to the next, which no signal and no other thread can fall into.
+
+    NOTE [ One step ]
+
+        1. A signal handler may raise (Ctrl-C: KeyboardInterrupt) between any two lines of Python, but not in here, save
+           where Python is called.  So what is under way is kept in here: the index that was drawn and is not opened,
+           the batch that was taken and is not handed out.  The next call goes on from there, and no batch is lost but
+           one that next() had given already.
+        2. What can be lost is the sampler's place, if the handler raised in the sampler: a generator ends by that.  Then
+           the indices are drawn anew up to there, or it is said that they cannot be (draws.py).
+        3. Two threads may call next() of one iterator.  One of them is in here, the others wait until it has left, on a
+           lock that nobody touches otherwise.  The GIL makes looking at `occupied` and setting it one step.
+        4. The thread that is in here may come by again: from a signal handler, or from a sampler that iterates over its
+           own loader.  That can only be an error.
+
+    Args:
+        ring: the trainer's side.
+        most: batches that may be under way.
+    """
+    cdef TrainerSide ring
+    cdef public int most
+    cdef object indices                 # the sampler's iterator
+    cdef object drawn                   # an index that is not opened yet
+    cdef object ready                   # a batch that is not handed out yet
+    cdef bint adrift                    # a handler raised while the sampler was asked
+    cdef bint occupied
+    cdef unsigned long occupant         # the thread
+    cdef int queued                     # threads that wait for their turn
+    cdef object turn
+
+    def __cinit__(self, TrainerSide ring, int most):
+        self.ring, self.most = ring, most
+        self.drawn = self.ready = nothing
+        self.turn = _thread.allocate_lock()
+        self.turn.acquire()
+
+    cdef int enter(self) except -1:
+        cdef unsigned long me = PyThread_get_thread_ident()
+        if self.occupied:
+            if self.occupant == me:
+                raise RuntimeError("next() was called while this thread is in next() of the same iterator: from a "
+                                   "signal handler, or from a sampler that iterates over its own DataLoader")
+            self.queued += 1
+            try:
+                while self.occupied:
+                    self.turn.acquire()
+            finally:
+                self.queued -= 1
+        self.occupied, self.occupant = True, me
+        self.ring.inside += 1
+        return 0
+
+    cdef int leave(self) except -1:
+        self.occupied = False
+        self.ring.inside -= 1
+        self.ring.drop_words()
+        if self.queued and self.turn.locked():
+            self.turn.release()
+        return 0
+
+    def next(self, iterator):
+        """The next batch, or the ExceptionWrapper in its place; END at the end of the epoch.
+
+        Args:
+            iterator: what knows the rest.  Called are its
+                _await(): wait until the ring has the next batch ready; StopIteration: the iterator was ended.
+                _read(): the batch of the ring's lend().
+                _worker_ended(worker): the worker has nothing more to give in this epoch, which _read() told by NOTHING.
+                _open(index): give the index to workers; false while there is no room.
+                _draw_again(count): an iterator over the sampler's indices behind the first `count`.
+        """
+        self.enter()
+        try:
+            if self.ready is nothing and not self.fetch(iterator):
+                return end
+            self.refill(iterator)
+            ready = self.ready
+            self.ready = nothing
+            return ready
+        finally:
+            self.leave()
+
+    cdef bint fetch(self, iterator) except -1:
+        cdef TrainerSide ring = self.ring
+        cdef object batch
+        while not ring.mapping.closed and (ring.sequences.in_flight or ring.unread is not None):
+            if ring.unread is None and (ring.alarmed or not ring.sequences.is_ready()):
+                iterator._await()
+                continue
+            batch = iterator._read()
+            if batch is nothing:
+                iterator._worker_ended(ring.unread.owner)
+                ring.took()
+                self.refill(iterator)
+                continue
+            self.ready = batch
+            ring.took()
+            return True
+        return False
+
+    def begin(self, iterator, indices) -> None:
+        """Open an epoch's first batches.  None of the one before may be under way."""
+        self.enter()
+        try:
+            self.indices, self.adrift = indices, False
+            self.drawn = self.ready = nothing
+            self.refill(iterator)
+        finally:
+            self.leave()
+
+    def drain(self, iterator) -> None:
+        """Wait for all that is under way, and drop it: the epoch was left before its end."""
+        cdef TrainerSide ring = self.ring
+        self.enter()
+        try:
+            self.ready = nothing
+            ring.took()
+            while ring.sequences.in_flight:
+                if ring.alarmed or not ring.sequences.is_ready():
+                    iterator._await()
+                else:
+                    ring.lend()
+                    ring.took()
+        finally:
+            self.leave()
+
+    cdef int refill(self, iterator) except -1:
+        """Open batches for as long as there is room."""
+        cdef TrainerSide ring = self.ring
+        cdef uint64_t before
+        while ring.under_way < self.most and not ring.mapping.closed:
+            if self.drawn is nothing:
+                self.drawn = self.draw(iterator)
+                if self.drawn is nothing:
+                    return 0
+            before = ring.opened
+            try:
+                if not iterator._open(self.drawn):
+                    return 0
+            except Exception:
+                self.drawn = nothing    # it is told what was wrong with it; the next one may be better
+                raise
+            finally:
+                if ring.opened != before:
+                    self.drawn = nothing
+        return 0
+
+    cdef object draw(self, iterator):
+        """The sampler's next index; NOTHING where it has no more."""
+        if self.adrift:
+            self.indices = iterator._draw_again(self.ring.opened)
+            self.adrift = False
+        try:
+            return next(self.indices)
+        except StopIteration:
+            return nothing
+        except Exception:
+            self.ready = nothing        # as in torch: what the sampler raises comes in place of this batch
+            raise
+        except BaseException:
+            self.adrift = True
+            raise

@@ -1,0 +1,31 @@
+# cython: language_level=3
+"""The trainer's accounts of the payload slots: which are free, lent, kept by a worker, held back for a device."""
+
+from libc.stdint cimport uint8_t
+
+from shmloader._ring cimport Mapping, Ring
+
+
+cdef class Slots:
+    cdef Mapping mapping
+    cdef int payloads
+    cdef Py_ssize_t slot_at, slot_stride
+    cdef readonly int lent              # payloads that a Lease holds
+    cdef uint8_t *is_lent               # which ones
+    cdef int *free                      # payloads nobody uses, a stack
+    cdef int frees
+    cdef int reserve                    # the first payload never yet used: replacements for those a worker keeps
+    cdef dict kept                      # by workers that live, and by which
+    cdef uint8_t *held_back             # those whose guarded leases have died, until reclaim()
+    cdef list returned                  # these, as returns() is to tell of them, and what was noted
+    cdef object current                 # tells a guarded lease that dies which stream is current; None: none is guarded
+    cdef tuple devices                  # on which of these devices
+
+    cdef int pick(self) except -1                       # a free one, which a worker is to fill
+    cdef void lend(self, int payload) noexcept          # it is a lease's now
+    cdef void give_back(self, int payload) noexcept     # it is no lease's any more
+    cdef void hold_back(self, int payload) noexcept     # a guarded lease of it has died
+    cdef int retire(self, int payload, set keepers) except -1   # what was lent is kept by these workers
+    cdef int died(self, int worker) except -1           # it keeps nothing any more
+    cdef void close(self) noexcept                      # all but what is lent goes
+    cdef char *slot(self, int payload) noexcept nogil

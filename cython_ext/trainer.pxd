@@ -1,0 +1,32 @@
+# cython: language_level=3
+"""What the trainer does with the ring: open sequences, wait for them, take their batches, look after dead workers."""
+
+from libc.stdint cimport uint32_t, uint64_t
+
+from shmloader._lease cimport Lease
+from shmloader._ring cimport Ring
+from shmloader._sequences cimport Sequences
+from shmloader._slots cimport Slots
+
+
+cdef class TrainerSide(Ring):
+    cdef readonly Sequences sequences   # those in flight
+    cdef readonly Slots slots           # whose each payload is
+    cdef readonly int under_way         # batches opened and not taken
+    cdef readonly uint64_t opened       # batches opened in this epoch
+    cdef readonly uint64_t epoch        # how many epochs were begun before this one
+    cdef readonly uint64_t taken        # the sequence that was taken last; the first one of that batch
+    cdef readonly bint stopped          # workers have been told to leave
+    cdef readonly bint alarmed          # a worker died: wait() returns at once until it is looked after
+    cdef bint begun                     # whether any epoch was
+    cdef bint in_order
+    cdef Lease unread                   # what lend() gave, until took()
+    cdef uint64_t *task_room            # bytes that have pages in each entry's area, for tasks
+    cdef int next_bell                  # where ring_one() begins
+    cdef int inside                     # threads that may look at the words at any moment
+    cdef bint dropped                   # the words are unmapped
+
+    cdef int open_one(self, int worker, task, uint64_t seed, int chunks, uint32_t row, uint32_t rows) except -2
+    cdef void ring_one(self) noexcept nogil
+    cdef int wait_until(self, double seconds) except -1
+    cdef void drop_words(self) noexcept

@@ -1,0 +1,361 @@
+# cython: language_level=3, boundscheck=False, wraparound=False
+"""The trainer's side of the ring."""
+
+cimport cython
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from cpython.exc cimport PyErr_CheckSignals
+from cpython.list cimport PyList_GET_ITEM, PyList_GET_SIZE
+from cpython.long cimport PyLong_AsLongLong, PyLong_CheckExact
+from libc.errno cimport EINTR, ETIMEDOUT
+from libc.stdint cimport int64_t, uint32_t, uint64_t
+from libc.stdlib cimport calloc, free
+from libc.string cimport memcpy
+from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
+
+from atomics cimport (
+    RING_ANY, RING_MAGIC, RING_READY, RING_VERSION, ring_announce, ring_entry, ring_note_revoked, ring_once_32,
+    ring_open, ring_raise, ring_revoke, ring_ring, ring_sleep, ring_toll,
+)
+from shmloader._lease cimport Lease
+from shmloader._ring cimport FILLED, INDEX, INDICES, KEPT, PICKLED, Ring, check_index
+from shmloader._sequences cimport Sequences, ring_given
+from shmloader._slots cimport Slots
+from spin cimport spin_budget, spin_learn, spin_once
+
+
+cdef inline bint until(double seconds, timespec *deadline) noexcept nogil:
+    """The deadline `seconds` from now; false where there is none (seconds < 0)."""
+    cdef int64_t nanoseconds
+    if seconds < 0:
+        return False
+    clock_gettime(CLOCK_MONOTONIC, deadline)
+    nanoseconds = <int64_t>(min(seconds, 1e9) * 1e9) + deadline.tv_nsec
+    deadline.tv_sec += nanoseconds // 1000000000
+    deadline.tv_nsec = nanoseconds % 1000000000
+    return True
+
+
+@cython.final
+cdef class TrainerSide(Ring):
+    """What the trainer does: opens sequences, waits for them, lends their payloads.  One thread at a time.
+
+    Args:
+        spare: payloads that may be lent at once.
+        in_order: whether batches are taken in their order, or as they become ready; then none is cut into chunks.
+    """
+
+    def __cinit__(self, mapping, geometry, memfd, spin, int spare, bint in_order):
+        self.in_order = in_order
+        self.sequences, self.slots = Sequences(self, in_order), Slots(self, spare)
+        self.task_room = <uint64_t *>calloc(self.entries, sizeof(uint64_t))
+        if self.task_room == NULL:
+            raise MemoryError()
+
+    def format(self) -> None:
+        """Write the header of a fresh segment, before any worker sees it."""
+        self.mapping.check_open()
+        self.header.version = RING_VERSION
+        self.header.workers, self.header.entries = self.workers, self.entries
+        self.header.payloads, self.header.in_order = self.payloads, self.in_order
+        self.header.magic = RING_MAGIC
+
+    def __dealloc__(self):
+        free(self.task_room)
+
+    # ---------------------------------------------------------------------------------------------- tasks
+
+    @property
+    def next_entry(self) -> int:
+        """The entry whose area the next open() writes the task to."""
+        return self.sequences.next_open % self.entries
+
+    def note_task_room(self, int entry, Py_ssize_t bytes) -> None:
+        """Say that the first `bytes` of this entry's area have pages now."""
+        self.mapping.check_open()
+        check_index("entry", entry, self.entries)
+        self.task_room[entry] = bytes
+
+    def task_room_of(self, int entry) -> int:
+        """How many bytes of this entry's area are known to have pages."""
+        self.mapping.check_open()
+        check_index("entry", entry, self.entries)
+        return self.task_room[entry]
+
+    def has_room(self, int chunks=1) -> bool:
+        """Whether a batch of so many chunks can be opened."""
+        self.mapping.check_open()
+        return self.under_way < self.batches and self.sequences.in_flight + chunks <= self.entries
+
+    def begin_epoch(self) -> None:
+        """Count the batches that are opened from 0 again; none may be under way."""
+        self.mapping.check_open()
+        self.epoch += self.begun
+        self.begun, self.opened = True, 0
+
+    def open(self, int worker, task, uint64_t seed=0) -> int:
+        """Give the next batch to `worker`, and wake it.
+
+        Args:
+            worker: index of the worker that alone may claim it, or ANY.
+            task: an index (int), a list of indices (ints of 64 bits), or any task pickled to bytes.
+            seed: of the batch.
+
+        Returns:
+            0, or the bytes of the entry's area that are wanting: nothing was opened, commit them and call again.  -1:
+            the task is a list or an int that needs pickling.
+        """
+        return self.open_one(worker, task, seed, 1, 0, 0)
+
+    def open_chunks(self, list workers, list tasks, list counts, uint64_t seed=0) -> None:
+        """Give the next batch in chunks to workers, or to ANY; whole, for no signal handler runs in between.
+
+        Args:
+            workers: whose each chunk is.
+            tasks: as for open(), ready to be written: lists of ints of 64 bits, or bytes, and their areas have pages.
+            counts: the rows of each.
+            seed: of the batch.
+        """
+        cdef int k, chunks = len(tasks)
+        cdef uint32_t row = 0, rows = sum(counts)
+        for k in range(chunks):
+            if self.open_one(workers[k], tasks[k], seed, 0 if k else chunks, row, rows):
+                raise RuntimeError(f"chunk {k} of a batch was not ready to be written")
+            row += counts[k]
+
+    cdef int open_one(self, int worker, task, uint64_t seed, int chunks, uint32_t row, uint32_t rows) except -2:
+        """Open a sequence: a batch, or one of its chunks.
+
+        Args:
+            chunks: into how many chunks the batch is cut, where this is the first; 0 where it is a further one.
+            row, rows: for a chunk, the row that it begins at, and the rows of the whole batch.
+        """
+        cdef uint64_t sequence = self.sequences.next_open
+        cdef int at = sequence % self.entries, payload
+        cdef ring_entry *entry = &self.entry[at]
+        cdef char *area = self.area(sequence)
+        cdef uint64_t room = self.task_room[at]
+        cdef Py_ssize_t k, n
+        cdef object item
+        cdef int64_t *indices = <int64_t *>area
+        self.mapping.check_open()
+        if worker != RING_ANY:
+            check_index("worker", worker, self.workers)
+        if chunks and not self.has_room(chunks):
+            raise RuntimeError(f"the ring has no room for {chunks} more: {self.sequences.in_flight} of {self.entries} "
+                               f"entries are in flight, for {self.under_way} batches of {self.batches} at most")
+        if type(task) is list:
+            n = PyList_GET_SIZE(task)
+            if n * 8 > <Py_ssize_t>room:
+                return n * 8
+            try:
+                for k in range(n):
+                    item = <object>PyList_GET_ITEM(task, k)
+                    if not PyLong_CheckExact(item):
+                        return -1
+                    indices[k] = PyLong_AsLongLong(item)
+            except OverflowError:
+                return -1
+            entry.ask.task_kind, entry.ask.task_size = INDICES, n
+        elif type(task) is int:
+            if room < 8:
+                return 8
+            try:
+                indices[0] = PyLong_AsLongLong(task)
+            except OverflowError:
+                return -1
+            entry.ask.task_kind, entry.ask.task_size = INDEX, 1
+        else:
+            n = PyBytes_GET_SIZE(task)
+            if n > <Py_ssize_t>room:
+                return n
+            memcpy(area, PyBytes_AS_STRING(task), n)
+            entry.ask.task_kind, entry.ask.task_size = PICKLED, n
+        if chunks:
+            payload = self.slots.pick()
+            self.under_way += 1
+            self.opened += 1
+        else:
+            payload = self.sequences.given[(sequence - 1) % self.entries].payload
+        entry.ask.payload, entry.ask.seed, entry.ask.row, entry.ask.rows = payload, seed, row, rows
+        entry.ask.epoch = self.epoch
+        self.sequences.opened(worker, payload, chunks, row, rows, self.opened - 1)
+        ring_open(entry, sequence, worker)
+        if worker == RING_ANY:
+            self.ring_one()
+        else:
+            ring_ring(&self.worker[worker].bell)
+        return 0
+
+    cdef void ring_one(self) noexcept nogil:
+        """Wake one worker that sleeps; where none does, all bells are rung, and who lies down looks again."""
+        cdef int k, worker
+        for k in range(self.workers):
+            worker = (self.next_bell + k) % self.workers
+            if ring_ring(&self.worker[worker].bell):
+                self.next_bell = worker + 1
+                return
+
+    def dismiss(self, int worker) -> None:
+        """Let `worker` leave once nothing more is open for it."""
+        self.mapping.check_open()
+        check_index("worker", worker, self.workers)
+        ring_raise(&self.worker[worker].dismissed)
+        ring_ring(&self.worker[worker].bell)
+
+    def stop(self) -> None:
+        """End every wait of every worker, now.  Of a closed ring there are none."""
+        cdef int k
+        if self.mapping.closed:
+            return
+        self.stopped = True
+        ring_raise(&self.header.stop)
+        for k in range(self.workers):
+            ring_toll(&self.worker[k].bell)
+
+    # ------------------------------------------------------------------------------------------- delivery
+
+    def ready(self) -> bool:
+        """Whether the next batch can be taken; not while there is an alarm to look after."""
+        self.mapping.check_open()
+        return not self.alarmed and self.sequences.is_ready()
+
+    def wait(self, double seconds=-1) -> bool:
+        """Wait until the next batch can be taken; false when `seconds` have passed or an alarm was raised.
+
+        Spins where that cannot hold up a worker, then sleeps on the ready bell, without the GIL.  Python's signal
+        handlers run between sleeps, so Ctrl-C and the SIGCHLD handler work while a batch is late.
+        """
+        if self.mapping.closed or self.alarmed:
+            return False
+        if self.sequences.is_ready():
+            return True
+        self.inside += 1
+        try:
+            return self.wait_until(seconds)
+        finally:
+            self.inside -= 1
+            self.drop_words()
+
+    cdef int wait_until(self, double seconds) except -1:
+        cdef timespec deadline
+        cdef bint limited = until(seconds, &deadline)
+        cdef int error = 0, lost = 0, k = 0, budget = spin_budget(&self.spin)
+        cdef uint32_t seen
+        if budget:
+            with nogil:
+                while k < budget and not self.sequences.is_ready() and spin_once(&self.spin):
+                    k += 1
+            spin_learn(&self.spin, k, self.sequences.is_ready())
+        while not self.mapping.closed and not self.sequences.is_ready():
+            if self.alarmed or error == ETIMEDOUT:
+                return False
+            with nogil:
+                seen = ring_announce(&self.header.ready_bell)
+                error = 0
+                lost = self.sequences.lost()
+                if not self.sequences.is_ready() and not self.alarmed and not lost:
+                    error = ring_sleep(&self.header.ready_bell, seen, &deadline if limited else NULL)
+            if lost and not self.alarmed and not self.mapping.closed:
+                raise self.sequences.overwritten(lost - 1)
+            if error == EINTR:
+                PyErr_CheckSignals()
+        return not self.mapping.closed
+
+    def alarm(self) -> None:
+        """Make wait() return.  From the thread that watches the workers, when one has died.
+
+        Nobody waits on a closed ring, and nothing is to be looked after there.
+        """
+        if self.mapping.closed:
+            return
+        self.alarmed = True
+        ring_toll(&self.header.ready_bell)
+
+    def clear_alarm(self) -> None:
+        """The alarm was looked after."""
+        if not self.mapping.closed:
+            self.alarmed = False
+
+    def take(self) -> Lease:
+        """Take the next batch, which is ready; its payload is the caller's for as long as the lease lives.
+
+        What its workers said of it is read before the next open(), which may be of the same entries.
+        """
+        self.mapping.check_open()
+        if not self.sequences.is_ready():
+            raise RuntimeError(f"sequence {self.sequences.next_take} is not ready")
+        cdef ring_given *given = self.sequences.next_batch()
+        cdef Lease lease = Lease.__new__(Lease)
+        self.follow(given.payload)
+        lease.hold(self, self.slots, self.sequences, given)
+        self.taken = given.sequence
+        self.under_way -= 1
+        self.sequences.took(given.chunks)
+        return lease
+
+    def lend(self) -> Lease:
+        """The next batch, taken once and given again until took(): a signal handler may raise while it is read."""
+        if self.unread is None:
+            self.unread = self.take()
+        return self.unread
+
+    def took(self) -> None:
+        """The batch that lend() gave was read: what is left of it is its tensors' affair."""
+        cdef Lease lease = self.unread
+        if lease is None:
+            return
+        self.unread = None
+        if lease.outcome == KEPT:
+            lease.retire()
+        elif lease.failed:
+            lease.release()
+
+    # ---------------------------------------------------------------------------------------------- deaths
+
+    def task(self, uint64_t sequence):
+        """What open() was given for a sequence that is in flight: an index, a list of indices, or bytes."""
+        cdef uint32_t kind = 0
+        cdef uint64_t size = 0
+        self.sequences.entry_of(sequence)
+        self.measure(sequence, &kind, &size)
+        return self.read_task(sequence, kind, size)
+
+    def revoke(self, int worker) -> None:
+        """Open again what `worker` had claimed.  It is dead and reaped; see NOTE [ Slot ring ]."""
+        cdef uint64_t sequence
+        cdef int k
+        for sequence in self.sequences.holds(worker):
+            ring_revoke(&self.entry[sequence % self.entries], sequence, worker,
+                        self.sequences.given[sequence % self.entries].worker)
+        ring_note_revoked(self.header)
+        for k in range(self.workers):
+            ring_toll(&self.worker[k].bell)
+        for sequence in self.sequences.of(worker, RING_READY):
+            if ring_once_32(&self.entry[sequence % self.entries].answer.outcome) == KEPT:
+                self.entry[sequence % self.entries].answer.outcome = FILLED  # who kept it is gone
+        self.slots.died(worker)
+
+    # ----------------------------------------------------------------------------------------------- the end
+
+    def close(self) -> None:
+        """Give all memory back but what is lent; that follows, payload by payload, as the leases die.
+
+        The pages go at once even where a process that was forked meanwhile still maps them.  A forked child that
+        closes its copy of the ring only unmaps it.
+        """
+        if self.mapping.closed:
+            return
+        self.unread = None
+        self.mapping.closed = True
+        self.mapping.give_back(0, self.slot_at)
+        self.slots.close()
+        if self.slots.lent:
+            self.mapping.whole = False
+            self.drop_words()
+
+    cdef void drop_words(self) noexcept:
+        """Unmap the words of a closed ring of which something is lent, once no thread is inside any more: one that is
+        may be about to look at them once more."""
+        if self.mapping.closed and not self.mapping.whole and not self.inside and not self.dropped:
+            self.dropped = True
+            self.mapping.unmap(0, self.slot_at)

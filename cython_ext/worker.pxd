@@ -1,0 +1,35 @@
+# cython: language_level=3
+"""What one worker does with the ring: claim a sequence, fill its payload, publish it."""
+
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+
+from atomics cimport ring_memory
+from shmloader._ring cimport Ring
+
+
+cdef class WorkerSide(Ring):
+    cdef readonly int me, life
+    cdef readonly int current           # the payload being filled; -1 between tasks
+    cdef readonly Py_ssize_t used       # bytes of it allocated so far
+    cdef readonly uint32_t row, rows    # of the chunk being filled: its first row, and the batch's; 0: a whole batch
+    cdef uint64_t cursor                # the lowest sequence not yet passed
+    cdef uint32_t who                   # whom the sequence that look() found is open for: this worker, or ANY
+    cdef uint32_t revocations           # as counted when this worker looked last
+    cdef bint in_order                  # whether it walks, or looks through all entries
+    cdef uint64_t task_bytes            # of the task that is claimed, in the entry's area
+    cdef uint64_t *room                 # bytes that are known here to have pages in each entry's area
+    cdef uint8_t *mapped                # for each AROUND of the ring, whether map_written() has been there
+    cdef Fill fill
+
+    cdef bint look(self) noexcept nogil
+    cdef bint over(self) noexcept nogil
+    cdef int check_claimed(self) except -1
+    cdef int check_inside(self, Py_ssize_t at, Py_ssize_t bytes) except -1
+    cdef ring_memory *left(self) noexcept nogil
+    cdef Py_ssize_t memory_room(self) except -1
+
+
+cdef class Fill:
+    cdef WorkerSide ring
+    cdef char *data
+    cdef Py_ssize_t bytes
