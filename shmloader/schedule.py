@@ -1,8 +1,8 @@
 """Who makes which batch: the schedules, of which each iterator has one.
 
 A schedule says how large the ring must be, and opens each batch for the worker that is to make it.  It may be
-interrupted between any two of its lines and then be asked again for the same batch (NOTE [ One step ] in conductor.pyx).  So
-it does not count what it has opened: the ring does.
+interrupted between any two of its lines and then be asked again for the same batch (NOTE [ One step ] in
+conductor.pyx).  So it does not count what it has opened: the ring does.
 """
 
 from __future__ import annotations
