@@ -79,7 +79,7 @@ help:
 	@echo 'make test-cuda   the tests that need a GPU, over a CUDA in software, with torch 2.13 and the newest'
 	@echo 'make test-torch   the suite with each torch from 2.6.0 on, in an environment a version; TORCH="2.6.0 2.15.0"'
 	@echo 'make soak    500 random kills of workers, every batch checked; ARGS="--kills 2000 --start spawn --share steal"'
-	@echo 'make lint    lint and types alone'
+	@echo 'make lint    lint, types and which room imports which, alone'
 	@echo 'make sanitize  the tests of the ring under AddressSanitizer and UBSan (gcc); ARGS="..." goes to pytest'
 	@echo 'make fuzz-jpeg  100,000 made and damaged JPEG files under AddressSanitizer and UBSan; FUZZ=50000  SEED='
 	@echo 'make clean   remove all that these made: environments, build outputs, caches, data/digits'
@@ -128,13 +128,14 @@ soak: $(STAMP)
 lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports --no-cache
 	$(BIN)/mypy
 
 sanitize: $(STAMP)
-	@mkdir -p $(SANITIZED)/shmloader/images
+	@mkdir -p $(SANITIZED)/shmloader
 	@cp -ru setup.py pyproject.toml cython_ext tests examples bench $(SANITIZED)
-	@cp -u shmloader/*.py shmloader/*.pyi shmloader/py.typed $(SANITIZED)/shmloader
-	@cp -u shmloader/images/*.py $(SANITIZED)/shmloader/images
+	@find shmloader -name '*.py*' -not -path '*/__pycache__/*' -not -name '*.so' -exec cp -u --parents {} $(SANITIZED) +
+	@cp -u shmloader/py.typed $(SANITIZED)/shmloader
 	cd $(SANITIZED) && CFLAGS="$(SANITIZERS)" LDFLAGS="$(SANITIZERS)" \
 		$(abspath $(BIN))/python setup.py -q build_ext --inplace
 	cd $(SANITIZED) && $(SANITIZING) $(abspath $(BIN))/python -m pytest -k "not spawn and not forkserver" \

@@ -69,12 +69,13 @@ from dlpack cimport (
 import numpy
 import torch
 
-from shmloader import objects, shells
+from shmloader.batch import objects
+from shmloader.batch import shells
 from shmloader._gather import copy_bytes, stack_rows
 from shmloader._ring import overwritten
 from shmloader._torch import ExceptionWrapper, collate_tensor_fn, dlpack_c_api
-from shmloader.shells import ATOMS as PLAIN
-from shmloader.shells import Again, Holed, Shell
+from shmloader.batch.shells import ATOMS as PLAIN
+from shmloader.batch.shells import Again, Holed, Shell
 
 cdef extern from "Python.h":
     const Py_ssize_t PY_SSIZE_T_MAX

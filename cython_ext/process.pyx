@@ -35,6 +35,6 @@ cdef extern from *:
 def die_with_parent() -> int:
     """Have this process end at once when its parent does, whatever it is doing then; returns the parent's pid.
 
-    The parent may have died before this call: the caller compares the pid with the one it expects (orphan.py).
+    The parent may have died before this call: the caller compares the pid with the one it expects (parents_death.py).
     """
     return process_die_with_parent()

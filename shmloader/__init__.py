@@ -30,7 +30,7 @@ from shmloader import transforms as transforms
 from shmloader.async_dataloader import AsyncDataLoader
 from shmloader.dataloader import DataLoader
 from shmloader.patch import patch_torch
-from shmloader.rows import row_wise
+from shmloader.row_wise import row_wise
 
 __version__ = "0.1.0"
 

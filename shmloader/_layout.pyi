@@ -7,7 +7,7 @@ import torch
 
 from shmloader._lease import Lease
 from shmloader._worker import WorkerSide
-from shmloader.shells import Containers
+from shmloader.batch.shells import Containers
 
 def tensor_over(
     buffer: Any, dtype: torch.dtype, at: int, shape: tuple[int, ...], strides: tuple[int, ...] | None = ...

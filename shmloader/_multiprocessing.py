@@ -3,7 +3,7 @@
 As of Python 3.10 to 3.14 there are:
 
     Popen._fds                          of a process that is spawned: the descriptors that it is given, a list.
-                                        Without it the dataset is pickled for each worker anew (parcel.py).
+                                        Without it the dataset is pickled for each worker anew (spawn_arguments.py).
     ForkingPickler._extra_reducers      what users registered for its processes, by type.
                                         Without it such objects are pickled in batches as in files.
     BaseProcess._popen.close            closes what the trainer has of a process that has ended.

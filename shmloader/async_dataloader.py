@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from torch.utils.data import Dataset
 
-from shmloader import objects, riding
+from shmloader import riding
+from shmloader.batch import objects
 from shmloader.dataloader import DataLoader
 
 try:

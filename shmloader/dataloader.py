@@ -12,13 +12,14 @@ import torch
 import torch.utils.data
 from torch.utils.data import Dataset, IterableDataset, Sampler
 
-from shmloader import _torch, accelerator, riding
-from shmloader.ahead import Stage, ahead, stop_at_exit
-from shmloader.device import OnCpu, Pinned, ToDevice
-from shmloader.rows import is_row_wise
+from shmloader import _torch, riding
+from shmloader.device import accelerator
+from shmloader.device.ahead import Stage, ahead, stop_at_exit
+from shmloader.device.stages import OnCpu, Pinned, ToDevice
+from shmloader.row_wise import is_row_wise
 
 if riding.why_not_here() is None:  # else there are no extensions, or names are missing that these build on
-    from shmloader.iterator import RingIterator
+    from shmloader.trainer.iterator import RingIterator
 
 T_co = TypeVar("T_co", covariant=True)
 

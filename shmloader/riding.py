@@ -19,7 +19,8 @@ from typing import Any
 
 import torch.utils.data
 
-from shmloader import _torch, accelerator
+from shmloader import _torch
+from shmloader.device import accelerator
 
 # The options that only the ring can honour, with their defaults.  `spare_slots` is not one of them: off the ring each
 # batch is the consumer's own anyway.  Nor is `strict_pinning`: torch's own pinning is as strict.

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from shmloader.structure import replaced
+from shmloader.batch.tree import replaced
 
 __all__ = ["normalize_on_device"]
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-from shmloader import signals
+from shmloader.system import signals
 
 # Where a trace function raises in enum.py, CPython 3.11 goes on believing that a KeyError is being handled.  What is
 # raised while weak references are told that an object has died, in its last few lines, is lost, whosever it is.

@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 import torch
 
-from shmloader import _torch, accelerator
+from shmloader import _torch
+from shmloader.device import accelerator
 
 OURS = 0xC0  # torch's primary context
 INVALID_VALUE, INVALID_CONTEXT, REGISTERED, NOT_REGISTERED = 1, 201, 712, 713

@@ -1,7 +1,7 @@
 """A device that is none: its streams are queues, and what is put into them is done late, when it is asked for.
 
-It stands behind the seam of shmloader/accelerator.py.  A "copy to the device" reads the bytes of its source when its
-turn comes, as a DMA engine does; whoever fills the source before that has changed the batch.
+It stands behind the seam of shmloader/device/accelerator.py.  A "copy to the device" reads the bytes of its source when
+its turn comes, as a DMA engine does; whoever fills the source before that has changed the batch.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 import torch
 
-from shmloader import pinning
-from shmloader.accelerator import Streams
-from shmloader.streams import moment
+from shmloader.device import pinning
+from shmloader.device.accelerator import Streams
+from shmloader.device.streams import moment
 
 
 class Event:
@@ -257,9 +257,9 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., DoubleG
     def install(**options: Any) -> DoubleGpu:
         double = DoubleGpu(**options)
         made.append(double)
-        monkeypatch.setattr("shmloader.accelerator.find", lambda device=None: None if is_cpu(device) else double)
-        monkeypatch.setattr("shmloader.accelerator.kind", lambda: "cuda")
-        monkeypatch.setattr("shmloader.accelerator.count", lambda: 1)
+        monkeypatch.setattr("shmloader.device.accelerator.find", lambda device=None: None if is_cpu(device) else double)
+        monkeypatch.setattr("shmloader.device.accelerator.kind", lambda: "cuda")
+        monkeypatch.setattr("shmloader.device.accelerator.count", lambda: 1)
         return double
 
     monkeypatch.setattr(pinning, "_said", False)

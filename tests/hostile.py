@@ -25,8 +25,8 @@ from shmloader._ring import ENTRY_BYTES, FILLED, HEADER_BYTES, PAYLOAD_BYTES, WO
 from shmloader._torch import ExceptionWrapper
 from shmloader._trainer import TrainerSide
 from shmloader._worker import WorkerSide
-from shmloader.delivery import Delivery
-from shmloader.segment import Segment
+from shmloader.ring.segment import Segment
+from shmloader.trainer.delivery import Delivery
 
 # where the words of atomics.h lie, and their sizes
 ENTRY = {

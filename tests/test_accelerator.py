@@ -12,8 +12,8 @@ import pytest
 import torch
 from cuda_double import GLOBAL, RELAXED, CudaDouble
 
-from shmloader import accelerator
-from shmloader.accelerator import Cuda, Other, Streams
+from shmloader.device import accelerator
+from shmloader.device.accelerator import Cuda, Other, Streams
 
 ADDRESS_OF_SLOT, SIZE_OF_SLOT = 0x7000_0000_1000, 1 << 33
 WAYS = pytest.mark.parametrize("way", ["driver", "runtime"])

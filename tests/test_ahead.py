@@ -21,8 +21,8 @@ from conftest import run_script
 from gpu_double import installed
 
 import shmloader
-from shmloader import ahead as ahead_module
-from shmloader.ahead import Ahead
+from shmloader.device import ahead as ahead_module
+from shmloader.device.ahead import Ahead
 
 HERE = pathlib.Path(ahead_module.__file__)
 
@@ -278,13 +278,13 @@ def test_exit_waits_once_for_functions_that_never_return() -> None:
         import atexit, time
         atexit.register(lambda: print("waited once", 2 < time.monotonic() - began < 7))
         import threading
-        import shmloader, shmloader.accelerator, shmloader.ahead
+        import shmloader, shmloader.device.accelerator, shmloader.device.ahead
         from gpu_double import DoubleGpu
         double = DoubleGpu()
-        shmloader.accelerator.find = lambda device=None: double
-        shmloader.accelerator.kind = lambda: "cuda"
-        shmloader.accelerator.count = lambda: 1
-        shmloader.ahead.PATIENCE = 3.0
+        shmloader.device.accelerator.find = lambda device=None: double
+        shmloader.device.accelerator.kind = lambda: "cuda"
+        shmloader.device.accelerator.count = lambda: 1
+        shmloader.device.ahead.PATIENCE = 3.0
         entered = threading.Semaphore(0)
 
         def never(batch):

@@ -22,8 +22,8 @@ from gpu_double import DoubleGpu, installed
 from torch.nn.utils.rnn import PackedSequence, pack_sequence
 
 import shmloader
-from shmloader.ahead import Ahead
-from shmloader.structure import replaced, tensors_of
+from shmloader.batch.tree import replaced, tensors_of
+from shmloader.device.ahead import Ahead
 from shmloader.transforms import normalize_on_device
 
 
@@ -365,13 +365,13 @@ def test_ctrl_c_while_a_batch_is_late() -> None:
     ran = run_script(
         """
         import os, signal, threading, time
-        import shmloader, shmloader.accelerator
+        import shmloader, shmloader.device.accelerator
         from gpu_double import DoubleGpu
         signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job may have it ignored
         double = DoubleGpu()
-        shmloader.accelerator.find = lambda device=None: double
-        shmloader.accelerator.kind = lambda: "cuda"
-        shmloader.accelerator.count = lambda: 1
+        shmloader.device.accelerator.find = lambda device=None: double
+        shmloader.device.accelerator.kind = lambda: "cuda"
+        shmloader.device.accelerator.count = lambda: 1
 
         class Slow:
             def __len__(self): return 9

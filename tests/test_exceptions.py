@@ -118,7 +118,7 @@ def test_the_whole_text_is_torchs_but_for_the_loaders_frames() -> None:
     theirs, ours = (text(kind) for kind in BOTH)
     assert neutral(ours) == neutral(theirs)
     assert "in __getitem__" in neutral(ours)
-    assert "shmloader/fetch.py" in ours  # they are there, for who looks for them
+    assert "shmloader/worker/fetch.py" in ours  # they are there, for who looks for them
 
 
 def test_first_and_last_batch_and_all() -> None:

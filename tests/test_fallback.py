@@ -11,7 +11,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 from torch.utils.data.datapipes.iter import IterableWrapper
 
 import shmloader
-from shmloader.iterator import RingIterator
+from shmloader.trainer.iterator import RingIterator
 
 
 class Stream(IterableDataset):

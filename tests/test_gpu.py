@@ -19,8 +19,8 @@ import torch
 from conftest import assert_same
 
 import shmloader
-from shmloader import accelerator, pinning
-from shmloader.ahead import Ahead
+from shmloader.device import accelerator, pinning
+from shmloader.device.ahead import Ahead
 from shmloader.transforms import normalize_on_device
 
 pytestmark = [

@@ -20,9 +20,9 @@ from conftest import ROOT, assert_same, run_script
 from hostile import BothSides, entry_at, poke
 
 import shmloader
-from shmloader import worker as worker_module
 from shmloader._ring import ANY, FILLED, SKIPPED
-from shmloader.segment import FIRST_COMMIT, Segment
+from shmloader.ring.segment import FIRST_COMMIT, Segment
+from shmloader.worker import loop
 
 MOST = (1 << 64) - 1
 BATCH = {"x": torch.arange(6.0).reshape(2, 3), "s": ["text", torch.ones(2, requires_grad=True)]}
@@ -344,7 +344,7 @@ class Numbers(torch.utils.data.Dataset):
 
 @pytest.mark.parametrize("in_order", [True, False])
 def test_the_error_comes_at_the_batchs_place(monkeypatch: pytest.MonkeyPatch, in_order: bool) -> None:
-    fill = worker_module.Worker._fill
+    fill = loop.Worker._fill
     done: list[int] = []  # in each worker a list of its own
 
     def scribble(worker: Any, task: Any) -> int:
@@ -355,7 +355,7 @@ def test_the_error_comes_at_the_batchs_place(monkeypatch: pytest.MonkeyPatch, in
             os.pwrite(worker._segment.fd, struct.pack("2Q", MOST, MOST), words)
         return outcome
 
-    monkeypatch.setattr(worker_module.Worker, "_fill", scribble)
+    monkeypatch.setattr(loop.Worker, "_fill", scribble)
     loader = shmloader.DataLoader(
         Numbers(), num_workers=2, in_order=in_order, multiprocessing_context="fork", spare_slots=0
     )
@@ -375,7 +375,7 @@ def test_the_error_comes_at_the_batchs_place(monkeypatch: pytest.MonkeyPatch, in
 
 
 def test_a_claim_that_was_overwritten_ends_the_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    fill = worker_module.Worker._fill
+    fill = loop.Worker._fill
 
     def scribble(worker: Any, task: Any) -> int:
         outcome = fill(worker, task)
@@ -383,7 +383,7 @@ def test_a_claim_that_was_overwritten_ends_the_wait(monkeypatch: pytest.MonkeyPa
             os.pwrite(worker._segment.fd, bytes(8), entry_at(worker._segment, 5 % 4, "word")[0])
         return outcome
 
-    monkeypatch.setattr(worker_module.Worker, "_fill", scribble)
+    monkeypatch.setattr(loop.Worker, "_fill", scribble)
     with shmloader.DataLoader(Numbers(), num_workers=2, multiprocessing_context="fork") as loader:
         iterator = iter(loader)
         assert [next(iterator)[0, 0].item() for _ in range(5)] == [0, 1, 2, 3, 4]
@@ -397,7 +397,7 @@ def test_a_spawned_worker_of_another_version_says_so() -> None:
         """
         import shmloader
         from shmloader._ring import HEADER_BYTES
-        from shmloader.segment import Segment
+        from shmloader.ring.segment import Segment
         import os
 
         class Other(Segment):
@@ -406,7 +406,7 @@ def test_a_spawned_worker_of_another_version_says_so() -> None:
                 os.pwrite(self.fd, (1).to_bytes(4, "little"), 8)
 
         if __name__ == "__main__":
-            shmloader.iterator.Segment = Other
+            shmloader.trainer.iterator.Segment = Other
             try:
                 list(shmloader.DataLoader([1, 2], num_workers=1, multiprocessing_context="spawn"))
             except RuntimeError as error:
@@ -453,7 +453,7 @@ def test_where_the_mount_knows_no_nameless_files(monkeypatch: pytest.MonkeyPatch
 
 KILLED = """
 import os, signal, posix_ipc
-from shmloader.segment import Segment
+from shmloader.ring.segment import Segment
 
 def killed_after(make):
     def made(*arguments, **options):

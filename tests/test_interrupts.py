@@ -20,7 +20,8 @@ from conftest import BOTH, Augmented, children, run_script
 from interrupts import left_since, present
 
 import shmloader
-from shmloader import crew, iterator, signals, watch
+from shmloader.system import signals
+from shmloader.trainer import crew, iterator, watch
 
 # ---------------------------------------------------------------------------------------------------- random moments
 

@@ -37,7 +37,7 @@ DECIDED_BY_TIME = ("in the bell, before the wake", "announced, before sleeping")
 SCRIPT = """
 import os, pathlib, random, sys, time, numpy, torch, shmloader
 from conftest import mount_small_shm
-from shmloader.iterator import RingIterator
+from shmloader.trainer.iterator import RingIterator
 
 class Drawn(torch.utils.data.Dataset):
     def __len__(self): return 48

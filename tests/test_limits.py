@@ -11,7 +11,8 @@ import torch
 from conftest import run_script
 
 import shmloader
-from shmloader import limits, segment
+from shmloader.ring import segment
+from shmloader.system import limits
 
 MiB = 1 << 20
 

@@ -48,7 +48,7 @@ def test_without_the_list_of_descriptors(monkeypatch: pytest.MonkeyPatch) -> Non
     """The dataset is pickled for each worker."""
     monkeypatch.setattr(_multiprocessing, "get_spawning_popen", lambda: object())
     assert _multiprocessing.given_descriptors() is None
-    monkeypatch.setattr("shmloader.parcel.given_descriptors", _multiprocessing.given_descriptors)
+    monkeypatch.setattr("shmloader.system.spawn_arguments.given_descriptors", _multiprocessing.given_descriptors)
     loader = shmloader.DataLoader(Augmented(4), num_workers=2, multiprocessing_context="spawn")
     assert [batch["i"].item() for batch in loader] == [0, 1, 2, 3]
 

@@ -20,8 +20,9 @@ from conftest import label
 from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler, WeightedRandomSampler
 
 import shmloader
-from shmloader import _torch, draws
-from shmloader.iterator import RingIterator
+from shmloader import _torch
+from shmloader.trainer import draws
+from shmloader.trainer.iterator import RingIterator
 
 LENGTH = 3000
 
@@ -361,7 +362,7 @@ def test_each_method_of_torchs_iterator_is_ours_or_harmless() -> None:
 
 
 def test_the_samplers_that_are_known_to_repeat_themselves_do() -> None:
-    from shmloader.draws import REPEATABLE, Draws
+    from shmloader.trainer.draws import REPEATABLE, Draws
 
     weights = torch.rand(50)
     samplers = [

@@ -12,7 +12,7 @@ from conftest import BOTH, Augmented, assert_same_outcome
 from torch.utils.data import IterableDataset, get_worker_info
 
 import shmloader
-from shmloader.iterator import RingIterator
+from shmloader.trainer.iterator import RingIterator
 
 
 class Held(torch.utils.data.Dataset):

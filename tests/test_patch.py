@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader
 from torch.utils.data import DataLoader as UnderAnotherName
 
 import shmloader
-from shmloader.iterator import RingIterator
+from shmloader.trainer.iterator import RingIterator
 
 TORCH_INIT = vars(DataLoader)["__init__"]
 

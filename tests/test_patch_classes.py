@@ -18,8 +18,8 @@ from torch.utils.data import DataLoader
 
 import shmloader
 from shmloader import patch as patch_module
-from shmloader.iterator import RingIterator
 from shmloader.patch import Patch
+from shmloader.trainer.iterator import RingIterator
 
 TORCH_INIT = vars(DataLoader)["__init__"]
 

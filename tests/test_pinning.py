@@ -18,10 +18,10 @@ from conftest import ASKS_CUDA_ALONE, assert_same, run_script
 from gpu_double import DoubleGpu, installed
 
 import shmloader
-from shmloader import pinning
 from shmloader._trainer import TrainerSide
-from shmloader.ahead import Ahead
-from shmloader.iterator import RingIterator
+from shmloader.device import pinning
+from shmloader.device.ahead import Ahead
+from shmloader.trainer.iterator import RingIterator
 
 pytestmark = pytest.mark.filterwarnings("ignore:'pin_memory' argument is set as true but no accelerator")
 
@@ -515,11 +515,11 @@ def test_the_interpreter_may_end_at_any_time() -> None:
         import shmloader
         from gpu_double import DoubleGpu, installed
         from test_pinning import Numbered
-        import shmloader.accelerator
+        import shmloader.device.accelerator
         double = DoubleGpu(lag=5)
-        shmloader.accelerator.find = lambda device=None: double
-        shmloader.accelerator.kind = lambda: "cuda"
-        shmloader.accelerator.count = lambda: 1
+        shmloader.device.accelerator.find = lambda device=None: double
+        shmloader.device.accelerator.kind = lambda: "cuda"
+        shmloader.device.accelerator.count = lambda: 1
         if __name__ == "__main__":
             print(time.monotonic())
             loaders = [

@@ -23,9 +23,9 @@ from torch.utils.data import IterableDataset, default_collate
 import shmloader
 from shmloader._ring import ANY, FILLED
 from shmloader._worker import WorkerSide
-from shmloader.crew import Crew
-from shmloader.stacks import Paper
-from shmloader.watch import Watch
+from shmloader.system.call_stacks import Paper
+from shmloader.trainer.crew import Crew
+from shmloader.trainer.watch import Watch
 
 RING_LINE = 128  # of each half of a memory, for its words (atomics.h)
 
@@ -477,14 +477,14 @@ def test_bad_values() -> None:
 
 
 def test_what_a_worker_leaves() -> None:
-    from shmloader import generators
+    from shmloader.worker import random_states
 
     seed_all()
     numpy.random.randn(1)  # leaves half a pair of Gaussians behind
-    left = generators.states()
+    left = random_states.states()
     drawn = [random.random(), numpy.random.randn(3).tolist(), torch.rand(3).tolist(), random.gauss(0, 1)]
     seed_all(8)
-    generators.restore(left)
+    random_states.restore(left)
     assert [random.random(), numpy.random.randn(3).tolist(), torch.rand(3).tolist(), random.gauss(0, 1)] == drawn
 
 

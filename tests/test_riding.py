@@ -326,9 +326,10 @@ ELSEWHERE = """
     for name in ("eventfd", "pidfd_open", "memfd_create", "posix_fallocate", "sched_getaffinity"):
         if hasattr(os, name):
             delattr(os, name)
+    ALONE = ("shmloader._torch", "shmloader._multiprocessing")  # not built
     class Nothing:
         def find_spec(self, name, path=None, target=None):
-            if name.startswith("shmloader._") and name != "shmloader._torch" or name == "posix_ipc":
+            if name.startswith("shmloader._") and name not in ALONE or name == "posix_ipc":
                 raise ImportError(f"there is no {name} on this platform")
     sys.meta_path.insert(0, Nothing())
     import shmloader

@@ -16,7 +16,7 @@ import torch
 from conftest import Augmented, own_threads, run_script, session_members, shm_entries, start_script, wait_until_gone
 
 import shmloader
-from shmloader.crew import Crew
+from shmloader.trainer.crew import Crew
 
 DATASET = """
 import ctypes, os, signal, sys, threading, time, torch, shmloader
@@ -157,7 +157,7 @@ LATE = (
     DATASET
     + """
 import select
-from shmloader import watch
+from shmloader.trainer import watch
 class Late:
     def __init__(self, what): self.what, self.error, self.say = what, RuntimeError, sys.stderr.write
     def __del__(self):
@@ -473,7 +473,7 @@ class Named(Augmented):
 
 @pytest.mark.parametrize("start", ["fork", "spawn"])
 def test_a_workers_name_is_harmless_elsewhere(start: str) -> None:
-    """It ends a spawned worker whose trainer is gone (orphan.py); in a batch, or a log record, it is but a name."""
+    """It ends a spawned worker whose trainer is gone (parents_death.py); elsewhere it is but a name."""
     loader = shmloader.DataLoader(
         Named(4), batch_size=None, num_workers=1, multiprocessing_context=start, persistent_workers=True
     )

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from shmloader import signals
-from shmloader.signals import held, held_in_del, let_through
+from shmloader.system import signals
+from shmloader.system.signals import held, held_in_del, let_through
 
 Raised = KeyboardInterrupt, SystemExit
 

@@ -14,7 +14,7 @@ from conftest import Augmented, assert_same, iterate, label, seed_all
 from torch.utils.data import BatchSampler, IterableDataset, RandomSampler
 
 import shmloader
-from shmloader.crew import Crew
+from shmloader.trainer.crew import Crew
 
 
 def epochs(count: int = 2, length: int = 23, dataset: Any = None, **options: Any) -> list[Any]:

@@ -11,7 +11,7 @@ import torch
 
 import shmloader
 from bench.core.cases import CASES, ENDLESS
-from shmloader.accelerator import Other
+from shmloader.device.accelerator import Other
 from shmloader.transforms import normalize_on_device
 
 CASE = CASES["uint8-images"]

@@ -38,7 +38,7 @@ from bench.peers.loaders import LOADERS
 from shmloader._ring import FILLED
 from shmloader._trainer import TrainerSide
 from shmloader._worker import WorkerSide
-from shmloader.segment import Segment
+from shmloader.ring.segment import Segment
 
 LIMIT, HANDOVER = "limit", "handover"  # subjects of the race that are no loaders
 SPAWN, EPOCH = "spawn", "epoch"

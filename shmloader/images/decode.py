@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from shmloader import _jpeg
+from shmloader._jpeg import Decoder
 
 __all__ = ["Picture", "counts", "decode"]
 
@@ -26,7 +26,7 @@ _ORIENTATION = 0x0112  # EXIF's
 
 # Decoders that nobody uses now.  One is taken for a picture and put back, so its memory serves the next picture.  Two
 # threads, or a signal's handler that strikes in the middle of a picture, never have the same one.
-_idle: list[_jpeg.Decoder] = []
+_idle: list[Decoder] = []
 _counts = {"decoded": 0, "pillow": 0}
 
 
@@ -108,7 +108,7 @@ class Picture:
         self._is_upright = is_upright
         self._source: Any = source.numpy() if isinstance(source, torch.Tensor) else source
         self._image: Any = None  # by Pillow
-        self._decoder = _idle.pop() if _idle else _jpeg.Decoder()
+        self._decoder = _idle.pop() if _idle else Decoder()
         try:
             is_file = isinstance(source, (str, os.PathLike))
             opened = self._decoder.read(source) if is_file else self._decoder.open(self._source)

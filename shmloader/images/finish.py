@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from shmloader.structure import replaced
+from shmloader.batch.tree import replaced
 
 __all__ = ["Divide", "Finish", "Multiply", "Normalize", "OnDevice"]
 

@@ -21,7 +21,7 @@ from conftest import BOTH, Augmented, compare, differs, iterate, seed_all, start
 from torch.utils.data import BatchSampler, IterableDataset, SequentialSampler
 
 import shmloader
-from shmloader.iterator import RingIterator
+from shmloader.trainer.iterator import RingIterator
 
 pytestmark = pytest.mark.usefixtures("impatient_torch")
 KINDS = pytest.mark.parametrize("dataset", [Augmented, lambda *n: Stream(*n)], ids=["map", "iterable"])

@@ -1,4 +1,4 @@
-/* libcuda.so.1, as far as torch and shmloader/accelerator.py ask it.  It only returns its errors, and remembers none.
+/* libcuda.so.1, as far as torch and shmloader/device/accelerator.py ask it.  It only returns its errors, and remembers none.
 
    Documented: page-locking needs a context that is current in the calling thread. */
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 from software_cuda import operators, runtime
 
-from shmloader import pinning
+from shmloader.device import pinning
 
 COUNTED = ("violations", "unknown", "missing")
 

@@ -16,7 +16,7 @@ from software_cuda import runtime
 from software_cuda.test_late_copies import BATCHES, LATE, SIZE, changed, copied, loader
 
 import shmloader
-from shmloader import pinning
+from shmloader.device import pinning
 from shmloader.transforms import normalize_on_device
 
 pytestmark = [

@@ -18,8 +18,8 @@ from typing import Any
 import torch
 
 from shmloader._multiprocessing import given_descriptors
-from shmloader.limits import available_memory
-from shmloader.signals import let_through
+from shmloader.system.limits import available_memory
+from shmloader.system.signals import let_through
 
 MiB = 1 << 20
 UNASKED = MiB  # bytes that are written without asking whether the machine has them

@@ -7,7 +7,7 @@ from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 from shmloader._trainer import TrainerSide
-from shmloader.segment import Segment
+from shmloader.ring.segment import Segment
 
 MOST = 1 << 63  # indices below this one, and not below its negative, are written as they are
 

@@ -49,8 +49,8 @@ import torch
 from shmloader import _torch
 from shmloader._lease import Lease
 from shmloader._trainer import TrainerSide
-from shmloader.accelerator import Accelerator, Streams
-from shmloader.streams import moment, say_unknown
+from shmloader.device.accelerator import Accelerator, Streams
+from shmloader.device.streams import moment, say_unknown
 
 LARGEST = 64 << 30  # bytes of one registration; drivers refuse some hundreds of GiB in one
 UNLOCKED = -1  # bytes of a slot that may be lent as page-locked: not even none

@@ -22,7 +22,7 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
-from shmloader.signals import held
+from shmloader.system.signals import held
 
 REPEATABLE = {
     BatchSampler,

@@ -34,8 +34,8 @@ from shmloader._layout import Reader
 from shmloader._ring import KEPT, SKIPPED
 from shmloader._torch import ExceptionWrapper
 from shmloader._trainer import TrainerSide
-from shmloader.pinning import Pinning
-from shmloader.segment import warn_overflow
+from shmloader.device.pinning import Pinning
+from shmloader.ring.segment import warn_overflow
 
 
 class Delivery:

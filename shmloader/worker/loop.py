@@ -17,20 +17,21 @@ import numpy
 import torch
 from torch.utils.data import IterableDataset
 
-from shmloader import _torch, generators
+from shmloader import _torch
 from shmloader._layout import Writer
 from shmloader._ring import FILLED, KEPT, SKIPPED
 from shmloader._torch import ExceptionWrapper
 from shmloader._worker import WorkerSide
-from shmloader.collate import collate_into
-from shmloader.fetch import Fetch, fetch_from
-from shmloader.orphan import follow
-from shmloader.segment import Segment
-from shmloader.shells import collate_containers_by
-from shmloader.stacks import Paper
-from shmloader.tasks import read_task
+from shmloader.batch.shells import collate_containers_by
+from shmloader.ring.segment import Segment
+from shmloader.ring.tasks import read_task
+from shmloader.system.call_stacks import Paper
+from shmloader.system.parents_death import follow
+from shmloader.worker import random_states
+from shmloader.worker.collate import collate_into
+from shmloader.worker.fetch import Fetch, fetch_from
 
-Seed = Callable[[Any, int, int], Any]  # what generators.py seeds a task with
+Seed = Callable[[Any, int, int], Any]  # what random_states.py seeds a task with
 
 
 def work(
@@ -71,7 +72,7 @@ class Worker:
         base_seed: of the loader's iterator; this worker's is `base_seed` + its number.
         init_fn: the loader's `worker_init_fn`.
         num_workers: how many there are.
-        seeds_samples: whether each sample is seeded for itself (generators.py).
+        seeds_samples: whether each sample is seeded for itself (random_states.py).
     """
 
     def __init__(
@@ -95,7 +96,7 @@ class Worker:
         self._taking_over = self._remembers
         self._seed: Seed | None = None
         if seeds_samples:
-            self._seed = generators.seed_all if auto_collation else generators.seed_one
+            self._seed = random_states.seed_all if auto_collation else random_states.seed_one
         self._where = f"in DataLoader worker process {ring.me}"
         self._streams = isinstance(dataset, IterableDataset)
         self._fetching = dataset, auto_collation, collate_fn, drop_last
@@ -138,7 +139,7 @@ class Worker:
                 task = self._seed(task, ring.seed, ring.row)
             outcome = self._fill(task)
             if self._remembers:
-                ring.remember(generators.states())
+                ring.remember(random_states.states())
             if ring.kept():
                 outcome = self._let_go_or_keep(outcome)
             ring.publish(outcome)
@@ -148,7 +149,7 @@ class Worker:
         self._taking_over = False
         left = self._ring.recall()
         if left is not None:
-            generators.restore(left)
+            random_states.restore(left)
 
     def _begin(self, init_fn: Callable[[int], Any] | None = None) -> None:
         """Begin the first epoch, or another one where workers persist: streams begin anew, and so does what failed."""

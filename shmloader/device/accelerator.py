@@ -24,7 +24,7 @@ from typing import Any, Protocol
 import torch
 
 from shmloader import _torch
-from shmloader.streams import CUDA, WATCHED, is_of_others, since, stream_of
+from shmloader.device.streams import CUDA, WATCHED, is_of_others, since, stream_of
 
 PORTABLE = 1  # cuMemHostRegister, cudaHostRegister: page-locked for all contexts
 GLOBAL, RELAXED = 0, 2  # cuThreadExchangeStreamCaptureMode; a thread begins with the first

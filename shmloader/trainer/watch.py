@@ -11,7 +11,7 @@ from contextlib import nullcontext
 from multiprocessing.process import BaseProcess
 
 from shmloader._trainer import TrainerSide
-from shmloader.signals import let_through
+from shmloader.system.signals import let_through
 
 
 class Watch:

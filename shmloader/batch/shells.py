@@ -28,9 +28,9 @@ from typing import Any
 import numpy
 import torch
 
-from shmloader import objects
 from shmloader._torch import collate, default_collate_fn_map
-from shmloader.structure import tensors_of, updated
+from shmloader.batch import objects
+from shmloader.batch.tree import tensors_of, updated
 
 ATOMS = frozenset((int, float, complex, bool, str, bytes, type(None)))
 TEXTS = (str, bytes, bytearray, memoryview)  # sequences that are one object

@@ -13,8 +13,8 @@ import ctypes
 from collections.abc import Callable
 from typing import Any
 
-from shmloader.accelerator import Accelerator
-from shmloader.structure import replaced, tensors_of
+from shmloader.batch.tree import replaced, tensors_of
+from shmloader.device.accelerator import Accelerator
 
 OnDevice = Callable[[Any], Any]
 

@@ -50,14 +50,14 @@ class FollowingName(str):
     def __reduce__(self) -> tuple[Any, ...]:
         if get_spawning_popen() is None:
             return str, (str(self),)
-        following = "__import__('runpy').run_path(orphan)['follow'](trainer) or name"
-        return eval, (following, {"orphan": __file__, "trainer": os.getpid(), "name": str(self)})
+        following = "__import__('runpy').run_path(script)['follow'](trainer) or name"
+        return eval, (following, {"script": __file__, "trainer": os.getpid(), "name": str(self)})
 
 
 def _process() -> Any:
-    """The extension of that name, found next to this file (see FollowingName)."""
+    """The extension of that name, found by its path (see FollowingName)."""
     if PROCESS not in sys.modules:
-        spec = PathFinder.find_spec(PROCESS, [os.path.dirname(__file__)])
+        spec = PathFinder.find_spec(PROCESS, [os.path.dirname(os.path.dirname(__file__))])
         if spec is None or spec.loader is None:
             raise ImportError(f"{PROCESS} has not been built: pip install shmloader, or pip install -e . in its tree")
         module = module_from_spec(spec)

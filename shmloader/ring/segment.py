@@ -25,8 +25,8 @@ from shmloader._ring import (
 )
 from shmloader._trainer import TrainerSide
 from shmloader._worker import WorkerSide
-from shmloader.limits import available_memory
-from shmloader.orphan import follow
+from shmloader.system.limits import available_memory
+from shmloader.system.parents_death import follow
 
 RingMemory = Literal["auto", "posix", "memfd"]
 RING_MEMORIES = ("auto", "posix", "memfd")
@@ -158,7 +158,7 @@ class Segment:
         memory: "posix" (/dev/shm), "memfd" (not bounded by that mount), or "auto": /dev/shm, from which payloads
             move to a memfd where it has no room for all of them.
         budget: bytes that all slots together may take; None: as many as there are.
-        remember: whether workers leave what those that take their places need to go on (generators.py).
+        remember: whether workers leave what those that take their places need to go on (random_states.py).
 
     Raises:
         MemoryError: the process may not map, or the machine does not have, what the ring needs.

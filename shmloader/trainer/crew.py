@@ -20,14 +20,14 @@ from typing import Any, NoReturn
 from shmloader._multiprocessing import close_pipes
 from shmloader._torch import is_exiting, raise_if_any_worker_failed, unwatch_pids, watch_pids
 from shmloader._trainer import TrainerSide
-from shmloader.orphan import FollowingName
-from shmloader.parcel import Parcel
-from shmloader.segment import Segment, too_many_files
-from shmloader.signals import held
-from shmloader.stacks import Paper
-from shmloader.tasks import read_task
-from shmloader.watch import Watch, wait_for_ends
-from shmloader.worker import work
+from shmloader.ring.segment import Segment, too_many_files
+from shmloader.ring.tasks import read_task
+from shmloader.system.call_stacks import Paper
+from shmloader.system.parents_death import FollowingName
+from shmloader.system.signals import held
+from shmloader.system.spawn_arguments import Parcel
+from shmloader.trainer.watch import Watch, wait_for_ends
+from shmloader.worker.loop import work
 
 # How many seconds all workers together have to leave, then to obey SIGTERM, then to be gone after SIGKILL.  It is 5 in
 # all, since a process in uninterruptible sleep must not keep the trainer.  torch gives 5 to each worker, one after
@@ -93,7 +93,7 @@ class Crew:
         Args:
             count: How many.
             spin: Whether they may pause on their cores before they sleep.
-            arguments: What all workers are given alike (worker.py).
+            arguments: What all workers are given alike (loop.py).
         """
         _raise_at_exit()
         self._spin, self._arguments, self._count = spin, Parcel(arguments), count

@@ -15,8 +15,8 @@ NOTE [ Shutdown ]
        joined by one deadline, then terminated, then killed; only then the memory is given back, for a worker that is
        still filling a slot must not fault.  Where one lives even then (the kernel does not let go of it), the memory
        is left to the last that maps it.
-    3. A worker whose trainer is gone is ended whatever it is doing (orphan.py), a spawned one also while it imports
-       the trainer's script.
+    3. A worker whose trainer is gone is ended whatever it is doing (parents_death.py), a spawned one also while it
+       imports the trainer's script.
     4. A forked child that drops its copy of an iterator must end nobody: it is recognised by its pid.
     5. Batches that are still lent live on; see NOTE [ Lease ].
     6. Threads that call the device (ahead.py, pinning.py) are the exception to 1: they are ended by an atexit hook,
@@ -41,14 +41,14 @@ from shmloader import _torch
 from shmloader._conductor import END, Conductor
 from shmloader._torch import profiler
 from shmloader._trainer import TrainerSide
-from shmloader.accelerator import accelerator_of
-from shmloader.crew import Crew
-from shmloader.delivery import Delivery
-from shmloader.draws import Draws
-from shmloader.pinning import IN_TRANSIT, Pinning
-from shmloader.schedule import schedule_of
-from shmloader.segment import Segment
-from shmloader.signals import held, held_in_del
+from shmloader.device.accelerator import accelerator_of
+from shmloader.device.pinning import IN_TRANSIT, Pinning
+from shmloader.ring.segment import Segment
+from shmloader.system.signals import held, held_in_del
+from shmloader.trainer.crew import Crew
+from shmloader.trainer.delivery import Delivery
+from shmloader.trainer.draws import Draws
+from shmloader.trainer.schedule import schedule_of
 
 
 class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]

@@ -16,9 +16,9 @@ from torch.utils.data import IterableDataset
 from shmloader._conductor import Conductor
 from shmloader._ring import ANY
 from shmloader._trainer import TrainerSide
-from shmloader.generators import mix
-from shmloader.segment import RingMemory, Segment
-from shmloader.tasks import open_chunks, open_task
+from shmloader.ring.segment import RingMemory, Segment
+from shmloader.ring.tasks import open_chunks, open_task
+from shmloader.worker.random_states import mix
 
 FURTHER = 4  # where work is stolen and batches are small, so many times as many may be under way as in torch
 AHEAD_BYTES = 256 << 20  # that they may take

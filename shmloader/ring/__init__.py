@@ -1,0 +1,1 @@
+"""The ring's memory, and how it is asked for."""
