@@ -1,17 +1,18 @@
-"""Every name of torch's that is not public, in one place: a new release breaks this file and no other.
+"""All names of torch's that are not public, in one place, so that a new release breaks this file and no other.
 
 NOTE [ Private names ]
 
-torch may drop or change any of these names in any release; 2.14 did.  So each is looked up here, softly, with what it
-is called with.  A name that is missing, or that takes other arguments, is noted in LACKS with what that means:
+torch may drop or change any of these names in any release; 2.14 did.  So each name is looked up here, together with the
+arguments that it is called with, and nothing fails if it is missing.  A name that is missing, or that takes other
+arguments, is noted in LACKS with the consequence:
 
-    a name that the ring cannot do without      no loader rides the ring; `why_not()` says so, and dataloader.py
-                                                warns, or refuses what only the ring could have honoured
-    any other                                   the loader rides, something smaller is lost, and that is said once
+    the ring needs the name         no loader rides the ring; `why_not()` says so, and dataloader.py warns, or refuses
+                                    options that only the ring can honour
+    any other name                  the loader rides; something smaller is lost, and the user is told once
 
-Nothing is decided by comparing a whole signature: an argument more that has a default is no reason to refuse.
+No whole signature is compared, for a further argument with a default is no reason to refuse.
 
-What differed between 2.6.0, 2.8.0, 2.10.0, 2.13.0, 2.14.1 and 2.15.0, those that `make test-torch` runs:
+This is what differs between 2.6.0, 2.8.0, 2.10.0, 2.13.0, 2.14.1 and 2.15.0, which `make test-torch` runs:
 
     _worker_loop                        takes `dataset`; as of 2.14 `dataset_holder`, a list of it, and forgets the
                                         worker info when it ends
@@ -24,7 +25,7 @@ What differed between 2.6.0, 2.8.0, 2.10.0, 2.13.0, 2.14.1 and 2.15.0, those tha
     _clean_up_worker                    until 2.10; as of 2.13 _persistent_workers_atexit has the iterators
     torch.profiler._pattern_matcher     until 2.13
 
-The last four are met by tests alone.
+Only tests meet the last four.
 """
 
 from __future__ import annotations
@@ -45,11 +46,11 @@ import torch.utils.data
 
 @dataclass(frozen=True)
 class Lack:
-    """A private name that this torch does not have, or has otherwise."""
+    """A private name that this torch does not have, or that takes other arguments there."""
 
     name: str
     why: str
-    means: str  # what is lost; empty: the ring
+    means: str  # what is lost; if empty, the ring is
 
     def __str__(self) -> str:
         lost = self.means or "the ring cannot work without it"
@@ -57,19 +58,19 @@ class Lack:
 
 
 LACKS: list[Lack] = []
-NAMES: list[str] = []  # all that were looked for
-CALLED: list[str] = []  # those of them whose arguments were looked at
+NAMES: list[str] = []  # all names that were looked up
+CALLED: list[str] = []  # those whose arguments were checked
 
 
 def _find(name: str, *called_with: str, called: bool = True, means: str = "", instead: Any = None) -> Any:
-    """Look a private name up.
+    """Look up a private name.
 
     Args:
-        name: module and name, dotted.
-        called_with: what it is called with, one word an argument.
-        called: whether it is called at all.
-        means: what is lost without it; empty: the ring.
-        instead: what stands for it then.
+        name: Module and name, with dots.
+        called_with: The arguments that it is called with, one word for each.
+        called: Whether it is called at all.
+        means: What is lost without it; if empty, the ring is.
+        instead: What is returned then.
     """
     NAMES.append(name)
     CALLED.extend([name] if called else [])
@@ -95,7 +96,7 @@ def _owner(path: str) -> Any:
 
 
 def _takes_other(function: Any, called_with: tuple[str, ...]) -> str:
-    """Why a function cannot be called with these arguments; empty where it can, or where it does not tell."""
+    """Why a function cannot be called with these arguments; empty if it can, or if its signature is not known."""
     try:
         signature = inspect.signature(function)
     except (ValueError, TypeError):
@@ -124,12 +125,12 @@ _worker: Any = _find("torch.utils.data._utils.worker", called=False)
 
 
 def why_not() -> str | None:
-    """Why this torch cannot be driven through the ring; None where it can."""
+    """Why no loader can ride the ring with this torch; None if loaders can."""
     return next((str(lack) for lack in LACKS if not lack.means), None)
 
 
 def what_is_lost() -> list[str]:
-    """What is lost, besides, on a torch that lacks a name: a sentence each."""
+    """What smaller things are lost with this torch, a sentence for each."""
     return [str(lack) for lack in LACKS if lack.means]
 
 
@@ -139,7 +140,7 @@ def begin_iterator(iterator: Any, loader: Any) -> None:
 
 
 def warn_of_length(iterator: Any) -> None:
-    """torch's warning, where an iterable dataset has given more batches than its length had promised."""
+    """Give torch's warning if an iterable dataset has given more batches than its length had promised."""
     promised, given = iterator._IterableDataset_len_called, iterator._num_yielded
     if promised is not None and given > promised:
         warnings.warn(
@@ -156,7 +157,7 @@ def warn_of_length(iterator: Any) -> None:
 
 
 def set_worker_info(info: dict[str, Any] | None) -> None:
-    """What `get_worker_info()` tells in this process from now on."""
+    """Set what `get_worker_info()` returns in this process from now on."""
     _worker._worker_info = None if info is None else WorkerInfo(**info)
 
 
@@ -183,7 +184,7 @@ def set_thread_name(name: str) -> None:
 
 # ------------------------------------------------------------------------------------------------------- the datasets
 
-# DataPipes are deprecated: where they are gone, nothing is one of them
+# DataPipes are deprecated.  In a torch without them, nothing is one.
 _PIPES: tuple[Any, ...] = tuple(
     pipe for name in ("IterDataPipe", "MapDataPipe") if (pipe := getattr(torch.utils.data, name, None)) is not None
 )

@@ -82,7 +82,7 @@ class AsyncDataLoader:
         return next(self._batches)
 
     def close(self) -> None:
-        """End the workers and give the memory back.  Batches already delivered stay as they are."""
+        """End the workers and give the memory back.  Delivered batches stay as they are."""
         self._loader.close()
 
     def __enter__(self) -> AsyncDataLoader:
@@ -93,7 +93,7 @@ class AsyncDataLoader:
 
 
 class _Batches:
-    """The source's jobs, batch by batch, pickled: what a batch sampler's indices are elsewhere."""
+    """The source's jobs, pickled, batch by batch.  They take the place of a batch sampler's indices."""
 
     def __init__(self, source: Callable[[int], list[Any]], batch_size: int) -> None:
         self._source = source
@@ -122,7 +122,7 @@ def _pickled(job: Any) -> bytes:
 
 
 class _Jobs(Dataset[Any]):
-    """Does jobs.  What cannot be called is a sample already."""
+    """Does jobs.  A job that cannot be called is a sample already."""
 
     def __getitem__(self, job: bytes) -> Any:
         made = pickle.loads(job)

@@ -1,8 +1,8 @@
-"""What is not a plain tensor or array: pickled, with the bytes of all tensors and arrays in it out of band.
+"""Objects that only pickle can carry, with the bytes of all tensors and arrays in them beside the pickle.
 
-Pickle protocol 5 hands large buffers over instead of copying them into the pickle.  Tensors are made to do the same,
-of every dtype and kind, so that their elements (and only theirs, where one is a view) travel in the slot and no
-descriptor is opened for them.
+Pickle protocol 5 hands large buffers over and does not copy them into the pickle.  Tensors of every dtype and kind are
+made to do the same.  So their elements travel in the slot (of a view, only its own), and no descriptor is opened for
+them.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ Buffer = Any  # whatever exports its bytes: a Lease, a memoryview, a bytearray
 
 
 def is_dense(tensor: torch.Tensor) -> bool:
-    """Whether a tensor is its elements: on the CPU, strided, and nothing between them and their bytes."""
+    """Whether a tensor is nothing but its elements' bytes: on the CPU, strided, neither quantised nor nested."""
     return tensor.layout is torch.strided and tensor.is_cpu and not tensor.is_quantized and not tensor.is_nested
 
 
 def dump(value: Any) -> tuple[bytes, list[pickle.PickleBuffer]]:
-    """Pickle a value; returns the pickle and the buffers that are to go beside it."""
+    """Pickle a value; returns the pickle, and the buffers that must travel beside it."""
     buffers: list[pickle.PickleBuffer] = []
     file = io.BytesIO()
     _Pickler(file, protocol=5, buffer_callback=buffers.append).dump(value)
@@ -43,9 +43,9 @@ def dump_whole(value: Any) -> bytes:
 
 
 def dump_around(value: Any, parts: list[Any]) -> tuple[bytes, set[int]]:
-    """Pickle a value, without these parts of it; returns the pickle, and the ids of the parts that it met.
+    """Pickle a value without these parts of it; returns the pickle, and the ids of the parts that it met.
 
-    A part is the very object, and may be in several places.  Of a dense tensor the one part is its elements, as a plain
+    A part is that very object, and may be in several places.  A dense tensor has one part: its elements, as a plain
     tensor.
     """
     file = io.BytesIO()
@@ -70,7 +70,8 @@ _REDUCERS: Any = collections.ChainMap(EXTRA_REDUCERS, copyreg.dispatch_table)  #
 
 
 class _Pickler(pickle.Pickler):
-    """multiprocessing's pickler (its reducers for methods, connections and what users registered), save tensors."""
+    """multiprocessing's pickler, with its reducers (for methods, connections, what users registered), but for
+    tensors."""
 
     def __init__(
         self, file: io.BytesIO, protocol: int, buffer_callback: Callable[[pickle.PickleBuffer], Any] | None
@@ -131,7 +132,7 @@ def _requiring_grad(elements: torch.Tensor, requires_grad: bool) -> torch.Tensor
 
 
 def elements_of(tensor: torch.Tensor) -> torch.Tensor | None:
-    """A tensor's elements as a plain tensor; None where there is more to it than these and its attributes."""
+    """A tensor's elements as a plain tensor; None if it is more than its elements and its attributes."""
     kind = type(tensor)
     with without_torch_function():  # a subclass must not see this
         _refuse_non_leaf(tensor)

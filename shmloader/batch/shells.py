@@ -1,19 +1,21 @@
-"""What holds the rows of a chunk, where that is of a class of its own: NOTE [ Shells ].
+"""The containers, tensors and objects of other classes that hold the rows of a batch in chunks.
 
 NOTE [ Shells ]
 
-A batch in chunks is joined of rows: those of plain tensors and arrays lie in the slot, lists with one object a sample
-lie beside it.  What holds them may be of any class: an OrderedDict, a list with attributes, a dataclass with slots, a
-tensor of a class of its own.  Such a shell is the first chunk's; the trainer puts what was joined into it.
+A batch in chunks is put together from rows.  Those of plain tensors and arrays lie in the slot, and lists with one
+object a sample lie beside it.  What holds them may be of any class: an OrderedDict, a list with attributes, a dataclass
+with slots, a tensor of a class of its own.  Such a shell comes from the first chunk, and the trainer puts the rows of
+all chunks into it.
 
-    1. What default_collate makes of a container is the first sample's, copied and updated with what it made of the
-       items.  That need not be done row by row: a Counter adds what it is updated with to what it has, and a bytearray
-       takes a tensor for an item only if that has one element.  So the first chunk sends the first sample's container
-       itself, and the trainer updates it with all rows: `Updated`.
-    2. A container that a function made, or changed after default_collate had made it, is pickled by the first chunk,
-       with holes where its items are: `Holed`.  So it arrives as pickle would bring it whole.  The same goes for a
+    1. default_collate makes a container by copying the first sample's and updating it with what it made of the items.
+       That cannot be done row by row: a Counter adds what it is updated with to what it has, and a bytearray takes a
+       tensor for an item only if that has one element.  So the first chunk sends the first sample's container itself,
+       and the trainer updates it with all rows: `Updated`.
+    2. If a function made the container, or changed it after default_collate had made it, the first chunk pickles it
+       with holes where its items are: `Holed`.  So it arrives as pickle would carry it whole.  The same is done with a
        tensor of a class of its own, whose one item is its elements.
-    3. All else that a shell has, its attributes, is the first chunk's, as default_collate takes the first sample's.
+    3. Whatever else a shell has, its attributes, comes from the first chunk, as default_collate takes the first
+       sample's.
 """
 
 from __future__ import annotations
@@ -45,23 +47,23 @@ class Again:
 
 
 class Shell:
-    """In a plan: so many parts follow, and one of the objects says what they are put into.
+    """In a plan: parts follow, and one of the pickled objects is what they are put into.
 
     Args:
-        keys: of a mapping's items; None for others.
-        pickled: what they are put into; None in all chunks but the first.
+        keys: Those of a mapping's items; None for others.
+        pickled: What the parts are put into; None in all chunks but the first.
     """
 
     def __init__(self, keys: list[Any] | None, pickled: bytes | None) -> None:
         self.keys, self.pickled = keys, pickled
 
     def around(self, parts: list[Any]) -> Any:
-        """What a batch has here."""
+        """The whole, with these parts in it."""
         raise NotImplementedError
 
 
 class Updated(Shell):
-    """A sample's container, or its class where it cannot be changed: to be updated as default_collate does it."""
+    """A sample's container, or its class if it cannot be changed.  It is updated as default_collate does it."""
 
     def around(self, parts: list[Any]) -> Any:
         assert self.pickled is not None
@@ -78,7 +80,7 @@ class Holed(Shell):
 
 
 class OddContainer(abc.ABC):  # noqa: B024 - there is nothing to implement: it is asked isinstance() with
-    """Mappings and sequences that are more than their items: not dict and list, nor tuples, nor text."""
+    """Mappings and sequences that may be more than their items: not dict, list, tuples or text."""
 
     @classmethod
     def __subclasshook__(cls, kind: type) -> bool:
@@ -88,13 +90,13 @@ class OddContainer(abc.ABC):  # noqa: B024 - there is nothing to implement: it i
 
 @dataclasses.dataclass
 class Made:
-    """A container that default_collate made while this chunk was made.
+    """A container that default_collate made for this chunk.
 
     Args:
-        container: what it gave.
-        items: of the container; None where it gives others each time it is asked.
-        parts: what it made of the items, before it updated the container.
-        shell: for the trainer.
+        container: What it returned.
+        items: Those of the container; None if the container gives others each time it is asked.
+        parts: What it made of the samples' items, before it updated the container.
+        shell: What the trainer is sent.
     """
 
     container: Any
@@ -108,14 +110,18 @@ class Made:
 
 
 class Containers:
-    """Does what default_collate does with containers that are more than their items, and remembers how."""
+    """Collates such containers as default_collate does, and remembers how."""
 
     def __init__(self) -> None:
         self.made: dict[int, Made] = {}
         self._first = True
 
     def begin(self, first: bool) -> None:
-        """A chunk is to be made, the first of its batch or another."""
+        """Another chunk begins.
+
+        Args:
+            first: Whether it is the first of its batch.
+        """
         self.made, self._first = {}, first
 
     def collate(self, batch: Any, *, collate_fn_map: Any = None) -> Any:
@@ -130,12 +136,12 @@ class Containers:
         parts = list(made.values()) if is_mapping else list(made)
         pickled, error = None, None
         try:
-            pickled = objects.dump_whole(_bare(first)) if self._first else None  # as yet: update() may reach into it
+            pickled = objects.dump_whole(_bare(first)) if self._first else None  # now, for update() may change it
         except Exception as raised:
             error = raised
         container = updated(first, made)
         if container is made and not isinstance(first, MutableSequence):
-            return made  # it cannot be copied or made anew, with any number of rows
+            return made  # it can be neither copied nor made anew, however many rows there are
         if error is not None:
             raise error
         once, twice = items_of(container)[1], items_of(container)[1]
@@ -145,7 +151,7 @@ class Containers:
 
 
 def _behind_ours(collate_fn_map: Any) -> list[Any]:
-    """What was added to the map after our entry: it goes first, as it would without ours."""
+    """The entries that were added to the map after ours.  They go first, as they would without ours."""
     kinds = list(collate_fn_map)
     return kinds[kinds.index(OddContainer) + 1 :]
 
@@ -155,7 +161,7 @@ def _are_the_same(items: list[Any], others: list[Any]) -> bool:
 
 
 def _bare(container: Any) -> Any:
-    """What updated() needs of a container, without the items where it replaces them anyway."""
+    """What updated() needs of a container: without its items, if all of them are replaced anyway."""
     kind = type(container)
     if not isinstance(container, (MutableMapping, MutableSequence)):
         return kind
@@ -171,7 +177,7 @@ def _bare(container: Any) -> Any:
 
 
 def collate_containers_by(containers: Containers) -> None:
-    """From now on, have this process's default_collate make its containers so."""
+    """From now on, have default_collate make such containers so, in this process."""
     if collate is not None:
         default_collate_fn_map.setdefault(OddContainer, containers.collate)
 
@@ -192,7 +198,7 @@ def is_container(value: Any) -> bool:
 
 
 def is_one_object(value: Any) -> bool:
-    """Whether a value is no container, and holds no rows: what a list has one of for each sample."""
+    """Whether a value is one object, of which a list has one for each sample: no container, and without rows in it."""
     if type(value) in ATOMS or isinstance(value, TEXTS):
         return True
     if isinstance(value, (torch.Tensor, numpy.ndarray, Mapping, Sequence)):

@@ -1,14 +1,15 @@
-"""The seam to the accelerator: every call that pinning and delivery to a device make of one.
+"""The interface to accelerators: all calls that pinning, and delivery to a device, make of one.
 
-There are two behind it.  Cuda, for NVIDIA's and for AMD's (ROCm answers to torch.cuda), can page-lock memory that
-others allocated.  Other goes by what torch has in common for all, and copies into torch's own page-locked memory.
-The tests put a third one here, whose copies are late on purpose.
+There are two.  Cuda is for NVIDIA's and AMD's (ROCm answers to torch.cuda), and can page-lock memory that others have
+allocated.  Other uses what torch has for all accelerators, and copies into torch's own page-locked memory.  The tests
+add a third one, whose copies are late on purpose.
 
-Page-locking is asked of the driver itself where there is one (libcuda), for it only returns its error.  The runtime
-(torch.cuda.cudart()) also remembers it, for this thread, and the next launch of a kernel would raise it: drained.
+Memory is page-locked by the driver itself (libcuda), if there is one, for it only returns its error.  The runtime
+(torch.cuda.cudart()) also remembers the error for this thread, and the next launch of a kernel would raise it.  So
+after an error of the runtime we launch one, and catch what it raises.
 
-A capture of a CUDA graph in torch's usual mode is broken by many a call that *another* thread makes: to query an
-event, to page-lock.  Threads can declare that they have nothing to do with it (relaxed()).
+While a CUDA graph is captured in torch's usual mode, many calls of *another* thread break the capture: to query an
+event, to page-lock memory.  A thread can declare that it has nothing to do with the capture (relaxed()).
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ GLOBAL, RELAXED = 0, 2  # cuThreadExchangeStreamCaptureMode; a thread begins wit
 
 @dataclass(frozen=True)
 class Streams:
-    """Streams, events behind what was on others that may be gone, and one that is not known: NOTE [ Streams ]."""
+    """Streams, events for other streams that may be gone, and a stream that is not known: NOTE [ Streams ]."""
 
     those: Collection[Any]
     events: list[Any]
@@ -47,50 +48,48 @@ class Accelerator(Protocol):
     devices: tuple[int, ...]  # the indices to ask it for
 
     def register(self, address: int, size: int) -> str:
-        """Page-lock these bytes of this process; the reason where that is refused, else an empty string."""
+        """Page-lock these bytes of this process; returns why that was refused, or an empty string."""
 
     def unregister(self, address: int) -> None:
         """Undo register(address, ...).  No copy from there may be under way."""
 
     def clone(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A copy of a CPU tensor in page-locked memory of torch's, which sees to its reuse itself."""
+        """A copy of a CPU tensor in page-locked memory of torch's, which torch itself keeps from being reused early."""
 
     def streams(self, noted: Iterable[Any], lent: int | None) -> Streams | None:
-        """The streams that copies out of batches may be on.
+        """The streams that copies out of batches may be on; None if that cannot be known.
 
         Args:
-            noted: those that were current where the batches died, as `current` gives them.
-            lent: when the first of the batches was lent; None: nobody but this thread has had them.
-
-        Returns: None where that cannot be told.
+            noted: Those that were current where the batches died, as `current` gives them.
+            lent: When the first of the batches was lent; None if only this thread has had them.
         """
 
     def capturing(self, streams: Streams) -> bool:
         """Whether a graph is being captured on one of these."""
 
     def record(self, streams: Streams) -> list[Any]:
-        """Events behind all that is on these by now."""
+        """Events that pass when all that is on these streams by now is done."""
 
     def mark(self) -> Any:
-        """An event behind all that is by now on this thread's current stream of this device alone."""
+        """The same for this thread's current stream on this device alone."""
 
     def passed(self, event: Any) -> bool:
-        """Whether all that was before the event is done."""
+        """Whether an event has passed."""
 
     def synchronize(self) -> None:
         """Wait until all streams of all devices are done."""
 
     def relaxed(self) -> contextlib.AbstractContextManager[None]:
-        """Calls in here break no capture of a graph."""
+        """A context in which no call breaks a capture of a graph."""
 
     def enter(self) -> None:
-        """To be called first in a thread of ours, which is to use this device, and breaks no capture from then on."""
+        """A thread of ours calls this first: from then on it uses this device, and breaks no capture."""
 
     def own_stream(self) -> None:
-        """Give this thread a stream of its own to copy on: one that a thread which has ended had, if there is one."""
+        """Give this thread a stream of its own to copy on; if possible, one of a thread that has ended."""
 
     def failed(self) -> bool:
-        """Whether the device has failed for good; to be asked when something was raised."""
+        """Whether the device has failed for good.  Ask when something was raised."""
 
     def copy(self, tensor: torch.Tensor) -> torch.Tensor:
         """Begin to copy a tensor to the device, on this thread's stream."""
@@ -99,11 +98,11 @@ class Accelerator(Protocol):
         """The same for an object that has a `.to()` of its own."""
 
     def arrive(self, event: Any, tensors: Iterable[torch.Tensor]) -> None:
-        """Have this thread's stream, and not the thread, wait for the event, and keep the tensors for it."""
+        """Have this thread's stream wait for the event, but not the thread, and keep the tensors for the stream."""
 
 
 def kind() -> str | None:
-    """The type of the devices that batches can be delivered to here, beside "cpu"; None where there are none."""
+    """The type of the devices, besides "cpu", that batches can be delivered to here; None if there are none."""
     device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
     if device is None or (device.type == "cuda" and not torch.backends.cuda.is_built()):  # a stand-in, in tests
         return None
@@ -116,7 +115,7 @@ def count() -> int:
 
 
 def find(device: torch.device | None = None) -> Accelerator | None:
-    """The accelerator of this device; None: the current one.  None is returned for the CPU, and where there is none."""
+    """The accelerator of this device, or the current one; returns None for the CPU, and if there is no accelerator."""
     present = kind()
     if present is None or (device is not None and device.type == "cpu"):
         return None
@@ -126,17 +125,17 @@ def find(device: torch.device | None = None) -> Accelerator | None:
 
 
 def accelerator_of(loader: Any) -> Accelerator | None:
-    """The accelerator that a loader's slots are to be page-locked for; None: they need not be."""
+    """The accelerator for which a loader's slots are to be page-locked; None if they need not be."""
     if loader.device is not None and torch.device(loader.device).type != "cpu":
         return find(torch.device(loader.device))
     return find() if loader.pin_memory else None
 
 
 class Other:
-    """An accelerator of any make, through what torch has for all of them.
+    """An accelerator of any make, by what torch has for all of them.
 
     Args:
-        device: with its index.
+        device: The device, with its index.
     """
 
     registers = False
@@ -208,14 +207,15 @@ class Other:
         for tensor in tensors:
             if tensor.device.type == self.device.type:
                 for part in _parts(tensor):
-                    part.record_stream(stream)  # else its memory is given to the next batch while this one is in use
+                    part.record_stream(stream)  # else the next batch gets its memory while this one is in use
 
     def _wait(self, stream: Any, event: Any) -> None:
         stream.wait_event(event)
 
 
-# Each epoch has a thread of its own, and torch keeps a device's memory by the stream that it was allocated on: with a
-# new stream for each, what the last epoch had would stay with its stream.  And torch has 32, which it gives in turn.
+# Each epoch has a thread of its own.  torch keeps freed memory of a device for the stream that it was allocated on, so
+# with a new stream for each epoch, the last epoch's memory would stay with its stream.  And torch has only 32, given in
+# turn.
 _own_streams: dict[torch.device, list[tuple[Any, threading.Thread]]] = {}
 _choosing = threading.Lock()
 
@@ -232,11 +232,11 @@ def _stream_of_this_thread(device: torch.device, make: Callable[[], Any]) -> Any
 
 
 def _no_stream(index: int) -> None:
-    """Nobody asks: what is page-locked there is torch's, which watches the streams itself."""
+    """Nobody asks: there, page-locked memory is torch's, and torch watches the streams itself."""
 
 
 class Cuda(Other):
-    """NVIDIA's and AMD's."""
+    """NVIDIA's and AMD's accelerators."""
 
     registers = True
 
@@ -250,7 +250,7 @@ class Cuda(Other):
 
     def register(self, address: int, size: int) -> str:
         if size == 0:
-            return "there is nothing to page-lock"  # to the driver that is an error, and not about the memory
+            return "there is nothing to page-lock"  # the driver would call that an error
         driver = _driver()
         why = self._by_runtime(address, size) if driver is None else self._by_driver(driver, address, size)
         if not why and not _is_pinned(address):
@@ -266,7 +266,7 @@ class Cuda(Other):
     def _by_runtime(self, address: int, size: int) -> str:
         code = int(torch.cuda.cudart().cudaHostRegister(address, size, PORTABLE))
         if code:
-            # The runtime has kept the error for this thread, and torch has no binding of cudaGetLastError.
+            # The runtime has kept the error for this thread, and torch has no cudaGetLastError: a launch takes it.
             with contextlib.suppress(RuntimeError):
                 torch.ones(1, device=self.device).add_(1)
             torch.cuda.synchronize(self.device)
@@ -283,9 +283,9 @@ class Cuda(Other):
 
     @contextlib.contextmanager
     def _context(self, driver: Any) -> Iterator[int]:
-        """The device's primary context, which is the one that torch uses, current in this thread; an error's number.
+        """Make the device's primary context, the one that torch uses, current in this thread; gives an error's number.
 
-        A new thread has none, and torch.cuda.set_device() need not give it one.
+        A new thread has no context, and torch.cuda.set_device() need not give it one.
         """
         context, index = _primary_context(self.device.index), ctypes.c_void_p()
         code = driver.cuCtxPushCurrent_v2(context) if context else 201  # CUDA_ERROR_INVALID_CONTEXT
@@ -310,7 +310,7 @@ class Cuda(Other):
             if any(map(is_of_others, unknown - here)):  # it may have been destroyed
                 return None
             found = (found - gone) | chosen | self._defaults
-        # To record an event on a device that nothing in this process uses would take some hundred megabytes of it.
+        # To record an event on a device that this process does not use would take some hundred megabytes there.
         used = [stream for stream in found if _torch.has_primary_context(stream[1])]
         return Streams(used, events, next(iter(unknown), None))
 
@@ -354,13 +354,13 @@ class Cuda(Other):
     def _wait(self, stream: Any, event: Any) -> None:
         if torch.cuda.is_current_stream_capturing():
             with self.relaxed():
-                event.synchronize()  # a stream may not wait for an event from outside of its capture: the thread does
+                event.synchronize()  # a capture may not wait for an event from outside, so the thread waits
         else:
             super()._wait(stream, event)
 
 
 def _parts(tensor: torch.Tensor) -> list[torch.Tensor]:
-    """The tensors that hold a tensor's memory: itself, unless it is sparse or nested."""
+    """The tensors that hold a tensor's memory: the tensor itself, unless it is sparse or nested."""
     if tensor.is_nested:
         return list(tensor.unbind())
     if tensor.layout is torch.sparse_coo:
@@ -373,13 +373,13 @@ def _parts(tensor: torch.Tensor) -> list[torch.Tensor]:
 
 
 def _is_pinned(address: int) -> bool:
-    """What torch says of this address."""
+    """Whether torch says that the memory at this address is page-locked."""
     return torch.frombuffer((ctypes.c_char * 1).from_address(address), dtype=torch.uint8).is_pinned()
 
 
 @cache
 def _driver() -> Any:
-    """NVIDIA's driver; None where there is none, as under ROCm."""
+    """NVIDIA's driver; None if there is none, as under ROCm."""
     if torch.version.hip is not None:
         return None
     try:
@@ -393,7 +393,7 @@ def _driver() -> Any:
 
 @cache
 def _primary_context(index: int) -> ctypes.c_void_p | None:
-    """The context of torch's on this device, retained until the process ends; None where the driver refuses."""
+    """torch's context on this device, retained until the process ends; None if the driver refuses."""
     driver = _driver()
     device, context = ctypes.c_int(), ctypes.c_void_p()
     torch.cuda.init()  # cuInit, and torch's own state
@@ -414,7 +414,7 @@ def _driver_error(driver: Any, code: int) -> str:
 
 @cache
 def _exchange() -> Any:
-    """The function that exchanges this thread's capture mode; None where there is none."""
+    """The function that exchanges this thread's capture mode; None if there is none."""
     hip = torch.version.hip is not None
     try:
         library = ctypes.CDLL(None) if hip else ctypes.CDLL("libcuda.so.1")
@@ -424,7 +424,7 @@ def _exchange() -> Any:
 
 
 def _exchange_capture_mode(mode: int) -> int:
-    """Set this thread's; what it was before."""
+    """Set this thread's capture mode; returns what it was before."""
     exchange, value = _exchange(), ctypes.c_int(mode)
     if exchange is None or exchange(ctypes.byref(value)):  # as before CUDA is initialised
         return GLOBAL

@@ -1,30 +1,31 @@
-"""An iterator whose batches are made ready by a thread that is a few of them ahead.
+"""An iterator with a thread that makes batches ready, a few of them ahead.
 
 NOTE [ Ahead ]
 
-    1. The thread asks the iterator below (the source) for batches, in order, hands each to a stage, and puts what that
-       gives into a queue, numbered.  What is raised on the way goes into the queue at its place, and is raised in the
-       caller.  The caller says back the number of what it hands out, so the thread knows how far ahead it is: at most
-       `depth` batches wait in the queue, whatever they take on the device.  Both queues sleep in the kernel: nothing
-       polls.
-    2. The thread knows the source, the stage and the queues, not the iterator.  So an iterator that is dropped is
-       collected, and ends its thread.  A thread lives for one epoch; what it shares with its caller is its Run.
-    3. To end it a flag is set, which it looks at before each batch.  It is woken where it waits for the caller, and the
-       source is interrupted where it waits for a batch.  What it calls of the user's (`on_device`, a sampler, without
-       workers the dataset) nobody can interrupt.
-    4. So a new epoch waits for the old thread's end, however long that takes, as torch's waits for what its workers are
-       in: the source is never reset under a thread.  The wait burns no CPU, and Ctrl-C ends it; then the iterator is at
-       its end, the thread goes on to its own, and the epoch after waits for that.
-    5. close() waits for PATIENCE, as torch does for its workers, or until Ctrl-C.  A thread that is in `on_device` then
-       never comes back into the source, so that is closed there and then; one that is in the source closes it when it
-       comes out.  Both are said by a RuntimeWarning.  The interpreter's exit waits for PATIENCE once, for all threads:
-       they are daemons.
-    6. Ctrl-C may fall between any two lines of the caller's.  So what comes is held by the caller's thread (there may
-       be several) from the moment that it leaves the queue to the one where next() returns it; its number may be said
-       twice, and what ends can be ended again.  threading's is_alive() is no proof: until Python 3.12, a join() that
-       is interrupted marks a living thread as ended.
-    7. Without a thread (depth 0) what `on_device` raises, KeyboardInterrupt too, stands in its batch's place as well.
-    8. For all that torch's iterator has and this one has not (`_workers`, say) the source is asked.
+    1. The thread asks the iterator below (the source) for batches, in order.  It hands each to a stage, and puts the
+       result into a queue, with a number.  If something raises on the way, the error goes into the queue at that place
+       and is raised in the caller.  The caller reports the number of each batch that it hands out, so the thread knows
+       how far ahead it is: at most `depth` batches wait in the queue, whatever they take on the device.  Both queues
+       sleep in the kernel; nothing polls.
+    2. The thread knows the source, the stage and the queues, but not the iterator.  So an iterator that is dropped is
+       collected, and that ends its thread.  A thread lives for one epoch; what it shares with its caller is its Run.
+    3. To end the thread, a flag is set, which it looks at before each batch.  If it waits for the caller, it is woken;
+       if it waits for a batch, the source is interrupted.  If it is in the user's code (`on_device`, a sampler, the
+       dataset of a loader without workers), nobody can interrupt it.
+    4. So a new epoch waits for the old thread's end, however long that takes, as torch's waits for its workers: the
+       source is never reset under a thread.  The wait takes no CPU, and Ctrl-C ends it.  Then the iterator is at its
+       end, the thread goes on to its own, and the epoch after waits for that.
+    5. close() waits for PATIENCE, as torch does for its workers, or until Ctrl-C.  If the thread is in `on_device` by
+       then, it will never come back into the source, and the source is closed at once.  If it is in the source, it
+       closes it when it comes out.  A RuntimeWarning says either.  The interpreter's exit waits for PATIENCE once, for
+       all threads together: they are daemons.
+    6. Ctrl-C may strike between any two lines of the caller's.  So the caller's thread (there may be several) holds
+       what it got from the moment when it leaves the queue until next() returns it.  Its number may be reported twice,
+       and what ends can be ended again.  threading's is_alive() proves nothing: until Python 3.12, a join() that is
+       interrupted marks a living thread as ended.
+    7. Without a thread (depth 0), whatever `on_device` raises, KeyboardInterrupt too, stands in its batch's place as
+       well.
+    8. Attributes that torch's iterator has and this one has not (`_workers`, say) are the source's.
 """
 
 from __future__ import annotations
@@ -51,13 +52,13 @@ PATIENCE = 5.0  # seconds that closing, and the interpreter's exit, wait for a t
 
 
 class Stage(Protocol):
-    """What becomes of a batch on its way."""
+    """What is done with a batch on its way."""
 
     def begin(self) -> None:
         """In the thread, before the first batch."""
 
     def send(self, batch: Any) -> Any:
-        """In the thread: begin what is to be done with a batch, and keep nothing of it."""
+        """In the thread: begin what is to be done with a batch, and do not keep the batch."""
 
     def failed(self) -> bool:
         """In the thread, when something was raised: whether the device has failed for good."""
@@ -101,13 +102,13 @@ class _Run:
     # ------------------------------------------------------------------------------------------------ in the thread
 
     def _live(self) -> None:
-        # It says that it has begun, or is inside, before it looks whether it is stopped; who stops it looks the other
-        # way round.  So one of the two sees the other, and who finds it outside can rely on that it stays outside.
+        # It first says that it has begun, or is inside, and then looks whether it is stopped.  Whoever stops it does it
+        # the other way round.  So one of the two sees the other: if the thread is found outside, it stays outside.
         self._begun = True
         number = batches = 0
         try:
             if self._source._num_workers:
-                torch.set_num_threads(1)  # of this thread: a copy is not to take all cores
+                torch.set_num_threads(1)  # of this thread: a copy must not take all cores
             if not self._stopped:
                 self._stage.begin()
             handed_out = 0
@@ -121,7 +122,7 @@ class _Run:
                     break
                 except BaseException as error:
                     self._ready.put(_Ready(_Kind.ERROR, error, number, batches))
-                    if self._stage.failed():  # whatever it allocates on the device from here on may end the process
+                    if self._stage.failed():  # from here on, any memory it takes on the device may end the process
                         break
                 number += 1
         except BaseException as error:
@@ -129,7 +130,7 @@ class _Run:
         finally:
             self._ready.put(_Ready(_Kind.END))
             self._over = True
-            for lock in self._waiting:  # who comes too late for this finds that it is over
+            for lock in self._waiting:  # whoever comes too late for this finds that it is over
                 lock.release()
             if self._closes:
                 self._close_source()
@@ -146,14 +147,14 @@ class _Run:
     # ------------------------------------------------------------------------------------------------ in the caller
 
     def next(self, held: collections.deque[_Ready]) -> _Ready:
-        """Wait for what comes next, and have it held."""
+        """Wait for what comes next, and put it into `held`."""
         while not held:
-            # All of it in C: a signal's handler runs while get() waits, or when what it got is held.
+            # All in C: a signal's handler runs while get() waits, or after what it got is in `held`.
             held.extend(itertools.islice(iter(self._ready.get, None), 1))
         return held[0]
 
     def end_for_all(self) -> None:
-        """Have whoever else is in next(), or comes there, find the end as well."""
+        """Have all others who are in next(), or come there, find the end as well."""
         self._ready.put(_Ready(_Kind.END))
 
     def go_on(self, number: int) -> None:
@@ -183,7 +184,7 @@ class _Run:
         return self._over
 
     def leave(self) -> bool:
-        """Close the source, or leave that to the thread, where it is inside; returns whether it is closed."""
+        """Close the source, or leave that to the thread if it is inside; returns whether the source is closed."""
         self._closes = True
         self.stop()  # again: a Ctrl-C may have come before the thread was woken
         if self._over or not self._inside:
@@ -192,7 +193,7 @@ class _Run:
         return False
 
     def leave_from_inside(self) -> None:
-        """The same, by the thread itself, in the middle of whatever it does."""
+        """The same, called by the thread itself, in the middle of whatever it does."""
         self._closes = True
         if self._over:
             self._close_source()
@@ -207,15 +208,15 @@ _closing = threading.RLock()
 def _close(source: Any) -> None:
     end = getattr(source, "_shutdown_workers", None)
     if end is not None:
-        with _closing:  # torch's own takes no care of two threads
+        with _closing:  # torch's own iterator must not be ended by two threads at once
             end()
 
 
 class _Hand(threading.local):
-    """What has left the queue, or the source, and was not returned by next() yet; each thread has its own."""
+    """What has left the queue or the source, and next() has not returned yet.  Each thread has its own."""
 
     def __init__(self) -> None:
-        self.came: collections.deque[Any] = collections.deque()  # a batch that is yet to be sent; without a thread
+        self.came: collections.deque[Any] = collections.deque()  # without a thread: a batch that is not sent yet
         self.held: collections.deque[_Ready] = collections.deque()  # one at most
 
 
@@ -223,10 +224,10 @@ class Ahead:
     """Iterates over a source's batches, `depth` of them ahead; see NOTE [ Ahead ].
 
     Args:
-        loader: whose iterator this is.
-        source: the iterator below.
-        stage: what is done with its batches.
-        depth: batches that may be ready and not handed out yet; 0: there is no thread, and no batch is ahead.
+        loader: The loader whose iterator this is.
+        source: The iterator below.
+        stage: What is done with its batches.
+        depth: How many batches may be ready and not handed out yet.  0: there is no thread, and no batch is ahead.
     """
 
     _run: _Run | None = None
@@ -278,7 +279,7 @@ class Ahead:
                 batch = self._arrived(hand)
         else:
             batch = self._arrived(hand)
-        # Signals are handled at calls and loops, so from here to the caller's own code there is none: the batch is
+        # Signals are handled at calls and loops.  There is none from here to the caller's own code, so the batch is
         # neither lost nor returned twice.
         del hand.held[0]
         return batch
@@ -337,16 +338,19 @@ class Ahead:
     # ------------------------------------------------------------------------------------------------- the end
 
     def stop(self) -> None:
-        """Have the iterator be at its end, and its thread come to its own."""
+        """Put the iterator at its end, and tell its thread to end."""
         self._ended = True
         if self._run is not None and self._owner == os.getpid():
             self._run.stop()
 
     def end_thread(self, seconds: float | None) -> bool:
-        """End the thread, if it ends within so many seconds (None: wait for ever), and drop what is ready.
+        """End the thread and drop what is ready.
+
+        Args:
+            seconds: How long to wait for the thread; None: for ever.
 
         Returns:
-            Whether it has ended.
+            Whether the thread has ended.
         """
         self.stop()
         run = self._run
@@ -381,10 +385,10 @@ class Ahead:
             warnings.warn(late + (_IN_STAGE if closed else _IN_SOURCE), RuntimeWarning, stacklevel=3)
 
     def close(self) -> None:
-        """End the thread and the workers and give the memory back.  Batches already delivered stay as they are.
+        """End the thread and the workers and give the memory back.  Delivered batches stay as they are.
 
-        A thread that is in a function of the user's is given 5 s to come out of it; see NOTE [ Ahead ].  Closing twice
-        is harmless; a closed iterator is at its end.
+        A thread that is in a function of yours has 5 s to come out of it; see NOTE [ Ahead ].  Closing twice is
+        harmless.  A closed iterator is at its end.
         """
         self._shutdown_workers()
 
@@ -399,19 +403,19 @@ class Ahead:
             self._shutdown_workers()
 
 
-_IN_STAGE = "in on_device, or copying, and ends when it comes out; the workers are ended, and their memory given back"
+_IN_STAGE = "in on_device, or copying, and ends when that is over; the workers are ended, and their memory given back"
 _IN_SOURCE = (
-    "in the dataset, the sampler or the collate function, or waits for a batch of torch's own iterator; when it comes "
-    "out, it ends the workers and gives their memory back"
+    "in the dataset, the sampler or the collate function, or waits for a batch of torch's own iterator; when that is "
+    "over, it ends the workers and gives their memory back"
 )
 
 
 class AheadOfWorkers(Ahead, _torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
-    """For frameworks that know an iterator with workers by its class."""
+    """For frameworks that recognise an iterator with workers by its class."""
 
 
 class AheadOfNone(Ahead, _torch._SingleProcessDataLoaderIter):  # type: ignore[misc]
-    """The same, of one without."""
+    """For those that recognise one without workers."""
 
 
 def ahead(loader: Any, source: Any, stage: Stage, depth: int) -> Ahead:
@@ -423,13 +427,13 @@ _alive: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def stop_at_exit(iterator: Any) -> None:
-    """Have stop_threads() of an iterator called before the interpreter goes down: NOTE [ Shutdown ], 6."""
+    """Call an iterator's stop_threads() before the interpreter goes down: NOTE [ Shutdown ], 6."""
     _alive.add(iterator)
 
 
 @atexit.register
 def _stop_all() -> None:
-    """End all threads, and wait for PATIENCE at most for those that are ahead: they may be in a user's function."""
+    """End all threads.  Wait for PATIENCE at most for those that are ahead: they may be in a user's function."""
     iterators = list(_alive)
     aheads = [iterator for iterator in iterators if isinstance(iterator, Ahead)]
     for iterator in aheads:

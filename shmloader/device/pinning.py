@@ -1,38 +1,38 @@
-"""The page-locked ring: what of it is locked, and which of its slots a copy to a device may still be reading.
+"""The page-locked ring: what of it is locked, and which slots a copy to a device may still be reading.
 
 NOTE [ Pinning ]
 
 torch copies each batch into fresh page-locked memory.  Here the slots themselves are page-locked, once, and a batch is
 delivered from its slot, with `is_pinned()` true and no copy.
 
-    1. A slot is one registration: its committed bytes, from its start.  A copy to a device may not span two, so a slot
-       that has grown is registered anew, as a whole, and only while nothing is lent from it.  A thread does this; what
-       comes from a slot that is not locked yet is copied into page-locked memory of torch's.  So `is_pinned()` is
+    1. Each slot is one registration: its committed bytes, from its start.  A copy to a device may not span two.  So a
+       slot that has grown is registered anew, as a whole, and only while nothing is lent from it.  A thread does that.
+       A batch from a slot that is not locked yet is copied into page-locked memory of torch's.  So `is_pinned()` is
        always true.
-    2. The first slot's first pages are registered when the iterator begins.  Where that is refused (confidential
-       computing, WSL, accelerators other than CUDA and ROCm) it is said once, and all batches are copied, by a thread
-       that is a few batches ahead, as torch does (ahead.py).
-    3. torch knows which streams copy out of memory that it allocated, and waits for them before it uses that again.
-       It does not know our memory.  A copy that was begun with `non_blocking=True` may be under way long after the
+    2. The first slot's first pages are registered when the iterator begins.  If that is refused (confidential
+       computing, WSL, accelerators other than CUDA and ROCm), the user is told once, and all batches are copied, by a
+       thread that is a few batches ahead, as in torch (ahead.py).
+    3. torch knows which streams copy out of memory that it has allocated, and waits for them before it uses that memory
+       again.  It does not know our memory.  A copy that was begun with `non_blocking=True` may still run long after the
        last tensor over its slot has died.  Therefore a lease over a locked slot is *guarded*: its death frees nothing.
-       It notes which streams are current in the thread where it dies, on all devices.  That reads a few words; a call
-       to CUDA there, the GIL held, could wait for a thread that waits for the GIL.
-       At the next hand-out of a batch events are recorded: on the streams that were noted, on those that are current
-       there, and on all others that a copy from it may be on, because they were current in some thread while the batch
-       was lent (NOTE [ Streams ]).  When all of them have passed, the slot is free.  It counts as lent until then, and
-       where too many are lent batches are copied: nothing ever waits for a device.  An event that is recorded later
-       covers more, so that it is recorded at the hand-out and not at the death harms nothing.
-       Batches for `device=` are copied by one thread, on one stream, and nobody else has them: where they die there,
-       events on what is current there are enough, and no slot waits for what the consumer computes.
-       Not covered is what cannot be watched; `strict_pinning=True` waits for all streams of all devices.
-    4. While a CUDA graph is captured on one of these streams nothing is recorded or asked; slots stay lent meanwhile.
-       All calls are made in the thread's relaxed mode, so that they break no capture of another thread's.
-    5. When the iterator ends, the device is waited for, so that no copy runs, not even one that nobody knows of; then
-       what is not lent is unregistered before it is unmapped.  While a graph is captured nobody may wait for a device:
-       then events must do.  What is lent, or read by a copy
-       that is under way, stays locked and mapped until its lease has died and its events have passed; that is looked
-       at when another locked ring hands out a batch, begins or ends.
-    6. A process that is forked uses no device: there, leases note nothing and free nothing.
+       It only notes which streams are current in the thread where it dies, on all devices.  That reads a few words.  A
+       call to CUDA there, with the GIL held, could wait for a thread that waits for the GIL.
+       When the next batch is handed out, events are recorded: on the streams that were noted, on those that are current
+       now, and on all others that a copy may be on because they were current in some thread while the batch was lent
+       (NOTE [ Streams ]).  An event that is recorded later covers more, so it does no harm that this is not done at the
+       death.  When all events have passed, the slot is free.  Until then it counts as lent, and if too many slots are
+       lent, batches are copied: nothing ever waits for a device.
+       Batches for `device=` are copied by one thread, on one stream, and nobody else has them.  If they die in that
+       thread, events on its current streams are enough, and no slot waits for what the consumer computes.
+       Streams that cannot be watched are not covered; `strict_pinning=True` waits for all streams of all devices.
+    4. While a CUDA graph is captured on one of these streams, nothing is recorded or asked, and slots stay lent.  All
+       calls are made in the thread's relaxed mode, so they break no capture of another thread.
+    5. When the iterator ends, it waits for the device, so that no copy runs, not even one that nobody knows of.  Then
+       slots that are not lent are unregistered, and after that unmapped.  While a graph is captured nobody may wait for
+       a device, and events must do.  A slot that is lent, or read by a copy, stays locked and mapped until its lease
+       has died and its events have passed.  We look after that when another locked ring hands out a batch, begins or
+       ends.
+    6. A forked process uses no device: leases note nothing and free nothing there.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ from shmloader.device.accelerator import Accelerator, Streams
 from shmloader.device.streams import moment, say_unknown
 
 LARGEST = 64 << 30  # bytes of one registration; drivers refuse some hundreds of GiB in one
-UNLOCKED = -1  # bytes of a slot that may be lent as page-locked: not even none
-IN_TRANSIT = 4  # slots beyond `spare_slots`, for batches that have died and whose copies, or events, have not passed
+UNLOCKED = -1  # in place of the bytes that may be lent as page-locked: not even an empty batch may
+IN_TRANSIT = 4  # slots beyond `spare_slots`, for batches that have died and whose copies or events have not passed
 
 NOWHERE = Streams((), [])
 
@@ -63,13 +63,13 @@ _said = False
 
 
 class Pinning:
-    """Page-locks the slots of one ring, and frees those that were lent when no copy reads them any more.
+    """Page-locks the slots of one ring, and frees slots that were lent once no copy reads them any more.
 
     Args:
-        ring: the trainer's side.
-        accelerator: what copies out of the slots.
-        strict: wait for the whole device instead of for events.
-        private: batches are copied by one thread, and nobody else gets them (device=).
+        ring: The trainer's side.
+        accelerator: Copies out of the slots.
+        strict: Whether to wait for the whole device, and not for events.
+        private: Whether one thread copies the batches and nobody else gets them (device=).
     """
 
     def __init__(self, ring: TrainerSide, accelerator: Accelerator, strict: bool, private: bool = False) -> None:
@@ -93,9 +93,9 @@ class Pinning:
     # ------------------------------------------------------------------------------------------------- locking
 
     def start(self) -> bool:
-        """Lock a first slot, and start the thread that locks the others; false where that is refused.
+        """Lock a first slot, and start the thread that locks the others; false if that is refused.
 
-        To be called when the workers have been forked.
+        Call it after the workers have been forked.
         """
         _free_late()
         why = self._register(0)
@@ -104,7 +104,7 @@ class Pinning:
             return False
         self._ring.slots.guard_with(self._accelerator.current, self._accelerator.devices)
         for device in self._accelerator.devices:
-            self._accelerator.current(device)  # what this sets up at first is not to be set up where a lease dies
+            self._accelerator.current(device)  # the first call sets something up: not where a lease dies
         self.thread = threading.Thread(target=self._lock, name="shmloader_pin", daemon=True)
         self.thread.start()
         return True
@@ -114,14 +114,14 @@ class Pinning:
         while (asked := self._requests.get()) is not None:
             size = self._committed(asked)
             for payload in (asked, *range(self._ring.payloads)):
-                # Others that have grown as far will be wanted soon.  Those that are registered wait until they are
-                # asked for: only then is it certain that nothing is lent from them.
+                # Other slots that have grown as far will be wanted soon.  Those that are registered already wait until
+                # they are asked for: only then is it certain that nothing is lent from them.
                 if payload == asked or (payload not in self._registered and self._committed(payload) >= size):
                     self._refused = self._register(payload) or self._refused
             self._asked[asked] = False
 
     def _register(self, payload: int) -> str:
-        """Register a slot as far as it has pages now, of which nothing is lent; the reason where that is refused."""
+        """Register a slot of which nothing is lent, as far as it has pages now; the reason if that is refused."""
         size, before = self._committed(payload), self._registered.get(payload, 0)
         if payload in self._hopeless:
             return ""
@@ -141,9 +141,8 @@ class Pinning:
         try:
             with self._accelerator.relaxed():
                 return self._accelerator.register(self._ring.slots.address(payload), size)
-        except (
-            RuntimeError
-        ) as error:  # torch's, about the device: without the thread batches would be copied in silence
+        except RuntimeError as error:
+            # torch's, about the device.  If it ended the thread, all batches would be copied without a word.
             return str(error).partition("\n")[0]
 
     def _unregister(self, payload: int) -> None:
@@ -171,13 +170,15 @@ class Pinning:
         return False
 
     def finish(self, batch: Any, lease: Lease) -> Any:
-        """Have what is not page-locked yet be so as torch does it: objects with a `pin_memory()` of their own, and
-        tensors that were pickled.  The other tensors are, in the slot or in torch's memory."""
-        any_pickled = lease.rows > 0 or lease.objects(0)[1] > 0  # of chunks it is not asked
+        """Page-lock what is not locked yet, as torch does it: objects with their own `pin_memory()`, pickled tensors.
+
+        All other tensors are page-locked already, in the slot or in torch's memory.
+        """
+        any_pickled = lease.rows > 0 or lease.objects(0)[1] > 0  # of chunks that is not known
         return batch if _is_locked(batch, any_pickled) else _torch.pin_memory(batch)
 
     def free(self) -> None:
-        """Free the slots that no copy reads any more; with every hand-out of a batch."""
+        """Free the slots that no copy reads any more.  Called with every hand-out of a batch."""
         if self._reading or self._returned or self._ring.slots.has_returns:
             self._free()
         if _late:
@@ -218,7 +219,7 @@ class Pinning:
             self._reading = still
 
     def _first_lent(self, noted: list[Any]) -> int | None:
-        """When the first of those was lent that have died; None where no other thread can have copied from them."""
+        """When the first of the batches that died was lent; None if no other thread can have copied from them."""
         if not self._returned:
             return None
         if self._private:
@@ -236,10 +237,10 @@ class Pinning:
             self._ring.slots.reclaim(payload)
 
     def _wait(self) -> None:
-        """Wait until the device does nothing any more: before memory is unregistered for good, and unmapped.
+        """Wait until the device does nothing any more, before memory is unregistered for good and unmapped.
 
-        No copy that is known of reads it by then.  One that is not, of a library's on a stream of its own, would else
-        read what is not there.  While a graph is captured nobody may wait for the device; nor where it has failed.
+        No copy that we know of reads it by then.  But a library may copy on a stream of its own, and would read memory
+        that is gone.  While a graph is captured nobody may wait for the device, nor after it has failed.
         """
         streams = self._accelerator.streams((), moment())
         with self._accelerator.relaxed(), contextlib.suppress(RuntimeError):
@@ -249,31 +250,31 @@ class Pinning:
     # ------------------------------------------------------------------------------------------------- the end
 
     def close(self) -> None:
-        """End the thread and unregister what is not lent.  Then, and not before, the ring may be closed."""
+        """End the thread and unregister what is not lent.  Only then may the ring be closed."""
         self.stop()
         if self._closed:
             return
         self.free()
         self._closed = True
         self._wait()
-        self._free()  # what was read a moment ago
+        self._free()  # slots that were being read a moment ago
         for payload in set(self._registered) - self._ring.slots.lent_payloads():
             self._unregister(payload)
         if self._registered:
             _late.add(self)
 
     def stop(self) -> None:
-        """End the thread alone: the interpreter goes down."""
+        """End the thread and nothing else: the interpreter goes down."""
         if self.thread is not None:
             self._requests.put(None)
             self.thread.join()
 
 
 def _free_late() -> None:
-    """Look after the rings that are closed and not given back yet."""
+    """Look after rings that are closed and whose memory is not all given back yet."""
     for _ in range(len(_late)):
         try:
-            pinning = _late.pop()  # so that no two threads look after one
+            pinning = _late.pop()  # so that no two threads look after the same one
         except KeyError:
             return
         pinning._free()
@@ -296,7 +297,7 @@ _NOTHING_TO_LOCK = frozenset((int, float, complex, bool, str, bytes, type(None),
 
 
 def _is_locked(batch: Any, any_pickled: bool) -> bool:
-    """Whether torch's pin_memory() would leave the batch as it is, for all that can be told in a few microseconds."""
+    """Whether torch's pin_memory() would leave the batch as it is, as far as a few microseconds can tell."""
     kind = type(batch)
     if kind is torch.Tensor:
         return not any_pickled or batch.is_pinned()

@@ -1,10 +1,10 @@
-"""What becomes of batches that a thread is ahead with: they are copied to a device, or stay as they are.
+"""The stages of the thread that is ahead (ahead.py): it copies batches to a device, or leaves them as they are.
 
-The thread copies on a stream of its own, from slots that are page-locked, so a copy runs beside what the consumer's
-streams do.  Its batch is dropped as soon as the copies are begun; the slot is free when they have passed, for the
-thread's stream is the one that is current where the last tensor dies (NOTE [ Pinning ]).  `on_device` runs on that
-stream as well.  The consumer's stream, and not the consumer, waits for the event behind all this; and the memory of
-what it gets is kept until that stream is done with it (`record_stream`), for it was allocated for the other one.
+The thread copies on a stream of its own, from page-locked slots, so a copy runs beside what the consumer's streams do.
+It drops its batch as soon as the copies are begun.  The slot is free when they have passed, because the thread's stream
+is current where the last tensor dies (NOTE [ Pinning ]).  `on_device` runs on that stream as well.  The consumer's
+stream waits for an event behind all this; the consumer does not.  The memory of what it gets was allocated for the
+thread's stream, so it is kept until the consumer's stream is done with it (`record_stream`).
 """
 
 from __future__ import annotations
@@ -60,15 +60,15 @@ class ToDevice:
 
 
 def _keep_for_ever(batch: Any) -> None:
-    """Where the device has failed, torch ends the process when memory is freed that it has page-locked, and copied."""
+    """After a device has failed, torch ends the process when memory is freed that it page-locked and copied from."""
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(batch))
 
 
 class Pinned:
-    """Leaves batches as they are: the source copies them into page-locked memory, and the thread does it ahead.
+    """Leaves batches as they are: the source copies them into page-locked memory, in the thread, and so ahead.
 
     Args:
-        accelerator: what they are page-locked for.
+        accelerator: The device for which they are page-locked.
     """
 
     def __init__(self, accelerator: Accelerator) -> None:
@@ -111,7 +111,7 @@ class OnCpu:
 
 
 def _called(on_device: OnDevice, batch: Any) -> Any:
-    """What the function gives; its StopIteration is an error, as in a generator: it would end the epoch in silence."""
+    """Call the function.  Its StopIteration becomes an error, as in a generator: it would end the epoch silently."""
     try:
         return on_device(batch)
     except StopIteration as error:

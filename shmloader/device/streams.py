@@ -1,26 +1,29 @@
-"""Which streams a copy out of a lent batch may be on: those that were current, in any thread, while it was lent.
+"""Which streams a copy out of a lent batch may be on: those that were current in any thread while it was lent.
 
 NOTE [ Streams ]
 
-torch copies on the stream that is current in the thread that copies.  A batch may be copied by any thread, and dropped
-by any other one, long after that stream was left: enumerate() and tqdm keep a batch until after the next next().  So
-where a batch dies says little about where it was read.  But streams can be watched:
+torch copies on the stream that is current in the thread that copies.  Any thread may copy a batch, and any other thread
+may drop it, long after that stream was left: enumerate() and tqdm keep a batch until after the next next().  So the
+place where a batch dies says little about where it was read.  But streams can be watched:
 
-    1. From `import shmloader` on, what makes a stream current is watched: torch.cuda.set_stream() (through which go
-       torch.cuda.stream(), torch.cuda.graph() and all frameworks), torch.accelerator.set_stream(), and `with stream:`.
-       For each thread is noted which stream is current, and for each stream when it was last left.
-    2. When a batch is lent, the moment is noted.  When it has died, a copy from it can be on no other streams than
-           the default one of each device that is in use, for threads that never chose another;
-           those that are current in some thread by then;
-           those that were left since the batch was lent.
-       Events on all these are behind all copies from it: no more can be begun, for whoever begins one holds the batch.
-    3. torch's own streams live as long as the process.  One that others have made (ExternalStream) may be destroyed
-       once it is left, and then nobody can ask for it.  So an event is recorded on it at the moment where it is left.
-    4. A thread that ends leaves its streams.  One that is not Python's stays on them: it may call Python again.
-    5. What is not known: a stream that C++ makes current and leaves again out of our sight, or one that a thread has
-       made current before shmloader was imported.  What is current where a batch dies, and at the next hand-out, is
-       added in any case (NOTE [ Pinning ]); a stream among it that nobody is known to have chosen is said in a warning.
-       `strict_pinning=True` waits for all streams of all devices; so does a torch where streams cannot be watched.
+    1. From `import shmloader` on, the calls that make a stream current are watched: torch.cuda.set_stream() (which
+       torch.cuda.stream(), torch.cuda.graph() and all frameworks call), torch.accelerator.set_stream(), and
+       `with stream:`.  We note for each thread which stream is current, and for each stream when it was last left.
+    2. When a batch is lent, the moment is noted.  When it has died, a copy from it can only be on
+           the default stream of each device that is in use, for threads that never chose another;
+           a stream that is current in some thread by then;
+           a stream that was left since the batch was lent.
+       Events on all of these come after all copies from the batch.  No further copy can begin, for whoever begins one
+       holds the batch.
+    3. torch's own streams live as long as the process.  A stream that others have made (ExternalStream) may be
+       destroyed once it is left, and then nobody can ask for it.  So an event is recorded on it at the moment when it
+       is left.
+    4. A thread that ends leaves its streams.  A thread that is not Python's stays on them: it may call Python again.
+    5. Not known are a stream that C++ makes current and leaves again out of our sight, and one that a thread made
+       current before shmloader was imported.  The streams that are current where a batch dies, and at the next
+       hand-out, are added in any case (NOTE [ Pinning ]).  If nobody is known to have chosen one of these, a warning
+       says so.  `strict_pinning=True` waits for all streams of all devices.  So does every loader, if the streams of
+       this torch cannot be watched.
 
 Watching costs a fraction of a microsecond each time a stream is made current, and nothing else.
 """
@@ -43,13 +46,13 @@ else:  # there are no extensions, and no ring whose slots would wait for a strea
 
 __all__ = ["CUDA", "WATCHED", "is_of_others", "moment", "say_unknown", "since", "stream_of"]
 
-CUDA = 1  # the type of a device, as a stream tells it; ROCm's are of this one too
+CUDA = 1  # the type of a device, as a stream's numbers have it; ROCm's too
 
 _said = False
 
 
 def _watch_streams() -> bool:
-    """Watch which streams are made current from now on; whether that is possible."""
+    """Watch from now on which streams are made current; returns whether that is possible."""
     if sys.platform != "linux" or _torch.current_cuda_stream is None:  # torch was built without CUDA
         return False
     devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
@@ -70,17 +73,17 @@ def _device_of_stream(stream: Any, *ignored: Any) -> int | None:
 
 
 def is_of_others(stream: tuple[int, int, int]) -> bool:
-    """Whether others have made this stream, and may destroy it: then its number is an address."""
+    """Whether others have made this stream and may destroy it.  Then its number is an address."""
     return stream[0] != 0 and not stream[0] & 1
 
 
 def stream_of(stream: tuple[int, int, int]) -> Any:
-    """torch's object for a stream that is told by its numbers."""
+    """torch's object for a stream, from the stream's numbers."""
     return torch.cuda.Stream(stream_id=stream[0], device_index=stream[1], device_type=stream[2])
 
 
 def _mark(stream: tuple[int, int, int]) -> Any:
-    """An event behind what a stream has to do; None where it is captured, or the device has failed."""
+    """An event behind what a stream has to do; None if it is being captured, or the device has failed."""
     with contextlib.suppress(RuntimeError):
         at = stream_of(stream)
         if not _torch.is_capturing(at):

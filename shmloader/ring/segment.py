@@ -1,4 +1,4 @@
-"""The shared memory itself: created nameless, reserved wide, committed on demand, passed to a child."""
+"""The shared memory: created without a name, with wide addresses, committed on demand, and passed to a child."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ NO_PAGES = (errno.ENOSPC, errno.ENOMEM)
 AREA_RESERVED = 64 * MiB  # address space of one entry's area: 8 million indices
 MEMORY = 16 * 1024  # the states of three generators are 12 KiB
 FIRST_COMMIT = 16 * 1024  # pages of a payload before its first batch: enough for an exception and its traceback
-SPARE_COMMIT = 64 * 1024  # committed beyond what is asked for, so that a batch's description rarely asks again
-MOST_WORKERS = ANY  # the next index would be the word for any of them
+SPARE_COMMIT = 64 * 1024  # committed beyond what is asked for, so that a batch's description rarely needs more
+MOST_WORKERS = ANY  # the next index would mean "any worker"
 MOST_RESERVED = 1 << 40  # a terabyte of address space for a ring; it maps in microseconds, but `top` shows it
 
 
@@ -50,11 +50,11 @@ def _up(number: int, unit: int) -> int:
 
 @dataclass(frozen=True)
 class Geometry:
-    """What lies where in the segment, in bytes from its start: control words, memories, areas, payload slots."""
+    """Where things lie in the segment, in bytes from its start: control words, memories, areas, payload slots."""
 
     workers: int
     entries: int
-    batches: int  # that may be under way: as many as entries, or fewer that are cut into chunks
+    batches: int  # how many may be under way: as many as entries, or fewer if they are cut into chunks
     payloads: int
     memory_stride: int
     area_stride: int
@@ -89,10 +89,11 @@ class Geometry:
 def reserve(workers: int, entries: int, batches: int, spare: int, remember: bool, reserved: int) -> Geometry:
     """Lay a ring out over about `reserved` bytes of addresses.
 
-    Payload slots: one for each batch under way, `spare` to lend, and one a worker to replace one that a worker keeps.
+    It has one payload slot for each batch under way, `spare` more to lend, and for each worker one more, in place of a
+    slot that the worker keeps.
 
     Raises:
-        ValueError: there are more workers than the ring can tell apart.
+        ValueError: There are more workers than the ring has numbers for.
     """
     if workers > MOST_WORKERS:
         raise ValueError(f"num_workers={workers}, and a ring has at most {MOST_WORKERS}: use fewer")
@@ -116,10 +117,10 @@ def free_in_shm() -> int:
 
 
 def _posix_segment() -> int:
-    """Memory of /dev/shm that nobody can find, for it never has a name; so there is none that a killed run could leave.
+    """Memory of /dev/shm that never has a name: nobody can find it, and a run that is killed leaves none.
 
-    Where the kernel or the mount knows no nameless files (O_TMPFILE), it has one until it is unlinked, a few
-    microseconds: who is killed in between leaves an empty file.
+    If the kernel or the mount has no nameless files (O_TMPFILE), it has a name for a few microseconds, until it is
+    unlinked.  A process that is killed in between leaves an empty file.
     """
     with contextlib.suppress(OSError):  # whatever is wrong with the mount, posix_ipc says so
         return os.open(SHM_MOUNT, os.O_TMPFILE | os.O_RDWR | os.O_EXCL, 0o600)
@@ -133,9 +134,9 @@ def _memfd_segment() -> int:
 
 
 def _allocate(fd: int, at: int, size: int, least: int) -> int:
-    """Have pages for `size` bytes at this place, or for `least` where there are no more; returns for how many.
+    """Have pages for `size` bytes at this place, or for `least` if there are no more; returns for how many.
 
-    What is refused leaves nothing behind: the kernel takes back the pages that it has found.
+    If it is refused, nothing is left behind: the kernel takes back the pages that it had found.
     """
     try:
         os.posix_fallocate(fd, at, size)
@@ -150,19 +151,19 @@ def _allocate(fd: int, at: int, size: int, least: int) -> int:
 class Segment:
     """Shared memory for one ring.
 
-    Created by the trainer; a worker gets it by fork, or pickled while it is being spawned.  It has no name: the
-    memory is there for those who hold a descriptor or a mapping, and goes with the last of them.
+    The trainer creates it.  A worker gets it by fork, or pickled while it is being spawned.  It has no name: the memory
+    exists for those who hold a descriptor or a mapping, and goes with the last of them.
 
     Args:
-        workers, entries, batches, spare: the ring's shape (see reserve()).
-        memory: "posix" (/dev/shm), "memfd" (not bounded by that mount), or "auto": /dev/shm, from which payloads
-            move to a memfd where it has no room for all of them.
-        budget: bytes that all slots together may take; None: as many as there are.
-        remember: whether workers leave what those that take their places need to go on (random_states.py).
+        workers, entries, batches, spare: The ring's shape (see reserve()).
+        memory: "posix" (/dev/shm), "memfd" (not limited by that mount), or "auto": /dev/shm, from which payloads move
+            to a memfd if it has no room for all of them.
+        budget: How many bytes all slots together may take; None: as many as there are.
+        remember: Whether a worker leaves what its successor needs to go on drawing (random_states.py).
 
     Raises:
-        MemoryError: the process may not map, or the machine does not have, what the ring needs.
-        OSError: no descriptor is left (RLIMIT_NOFILE).
+        MemoryError: The process may not map what the ring needs, or the machine does not have it.
+        OSError: No descriptor is left (RLIMIT_NOFILE).
     """
 
     def __init__(
@@ -212,11 +213,11 @@ class Segment:
             raise
 
     def _map(self, workers: int, entries: int, batches: int, spare: int, remember: bool) -> tuple[Geometry, Mapping]:
-        """Map as wide as the process may, so that slots can grow without moving: address space, not memory."""
+        """Map as widely as the process may, so that slots can grow in place.  That takes addresses, not memory."""
         reserved = min(4 * physical_memory(), MOST_RESERVED)
         limit = resource.getrlimit(resource.RLIMIT_AS)[0]
         if limit != resource.RLIM_INFINITY:
-            reserved = min(reserved, limit // 4)  # the limit is the whole process's, and a spawned worker's too
+            reserved = min(reserved, limit // 4)  # the limit is for the whole process, and for spawned workers too
         while True:
             geometry = reserve(workers, entries, batches, spare, remember, reserved)
             try:
@@ -294,13 +295,13 @@ class Segment:
             raise MemoryError(self._no_room(self.geometry.entries, least)) from error
 
     def commit(self, ring: Ring, payload: int, size: int, filled: int) -> None:
-        """Have pages for the first `size` bytes of a payload, whose first `filled` hold data.  By its holder.
+        """Have pages for the first `size` bytes of a payload, of which the first `filled` hold data.  By its holder.
 
-        Grows by a quarter at least, so that sizes that creep up from batch to batch do not commit each time; to the
-        byte, where there is no more.
+        A payload grows by a quarter at least, so that it need not grow with each batch if sizes creep up; if there is
+        less memory than that, by what is needed.
 
         Raises:
-            MemoryError: the machine, or /dev/shm, does not have them.
+            MemoryError: The machine, or /dev/shm, does not have them.
         """
         stride = self.geometry.slot_stride
         if size > stride:
@@ -330,10 +331,10 @@ class Segment:
         ring.note_committed(payload, size)
 
     def _forbidden(self, size: int, have: int = 0) -> str:
-        """Why no slot may have pages for its first `size` bytes, `have` of which it has already; empty where one may.
+        """Why a slot that has pages for `have` bytes may not have them for `size`; empty if it may.
 
-        The budget is asked for all slots at this size: then the first batch that is too large is refused, and not one
-        that comes by chance when all slots have held one like it.
+        The budget is compared with all slots at this size.  So the first batch that is too large is refused, and not a
+        later one, when by chance all slots have held one like it.
         """
         slots = self.geometry.batches + self.spare
         if self.budget is not None and slots * size > self.budget:
@@ -345,7 +346,7 @@ class Segment:
         return self._no_room(slots, size) if size - have > available_memory() else ""
 
     def _fits(self, ring: Ring, payload: int, size: int) -> bool:
-        """Whether /dev/shm has room for all slots at this size, and would keep a sixteenth for others."""
+        """Whether /dev/shm has room for all slots at this size, and a sixteenth of it left for others."""
         slots = self.geometry.batches + self.spare
         mount = os.statvfs(SHM_MOUNT)
         wanted = max(slots * size - ring.committed_in_all(), size - ring.committed(payload))
@@ -374,7 +375,7 @@ class Segment:
         )
 
     def close(self) -> None:
-        """Close the descriptors; mappings, and so lent batches, live on."""
+        """Close the descriptors.  Mappings live on, and so do batches that are lent."""
         for fd in (self.fd, self.memfd):
             if fd >= 0:
                 os.close(fd)
@@ -386,7 +387,7 @@ class Segment:
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        follow(state["trainer"])  # what is unpickled next is the dataset, which may take long
+        follow(state["trainer"])  # the dataset is unpickled next, which may take long
         fds = [fd.detach() for fd in state.pop("fds")]
         self.__dict__.update(state)
         self.fd, self.memfd = fds[0], fds[1] if len(fds) > 1 else -1
@@ -394,7 +395,7 @@ class Segment:
 
 
 def warn_overflow() -> None:
-    """Say once that "auto" has moved payloads out of /dev/shm.  In the trainer, which alone may be heard."""
+    """Say once that "auto" has moved payloads out of /dev/shm.  In the trainer: nobody may see a worker's warning."""
     _say_moved(f"{SHM_MOUNT} is too small for the ring's slots ({_bytes(free_in_shm())} free)")
 
 
@@ -406,7 +407,8 @@ def _say_moved(why: str) -> None:
     if not _said:
         _said = True
         warnings.warn(
-            f"{why}; they are in a memfd instead, which is as fast. ring_memory='memfd' says so from the start.",
+            f"{why}; the ring's slots lie in a memfd instead, which is as fast. Give ring_memory='memfd' to have them "
+            "there from the start.",
             stacklevel=2,
         )
 

@@ -1,29 +1,31 @@
-"""The conductor: one epoch after another, from the sampler's indices to the batches that next() gives.
+"""The conductor: one epoch after another, from the sampler's indices to the batches that next() returns.
 
-What torch's multi-process iterator does with queues is done here with the ring's verbs: a schedule opens batches for
-workers (schedule.py), the ring keeps their order, Delivery makes batches of what they publish.  The order of draws from
-the generators, the seeds, the errors and their texts are torch's: that is the contract that people rely on.
+torch's multi-process iterator works with queues; this one works with the ring's verbs.  A schedule opens batches for
+workers (schedule.py), the ring keeps their order, and Delivery makes batches of what the workers publish.  The order of
+draws from the generators, the seeds, the errors and their texts are torch's, for people rely on that contract.
 
-torch's iterator class is inherited from for its name alone, for others ask whether an iterator is one of them.
+torch's iterator class is inherited from for its name alone, because others ask whether an iterator is one of that
+class.
 
 NOTE [ Shutdown ]
 
-    1. An iterator ends when its epoch does (unless its workers persist), when it is closed, or when it is collected;
-       whichever comes first, once.  At interpreter exit nothing is done: multiprocessing terminates the workers, which
-       are daemons, and the kernel frees memory that has no name.
-    2. The order: `stop` is raised and every worker's bell tolled; the watching thread is ended; all workers are
-       joined by one deadline, then terminated, then killed; only then the memory is given back, for a worker that is
-       still filling a slot must not fault.  Where one lives even then (the kernel does not let go of it), the memory
-       is left to the last that maps it.
-    3. A worker whose trainer is gone is ended whatever it is doing (parents_death.py), a spawned one also while it
-       imports the trainer's script.
-    4. A forked child that drops its copy of an iterator must end nobody: it is recognised by its pid.
+    1. An iterator ends once: when its epoch does (unless its workers persist), when it is closed, or when it is
+       collected, whichever comes first.  At interpreter exit nothing is done: multiprocessing terminates the workers,
+       which are daemons, and the kernel frees memory that has no name.
+    2. The order: `stop` is raised, and every worker's bell is tolled.  The watching thread is ended.  All workers are
+       joined, with one deadline for all, then terminated, then killed.  Only then is the memory given back, for a
+       worker that is still filling a slot must not fault.  If one lives even then, because the kernel does not let go
+       of it, the memory stays until the last process that maps it is gone.
+    3. A worker whose trainer is gone ends, whatever it is doing (parents_death.py); a spawned one also while it imports
+       the trainer's script.
+    4. A forked child that drops its copy of an iterator must end nobody.  Its pid tells that it is a child.
     5. Batches that are still lent live on; see NOTE [ Lease ].
-    6. Threads that call the device (ahead.py, pinning.py) are the exception to 1: they are ended by an atexit hook,
-       for a thread that comes back from a call into an interpreter that is gone takes the process down with it.
-    7. No signal interrupts the end: handlers are called when it is over, but that while workers have time to leave
-       Ctrl-C cuts it short (NOTE [ Signals ]).  What else may break it off leaves an iterator that has not ended: each
-       step is taken whatever became of the others, none harms when taken twice, and the next call takes all.
+    6. Threads that call the device (ahead.py, pinning.py) are the exception to 1.  An atexit hook ends them, for a
+       thread that comes back from a call into an interpreter that is gone takes the process down with it.
+    7. No signal interrupts the end.  Handlers are called when it is over, with one exception: while workers have time
+       to leave, Ctrl-C cuts that short (NOTE [ Signals ]).  If anything else breaks the end off, the iterator has not
+       ended: each step is taken whatever became of the others, no step does harm when it is taken twice, and the next
+       call takes them all.
 """
 
 from __future__ import annotations
@@ -52,17 +54,17 @@ from shmloader.trainer.schedule import schedule_of
 
 
 class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
-    """Iterates over the batches of a DataLoader through a ring of its own.
+    """Iterates over the batches of a DataLoader, through a ring of its own.
 
-    It can be closed, and used as a context manager; an iterator that is dropped closes itself.
+    It can be closed, and used as a context manager.  An iterator that is dropped closes itself.
     """
 
     _crew: Crew | None = None
     _shutdown = True
-    _ended = True  # and nothing is left
+    _ended = True  # nothing of it is left
     _pinning: Pinning | None = None
     _interrupted = False
-    copies_to_pin = False  # batches are copied into page-locked memory: to be done by a thread that is ahead
+    copies_to_pin = False  # batches are copied into page-locked memory, which a thread that is ahead should do
 
     def __init__(self, loader: DataLoader[Any]) -> None:
         _torch.begin_iterator(self, loader)
@@ -93,16 +95,16 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
             raise
 
     def _make_ring(self, loader: Any) -> None:
-        """Make the ring, and what stands around it; nobody works on it yet."""
+        """Make the ring and everything around it.  Nobody works on it yet."""
         cores = len(os.sched_getaffinity(0)) // int(os.environ.get("LOCAL_WORLD_SIZE") or 1)  # torchrun's ranks share
-        self._spin = cores > self._num_workers + 1  # on its core; else it would keep a worker from it
+        self._spin = cores > self._num_workers + 1  # else a side that pauses on its core keeps another from it
         self._schedule = schedule_of(loader, self._dismiss_weakly())
         size, spare, memory = self._schedule.size, loader.spare_slots, self._schedule.size.memory
         device = accelerator_of(loader)
         if device is not None and spare:
             spare += IN_TRANSIT
         if device is not None and memory == "auto":
-            memory = "memfd"  # what is page-locked may not move there
+            memory = "memfd"  # at once, for a slot that is page-locked may not move there
         respawn = loader.on_worker_death == "respawn"
         self._segment = Segment(
             self._num_workers,
@@ -111,7 +113,7 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
             spare,
             memory,
             loader.max_ring_bytes,
-            remember=respawn and not self._schedule.seeds_samples,  # there nothing is drawn on
+            remember=respawn and not self._schedule.seeds_samples,  # else no state goes from batch to batch
         )
         segment = self._segment
         self._ring = TrainerSide(segment.mapping, segment.geometry, segment.memfd, self._spin, spare, self._in_order)
@@ -123,7 +125,7 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
         else:
             self._pinning = Pinning(self._ring, device, loader.strict_pinning, private=loader.device is not None)
             self._delivery = Delivery(self._ring, spare, self._streams, self._pinning, device.clone)
-        # what the conductor asks for (conductor.pyx)
+        # what the Conductor in ring.pyx calls
         self._read, self._open = self._delivery.take, self._schedule.open
         self._worker_ended = self._schedule.ended
         self._crew = Crew(
@@ -138,7 +140,7 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
         self._shutdown = False
 
     def _dismiss_weakly(self) -> Any:
-        """What lets a worker leave, without keeping this iterator: one that is dropped must go at once."""
+        """A function that lets a worker leave.  It does not keep this iterator, which must go at once when dropped."""
         mine = weakref.ref(self)
 
         def dismiss(worker: int) -> None:
@@ -174,7 +176,7 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
     # ------------------------------------------------------------------------------------------------ an epoch
 
     def _reset(self, loader: DataLoader[Any], first_iter: bool = False) -> None:
-        """Begin an epoch: as in torch, the sampler is asked for its iterator once more, and for the first indices."""
+        """Begin an epoch: as in torch, ask the sampler for a new iterator, and for the first indices."""
         self._interrupted = False
         self._conductor.drain(self)  # of an epoch that was left half-way
         self._draws = Draws(self._index_sampler)
@@ -212,7 +214,7 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
         return batch
 
     def _await(self) -> None:
-        """Wait for the next sequence in order, or for any; look after workers that die or hang meanwhile."""
+        """Wait for the next sequence in order, or for any.  Look after workers that die or hang meanwhile."""
         assert self._crew is not None
         while True:
             try:
@@ -229,7 +231,7 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
             else:
                 self._crew.raise_or_kill(self._ring.sequences.awaited())
 
-    # What others read of torch's accounts, as the ring keeps them.
+    # torch's own accounts, which others read, from what the ring knows.
 
     @property
     def _send_idx(self) -> int:
@@ -238,7 +240,7 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
 
     @property
     def _rcvd_idx(self) -> int:
-        """Those of them that were taken."""
+        """Batches of these that were taken."""
         return self._ring.opened - self._ring.under_way
 
     @property
@@ -251,7 +253,7 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
         return getattr(self._schedule, "active", [True] * self._num_workers)
 
     def interrupt(self) -> None:
-        """Have the thread that is in next(), or comes there, get StopIteration at once, until the iterator is reset."""
+        """Until it is reset, give StopIteration at once to the thread that is in next() or comes there."""
         self._interrupted = True
         self._ring.alarm()
 
@@ -267,7 +269,7 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
         if self._ended or _torch.is_exiting() or self._owner != os.getpid():
             return
         if self._is_ours(threading.current_thread()):
-            # The collector runs in it, in the middle of whatever it does with the ring.
+            # The collector runs in this thread, in the middle of whatever the thread does with the ring.
             threading.Thread(target=self._shutdown_workers, name="shmloader_end").start()
             return
         with held(), self._ending:
@@ -284,12 +286,12 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
                 self._ended = self._crew is None or self._crew.ended
 
     def _is_ours(self, thread: threading.Thread) -> bool:
-        """Whether this is a thread that the end waits for."""
+        """Whether this is one of the iterator's own threads, for which the end waits."""
         pins = self._pinning is not None and self._pinning.thread is thread
         return pins or (self._crew is not None and self._crew.is_watching(thread))
 
     def _give_back(self) -> None:
-        """Give back what there is, but no memory that a worker may still be in."""
+        """Give everything back, but no memory that a worker may still be using."""
         try:
             if self._crew is not None and self._crew.lives:
                 self.stop_threads()
@@ -307,7 +309,7 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
             if not self._ended:
                 with held_in_del(self):
                     self._shutdown_workers()
-        finally:  # a signal may have come before it was held back
+        finally:  # a signal may have come before signals were held back
             self._shutdown_workers()
 
     def stop_threads(self) -> None:
@@ -316,9 +318,9 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
             self._pinning.stop()
 
     def close(self) -> None:
-        """End the workers and give the memory back.  Batches already delivered stay as they are.
+        """End the workers and give the memory back.  Delivered batches stay as they are.
 
-        Closing twice is harmless; a closed iterator is at its end.
+        Closing twice is harmless.  A closed iterator is at its end.
         """
         self._shutdown_workers()
 

@@ -1,4 +1,4 @@
-"""A worker's batch, from its indices: the dataset's samples, collated.  As torch fetches, sample by sample."""
+"""Makes a batch of its indices in a worker: the dataset's samples, collated.  Samples are fetched as in torch."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ Fetch = Callable[[Any], Any]
 
 
 def fetch_from(dataset: Any, auto_collation: bool, collate_fn: Callable[[Any], Any], drop_last: bool) -> Fetch:
-    """What makes a batch of a task, for one epoch.
+    """The function that makes a batch of a task, for one epoch.
 
     Args:
-        dataset: map-style, or iterable, which is begun anew.
-        auto_collation: whether a task is the indices of a batch; else it is one sample's.
-        collate_fn: makes the batch.
-        drop_last: whether a stream's last batch is dropped where it is not full.
+        dataset: Map-style, or iterable; an iterable one is begun anew.
+        auto_collation: Whether a task is the indices of a batch; if not, it is the index of one sample.
+        collate_fn: Makes the batch.
+        drop_last: Whether the last batch of a stream is dropped if it is not full.
 
     Returns:
-        A function of the task.  It raises StopIteration where a stream has nothing more.
+        A function of the task.  It raises StopIteration when a stream has nothing more.
     """
     if isinstance(dataset, IterableDataset):
         return _Stream(dataset, auto_collation, collate_fn, drop_last)
