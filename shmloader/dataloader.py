@@ -350,4 +350,4 @@ def _check_device(device: Any, device_prefetch: int, on_device: Any) -> None:
             f"use {present or 'cpu'!r}, or a torch that was built for it"
         )
     if at.type != "cpu" and at.index is not None and at.index >= accelerator.count():
-        raise ValueError(f"device={device!r}, and there are {accelerator.count()} of them, counted from 0")
+        raise ValueError(f"device={device!r} does not exist: there are {accelerator.count()}, counted from 0")

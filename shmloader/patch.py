@@ -153,7 +153,7 @@ def patch_torch(*, classes: Iterable[type] = ()) -> Patch:
             raise TypeError(f"classes should be subclasses of torch.utils.data.DataLoader, but got {kind!r}")
         if issubclass(kind, DataLoader):
             raise ValueError(
-                f"classes should be torch's or others', but got {_name(kind)}, whose loaders are ours already"
+                f"classes should be torch's or others', but got {_name(kind)}, which is a shmloader.DataLoader already"
             )
         if why := _why_not(kind):
             raise ValueError(f"{_name(kind)} cannot be covered: {why}")
@@ -215,7 +215,7 @@ def _made_of(theirs: Any) -> type:
         made = types.new_class(theirs.__name__, (theirs, DataLoader), exec_body=members)
     except TypeError as error:
         raise ValueError(
-            f"{_name(theirs)} cannot be covered: no class can be made of it and of ours: {error}"
+            f"{_name(theirs)} cannot be covered: no class can be derived from it and shmloader.DataLoader: {error}"
         ) from error
     _made[theirs] = weakref.ref(made)
     return made
@@ -253,11 +253,11 @@ def _why_not(kind: Any) -> str | None:
     for name in "_get_iterator", "__iter__":
         definer = next(base for base in kind.__mro__ if name in vars(base))
         if definer is not _TorchLoader:
-            recipe = "if that calls super().__iter__(), a class of it and of shmloader.DataLoader does it"
-            return f"{_name(definer)}.{name} is its own" + (f"; {recipe}" if name == "__iter__" else "")
+            instead = "; if that calls super().__iter__(), derive a class from it and from shmloader.DataLoader instead"
+            return f"{_name(definer)} has a {name}() of its own" + (instead if name == "__iter__" else "")
     for name in _OPTIONS:
         if any(name in vars(base) for base in kind.__mro__):
-            return f"it has a `{name}` of its own, and shmloader an option of that name"
+            return f"it has a `{name}` of its own, and shmloader has an option of that name"
     return None
 
 
