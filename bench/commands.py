@@ -13,12 +13,13 @@ from bench.deaths.question import Deaths
 from bench.device.question import Device
 from bench.experiment.question import Experiment
 from bench.growth.question import Growth
+from bench.images.question import Images
 from bench.latency.question import Latency
 from bench.peers.question import Peers
 from bench.skew.question import Skew
 from bench.transport.question import Transport
 
-QUESTIONS = {asks.name: asks for asks in (Peers, Growth, Transport, Latency, Deaths, Device, Experiment, Skew)}
+QUESTIONS = {asks.name: asks for asks in (Peers, Growth, Transport, Latency, Deaths, Device, Experiment, Skew, Images)}
 WHOLE = ("peers", "growth", "latency", "deaths")
 
 

@@ -26,6 +26,7 @@ cdef extern from "jpeg/jpeg.h" nogil:
     int jpeg_open(jpeg_decoder *decoder, const uint8_t *data, size_t bytes)
     const jpeg_header *jpeg_opened(const jpeg_decoder *decoder)
     int jpeg_decode(jpeg_decoder *decoder, const jpeg_request *request)
+    int jpeg_skim(jpeg_decoder *decoder, const jpeg_request *request)
 
 
 def paths() -> list[str]:
@@ -119,6 +120,34 @@ cdef class Decoder:
             os.close(file)
         return self.open(self.buffer, bytes)
 
+    cdef int place(self, crop, jpeg_request *request) except -1:
+        """Say in a request which part is wanted, where that is in the picture."""
+        cdef const jpeg_header *header = jpeg_opened(self.decoder)
+        if not self.is_open:
+            raise ValueError("no file is open: open or read one first")
+        request.left, request.top, request.width, request.height = crop
+        if not (0 <= request.left < header.width and 0 < request.width <= header.width - request.left
+                and 0 <= request.top < header.height and 0 < request.height <= header.height - request.top):
+            raise ValueError(f"crop {crop} is not inside a picture of {header.width} x {header.height}")
+        return 0
+
+    def skim(self, crop):
+        """Read the file that is open down to the end of a part, and decode nothing: the least that decoding takes.
+
+        Args:
+            crop: left, top, width and height, inside the picture.
+
+        Returns:
+            Whether the file is whole.
+        """
+        cdef jpeg_request request
+        cdef int said
+        self.place(crop, &request)
+        request.is_smooth = True
+        with nogil:
+            said = jpeg_skim(self.decoder, &request)
+        return said == JPEG_OK
+
     def decode(self, crop, out, bint exact=True, bint down_first=True, bint smooth=True):
         """Decode a part of the file that is open.
 
@@ -134,14 +163,8 @@ cdef class Decoder:
         """
         cdef Py_buffer view
         cdef jpeg_request request
-        cdef const jpeg_header *header = jpeg_opened(self.decoder)
         cdef int said
-        if not self.is_open:
-            raise ValueError("no file is open: open or read one first")
-        request.left, request.top, request.width, request.height = crop
-        if not (0 <= request.left < header.width and 0 < request.width <= header.width - request.left
-                and 0 <= request.top < header.height and 0 < request.height <= header.height - request.top):
-            raise ValueError(f"crop {crop} is not inside a picture of {header.width} x {header.height}")
+        self.place(crop, &request)
         PyObject_GetBuffer(out, &view, PyBUF_STRIDES | PyBUF_WRITABLE)
         try:
             if view.itemsize != 1 or view.ndim != 3 or view.shape[0] != 3:

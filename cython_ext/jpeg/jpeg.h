@@ -35,3 +35,7 @@ const jpeg_header *jpeg_opened(const jpeg_decoder *decoder);
 
 /* Decodes from the file that was opened last.  Where it says no, nothing was written. */
 int jpeg_decode(jpeg_decoder *decoder, const jpeg_request *request);
+
+/* Reads the entropy-coded data down to the end of a part, makes nothing of it, and looks for the file's end: the least
+ * that decoding that part takes, for a bench to compare with. */
+int jpeg_skim(jpeg_decoder *decoder, const jpeg_request *request);

@@ -460,6 +460,18 @@ static void resize_down_fast(jpeg_decoder *d, const jpeg_request *q)
     }
 }
 
+int jpeg_skim(jpeg_decoder *d, const jpeg_request *request)
+{
+    jpeg_scan *scan = &d->scan;
+    scan->header = &d->header;
+    scan->tables = &d->tables;
+    scan->order = d->order;
+    plan(d, request);
+    scan->top = scan->bottom; /* no row is wanted, but all above these are read past */
+    scan->left = 0;
+    return d->path->decode_scan(scan);
+}
+
 int jpeg_decode(jpeg_decoder *d, const jpeg_request *request)
 {
     jpeg_request q = *request;

@@ -1,0 +1,178 @@
+"""What is timed: one process that decodes files in memory, and loaders that read them from disk.
+
+These run in a process of their own, see core/child.py.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import Dataset
+
+from bench.core import jpegs, session
+from bench.core._probe import touch_pages
+from bench.core.loaders import LOADERS, Job
+from bench.images.methods import METHODS, PIL, SIZE, Box
+from shmloader import _jpeg
+from shmloader.images.draws import Draws
+from shmloader.images.steps import RandomHorizontalFlip, RandomResizedCrop, Step
+from shmloader.images.view import View
+
+SEED = 5  # of boxes and flips
+COMPARED = 128  # files, at most, whose pixels are compared with PIL's
+WARM_UP = 8  # batches a worker that a loader makes before it is timed
+LEAST = 8  # batches that are timed
+
+
+class Files:
+    """The JPEG files of a folder that our decoder takes, with a box and a flip for each, as training draws them."""
+
+    def __init__(self, folder: str) -> None:
+        decoder, draws = _jpeg.Decoder(), Draws()
+        steps: tuple[Step, ...] = (RandomResizedCrop((SIZE, SIZE)), RandomHorizontalFlip())
+        torch.manual_seed(SEED)
+        self.paths: list[str] = []
+        self.boxes: list[Box] = []
+        self.flips: list[bool] = []
+        for path in jpegs.files(Path(folder)):
+            opened = decoder.read(path)
+            if opened is None:
+                continue  # progressive, say
+            view = View(opened[0], opened[1])
+            for step in steps:
+                step.apply(view, draws)
+            self.paths.append(path)
+            self.boxes.append(view.crop)
+            self.flips.append(view.is_flipped)
+        decoder.close()
+        if not self.paths:
+            raise FileNotFoundError("the folder has no baseline JPEG files")
+
+    def read(self, most: int | None = None) -> list[bytes]:
+        """What is in them."""
+        contents = []
+        for path in self.paths[:most]:
+            with open(path, "rb") as file:
+                contents.append(file.read())
+        return contents
+
+
+def decode(method: str, folder: str, seconds: float) -> dict[str, float]:
+    """Make rows of files that are in memory, in one thread on one core, again and again for a while.
+
+    Returns:
+        images_per_cpu_second: whole passes over all files, by the processor time of this process;
+        difference: from PIL's pixels, absolute, a mean, in units of 1/255;
+        pooled, worst: the same as a peak signal-to-noise ratio in dB, of all pixels together and of the worst picture
+        (infinite where all are the same: left out then, and where no pixels are made).
+    """
+    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+    torch.set_num_threads(1)
+    files = Files(folder)
+    contents = files.read()
+    rows = torch.zeros((len(contents), 3, SIZE, SIZE), dtype=torch.uint8)
+    arguments = contents, files.boxes, files.flips, list(rows)
+    run = METHODS[method].all_of()
+    run(*arguments)  # to warm up
+    passes, begin = 0, time.process_time()
+    while (took := time.process_time() - begin) < seconds:
+        run(*arguments)
+        passes += 1
+    found = {"images_per_cpu_second": passes * len(contents) / took}
+    return found | (_quality(rows, files, contents) if METHODS[method].has_pixels else {})
+
+
+def _quality(rows: torch.Tensor, files: Files, contents: list[bytes]) -> dict[str, float]:
+    compared = min(COMPARED, len(rows))
+    expected = torch.zeros_like(rows[:compared])
+    by_pil = METHODS[PIL].all_of()
+    by_pil(contents[:compared], files.boxes[:compared], files.flips[:compared], list(expected))
+    absolute, squares = [], []
+    for one, other in zip(rows[:compared], expected, strict=True):
+        difference = one.to(torch.float64) - other
+        absolute.append(difference.abs().mean().item())
+        squares.append(difference.square().mean().item())
+    found = {"difference": sum(absolute) / compared}
+    for name, square in (("pooled", sum(squares) / compared), ("worst", max(squares))):
+        if square:
+            found[name] = 10 * math.log10(255**2 / square)
+    return found
+
+
+class Photographs(Dataset[torch.Tensor]):
+    """A row of each file, read from disk; the files again and again.
+
+    Args:
+        files: of which folder.
+        method: how they are decoded.
+        length: samples in an epoch.
+    """
+
+    def __init__(self, files: Files, method: str, length: int) -> None:
+        self._files = files
+        self._method = method
+        self._length = length
+        self._one: Any = None  # opened in the worker
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        if self._one is None:
+            opens = METHODS[self._method].open
+            assert opens is not None
+            self._one = opens()
+        files, at = self._files, index % len(self._files.paths)
+        with open(files.paths[at], "rb") as file:
+            content = file.read()
+        row = torch.empty((3, SIZE, SIZE), dtype=torch.uint8)
+        self._one(content, files.boxes[at], files.flips[at], row)
+        return row
+
+
+def load(loader: str, method: str, folder: str, seconds: float, workers: int, batch_size: int) -> dict[str, float]:
+    """Load batches of files on disk, which the kernel has in memory after the warm-up, and touch each page of them.
+
+    Returns:
+        images_per_second;
+        trainer_cpu: seconds of processor time a batch of this process;
+        images_per_cpu_second: of this process and all that descend from it.
+    """
+    dataset = Photographs(Files(folder), method, 1 << 30)
+    row_bytes = 3 * SIZE * SIZE
+    job = Job(dataset, batch_size, None, workers, "fork", batch_size * row_bytes)
+    batches: Iterable[Any] = LOADERS[loader].open(job)
+    iterator = iter(batches)
+    for _ in range(WARM_UP * workers):
+        _touch(next(iterator))
+    cpu, tree, begin = time.process_time(), session.used(os.getsid(0))[0], time.perf_counter()
+    count = 0
+    while (took := time.perf_counter() - begin) < seconds or count < LEAST:
+        batch = next(iterator)
+        _touch(batch)
+        count += 1
+    cpu, tree = time.process_time() - cpu, session.used(os.getsid(0))[0] - tree
+    _check(batch, dataset, WARM_UP * workers + count - 1)
+    return {
+        "images_per_second": count * batch_size / took,
+        "trainer_cpu": cpu / count,
+        "images_per_cpu_second": count * batch_size / tree,
+    }
+
+
+def _touch(batch: torch.Tensor) -> None:
+    touch_pages(batch.data_ptr(), batch.nbytes)
+
+
+def _check(batch: torch.Tensor, dataset: Photographs, number: int) -> None:
+    """That this is the batch of this number, to the bit."""
+    first = number * len(batch)
+    if not np.array_equal(batch.numpy(), torch.stack([dataset[first + k] for k in range(len(batch))]).numpy()):
+        raise AssertionError(f"batch {number} is not the one that was to be loaded")

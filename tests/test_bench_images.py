@@ -1,0 +1,85 @@
+"""The bench of decoders runs, on files of its own and on given ones, and says who could not be measured."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("matplotlib")
+pytest.importorskip("rich")
+
+from PIL import Image
+
+from bench.__main__ import main
+from bench.core.question import Turn
+from bench.images.methods import METHODS
+from bench.images.question import LOADED, summary
+
+pytestmark = pytest.mark.timeout(300)  # many processes, one after the other, each of which imports torch
+
+
+def test_it_measures_decoders_and_loaders(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = tmp_path / "data"
+    (data / "deep").mkdir(parents=True)
+    for k in range(5):
+        noise = Image.effect_noise((300 + k, 200), 50).convert("RGB")
+        noise.save(data / "deep" / f"{k}.jpg", progressive=k == 4)  # the last is none of ours, and is left out
+    methods, loaders = ["pil", "exact", "fast", "floor"], ["torch-pil", "shmloader-exact"]
+    arguments = ["images", "--rounds", "1", "--seconds", "0.05", "--batch-size", "4", "--workers", "1"]
+    arguments += ["--methods", *methods, "--loaders", *loaders, "--data", str(data), "--into", str(tmp_path)]
+    assert main(arguments) == 0
+    result = json.loads((tmp_path / "images.json").read_text())
+    decoded, loaded = result["summary"]["decode"], result["summary"]["load"]
+    assert list(decoded) == methods and list(loaded) == loaders
+    assert all(of["images_per_cpu_second"]["median"] > 0 for of in decoded.values())
+    assert all(of["images_per_second"]["median"] > 0 for of in loaded.values())
+    assert decoded["pil"]["ratio"]["median"] == loaded["torch-pil"]["ratio"]["median"] == 1
+    for exact in ("pil", "exact"):
+        assert decoded[exact]["difference"]["median"] == 0 and decoded[exact]["pooled"] is None
+    assert 0 < decoded["fast"]["difference"]["median"] < 2 and decoded["fast"]["worst"]["median"] > 30
+    assert decoded["floor"]["difference"] is None
+    assert (tmp_path / "images.png").read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
+    assert str(tmp_path) not in (tmp_path / "images.json").read_text()
+    assert "5 given" in capsys.readouterr().out
+
+
+def test_who_is_missing_is_skipped_and_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def measured(turn: Turn) -> dict[str, Any]:
+        figures = {"images_per_cpu_second": 2.0, "images_per_second": 3.0, "trainer_cpu": 0.1}
+        return {"failure": turn.failure or "crashed"} if turn.of["subject"] in ("dali", "kornia") else figures
+
+    monkeypatch.setattr(Turn, "measure", measured)
+    monkeypatch.setattr("bench.core.loaders.importlib.util.find_spec", lambda name: None if name == "nvidia" else name)
+    assert main(["images", "--rounds", "1", "--into", str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    assert "skipped: DALI, CPU, not installed: nvidia.dali" in out and "skipped: kornia-rs, crashed" in out
+    assert "made by the bench" in " ".join(out.split())
+    result = json.loads((tmp_path / "images.json").read_text())
+    assert set(result["summary"]["decode"]) == set(METHODS) and set(result["summary"]["load"]) == set(LOADED)
+
+
+def test_ratios_are_of_one_round() -> None:
+    measurements = [
+        {"part": "decode", "round": at, "subject": subject, "images_per_cpu_second": speed}
+        for at, speeds in enumerate(({"pil": 10, "fast": 50}, {"pil": 20, "fast": 60}, {"fast": 1000}))
+        for subject, speed in speeds.items()
+    ]
+    of = summary("decode", measurements)
+    assert of["fast"]["ratio"] == {"median": 4, "min": 3, "max": 5}
+    assert of["fast"]["images_per_cpu_second"]["median"] == 60 and math.isclose(of["pil"]["ratio"]["max"], 1)
+
+
+def test_a_failure_of_ours_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Turn, "measure", lambda turn: {"failure": "crashed"})
+    assert main(["images", "--rounds", "1", "--methods", "fast", "--parts", "decode", "--into", str(tmp_path)]) == 1
+
+
+def test_a_folder_without_files(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match="no JPEG files"):
+        main(["images", "--data", str(tmp_path), "--into", str(tmp_path)])
