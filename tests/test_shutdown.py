@@ -451,6 +451,35 @@ os.kill(os.getpid(), signal.SIGKILL)
     assert ran.status == -signal.SIGKILL
 
 
+def test_a_worker_of_a_fork_server_follows_its_trainer_where_the_kernel_has_no_pidfd() -> None:
+    """Whoever follows is not the trainer's child there."""
+    ran = run_script(
+        """
+import errno, os, signal, time
+from shmloader.system.parents_death import follow
+
+def none(pid):
+    raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+os.pidfd_open = none
+trainer = os.fork()
+if not trainer:
+    time.sleep(60)
+    os._exit(0)
+worker = os.fork()
+if not worker:
+    follow(trainer)
+    time.sleep(60)
+    os._exit(7)
+assert os.waitid(os.P_PID, worker, os.WEXITED | os.WNOHANG) is None
+os.kill(trainer, signal.SIGKILL)
+os.waitpid(trainer, 0)
+print(os.waitstatus_to_exitcode(os.waitpid(worker, 0)[1]))
+"""
+    )
+    assert (ran.out, ran.err) == ("1\n", "")
+
+
 def test_spawned_workers_leave_nothing_to_be_tracked() -> None:
     ran = run_script(
         DATASET

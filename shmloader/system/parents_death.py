@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import sys
 import threading
+import time
 from functools import cache
 from importlib.machinery import PathFinder
 from importlib.util import module_from_spec
@@ -25,10 +27,14 @@ def follow(trainer: int) -> None:
     if _process().die_with_parent() == trainer:
         return
     try:
-        death = os.pidfd_open(trainer)
+        end: tuple[Any, int] = _end_with, os.pidfd_open(trainer)
     except ProcessLookupError:
         os._exit(1)
-    threading.Thread(target=_end_with, args=(death,), name="shmloader_trainer", daemon=True).start()
+    except OSError as error:
+        if error.errno != errno.ENOSYS:
+            raise
+        end = _end_after, trainer  # a kernel before 5.3, such as RHEL 8's
+    threading.Thread(target=end[0], args=end[1:], name="shmloader_trainer", daemon=True).start()
 
 
 def _end_with(death: int) -> None:
@@ -36,6 +42,16 @@ def _end_with(death: int) -> None:
     poll.register(death, select.POLLIN)
     poll.poll()
     os._exit(1)
+
+
+def _end_after(trainer: int) -> None:
+    """Look whether the trainer is there once a second, for nothing there is to sleep on."""
+    while True:
+        try:
+            os.kill(trainer, 0)
+        except OSError:  # it is gone; or another user's process has its number by now
+            os._exit(1)
+        time.sleep(1)
 
 
 class FollowingName(str):
