@@ -139,6 +139,7 @@ sanitize: $(STAMP)
 	cd $(SANITIZED) && CFLAGS="$(SANITIZERS)" LDFLAGS="$(SANITIZERS)" \
 		$(abspath $(BIN))/python setup.py -q build_ext --inplace
 	cd $(SANITIZED) && $(SANITIZING) $(abspath $(BIN))/python -m pytest -k "not spawn and not forkserver" \
+		-m "long or not long" \
 		$(SANITIZED_TESTS:%=tests/%.py) $(ARGS)
 
 # With the scan read in the smallest pieces, of which many pictures have several; then as it is.

@@ -56,7 +56,7 @@ def test_batches_are_those_of_one_worker(chunk_size: int, schedule: str) -> None
         {"spare_slots": 0},
         {"prefetch_factor": 1, "num_workers": 1},
         {"prefetch_factor": 9, "num_workers": 8},
-        {"multiprocessing_context": "spawn"},
+        pytest.param({"multiprocessing_context": "spawn"}, marks=pytest.mark.long),
         {"ring_memory": "posix"},
         {"max_ring_bytes": 10_000_000},
     ],

@@ -205,6 +205,7 @@ def images(tmp_path: Path) -> Path:
     return tmp_path / "images"
 
 
+@pytest.mark.long
 def test_training_goes_on_after_a_rank_is_killed(torchrun: Callable[..., Run], images: Path) -> None:
     run = torchrun(
         TRAINING,

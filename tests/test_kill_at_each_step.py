@@ -134,7 +134,7 @@ def deaths_in(stepped: Path, cases: list[tuple[Any, ...]], small: str = "") -> l
     return [int(line) for line in ran.out.splitlines() if line.isdigit()]
 
 
-@pytest.mark.parametrize("hit", [1, 3])
+@pytest.mark.parametrize("hit", [1, pytest.param(3, marks=pytest.mark.long)])
 def test_fork(stepped: Path, hit: int) -> None:
     """Two deaths: of both workers, or of one and the one in its place."""
     died = deaths_in(stepped, [("fork", [(STEPS[step], hit)] * 2, {}) for step in EVERYWHERE])

@@ -77,7 +77,7 @@ def test_batches_are_page_locked_and_soon_not_copied(gpu: Any) -> None:
     assert "shmloader_pin" in double.threads
 
 
-@pytest.mark.parametrize("growth", [7, 700])
+@pytest.mark.parametrize("growth", [7, pytest.param(700, marks=pytest.mark.long)])
 def test_slots_that_grow_are_locked_anew_as_a_whole(gpu: Any, growth: int) -> None:
     double = gpu(lag=3)
     iterator = iter(pinned(Numbered(200, 2000, growth)))

@@ -57,7 +57,7 @@ PHASES = {
     [
         ("fork", "waiting"),
         ("fork", "computing"),
-        ("spawn", "computing"),
+        pytest.param("spawn", "computing", marks=pytest.mark.long),
         ("spawn", "importing"),
         ("spawn", "starting"),
         ("forkserver", "waiting"),

@@ -29,7 +29,12 @@ CAUGHT: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
-@pytest.mark.parametrize("name", SOUND)
+LARGEST = "out of sight, closed at any time"
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.long) if name == LARGEST else name for name in SOUND]
+)
 def test_watching_is_sound(name: str) -> None:
     found = explore(Streams(**SOUND[name]))
     assert not found.violated, "\n".join([found.violated, *found.trace])
