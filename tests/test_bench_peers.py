@@ -27,6 +27,7 @@ from bench.peers.loaders import LOADERS
 pytestmark = pytest.mark.timeout(300)  # many processes, one after the other, each of which imports torch
 
 
+@pytest.mark.long
 def test_peers_measures_beside_the_limit_and_names_what_is_missing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
