@@ -4,6 +4,7 @@
 import os
 import stat
 
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_STRIDES, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.stdint cimport uint8_t
 
@@ -13,11 +14,15 @@ cdef extern from "jpeg/jpeg.h" nogil:
         const char *name
     ctypedef struct jpeg_header:
         int width, height, orientation
+    ctypedef struct jpeg_mark:
+        pass
     ctypedef struct jpeg_request:
         int left, top, width, height, out_width, out_height
         bint is_exact, may_go_down_first, is_smooth
         uint8_t *to
         Py_ssize_t channel, row, column
+        const jpeg_mark *marks
+        jpeg_mark *new_marks
     ctypedef struct jpeg_decoder:
         pass
     const jpeg_path *jpeg_choose(const char *name)
@@ -26,6 +31,7 @@ cdef extern from "jpeg/jpeg.h" nogil:
     int jpeg_open(jpeg_decoder *decoder, const uint8_t *data, size_t bytes)
     const jpeg_header *jpeg_opened(const jpeg_decoder *decoder)
     int jpeg_decode(jpeg_decoder *decoder, const jpeg_request *request)
+    int jpeg_rows(const jpeg_decoder *decoder)
     int jpeg_skim(jpeg_decoder *decoder, const jpeg_request *request)
 
 
@@ -44,6 +50,8 @@ cdef class Decoder:
     cdef Py_buffer file         # what is open; obj NULL: nothing
     cdef bint is_open
     cdef readonly str path
+    cdef readonly object status # of the file that was read: its size in bytes, and its mtime in ns
+    cdef readonly object marks  # bytes, of the last decode() that was to make some and could
     cdef object buffer          # the bytearray that `read` reads into
 
     def __cinit__(self, path=None):
@@ -105,6 +113,7 @@ cdef class Decoder:
         file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             status = os.fstat(file)
+            self.status = status.st_size, status.st_mtime_ns
             if not stat.S_ISREG(status.st_mode):
                 return None
             room = status.st_size
@@ -148,7 +157,8 @@ cdef class Decoder:
             said = jpeg_skim(self.decoder, &request)
         return said == JPEG_OK
 
-    def decode(self, crop, out, bint exact=True, bint down_first=True, bint smooth=True):
+    def decode(self, crop, out, bint exact=True, bint down_first=True, bint smooth=True, bytes marks=None,
+               bint marking=False):
         """Decode a part of the file that is open.
 
         Args:
@@ -157,6 +167,9 @@ cdef class Decoder:
             exact: as Pillow does, to the bit; else faster, and within a shade of it.
             down_first: exactly as Pillow does since its version 13, which resizes some pictures down before across.
             smooth: upsample chroma as Pillow does; else repeat it.
+            marks: of the same file, from an earlier decode().  Reading begins at the crop's first row, and does not
+                look whether the file has its end.
+            marking: make `marks` of all rows, so the whole file is read; they are None where it can have none.
 
         Returns:
             Whether it did; where not, `out` is as it was.
@@ -164,7 +177,18 @@ cdef class Decoder:
         cdef Py_buffer view
         cdef jpeg_request request
         cdef int said
+        cdef Py_ssize_t bytes_of_marks
+        cdef object new_marks = None
         self.place(crop, &request)
+        self.marks = None
+        request.marks = NULL
+        request.new_marks = NULL
+        bytes_of_marks = jpeg_rows(self.decoder) * sizeof(jpeg_mark)
+        if marks is not None and bytes_of_marks and PyBytes_GET_SIZE(marks) == bytes_of_marks:
+            request.marks = <const jpeg_mark *>PyBytes_AS_STRING(marks)
+        elif marking and bytes_of_marks:
+            new_marks = PyBytes_FromStringAndSize(NULL, bytes_of_marks)
+            request.new_marks = <jpeg_mark *>PyBytes_AS_STRING(new_marks)
         PyObject_GetBuffer(out, &view, PyBUF_STRIDES | PyBUF_WRITABLE)
         try:
             if view.itemsize != 1 or view.ndim != 3 or view.shape[0] != 3:
@@ -181,4 +205,6 @@ cdef class Decoder:
             PyBuffer_Release(&view)
         if said == JPEG_NO_MEMORY:
             raise MemoryError(f"no memory to decode {request.width} x {request.height} pixels")
+        if said == JPEG_OK:
+            self.marks = new_marks
         return said == JPEG_OK

@@ -28,7 +28,7 @@ def test_it_measures_decoders_and_loaders(tmp_path: Path, capsys: pytest.Capture
     for k in range(5):
         noise = Image.effect_noise((300 + k, 200), 50).convert("RGB")
         noise.save(data / "deep" / f"{k}.jpg", progressive=k == 4)  # the last is none of ours, and is left out
-    methods, loaders = ["pil", "exact", "fast", "floor"], ["torch-pil", "shmloader-exact"]
+    methods, loaders = ["pil", "exact", "fast", "rows", "floor"], ["torch-pil", "shmloader-rows"]
     arguments = ["images", "--rounds", "1", "--seconds", "0.05", "--batch-size", "4", "--workers", "1"]
     arguments += ["--methods", *methods, "--loaders", *loaders, "--data", str(data), "--into", str(tmp_path)]
     assert main(arguments) == 0
@@ -40,6 +40,7 @@ def test_it_measures_decoders_and_loaders(tmp_path: Path, capsys: pytest.Capture
     assert decoded["pil"]["ratio"]["median"] == loaded["torch-pil"]["ratio"]["median"] == 1
     for exact in ("pil", "exact"):
         assert decoded[exact]["difference"]["median"] == 0 and decoded[exact]["pooled"] is None
+    assert decoded["rows"]["difference"] == decoded["fast"]["difference"]
     assert 0 < decoded["fast"]["difference"]["median"] < 2 and decoded["fast"]["worst"]["median"] > 30
     assert decoded["floor"]["difference"] is None
     assert (tmp_path / "images.png").read_bytes().startswith(b"\x89PNG\r\n\x1a\n")

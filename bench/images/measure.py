@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import os
+import tempfile
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -19,9 +20,11 @@ from torch.utils.data import Dataset
 from bench.core import jpegs, session
 from bench.core._probe import touch_pages
 from bench.core.loaders import LOADERS, Job
-from bench.images.methods import METHODS, PIL, SIZE, Box
+from bench.images.methods import METHODS, PIL, ROWS, SIZE, Box
 from shmloader import _jpeg
+from shmloader.images.decode import Picture
 from shmloader.images.draws import Draws
+from shmloader.images.rows import Rows
 from shmloader.images.steps import RandomHorizontalFlip, RandomResizedCrop, Step
 from shmloader.images.view import View
 
@@ -120,11 +123,18 @@ class Photographs(Dataset[torch.Tensor]):
         self._method = method
         self._length = length
         self._one: Any = None  # opened in the worker
+        self._rows = Rows(Path(tempfile.gettempdir()) / "rows", len(files.paths)) if method == ROWS else None
+
+    @property
+    def paths(self) -> list[str]:
+        return self._files.paths
 
     def __len__(self) -> int:
         return self._length
 
     def __getitem__(self, index: int) -> torch.Tensor:
+        if self._rows is not None:
+            return self._by_its_rows(index % len(self._files.paths), self._rows)
         if self._one is None:
             opens = METHODS[self._method].open
             assert opens is not None
@@ -134,6 +144,13 @@ class Photographs(Dataset[torch.Tensor]):
             content = file.read()
         row = torch.empty((3, SIZE, SIZE), dtype=torch.uint8)
         self._one(content, files.boxes[at], files.flips[at], row)
+        return row
+
+    def _by_its_rows(self, at: int, rows: Rows) -> torch.Tensor:
+        row = torch.empty((3, SIZE, SIZE), dtype=torch.uint8)
+        pixels = row.numpy()[:, :, ::-1] if self._files.flips[at] else row.numpy()
+        with Picture(self._files.paths[at], rows=rows, at=at) as picture:
+            picture.read_into(pixels, self._files.boxes[at], exact=False)
         return row
 
 
@@ -146,6 +163,9 @@ def load(loader: str, method: str, folder: str, seconds: float, workers: int, ba
         images_per_cpu_second: of this process and all that descend from it.
     """
     dataset = Photographs(Files(folder), method, 1 << 30)
+    if method == ROWS:
+        for index in range(len(dataset.paths)):
+            dataset[index]  # the first epoch
     row_bytes = 3 * SIZE * SIZE
     job = Job(dataset, batch_size, None, workers, "fork", batch_size * row_bytes)
     batches: Iterable[Any] = LOADERS[loader].open(job)

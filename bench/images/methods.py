@@ -197,6 +197,24 @@ def _ours(exact: bool) -> Callable[[], One]:
     return opened
 
 
+def _marked() -> One:
+    """With marks of each file's rows, as fuse(..., rows=FILE) keeps them; the first pass makes them."""
+    from shmloader import _jpeg
+
+    decoder = _jpeg.Decoder()
+    marks: dict[int, bytes | None] = {}
+
+    def one(file: Any, box: Box, flip: bool, row: torch.Tensor) -> None:
+        pixels = row.numpy()[:, :, ::-1] if flip else row.numpy()
+        known = marks.get(id(file))
+        if decoder.open(file) is None or not decoder.decode(box, pixels, False, marks=known, marking=known is None):
+            raise ValueError("no JPEG file for our decoder")
+        marks.setdefault(id(file), decoder.marks)
+        decoder.close()
+
+    return one
+
+
 def _floor() -> One:
     from shmloader import _jpeg
 
@@ -210,7 +228,7 @@ def _floor() -> One:
     return one
 
 
-PIL, EXACT, FAST, FLOOR = "pil", "exact", "fast", "floor"
+PIL, EXACT, FAST, ROWS, FLOOR = "pil", "exact", "fast", "rows", "floor"
 METHODS = {
     PIL: Method("PIL", _pil, ("PIL",), ("pillow",), "as torchvision does, without its Python"),
     "torchvision": Method(
@@ -231,6 +249,9 @@ METHODS = {
     "dali": Method("DALI, CPU", None, ("nvidia.dali",), ("nvidia-dali-cuda120",), "32 at a time", opens_pass=_dali),
     EXACT: Method("shmloader.images, exact", _ours(True), (), ("shmloader",), "PIL's pixels to the bit"),
     FAST: Method("shmloader.images, fast", _ours(False), (), ("shmloader",), "exact=False"),
+    ROWS: Method(
+        "shmloader.images, fast, rows", _marked, (), ("shmloader",), "from the second epoch on, with rows=FILE"
+    ),
     FLOOR: Method(
         "entropy decoding alone",
         _floor,

@@ -18,7 +18,7 @@ from bench.core.loaders import OURS, TORCH
 from bench.core.question import Question, Turn, add_choice, add_workers, count, seconds
 from bench.core.spread import Spread, spread
 from bench.images import show
-from bench.images.methods import EXACT, FAST, METHODS, PIL
+from bench.images.methods import EXACT, FAST, METHODS, PIL, ROWS
 
 MADE = 96  # files
 LOADED = {  # what is loaded from end to end: by which loader, decoded in which way
@@ -29,6 +29,7 @@ LOADED = {  # what is loaded from end to end: by which loader, decoded in which 
     "shmloader-simplejpeg": (OURS, "simplejpeg"),
     "shmloader-exact": (OURS, EXACT),
     "shmloader-fast": (OURS, FAST),
+    "shmloader-rows": (OURS, ROWS),
 }
 SLOWEST = "torch-pil"  # what the others are compared with
 DECODE, LOAD = "decode", "load"
@@ -101,7 +102,7 @@ class Images(Question):
             {"method": method, "folder": self._folder, "seconds": given.seconds},
             1.5 * given.seconds + 2,
             given.timeout + 4 * given.seconds,
-            gives_up=method not in (PIL, EXACT, FAST),
+            gives_up=method not in (PIL, EXACT, FAST, ROWS),
             failure=METHODS[method].why_not(),
         )
 
@@ -131,7 +132,7 @@ class Images(Question):
 
     def failed(self, result: dict[str, Any]) -> bool:
         """Whether ours failed, or what all are compared with: what becomes of a peer is a result."""
-        ours = (PIL, EXACT, FAST, SLOWEST, "shmloader-exact", "shmloader-fast")
+        ours = (PIL, EXACT, FAST, ROWS, SLOWEST, "shmloader-exact", "shmloader-fast", "shmloader-rows")
         return any("failure" in of for of in result["measurements"] if of["subject"] in ours)
 
     def show(self, out: Console, result: dict[str, Any]) -> None:

@@ -15,7 +15,7 @@ from bench.core.picture import INK, PALE, TORCH, finish, unframe
 from bench.core.picture import OURS as TEAL
 from bench.core.results import in_one_line, print_lines
 from bench.core.spread import shown
-from bench.images.methods import EXACT, FAST, FLOOR, METHODS
+from bench.images.methods import EXACT, FAST, FLOOR, METHODS, ROWS
 
 DECODE, LOAD = "decode", "load"
 # A heading, its figure, by what to multiply it, and whether with its spread.
@@ -95,4 +95,4 @@ def draw(result: dict[str, Any], path: Path) -> None:
 
 
 def _is_ours(subject: str) -> bool:
-    return subject in (EXACT, FAST) or subject.startswith(f"{OURS}-")
+    return subject in (EXACT, FAST, ROWS) or subject.startswith(f"{OURS}-")

@@ -19,6 +19,7 @@ static __attribute__((noinline)) int read_on(jpeg_scan *s, bit_reader *r)
 {
     if (s->marker != SCAN_MORE) return 0;
     size_t left = s->clean_bytes - (size_t)(r->at - s->clean);
+    s->base += r->at - s->clean;
     memmove(s->clean, r->at, left);
     r->at = s->clean;
     read_piece(s, left);
@@ -51,9 +52,39 @@ static int begin_interval(jpeg_scan *s, bit_reader *r)
     s->next_restart = (s->next_restart + 1) & 7;
     s->mcus_left = s->header->restart ? s->header->restart : INT64_MAX;
     memset(s->predicted, 0, sizeof s->predicted);
+    s->base = s->anchored = 0;
+    s->anchor = s->source;
     read_piece(s, 0);
     *r = (bit_reader){.at = s->clean};
     return 1;
+}
+
+/* Goes on where an earlier reading of this file put a mark. */
+static void begin_at(jpeg_scan *s, bit_reader *r, const jpeg_mark *mark)
+{
+    s->next_restart = 0;
+    s->mcus_left = INT64_MAX;
+    for (int k = 0; k < JPEG_COMPONENTS; k++) s->predicted[k] = (uint32_t)mark->predicted[k];
+    s->base = 0;
+    s->source += mark->at;
+    read_piece(s, 0);
+    *r = (bit_reader){.at = s->clean};
+    refill(r);
+    drop(r, mark->bit);
+}
+
+/* Where a row begins: its first MCU has not been read yet. */
+static void put_mark(jpeg_scan *s, const bit_reader *r, int row)
+{
+    jpeg_mark *mark = &s->marks[row];
+    *mark = (jpeg_mark){0};
+    if (row == 0) return; /* the reader has not begun */
+    int64_t bits = s->base * 8 + bits_read(r, s->clean);
+    s->anchor = beyond(s->anchor, s->header->end, (bits >> 3) - s->anchored);
+    s->anchored = bits >> 3;
+    mark->at = (uint32_t)(s->anchor - s->header->scan);
+    mark->bit = bits & 7;
+    for (int k = 0; k < JPEG_COMPONENTS; k++) mark->predicted[k] = (int16_t)s->predicted[k];
 }
 
 static int is_within_interval(const jpeg_scan *s, const bit_reader *r)
@@ -161,19 +192,44 @@ static int has_end(jpeg_scan *s)
     }
 }
 
+/* Reads past the rest of the picture, for its marks. */
+static int mark_rest(jpeg_scan *s, bit_reader *r, const block_plan *plan, int blocks, int64_t across, int64_t before)
+{
+    int unit = 8 * s->header->v, rows = (s->header->height + unit - 1) / unit;
+    for (int row = s->bottom; row < rows; row++, before = across) {
+        if (!go_on(s, r, plan, blocks, 0, 0, 0, before)) return 0;
+        put_mark(s, r, row);
+    }
+    return go_on(s, r, plan, blocks, 0, 0, 0, before);
+}
+
 static int decode_scan(jpeg_scan *s)
 {
     block_plan plan[JPEG_MCU_BLOCKS];
     int blocks = plan_blocks(s, plan), mcu = 8 * s->header->h;
     int64_t across = (s->header->width + mcu - 1) / mcu, wanted = s->right - s->left;
+    int64_t before = 0; /* MCUs that nobody wants, before the next row begins */
     bit_reader r;
     s->source = s->header->scan;
     s->next_restart = -1;
     s->mcus_left = 0;
-    if (!go_on(s, &r, plan, blocks, 0, 0, 0, s->top * across + s->left)) return JPEG_NOT_OURS;
-    for (int row = s->top; row < s->bottom; row++) {
+    if (s->from) begin_at(s, &r, s->from);
+    for (int row = s->from ? s->top : 0; row < s->bottom; row++) {
+        if (s->marks) {
+            if (!go_on(s, &r, plan, blocks, 0, 0, 0, before)) return JPEG_NOT_OURS;
+            put_mark(s, &r, row);
+            before = 0;
+        }
+        if (row < s->top) {
+            before += across;
+            continue;
+        }
+        if (!go_on(s, &r, plan, blocks, 0, 0, 0, before + s->left)) return JPEG_NOT_OURS;
         if (!go_on(s, &r, plan, blocks, 1, s->left, row, wanted)) return JPEG_NOT_OURS;
-        if (row + 1 < s->bottom && !go_on(s, &r, plan, blocks, 0, 0, 0, across - wanted)) return JPEG_NOT_OURS;
+        before = across - s->right;
     }
+    if (s->marks && !mark_rest(s, &r, plan, blocks, across, before)) return JPEG_NOT_OURS;
+    if (s->from) return JPEG_OK; /* whoever put the mark has seen the end */
+    if (s->top >= s->bottom && !go_on(s, &r, plan, blocks, 0, 0, 0, before)) return JPEG_NOT_OURS;
     return has_end(s) ? JPEG_OK : JPEG_NOT_OURS;
 }

@@ -21,6 +21,8 @@ typedef struct {
     int is_smooth;                  /* upsampled as Pillow does; else each sample of chroma is repeated */
     uint8_t *to;                    /* the first pixel's red */
     ptrdiff_t channel, row, column; /* from there to the next one, in bytes; negative where it is flipped */
+    const jpeg_mark *marks;         /* of each row of MCUs, from an earlier reading of the same file; NULL: none */
+    jpeg_mark *new_marks;           /* where these go; NULL: nowhere.  Not both. */
 } jpeg_request;
 
 /* The fastest path that this processor has, or the one of this name; NULL where it has none of it. */
@@ -32,6 +34,9 @@ void jpeg_free(jpeg_decoder *decoder);
 /* Reads a file's header, and keeps where the file is for jpeg_decode. */
 int jpeg_open(jpeg_decoder *decoder, const uint8_t *data, size_t bytes);
 const jpeg_header *jpeg_opened(const jpeg_decoder *decoder);
+
+/* How many rows of MCUs the file has, and so marks; 0: it can have none, for it has restart markers. */
+int jpeg_rows(const jpeg_decoder *decoder);
 
 /* Decodes from the file that was opened last.  Where it says no, nothing was written. */
 int jpeg_decode(jpeg_decoder *decoder, const jpeg_request *request);

@@ -82,6 +82,24 @@ int jpeg_open(jpeg_decoder *d, const uint8_t *data, size_t bytes)
 
 const jpeg_header *jpeg_opened(const jpeg_decoder *d) { return &d->header; }
 
+int jpeg_rows(const jpeg_decoder *d)
+{
+    int unit = 8 * d->header.v;
+    return d->header.restart ? 0 : (d->header.height + unit - 1) / unit;
+}
+
+/* From where the scan is read, and whether the beginnings of its rows are wanted. */
+static void plan_marks(jpeg_decoder *d, const jpeg_request *q)
+{
+    jpeg_scan *scan = &d->scan;
+    int can_have = jpeg_rows(d) > 0;
+    const jpeg_mark *from = can_have && q->marks ? &q->marks[scan->top] : NULL;
+    /* They come from a file that anybody may have written. */
+    if (from && (from->at >= (size_t)(d->header.end - d->header.scan) || from->bit > 7)) from = NULL;
+    scan->from = from;
+    scan->marks = can_have && !from ? q->new_marks : NULL;
+}
+
 /* A distance between lines that are written one below the other: were it a multiple of many cache lines, they would all
  * fall into the same few sets of the cache. */
 static size_t apart(size_t bytes) { return up(bytes, 2 * ALIGN) + ALIGN; }
@@ -467,6 +485,8 @@ int jpeg_skim(jpeg_decoder *d, const jpeg_request *request)
     scan->tables = &d->tables;
     scan->order = d->order;
     plan(d, request);
+    scan->from = NULL;
+    scan->marks = NULL;
     scan->top = scan->bottom; /* no row is wanted, but all above these are read past */
     scan->left = 0;
     return d->path->decode_scan(scan);
@@ -489,6 +509,7 @@ int jpeg_decode(jpeg_decoder *d, const jpeg_request *request)
     scan->tables = &d->tables;
     scan->order = d->order;
     plan(d, &q);
+    plan_marks(d, &q);
     if (!has_memory(d, &q)) return JPEG_NO_MEMORY;
     for (int k = 0; k < d->header.components; k++)
         for (int at = 0; at < 64; at++)

@@ -17,6 +17,14 @@ typedef struct {
     _Alignas(32) int16_t quantiser[64]; /* in the path's order */
 } jpeg_plane;
 
+/* Where a row of MCUs begins, so that a later reading can begin there.  Files with restart markers have none. */
+typedef struct {
+    uint32_t at;                    /* bytes of the file from the scan's beginning */
+    uint16_t bit;                   /* of that byte, from its top: 0 to 7 */
+    int16_t predicted[JPEG_COMPONENTS];
+} jpeg_mark;
+_Static_assert(sizeof(jpeg_mark) == 12, "marks are kept in files");
+
 /* The scan is read piece by piece, so that a piece is in the nearest cache when its bits are read. */
 #ifndef SCAN_CHUNK /* tests take smaller ones */
 #define SCAN_CHUNK 8192
@@ -32,6 +40,8 @@ typedef struct {
     const uint8_t *order;           /* where the coefficients go: BLOCK_POSITIONS entries */
     jpeg_plane planes[JPEG_COMPONENTS];
     int left, top, right, bottom;   /* the wanted MCUs */
+    const jpeg_mark *from;          /* of row `top`, where reading is to begin; NULL: at the scan's beginning */
+    jpeg_mark *marks;               /* where the marks of all rows go; NULL: nowhere */
 
     uint8_t *clean;                 /* a piece of the restart interval, without stuffing: SCAN_BYTES */
     size_t clean_bytes;
@@ -40,5 +50,8 @@ typedef struct {
     int marker;                     /* what ended the interval; 0: the end of the file; SCAN_MORE: nothing yet */
     int next_restart;               /* 0 to 7; -1: the first interval has not begun */
     int64_t mcus_left;              /* in this interval */
+    int64_t base;                   /* bytes of the interval, without stuffing, that were before those in `clean` */
+    const uint8_t *anchor;          /* the last mark's place in the file, and in the interval without stuffing */
+    int64_t anchored;
     uint32_t predicted[JPEG_COMPONENTS];
 } jpeg_scan;

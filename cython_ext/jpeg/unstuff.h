@@ -37,3 +37,17 @@ static inline size_t unstuff(const uint8_t **source, const uint8_t *end, uint8_t
     }
     return (size_t)(to - begin);
 }
+
+/* Where the file goes on behind so many bytes of data without their stuffing. */
+static inline const uint8_t *beyond(const uint8_t *source, const uint8_t *end, int64_t bytes)
+{
+    while (bytes > 0 && source < end) {
+        int64_t there = end - source < bytes ? end - source : bytes;
+        const uint8_t *ff = memchr(source, 0xff, (size_t)there);
+        if (!ff) return source + there;
+        bytes -= ff - source + 1;
+        for (source = ff + 1; source < end && *source == 0xff;) source++;
+        if (source < end) source++; /* the zero */
+    }
+    return source;
+}

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 from shmloader._jpeg import Decoder
+from shmloader.images.rows import Rows
 
 __all__ = ["Picture", "counts", "decode"]
 
@@ -95,6 +96,7 @@ class Picture:
     Args:
         source: see decode().
         is_upright: whether its orientation is wanted.
+        rows, at: where marks of its rows are kept, and which sample of these it is; only of a file by its path.
 
     Attributes:
         width, height: in pixels, as the file stores it.
@@ -104,8 +106,11 @@ class Picture:
         Exception: as decode().
     """
 
-    def __init__(self, source: Any, is_upright: bool = False) -> None:
+    def __init__(self, source: Any, is_upright: bool = False, rows: Rows | None = None, at: int = 0) -> None:
         self._is_upright = is_upright
+        self._rows: Rows | None = None  # none, or it has none for this picture
+        self._at = at
+        self._marks: bytes | None = None
         self._source: Any = source.numpy() if isinstance(source, torch.Tensor) else source
         self._image: Any = None  # by Pillow
         self._decoder = _idle.pop() if _idle else Decoder()
@@ -116,6 +121,9 @@ class Picture:
                 self._open_by_pillow()
             else:
                 self.width, self.height, self.orientation = opened
+                if rows is not None and is_file:
+                    self._rows = rows
+                    self._marks = rows.find(at, os.fspath(source), self._decoder.status)
         except BaseException:
             self.__exit__()
             raise
@@ -136,7 +144,7 @@ class Picture:
             exact: see decode().
         """
         if self._image is None:
-            if self._decoder.decode(crop, pixels, exact, not exact or _goes_down_first()):
+            if self._decode(pixels, crop, exact):
                 _counts["decoded"] += 1
                 return
             self._open_by_pillow()
@@ -145,6 +153,18 @@ class Picture:
         image = image.resize(pixels.shape[:0:-1], self._bilinear)
         pixels[...] = np.asarray(image).transpose(2, 0, 1)
         _counts["pillow"] += 1
+
+    def _decode(self, pixels: np.ndarray[Any, Any], crop: Crop, exact: bool) -> bool:
+        decoder, down_first, rows = self._decoder, not exact or _goes_down_first(), self._rows
+        if rows is None:
+            return decoder.decode(crop, pixels, exact, down_first)
+        if self._marks is not None and decoder.decode(crop, pixels, exact, down_first, marks=self._marks):
+            return True
+        is_good = decoder.decode(crop, pixels, exact, down_first, marking=True)
+        if is_good and decoder.marks is not None:
+            self._marks = decoder.marks
+            rows.put(self._at, os.fspath(self._source), decoder.status, decoder.marks)
+        return is_good
 
     def _open_by_pillow(self) -> None:
         """The same by Pillow, for whatever Pillow can read."""

@@ -10,6 +10,7 @@ from shmloader.images.pictures import Pictures, explained
 from shmloader.images.reader import Reader
 from shmloader.images.recipe import Recipe
 from shmloader.images.recognise import recognise
+from shmloader.images.rows import Rows
 
 __all__ = ["ImageFolder", "from_bytes"]
 
@@ -60,7 +61,7 @@ class ImageFolder(Pictures):
         target_transform: a function of a class's number, whose result stands in the sample instead.
         is_valid_file: a function of a path that says whether it is a picture.  By default the name's ending says it.
         allow_empty: whether a class may be without pictures.
-        exact, scale_on_device: see fuse().
+        exact, scale_on_device, rows: see fuse().
 
     Attributes:
         classes: the names of the classes, sorted; a target is a place in this list.
@@ -89,9 +90,8 @@ class ImageFolder(Pictures):
         *,
         exact: bool = True,
         scale_on_device: bool = False,
+        rows: str | os.PathLike[str] | None = None,
     ) -> None:
-        recipe = _recipe(transform, exact)
-        super().__init__(Reader(recipe, exact, scale_on_device))
         self.root = os.path.expanduser(os.fspath(root))
         self.transform = transform
         self.target_transform = target_transform
@@ -104,12 +104,15 @@ class ImageFolder(Pictures):
         ]
         self.imgs = self.samples
         self.targets = [target for _, target in self.samples]
-        self._notes = explained("ImageFolder:", recipe)
         full = set(self.targets)
         empty = [name for name, at in self.class_to_idx.items() if at not in full]
         if empty and not allow_empty:
             known = f"Supported extensions are: {', '.join(_EXTENSIONS)}" if is_valid_file is None else ""
             raise FileNotFoundError(f"Found no valid file for the classes {', '.join(empty)}. {known}")
+        recipe = _recipe(transform, exact)
+        self._notes = explained("ImageFolder:", recipe)
+        kept = None if rows is None else Rows(rows, len(self.samples))
+        super().__init__(Reader(recipe, exact, scale_on_device, kept))
 
     def explain(self) -> str:
         """What is fused, and what is not and why: a line for each transform."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import sys
 from typing import Any
@@ -13,6 +14,7 @@ from torch.utils.data import Dataset
 from shmloader.images.pictures import Pictures, explained
 from shmloader.images.reader import Reader
 from shmloader.images.recognise import recognise
+from shmloader.images.rows import Rows
 
 __all__ = ["Fused", "Unfused", "fuse"]
 
@@ -75,7 +77,9 @@ class Fused(Wrapped, Pictures):
         return f"Fused: {self.dataset!r}"
 
 
-def fuse(dataset: Any, *, exact: bool = True, scale_on_device: bool = False) -> Fused | Unfused:
+def fuse(
+    dataset: Any, *, exact: bool = True, scale_on_device: bool = False, rows: str | os.PathLike[str] | None = None
+) -> Fused | Unfused:
     """Make a dataset of picture files decode each picture once, no more of it than its crop, straight to its size.
 
     The samples stay the same: the same draws from torch's generator in the same order, so the same boxes and flips for
@@ -92,6 +96,9 @@ def fuse(dataset: Any, *, exact: bool = True, scale_on_device: bool = False) -> 
             on average.
         scale_on_device: samples stay uint8, a quarter of the bytes of float32; give the loader `fused.on_device`,
             which scales and normalises whole batches.  Only where Normalize, or what makes numbers, comes last.
+        rows: a file to keep where each picture's rows begin, about half a KB a picture.  It is made in the first epoch,
+            which takes a little longer; from then on, also in later runs, crops are read from their first row on.  What
+            it says of a picture counts as long as the picture's path, size and time of change are the same.
 
     Returns:
         A dataset with the attributes of the other one, and:
@@ -102,6 +109,8 @@ def fuse(dataset: Any, *, exact: bool = True, scale_on_device: bool = False) -> 
 
     Raises:
         TypeError: the dataset has no `samples`, `loader` or `transform`.
+        OSError: `rows` cannot be made.
+        ValueError: `rows` is another file.
 
     Example:
         >>> train = images.fuse(torchvision.datasets.ImageFolder("train", transform))
@@ -128,7 +137,8 @@ def fuse(dataset: Any, *, exact: bool = True, scale_on_device: bool = False) -> 
                 dataset, f"{name} is not fused: its __getitem__ gives other samples than its loader and transform do"
             )
         said = ", whose __getitem__ gave the same for three samples"
-    reader = Reader(recipe, exact, scale_on_device)
+    kept = None if rows is None else Rows(rows, len(dataset.samples))
+    reader = Reader(recipe, exact, scale_on_device, kept)
     if scale_on_device and reader.on_device is None:
         said += "; nothing can be scaled on the device"
     return Fused(dataset, explained(f"{name} is fused{'' if exact else ', not exact'}{said}:", recipe), reader)

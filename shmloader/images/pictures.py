@@ -41,7 +41,7 @@ class Pictures(Dataset[Any]):
 
     def __getitem__(self, index: int) -> tuple[Any, Any]:
         path, target = self._of.samples[index]
-        return self._reader(path), self._target(target)
+        return self._reader(path, at=index), self._target(target)
 
     def read_into(self, index: int, out: torch.Tensor) -> Any:
         """Write a sample's image where it is to be.
@@ -58,7 +58,7 @@ class Pictures(Dataset[Any]):
             Exception: as __getitem__.
         """
         path, target = self._of.samples[index]
-        self._reader(path, out)
+        self._reader(path, out, at=index)
         return self._target(target)
 
     def _target(self, target: Any) -> Any:

@@ -14,6 +14,7 @@ from shmloader.images.decode import Picture
 from shmloader.images.draws import drawing
 from shmloader.images.finish import Finish, OnDevice
 from shmloader.images.recipe import Recipe
+from shmloader.images.rows import Rows
 from shmloader.images.view import View
 
 __all__ = ["Reader"]
@@ -26,12 +27,14 @@ class Reader:
         recipe: what a sample is made by.
         exact: pixels as Pillow's, to the bit; else faster: see decode().
         scale_on_device: samples stay bytes, and `on_device` makes numbers of a batch of them.
+        rows: where marks of the pictures' rows are kept, if they are.
 
     Attributes:
         on_device: a function for `DataLoader(on_device=...)`; None where nothing is left for the device to do.
     """
 
-    def __init__(self, recipe: Recipe, exact: bool, scale_on_device: bool) -> None:
+    def __init__(self, recipe: Recipe, exact: bool, scale_on_device: bool, rows: Rows | None = None) -> None:
+        self._rows = rows
         self.on_device: Callable[[Any], Any] | None = None
         finish = recipe.finish
         if scale_on_device and finish is not None and finish.dtype is not torch.uint8 and not recipe.rest:
@@ -40,12 +43,13 @@ class Reader:
         self._recipe = recipe
         self._exact = exact
 
-    def __call__(self, source: Any, out: torch.Tensor | None = None) -> Any:
+    def __call__(self, source: Any, out: torch.Tensor | None = None, *, at: int = 0) -> Any:
         """Make the sample of a picture.
 
         Args:
             source: the file: its path (str or os.PathLike), or its bytes as any object with a buffer.
             out: a tensor of the sample's shape and dtype, which it is written to.  By default a new tensor.
+            at: which sample it is, of those whose marks are kept.
 
         Returns:
             `out`, or the sample: a contiguous tensor of shape (3, height, width), or whatever transforms that could
@@ -57,13 +61,13 @@ class Reader:
         """
         recipe = self._recipe
         if recipe.rest or recipe.finish is None:
-            sample = self._image(source) if recipe.finish is None else self._tensor(source, recipe.finish, None)
+            sample = self._image(source, at) if recipe.finish is None else self._tensor(source, at, recipe.finish, None)
             for transform in recipe.rest:
                 sample = transform(sample)
             return sample if out is None else _copied(sample, out)
-        return self._tensor(source, recipe.finish, out)
+        return self._tensor(source, at, recipe.finish, out)
 
-    def _tensor(self, source: Any, finish: Finish, out: torch.Tensor | None) -> torch.Tensor:
+    def _tensor(self, source: Any, at: int, finish: Finish, out: torch.Tensor | None) -> torch.Tensor:
         def row(height: int, width: int) -> np.ndarray[Any, Any]:
             nonlocal out
             shape = (3, height, width)
@@ -78,20 +82,20 @@ class Reader:
                 )
             return out.numpy() if finish.dtype is torch.uint8 else np.empty(shape, np.uint8)
 
-        pixels = self._decoded(source, row)
+        pixels = self._decoded(source, at, row)
         assert out is not None
         if finish.dtype is not torch.uint8:
             out.copy_(torch.from_numpy(pixels))
             finish.calculate(out)
         return finish.wrapped(out)
 
-    def _image(self, source: Any) -> Any:
+    def _image(self, source: Any, at: int) -> Any:
         """A PIL image, for what is not fused."""
-        pixels = self._decoded(source, _lying)
+        pixels = self._decoded(source, at, _lying)
         return import_module("PIL.Image").fromarray(pixels.transpose(1, 2, 0))
 
-    def _decoded(self, source: Any, row: Callable[[int, int], np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
-        with Picture(source) as picture, drawing() as draws:
+    def _decoded(self, source: Any, at: int, row: Callable[[int, int], np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
+        with Picture(source, rows=self._rows, at=at) as picture, drawing() as draws:
             view = View(picture.width, picture.height)
             for step in self._recipe.steps:
                 step.apply(view, draws)

@@ -265,6 +265,29 @@ static void compare(const image *a, const image *b, int top, int left, long inpu
                 if (pixel(a, c, top + y, left + x) != pixel(b, c, y, x)) fail(what, input);
 }
 
+/* A part that is read from the mark of its first row is the same; from a wrong mark, nothing worse than other pixels. */
+static void check_marks(jpeg_decoder *decoder, const image *part, long input)
+{
+    int rows = jpeg_rows(decoder);
+    if (!rows) return;
+    jpeg_mark *marks = malloc((size_t)rows * sizeof *marks);
+    image again = *part;
+    again.block = malloc(part->size);
+    again.request.to = again.block + (part->request.to - part->block);
+    again.request.new_marks = marks;
+    if (jpeg_decode(decoder, &again.request)) fail("a file was not read to its end for its marks", input);
+    compare(part, &again, 0, 0, input, "a part with marks is another");
+    again.request.new_marks = NULL;
+    again.request.marks = marks;
+    memset(again.block, 9, part->size);
+    if (jpeg_decode(decoder, &again.request)) fail("a part was not read from its mark", input);
+    compare(part, &again, 0, 0, input, "a part from its mark is another");
+    for (uint8_t *byte = (uint8_t *)marks; byte < (uint8_t *)(marks + rows); byte++)
+        if (!below(3)) *byte = (uint8_t)below(256) >> below(8);
+    jpeg_decode(decoder, &again.request);
+    free(again.block), free(marks);
+}
+
 int main(int count, char **arguments)
 {
     long inputs = count > 1 ? atol(arguments[1]) : 100000, decoded = 0, whole = 0;
@@ -303,6 +326,7 @@ int main(int count, char **arguments)
                 if (jpeg_decode(decoders[0], &full.request) || jpeg_decode(decoders[0], &part.request))
                     fail("a whole file was not decoded again", input);
                 compare(&full, &part, q.top, q.left, input, "a part is not what the whole has there");
+                check_marks(decoders[below(2)], &part, input);
                 free(full.block), free(part.block);
                 whole++;
             }

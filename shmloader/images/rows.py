@@ -1,0 +1,133 @@
+"""Where the rows of JPEG files begin: kept in a file, so that from the second epoch on a crop is read from its own row.
+
+A JPEG file can be read from its beginning only: where a row begins is known to whoever has read all rows above.
+
+The file: a header, an entry of fixed size for each sample, and behind these the marks of the pictures, 12 bytes for a
+row of 8 or 16 pixels, in the order in which they were made.  Whoever makes marks (any worker) appends them and then
+writes their entry; both are one write each.  An entry says of which path, size and time of change the picture was, and
+has a checksum over itself and the marks: one that was torn by a death or a full disk is none.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import struct
+import tempfile
+import warnings
+import zlib
+from typing import Any
+
+__all__ = ["Rows"]
+
+_MAGIC = b"shmloader rows 1"
+_HEADER = struct.Struct("<16sQ")  # magic, entries
+_ENTRY = struct.Struct("<QqQIII")  # size and mtime of the picture; where its marks are, bytes of them; path; checksum
+_SUMMED = _ENTRY.size - 4
+
+
+class Rows:
+    """Marks of the pictures of a dataset, in a file.  Any number of processes may read and write it at once.
+
+    Args:
+        path: of the file; it is made, or made anew where it is of another number of samples.
+        samples: how many there are.
+
+    Raises:
+        OSError: it cannot be made.
+        ValueError: there is a file at the path that is none of these.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], samples: int) -> None:
+        self._path = os.path.abspath(os.path.expanduser(os.fspath(path)))
+        self._samples = samples
+        self._is_full = False
+        self._files: tuple[int, int, int] | None = None  # the process that opened them; to read and write, to append
+        with contextlib.suppress(FileNotFoundError), open(self._path, "rb") as file:
+            header = file.read(_HEADER.size)
+            if header == _HEADER.pack(_MAGIC, samples):
+                return
+            if header and not header.startswith(_MAGIC[:14]):
+                raise ValueError(f"{self._path} is no file of rows, and is not overwritten: give another path")
+        self._make()
+
+    def find(self, at: int, path: str, status: tuple[int, int]) -> bytes | None:
+        """The marks of a picture, where they are there and it has not changed.
+
+        Args:
+            at: which sample it is.
+            path: of the picture.
+            status: its size in bytes, and its mtime in ns.
+        """
+        if not 0 <= at < self._samples:
+            return None
+        try:
+            file = self._opened()[0]
+            entry = os.pread(file, _ENTRY.size, _HEADER.size + at * _ENTRY.size)
+            if len(entry) < _ENTRY.size:
+                return None
+            size, mtime, place, length, name, checksum = _ENTRY.unpack(entry)
+            if not place or (size, mtime) != status or name != _sum_of_path(path):
+                return None
+            marks = os.pread(file, length, place)
+        except OSError:
+            return None  # whatever is wrong with it, the pictures are there
+        return marks if zlib.crc32(marks, zlib.crc32(entry[:_SUMMED])) == checksum else None
+
+    def put(self, at: int, path: str, status: tuple[int, int], marks: bytes) -> None:
+        """Keep the marks of a picture; see find()."""
+        if self._is_full or not 0 <= at < self._samples:
+            return
+        try:
+            file, end = self._opened()
+            if os.write(end, marks) != len(marks):
+                raise OSError("only a part of the marks could be written")
+            place = os.lseek(end, 0, os.SEEK_CUR) - len(marks)
+            entry = _ENTRY.pack(*status, place, len(marks), _sum_of_path(path), 0)[:_SUMMED]
+            checksum = zlib.crc32(marks, zlib.crc32(entry))
+            os.pwrite(file, entry + struct.pack("<I", checksum), _HEADER.size + at * _ENTRY.size)
+        except OSError as error:
+            self._is_full = True
+            warnings.warn(f"{self._path}: no more rows are kept, for it cannot be written: {error}", stacklevel=2)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_files": None}
+
+    def __del__(self) -> None:
+        self._close()
+
+    def _close(self) -> None:
+        opened, self._files = getattr(self, "_files", None), None
+        if opened is not None and opened[0] == os.getpid():
+            os.close(opened[1])
+            os.close(opened[2])
+
+    def _make(self) -> None:
+        """Make the file under another name, so that it is whole wherever it is found."""
+        folder = os.path.dirname(self._path)
+        file, made = tempfile.mkstemp(dir=folder, prefix=".rows-")
+        try:
+            os.write(file, _HEADER.pack(_MAGIC, self._samples))
+            os.ftruncate(file, _HEADER.size + self._samples * _ENTRY.size)  # entries of zeros, which are none
+            os.replace(made, self._path)
+        except BaseException:
+            os.unlink(made)
+            raise
+        finally:
+            os.close(file)
+
+    def _opened(self) -> tuple[int, int]:
+        """Descriptors of this process's own: a forked one would move the other's place in the file."""
+        if self._files is None or self._files[0] != os.getpid():
+            flags = os.O_CLOEXEC | os.O_RDWR
+            file = os.open(self._path, flags)
+            try:
+                self._files = os.getpid(), file, os.open(self._path, flags | os.O_APPEND)
+            except BaseException:
+                os.close(file)
+                raise
+        return self._files[1], self._files[2]
+
+
+def _sum_of_path(path: str) -> int:
+    return zlib.crc32(os.fsencode(path))

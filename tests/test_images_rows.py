@@ -1,0 +1,274 @@
+"""Where rows begin, kept in a file: crops that are read from their own row on are the same, whatever the file says."""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+import random
+import struct
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torchvision_stand_ins as tv
+from jpeg_writer import SAMPLINGS, Noise, write
+from PIL import Image
+
+import shmloader
+from shmloader import _jpeg, images
+from shmloader.images.rows import Rows
+
+# ------------------------------------------------------------------------------------------------- marks of one picture
+
+
+@pytest.mark.parametrize("is_wild", [False, True])
+@pytest.mark.parametrize("sampling", list(SAMPLINGS))
+@pytest.mark.parametrize("path", _jpeg.paths())
+def test_a_crop_from_its_mark_is_the_same(path: str, sampling: str, is_wild: bool) -> None:
+    width, height = 150, 130  # of several pieces of 8 KB, where coefficients are wild
+    data = write(Noise(7, width, height, SAMPLINGS[sampling], is_wild=is_wild))
+    decoder, draw = _jpeg.Decoder(path), random.Random(sampling)
+    whole = np.zeros((3, height, width), np.uint8)
+    assert decoder.open(data) is not None
+    assert decoder.decode((0, 0, width, height), whole) and decoder.marks is None
+    assert decoder.decode((0, 0, width, height), whole, marking=True)
+    marks = decoder.marks
+    assert marks is not None and len(marks) % 12 == 0 and marks[:12] == bytes(12)
+    for _ in range(12):
+        wide, high = draw.randint(1, width), draw.randint(1, 60)
+        left, top = draw.randint(0, width - wide), draw.randint(0, height - high)
+        crop = (left, top, wide, high)
+        for exact in (True, False):
+            got, expected = np.zeros((3, 20, 24), np.uint8), np.zeros((3, 20, 24), np.uint8)
+            assert decoder.decode(crop, expected, exact)
+            assert decoder.decode(crop, got, exact, marks=marks) and decoder.marks is None
+            assert np.array_equal(got, expected)
+            got[...] = 0
+            assert decoder.decode(crop, got, exact, marking=True) and decoder.marks == marks
+            assert np.array_equal(got, expected)
+    # The bits above are not looked at: without them the crop is the same, read from its mark alone.
+    begin = data.index(b"\xff\xda")
+    begin += 2 + int.from_bytes(data[begin + 2 : begin + 4], "big")
+    last = len(marks) - 12
+    at = int.from_bytes(marks[last : last + 4], "little")
+    blank = data[:begin] + bytes(at) + data[begin + at :]
+    crop = (0, height - 1, width, 1)
+    expected, got = np.zeros((3, 1, width), np.uint8), np.zeros((3, 1, width), np.uint8)
+    if sampling in ("4:4:4", "4:2:2", "4:1:1", "grey"):  # whose last row of pixels needs no row of MCUs above
+        assert decoder.decode(crop, expected)
+        assert decoder.open(blank) is not None
+        assert decoder.decode(crop, got, marks=marks) and np.array_equal(got, expected)
+
+
+def test_files_with_restart_markers_have_none() -> None:
+    decoder = _jpeg.Decoder()
+    out = np.zeros((3, 10, 10), np.uint8)
+    assert decoder.open(write(Noise(1, 60, 60, restart=3))) is not None
+    assert decoder.decode((5, 40, 10, 10), out, marking=True) and decoder.marks is None
+    expected = out.copy()
+    assert decoder.decode((5, 40, 10, 10), out, marks=bytes(12 * 4)) and np.array_equal(out, expected)
+
+
+def test_marks_of_another_picture() -> None:
+    """They lead to other pixels or to none; tests/fuzz has the same under ASan."""
+    decoder, draw = _jpeg.Decoder(), random.Random(1)
+    data = write(Noise(2, 90, 90))
+    out = np.zeros((3, 30, 30), np.uint8)
+    assert decoder.open(data) is not None
+    for size in (0, 11, 12, 12 * 5, 12 * 6, 12 * 6 + 1, 12 * 7):
+        for _ in range(20):
+            decoder.decode((3, draw.randint(0, 60), 30, 30), out, marks=draw.randbytes(size))
+    assert decoder.open(data[: len(data) // 2]) is not None
+    assert not decoder.decode((0, 0, 30, 30), out, marking=True) and decoder.marks is None
+
+
+# ------------------------------------------------------------------------------------------------------------- the file
+
+
+def saved(path: Path, seed: int, **options: Any) -> str:
+    coarse = np.random.default_rng(seed).integers(0, 256, (9, 9, 3), dtype=np.uint8)
+    file = io.BytesIO()
+    Image.fromarray(coarse).resize((120, 160)).save(file, "JPEG", **options)
+    path.write_bytes(file.getvalue())
+    return str(path)
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> list[str]:
+    (tmp_path / "pictures").mkdir()
+    found = [saved(tmp_path / "pictures" / f"{k}.jpg", k) for k in range(6)]
+    return [*found, saved(tmp_path / "pictures" / "6.jpg", 6, progressive=True)]
+
+
+TRANSFORM = tv.Compose([tv.RandomResizedCrop(), tv.RandomHorizontalFlip(), tv.PILToTensor()])
+
+
+def epoch(dataset: Any, seed: int = 1) -> list[torch.Tensor]:
+    torch.manual_seed(seed)
+    return [dataset[k][0] for k in range(len(dataset))]
+
+
+def assert_same(one: list[torch.Tensor], other: list[torch.Tensor]) -> None:
+    assert len(one) == len(other) and all(map(torch.equal, one, other))
+
+
+class Kept:
+    """Counts what is found in files of rows and what is put there."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.found = self.put = 0
+        find, put = Rows.find, Rows.put
+
+        def found(rows: Rows, *arguments: Any) -> Any:
+            marks = find(rows, *arguments)
+            self.found += marks is not None
+            return marks
+
+        def putting(rows: Rows, *arguments: Any) -> None:
+            self.put += 1
+            put(rows, *arguments)
+
+        monkeypatch.setattr(Rows, "find", found)
+        monkeypatch.setattr(Rows, "put", putting)
+
+    def since(self) -> tuple[int, int]:
+        counts, self.found, self.put = (self.found, self.put), 0, 0
+        return counts
+
+
+@pytest.fixture
+def kept(monkeypatch: pytest.MonkeyPatch) -> Kept:
+    return Kept(monkeypatch)
+
+
+def test_kept_in_the_first_epoch_and_found_from_the_second_on(paths: list[str], tmp_path: Path, kept: Kept) -> None:
+    dataset = tv.DatasetFolder(paths, TRANSFORM)
+    fused = images.fuse(dataset, rows=tmp_path / "rows")
+    assert_same(epoch(fused), epoch(dataset))
+    assert kept.since() == (0, 6)  # the progressive one has none
+    for seed in (2, 3):
+        assert_same(epoch(fused, seed), epoch(dataset, seed))
+        assert kept.since() == (6, 0)
+    size = (tmp_path / "rows").stat().st_size
+    again = images.fuse(dataset, rows=str(tmp_path / "rows"))  # in a later run
+    assert_same(epoch(again), epoch(dataset))
+    assert kept.since() == (6, 0) and (tmp_path / "rows").stat().st_size == size < 24 + 7 * 40 + 6 * 12 * 20 + 1
+
+
+def test_a_picture_that_changed(paths: list[str], tmp_path: Path, kept: Kept) -> None:
+    dataset = tv.DatasetFolder(paths, TRANSFORM)
+    fused = images.fuse(dataset, rows=tmp_path / "rows")
+    epoch(fused)
+    saved(Path(paths[1]), 77, quality=50)
+    os.utime(paths[2], ns=(1, 1))
+    dataset.samples[3], dataset.samples[4] = dataset.samples[4], dataset.samples[3]
+    for path in paths[3:5]:
+        with open(path, "ab") as file:
+            file.write(bytes(100_000 - os.path.getsize(path)))  # both of the same size now
+        os.utime(path, ns=(5, 5))
+    kept.since()
+    assert_same(epoch(fused), epoch(dataset))
+    assert kept.since() == (2, 4)
+    assert_same(epoch(fused, 2), epoch(dataset, 2))
+    assert kept.since() == (6, 0)
+    dataset.samples[3], dataset.samples[4] = dataset.samples[4], dataset.samples[3]
+    assert_same(epoch(fused), epoch(dataset))  # told apart by their paths alone
+    assert kept.since() == (4, 2)
+
+
+def test_a_picture_that_changed_unseen(paths: list[str], tmp_path: Path) -> None:
+    """Another content of the same size and time: what cannot be decoded from its mark is decoded without."""
+    fused = images.fuse(tv.DatasetFolder(paths[:1], TRANSFORM), rows=tmp_path / "rows")
+    epoch(fused)
+    content = Path(paths[0]).read_bytes()
+    size, scan = len(content), content.index(b"\xff\xda") + 14
+    near_the_end = struct.pack("<IHhhh", size - scan - 5, 3, 0, 0, 0)  # where there is not a row of it left
+    Rows(tmp_path / "rows", 1).put(0, paths[0], (size, os.stat(paths[0]).st_mtime_ns), near_the_end * 10)
+    before = images.counts()["pillow"]
+    assert_same(epoch(fused), epoch(images.fuse(tv.DatasetFolder(paths[:1], TRANSFORM))))
+    assert images.counts()["pillow"] == before
+
+
+def test_a_torn_file(paths: list[str], tmp_path: Path, kept: Kept) -> None:
+    dataset = tv.DatasetFolder(paths, TRANSFORM)
+    fused = images.fuse(dataset, rows=tmp_path / "rows")
+    epoch(fused)
+    content = (tmp_path / "rows").read_bytes()
+    draw = random.Random(2)
+    for k in range(30):
+        torn = bytearray(content)
+        if k % 3 == 0:
+            del torn[draw.randrange(24, len(torn)) :]
+        else:
+            at = draw.randrange(24, len(torn))
+            torn[at] ^= 1 << draw.randrange(8)
+        (tmp_path / "rows").write_bytes(torn)
+        kept.since()
+        again = images.fuse(dataset, rows=tmp_path / "rows")
+        assert_same(epoch(again, k), epoch(dataset, k))
+        found, put = kept.since()
+        assert found + put == 6 and (put <= 1 or k % 3 == 0)
+
+
+def test_another_number_of_samples(paths: list[str], tmp_path: Path, kept: Kept) -> None:
+    epoch(images.fuse(tv.DatasetFolder(paths, TRANSFORM), rows=tmp_path / "rows"))
+    fewer = tv.DatasetFolder(paths[:3], TRANSFORM)
+    kept.since()
+    assert_same(epoch(images.fuse(fewer, rows=tmp_path / "rows")), epoch(fewer))
+    assert kept.since() == (0, 3)
+    fewer.samples *= 2  # more than there were
+    assert_same(epoch(images.fuse(fewer, rows=tmp_path / "rows")), epoch(fewer))
+
+
+def test_files_that_are_no_rows(paths: list[str], tmp_path: Path) -> None:
+    dataset = tv.DatasetFolder(paths, TRANSFORM)
+    (tmp_path / "notes").write_text("what is in here must stay")
+    with pytest.raises(ValueError, match="no file of rows, and is not overwritten"):
+        images.fuse(dataset, rows=tmp_path / "notes")
+    with pytest.raises(FileNotFoundError):
+        images.fuse(dataset, rows=tmp_path / "no folder" / "rows")
+    assert (tmp_path / "notes").read_text() == "what is in here must stay"
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".rows")]
+
+
+def test_a_full_disk(paths: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    dataset = tv.DatasetFolder(paths, TRANSFORM)
+    fused = images.fuse(dataset, rows=tmp_path / "rows")
+
+    def full(*_: Any) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("shmloader.images.rows.os.write", full)
+    with pytest.warns(UserWarning, match="no more rows are kept") as warned:
+        assert_same(epoch(fused), epoch(dataset))
+    assert len(warned) == 1
+    (tmp_path / "rows").unlink()  # and gone
+    assert_same(epoch(pickle.loads(pickle.dumps(fused._reader)) and fused), epoch(dataset))
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_several_workers(method: str, paths: list[str], tmp_path: Path, kept: Kept) -> None:
+    for k, path in enumerate(paths):
+        (tmp_path / "classes" / str(k % 2)).mkdir(parents=True, exist_ok=True)
+        os.link(path, tmp_path / "classes" / str(k % 2) / f"{k}.jpg")
+    root, recipe = tmp_path / "classes", images.training(32)
+    folder = images.ImageFolder(root, recipe, rows=tmp_path / "rows")
+    batches = []
+    for dataset in (images.ImageFolder(root, recipe), folder, folder):
+        torch.manual_seed(1)
+        loader = shmloader.DataLoader(dataset, batch_size=2, num_workers=2, multiprocessing_context=method)
+        batches.append([images_.clone() for images_, _ in loader])
+    assert_same(batches[0], batches[1])
+    assert_same(batches[0], batches[2])
+    assert kept.since() == (0, 0)
+    assert_same(epoch(folder), epoch(images.ImageFolder(root, recipe)))
+    assert kept.since() == (6, 0)  # the workers have put them there
+
+
+def test_decode_by_path_alone(paths: list[str], tmp_path: Path, kept: Kept) -> None:
+    read = images.from_bytes(images.training(32))
+    read(Path(paths[0]).read_bytes())
+    assert kept.since() == (0, 0)
