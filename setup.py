@@ -14,9 +14,10 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 CORE = (
-    "ring", "slots", "sequences", "lease", "trainer", "conductor", "worker", "gather", "layout", "process", "current",
-    "late", "jpeg",
-)  # fmt: skip
+    *("ring", "slots", "sequences", "lease", "trainer", "conductor", "worker"),
+    *("tensors", "gather", "batch_tree", "batch_writer", "batch_reader"),
+    *("process", "current", "late", "jpeg"),
+)
 SOURCES = {"jpeg": sorted(glob("cython_ext/jpeg/*.c"))}  # in C, beside a module's own .pyx
 # No fused multiplications: they round once where Pillow's weights of a resize are rounded twice.
 FLAGS = ["-O3", "-std=c11", "-ffp-contract=off", "-Wall", "-Wextra", "-Wno-unused-parameter"]

@@ -27,3 +27,8 @@ cdef extern from "dlpack.h":
     int dlpack_read_older(object capsule, dlpack_tensor *out) except -1
     object dlpack_make_older(object from_dlpack, dlpack_managed *managed)
     void dlpack_drop(dlpack_managed *managed)
+
+
+cdef inline const dlpack_api *dlpack_of(object tensor_class) except? NULL:
+    """The table of functions with which C reads and makes tensors (torch >= 2.10); NULL where torch has none."""
+    return dlpack_in(getattr(tensor_class, "__dlpack_c_exchange_api__", None))

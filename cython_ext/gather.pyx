@@ -13,21 +13,19 @@ from dlpack cimport (
     dlpack_api,
     dlpack_bytes,
     dlpack_data,
-    dlpack_in,
     dlpack_is_contiguous,
     dlpack_may_be_negated,
+    dlpack_of,
     dlpack_read,
     dlpack_tensor,
 )
-
-from shmloader._torch import dlpack_c_api
 
 cdef extern from "stream.h" nogil:
     void stream_copy(char *to, const char *source, size_t bytes)
     void stream_drain()
 
-cdef const dlpack_api *dlpack = dlpack_in(dlpack_c_api())
 cdef object Tensor = torch.Tensor
+cdef const dlpack_api *dlpack = dlpack_of(Tensor)
 
 cdef enum:
     SHORT = 16384                   # giving up the GIL costs more than so short a copy
@@ -45,19 +43,20 @@ cdef void copy(char *to, char **rows, Py_ssize_t count, Py_ssize_t bytes) noexce
         stream_drain()
 
 
-def copy_bytes(uint64_t to, uint64_t source, Py_ssize_t bytes) -> None:
+cpdef int copy_bytes(uint64_t to, uint64_t source, Py_ssize_t bytes) except -1:
     """Copy bytes from one address to another."""
     cdef char *row = <char *>source
     if bytes == 0:      # an empty tensor's address is 0, which memcpy does not allow even for no bytes
-        return
+        return 0
     if bytes < SHORT:
         memcpy(<char *>to, row, bytes)
     else:
         with nogil:
             copy(<char *>to, &row, 1, bytes)
+    return 0
 
 
-def stack_rows(list batch, uint64_t to) -> bool:
+cpdef bint stack_rows(list batch, uint64_t to) except -1:
     """Copy the elements of tensors one after the other to the address `to`, as torch.stack would.
 
     Args:

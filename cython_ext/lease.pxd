@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""What the trainer has of a batch that it took: its bytes, for as long as somebody is over them, and what was said of it."""
+"""A batch that was taken: its bytes, for as long as somebody is over them, and what its workers said of it."""
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
@@ -32,3 +32,9 @@ cdef class Lease:
     cdef int hold(self, Ring ring, Slots slots, Sequences sequences, ring_given *given) except -1
     cdef int retire(self) except -1     # the workers that keep the payload have it; this lease has it no more
     cdef ring_said *said(self, int chunk) except NULL
+    # What its workers said, each word of which was read once and is looked at before it is used.
+    cpdef bytes meta(self, int chunk=*)
+    cpdef bytes plan(self, int chunk=*)
+    cpdef tuple objects(self, uint64_t leaves_end)
+    cpdef int first_row(self, int chunk) except -1
+    cpdef bytes chunk_objects(self, int chunk, uint64_t leaves_end)

@@ -129,7 +129,7 @@ cdef class Lease:
             raise IndexError(f"there is no chunk {chunk}: this batch's are 0 to {self.chunks - 1}")
         return &self.answers[chunk]
 
-    def meta(self, int chunk=0) -> bytes:
+    cpdef bytes meta(self, int chunk=0):
         """The description of its leaves, as WorkerSide.describe() got it.
 
         Raises:
@@ -143,13 +143,13 @@ cdef class Lease:
         check("a batch's description", said.meta_at, said.meta_size, self.ring.area_stride)
         return PyBytes_FromStringAndSize(said.area + said.meta_at, said.meta_size)
 
-    def plan(self, int chunk=0) -> bytes:
+    cpdef bytes plan(self, int chunk=0):
         """The pickled plan, as WorkerSide.describe() got it; before the next open()."""
         cdef ring_said *said = self.said(chunk)
         check("a batch's plan", said.plan_at, said.plan_size, self.ring.area_stride)
         return PyBytes_FromStringAndSize(said.area + said.plan_at, said.plan_size)
 
-    def objects(self, uint64_t leaves_end) -> tuple[int, int]:
+    cpdef tuple objects(self, uint64_t leaves_end):
         """Where the table of its pickled leaves lies: offset and size in bytes; size 0 where there are none.
 
         Args:
@@ -160,11 +160,11 @@ cdef class Lease:
             check("the table of a batch's pickled leaves", self.whole.objects_at, self.whole.objects_size, self.bytes)
         return self.whole.objects_at, self.whole.objects_size
 
-    def first_row(self, int chunk) -> int:
+    cpdef int first_row(self, int chunk) except -1:
         """Which row of the batch a chunk begins at."""
         return self.said(chunk).row
 
-    def chunk_objects(self, int chunk, uint64_t leaves_end) -> bytes:
+    cpdef bytes chunk_objects(self, int chunk, uint64_t leaves_end):
         """The pickled leaves of a chunk, which lie behind its plan; empty where there are none."""
         cdef ring_said *said = self.said(chunk)
         check("a batch's leaves", 0, leaves_end, self.bytes)

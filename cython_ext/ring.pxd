@@ -99,6 +99,7 @@ cdef class Mapping:                     # the segment's addresses in this proces
 
 
 cdef class Ring:                        # what both sides see; TrainerSide and WorkerSide are rings
+    cdef object segment                 # segment.Segment: whom to ask for pages
     cdef Mapping mapping
     cdef readonly int workers, entries, payloads, batches
     cdef readonly Py_ssize_t memory_at, memory_stride, area_at, area_stride, slot_at, slot_stride

@@ -111,13 +111,15 @@ cdef class Ring:
     """One side's view of the ring.  Use TrainerSide or WorkerSide.
 
     Args:
-        mapping: the segment, mapped.
-        geometry: where things lie in it (segment.Geometry).
-        memfd: the overflow segment's descriptor, or -1; it must stay open while payloads may overflow.
+        segment: the memory (segment.Segment): its mapping, what lies where in it, the overflow segment's descriptor,
+            which must stay open while payloads may overflow, and whom to ask for pages.
         spin: whether a waiting side may pause on its core before it sleeps; else it yields it (spin.h).
     """
-    def __cinit__(self, Mapping mapping, geometry, int memfd, bint spin, *_):
-        self.mapping, self.memfd = mapping, memfd
+
+    def __cinit__(self, segment, bint spin, *_):
+        cdef Mapping mapping = segment.mapping
+        cdef object geometry = segment.geometry
+        self.segment, self.mapping, self.memfd = segment, mapping, segment.memfd
         self.workers, self.entries, self.payloads = geometry.workers, geometry.entries, geometry.payloads
         self.batches = geometry.batches
         self.memory_at, self.memory_stride = geometry.memory_at, geometry.memory_stride

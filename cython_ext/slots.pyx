@@ -13,8 +13,8 @@ from shmloader._ring cimport Mapping, Ring, check_index
 cdef class Slots:
     """Which payloads are free, and who has those that are not.
 
-    A payload is free, or filled by workers, or lent to a batch that was delivered, or kept by a worker.  A lease that is
-    guarded gives its payload back only when nothing on a device reads it any more: NOTE [ Pinning ] in pinning.py.
+    A payload is free, or filled by workers, or lent to a batch that was delivered, or kept by a worker.  A lease that
+    is guarded gives its payload back only when nothing on a device reads it any more: NOTE [ Pinning ] in pinning.py.
 
     Args:
         ring: whose payloads they are.
@@ -66,8 +66,7 @@ cdef class Slots:
             self.mapping.unmap(at, self.slot_stride)
 
     cdef int retire(self, int payload, set keepers) except -1:
-        """Do not use this payload, which was lent, while a worker lives who keeps it.  One of the reserve takes its place.
-        """
+        """Do not use this payload, which was lent, while a worker lives who keeps it; one of the reserve is used."""
         if self.reserve < self.payloads:
             self.free[self.frees] = self.reserve
             self.frees += 1

@@ -1,7 +1,7 @@
 # cython: language_level=3
 """What the trainer does with the ring: open sequences, wait for them, take their batches, look after dead workers."""
 
-from libc.stdint cimport uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 from shmloader._lease cimport Lease
 from shmloader._ring cimport Ring
@@ -26,7 +26,12 @@ cdef class TrainerSide(Ring):
     cdef int inside                     # threads that may look at the words at any moment
     cdef bint dropped                   # the words are unmapped
 
-    cdef int open_one(self, int worker, task, uint64_t seed, int chunks, uint32_t row, uint32_t rows) except -2
+    cpdef bint has_room(self, int chunks=*) except -1
+    cdef int check_may_open(self, int worker, int chunks) except -1
+    cdef int write_task(self, uint64_t sequence, task) except -1
+    cdef char *area_for(self, uint64_t sequence, Py_ssize_t bytes) except NULL
+    cdef bint indices_written(self, int64_t *at, list indices, Py_ssize_t count) except -1
+    cdef int give(self, int worker, uint64_t seed, int chunks, uint32_t row, uint32_t rows) except -1
     cdef void ring_one(self) noexcept nogil
     cdef int wait_until(self, double seconds) except -1
     cdef void drop_words(self) noexcept

@@ -1,11 +1,13 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
 """The trainer's side of the ring."""
 
+from multiprocessing.reduction import ForkingPickler
+
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.exc cimport PyErr_CheckSignals
 from cpython.list cimport PyList_GET_ITEM, PyList_GET_SIZE
-from cpython.long cimport PyLong_AsLongLong, PyLong_CheckExact
+from cpython.long cimport PyLong_AsLongLongAndOverflow, PyLong_CheckExact
 from libc.errno cimport EINTR, ETIMEDOUT
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
@@ -13,8 +15,8 @@ from libc.string cimport memcpy
 from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
 
 from atomics cimport (
-    RING_ANY, RING_MAGIC, RING_READY, RING_VERSION, ring_announce, ring_entry, ring_note_revoked, ring_once_32,
-    ring_open, ring_raise, ring_revoke, ring_ring, ring_sleep, ring_toll,
+    RING_ANY, RING_MAGIC, RING_READY, RING_VERSION, ring_announce, ring_ask, ring_entry, ring_note_revoked,
+    ring_once_32, ring_open, ring_raise, ring_revoke, ring_ring, ring_sleep, ring_toll,
 )
 from shmloader._lease cimport Lease
 from shmloader._ring cimport FILLED, INDEX, INDICES, KEPT, PICKLED, Ring, check_index
@@ -44,12 +46,16 @@ cdef class TrainerSide(Ring):
         in_order: whether batches are taken in their order, or as they become ready; then none is cut into chunks.
     """
 
-    def __cinit__(self, mapping, geometry, memfd, spin, int spare, bint in_order):
+    def __cinit__(self, segment, spin, int spare, bint in_order):
+        cdef uint64_t area_commit = segment.geometry.area_commit
+        cdef int k
         self.in_order = in_order
         self.sequences, self.slots = Sequences(self, in_order), Slots(self, spare)
         self.task_room = <uint64_t *>calloc(self.entries, sizeof(uint64_t))
         if self.task_room == NULL:
             raise MemoryError()
+        for k in range(self.entries):
+            self.task_room[k] = area_commit
 
     def format(self) -> None:
         """Write the header of a fresh segment, before any worker sees it."""
@@ -64,24 +70,7 @@ cdef class TrainerSide(Ring):
 
     # ---------------------------------------------------------------------------------------------- tasks
 
-    @property
-    def next_entry(self) -> int:
-        """The entry whose area the next open() writes the task to."""
-        return self.sequences.next_open % self.entries
-
-    def note_task_room(self, int entry, Py_ssize_t bytes) -> None:
-        """Say that the first `bytes` of this entry's area have pages now."""
-        self.mapping.check_open()
-        check_index("entry", entry, self.entries)
-        self.task_room[entry] = bytes
-
-    def task_room_of(self, int entry) -> int:
-        """How many bytes of this entry's area are known to have pages."""
-        self.mapping.check_open()
-        check_index("entry", entry, self.entries)
-        return self.task_room[entry]
-
-    def has_room(self, int chunks=1) -> bool:
+    cpdef bint has_room(self, int chunks=1) except -1:
         """Whether a batch of so many chunks can be opened."""
         self.mapping.check_open()
         return self.under_way < self.batches and self.sequences.in_flight + chunks <= self.entries
@@ -92,84 +81,102 @@ cdef class TrainerSide(Ring):
         self.epoch += self.begun
         self.begun, self.opened = True, 0
 
-    def open(self, int worker, task, uint64_t seed=0) -> int:
+    def open(self, int worker, task, uint64_t seed=0) -> None:
         """Give the next batch to `worker`, and wake it.
 
         Args:
             worker: index of the worker that alone may claim it, or ANY.
-            task: an index (int), a list of indices (ints of 64 bits), or any task pickled to bytes.
+            task: an index, a list of indices, or anything else that a sampler gave, which is pickled.
             seed: of the batch.
 
-        Returns:
-            0, or the bytes of the entry's area that are wanting: nothing was opened, commit them and call again.  -1:
-            the task is a list or an int that needs pickling.
+        Raises:
+            MemoryError: there are no pages for the task.
         """
-        return self.open_one(worker, task, seed, 1, 0, 0)
+        self.check_may_open(worker, 1)
+        self.write_task(self.sequences.next_open, task)
+        self.give(worker, seed, 1, 0, 0)
 
-    def open_chunks(self, list workers, list tasks, list counts, uint64_t seed=0) -> None:
-        """Give the next batch in chunks to workers, or to ANY; whole, for no signal handler runs in between.
+    def open_chunks(self, list workers, list tasks, uint64_t seed=0) -> None:
+        """Give the next batch in chunks to workers, or to ANY.
+
+        It is opened whole or not at all, so all that can fail comes first, and all that calls Python, where a signal
+        handler may raise.
 
         Args:
             workers: whose each chunk is.
-            tasks: as for open(), ready to be written: lists of ints of 64 bits, or bytes, and their areas have pages.
-            counts: the rows of each.
+            tasks: the indices of each chunk's rows, a list each.
             seed: of the batch.
         """
         cdef int k, chunks = len(tasks)
-        cdef uint32_t row = 0, rows = sum(counts)
+        cdef uint32_t row = 0, rows = sum([len(task) for task in tasks])
+        cdef list counts = [len(task) for task in tasks]
         for k in range(chunks):
-            if self.open_one(workers[k], tasks[k], seed, 0 if k else chunks, row, rows):
-                raise RuntimeError(f"chunk {k} of a batch was not ready to be written")
-            row += counts[k]
+            self.check_may_open(workers[k], chunks)
+            self.write_task(self.sequences.next_open + k, tasks[k])
+        for k in range(chunks):
+            self.give(workers[k], seed, 0 if k else chunks, row, rows)
+            row += <uint32_t>counts[k]
 
-    cdef int open_one(self, int worker, task, uint64_t seed, int chunks, uint32_t row, uint32_t rows) except -2:
-        """Open a sequence: a batch, or one of its chunks.
+    cdef int check_may_open(self, int worker, int chunks) except -1:
+        if not self.has_room(chunks):
+            raise RuntimeError(f"the ring has no room for {chunks} more: {self.sequences.in_flight} of {self.entries} "
+                               f"entries are in flight, for {self.under_way} batches of {self.batches} at most")
+        return 0 if worker == RING_ANY else check_index("worker", worker, self.workers)
+
+    cdef int write_task(self, uint64_t sequence, task) except -1:
+        """Write a task into the area of a sequence that is to be opened: ints of 64 bits as they are, all else pickled.
+        """
+        cdef ring_ask *ask = &self.entry[sequence % self.entries].ask
+        cdef bytes pickled
+        cdef Py_ssize_t n
+        if type(task) is list:
+            n = PyList_GET_SIZE(task)
+            if self.indices_written(<int64_t *>self.area_for(sequence, 8 * n), task, n):
+                ask.task_kind, ask.task_size = INDICES, n
+                return 0
+        elif type(task) is int:
+            if self.indices_written(<int64_t *>self.area_for(sequence, 8), [task], 1):
+                ask.task_kind, ask.task_size = INDEX, 1
+                return 0
+        pickled = bytes(ForkingPickler.dumps(task))
+        n = PyBytes_GET_SIZE(pickled)
+        memcpy(self.area_for(sequence, n), PyBytes_AS_STRING(pickled), n)
+        ask.task_kind, ask.task_size = PICKLED, n
+        return 0
+
+    cdef char *area_for(self, uint64_t sequence, Py_ssize_t bytes) except NULL:
+        """The area of a sequence that is to be opened, with pages for so many bytes."""
+        cdef int at = sequence % self.entries
+        if <uint64_t>bytes > self.task_room[at]:
+            self.task_room[at] = self.segment.commit_task(at, bytes)
+        return self.area(sequence)
+
+    cdef bint indices_written(self, int64_t *at, list indices, Py_ssize_t count) except -1:
+        """Write indices; false where one of them is no int of 64 bits."""
+        cdef Py_ssize_t k
+        cdef int overflow = 0
+        cdef object index
+        if PyList_GET_SIZE(indices) != count:   # it may have changed while there were no pages for it
+            return False
+        for k in range(count):
+            index = <object>PyList_GET_ITEM(indices, k)
+            if not PyLong_CheckExact(index):
+                return False
+            at[k] = PyLong_AsLongLongAndOverflow(index, &overflow)
+            if overflow:
+                return False
+        return True
+
+    cdef int give(self, int worker, uint64_t seed, int chunks, uint32_t row, uint32_t rows) except -1:
+        """Open the next sequence, whose task is written: a batch, or one of its chunks.  Nothing of it calls Python.
 
         Args:
             chunks: into how many chunks the batch is cut, where this is the first; 0 where it is a further one.
             row, rows: for a chunk, the row that it begins at, and the rows of the whole batch.
         """
         cdef uint64_t sequence = self.sequences.next_open
-        cdef int at = sequence % self.entries, payload
-        cdef ring_entry *entry = &self.entry[at]
-        cdef char *area = self.area(sequence)
-        cdef uint64_t room = self.task_room[at]
-        cdef Py_ssize_t k, n
-        cdef object item
-        cdef int64_t *indices = <int64_t *>area
-        self.mapping.check_open()
-        if worker != RING_ANY:
-            check_index("worker", worker, self.workers)
-        if chunks and not self.has_room(chunks):
-            raise RuntimeError(f"the ring has no room for {chunks} more: {self.sequences.in_flight} of {self.entries} "
-                               f"entries are in flight, for {self.under_way} batches of {self.batches} at most")
-        if type(task) is list:
-            n = PyList_GET_SIZE(task)
-            if n * 8 > <Py_ssize_t>room:
-                return n * 8
-            try:
-                for k in range(n):
-                    item = <object>PyList_GET_ITEM(task, k)
-                    if not PyLong_CheckExact(item):
-                        return -1
-                    indices[k] = PyLong_AsLongLong(item)
-            except OverflowError:
-                return -1
-            entry.ask.task_kind, entry.ask.task_size = INDICES, n
-        elif type(task) is int:
-            if room < 8:
-                return 8
-            try:
-                indices[0] = PyLong_AsLongLong(task)
-            except OverflowError:
-                return -1
-            entry.ask.task_kind, entry.ask.task_size = INDEX, 1
-        else:
-            n = PyBytes_GET_SIZE(task)
-            if n > <Py_ssize_t>room:
-                return n
-            memcpy(area, PyBytes_AS_STRING(task), n)
-            entry.ask.task_kind, entry.ask.task_size = PICKLED, n
+        cdef ring_entry *entry = &self.entry[sequence % self.entries]
+        cdef int payload
         if chunks:
             payload = self.slots.pick()
             self.under_way += 1
@@ -313,7 +320,7 @@ cdef class TrainerSide(Ring):
     # ---------------------------------------------------------------------------------------------- deaths
 
     def task(self, uint64_t sequence):
-        """What open() was given for a sequence that is in flight: an index, a list of indices, or bytes."""
+        """The task of a sequence that is in flight, as open() wrote it: an index, a list of indices, or a pickle."""
         cdef uint32_t kind = 0
         cdef uint64_t size = 0
         self.sequences.entry_of(sequence)

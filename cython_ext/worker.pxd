@@ -7,6 +7,9 @@ from atomics cimport ring_memory
 from shmloader._ring cimport Ring
 
 
+cdef class Fill                         # the payload that is being filled, as a buffer
+
+
 cdef class WorkerSide(Ring):
     cdef readonly int me, life
     cdef readonly int current           # the payload being filled; -1 between tasks
@@ -20,6 +23,16 @@ cdef class WorkerSide(Ring):
     cdef uint64_t *room                 # bytes that are known here to have pages in each entry's area
     cdef uint8_t *mapped                # for each AROUND of the ring, whether map_written() has been there
     cdef Fill fill
+
+    # Filling the payload of what is claimed; each raises where nothing is.
+    cpdef Py_ssize_t allocate(self, Py_ssize_t bytes) except -1         # and have pages for them
+    cpdef int map_written(self, Py_ssize_t at, Py_ssize_t bytes) except -1
+    cpdef Fill buffer(self)
+    cpdef Py_ssize_t offset_of(self, uint64_t address, Py_ssize_t bytes) except? -1
+    cpdef uint64_t address(self, Py_ssize_t at) except 0
+    cpdef int write(self, Py_ssize_t at, const unsigned char[::1] data) except -1
+    cpdef int describe(self, list words, bytes plan, bytes beside=*) except -1
+    cpdef int point_to_objects(self, Py_ssize_t at, Py_ssize_t size) except -1
 
     cdef bint look(self) noexcept nogil
     cdef bint over(self) noexcept nogil

@@ -43,7 +43,7 @@ cdef class WorkerSide(Ring):
         life: how many processes were this ring's workers before this one.
         first: a sequence below which all are done.
     """
-    def __cinit__(self, mapping, geometry, memfd, spin, int me, int life, uint64_t first):
+    def __cinit__(self, segment, spin, int me, int life, uint64_t first):
         cdef uint64_t magic = ring_once(&self.header.magic)
         cdef uint32_t version = ring_once_32(&self.header.version)
         self.me, self.life, self.current, self.cursor = me, life, -1, first
@@ -57,8 +57,9 @@ cdef class WorkerSide(Ring):
         if self.room == NULL or self.mapped == NULL:
             raise MemoryError()
         cdef int k
+        cdef uint64_t area_commit = segment.geometry.area_commit
         for k in range(self.entries):
-            self.room[k] = geometry.area_commit
+            self.room[k] = area_commit
 
     def __dealloc__(self):
         free(self.room)
@@ -166,20 +167,28 @@ cdef class WorkerSide(Ring):
             raise RuntimeError("no sequence is claimed, so there is no payload to write to")
         return 0
 
-    def allocate(self, Py_ssize_t bytes) -> int:
-        """Set bytes of the current payload aside; their offset in it, or -1 where too few have pages."""
+    cpdef Py_ssize_t allocate(self, Py_ssize_t bytes) except -1:
+        """Set bytes of the current payload aside, and have pages for them.
+
+        Returns:
+            Their offset in the payload.
+
+        Raises:
+            MemoryError: the payload cannot grow so far.
+        """
         cdef Py_ssize_t at = (self.used + ALIGN - 1) // ALIGN * ALIGN, pages
         self.check_claimed()
         if bytes < 0:
             raise ValueError(f"{bytes} bytes cannot be set aside")
         pages = self.pages_of(self.current)
-        if bytes > pages - at:
-            return -1
+        while bytes > pages - at:
+            self.segment.commit(self, self.current, <object>at + bytes, self.used)
+            pages = self.pages_of(self.current)
         RING_STEP(WHILE_FILLING)
         self.used = at + bytes
         return at
 
-    def map_written(self, Py_ssize_t at, Py_ssize_t bytes) -> None:
+    cpdef int map_written(self, Py_ssize_t at, Py_ssize_t bytes) except -1:
         """Before these bytes of the current payload are written: have the kernel map those of their pages that exist.
 
         A payload goes from worker to worker, and each has to map its pages for itself.  A write maps one, in 1 us; a
@@ -195,12 +204,13 @@ cdef class WorkerSide(Ring):
                     self.mapped[address // AROUND - first] = True
                     ring_peek(<char *>address)
                 address = (address // AROUND + 1) * AROUND
+        return 0
 
     def rewind(self) -> None:
         """Forget what was allocated: the batch failed, and its exception goes into the payload instead."""
         self.used = 0
 
-    def buffer(self) -> Fill:
+    cpdef Fill buffer(self):
         """The current payload as a buffer, for tensors over it.  One object until publish()."""
         self.check_claimed()
         if self.fill is None:
@@ -208,7 +218,7 @@ cdef class WorkerSide(Ring):
             self.fill.ring, self.fill.data, self.fill.bytes = self, self.slot(self.current), self.slot_stride
         return self.fill
 
-    def offset_of(self, uint64_t address, Py_ssize_t bytes) -> int:
+    cpdef Py_ssize_t offset_of(self, uint64_t address, Py_ssize_t bytes) except? -1:
         """Where in what is allocated of the current payload these bytes lie; -1 where they lie elsewhere."""
         cdef uint64_t start = <uint64_t>self.slot(self.current), used = self.used
         self.check_claimed()
@@ -216,7 +226,7 @@ cdef class WorkerSide(Ring):
             return address - start
         return -1
 
-    def address(self, Py_ssize_t at) -> int:
+    cpdef uint64_t address(self, Py_ssize_t at) except 0:
         """The address of offset `at` of the current payload, in this process."""
         self.check_inside(at, 0)
         return <uint64_t>self.slot(self.current) + at
@@ -228,12 +238,13 @@ cdef class WorkerSide(Ring):
             raise ValueError(f"{bytes} bytes at {at} are not in the {self.used} that are allocated of this payload")
         return 0
 
-    def write(self, Py_ssize_t at, const unsigned char[::1] data) -> None:
+    cpdef int write(self, Py_ssize_t at, const unsigned char[::1] data) except -1:
         """Copy a buffer to offset `at` of the current payload."""
         self.check_inside(at, data.shape[0])
         if data.shape[0]:
             with nogil:
                 memcpy(self.slot(self.current) + at, &data[0], data.shape[0])
+        return 0
 
     # What a worker says of a batch lies in the entry's area, behind the task, which whoever takes this worker's place
     # may need.
@@ -243,29 +254,26 @@ cdef class WorkerSide(Ring):
         """The entry of the sequence that is claimed."""
         return self.cursor % self.entries
 
-    def note_room(self, Py_ssize_t bytes) -> None:
-        """Say that the first `bytes` of the current entry's area have pages now."""
-        self.room[self.cursor % self.entries] = bytes
-
-    def describe(self, list words, bytes plan, bytes beside=b"") -> int:
-        """Write the meta and the plan of the batch (layout.pyx), and what a chunk has beside them, into the area.
+    cpdef int describe(self, list words, bytes plan, bytes beside=b"") except -1:
+        """Write the meta and the plan of the batch (batch_writer.pyx), and what a chunk has beside them, into the area.
 
         Args:
             words: the meta.
             plan: the pickled plan.
             beside: a chunk's pickled leaves.
 
-        Returns:
-            0, or the bytes of area that must have pages first.
+        Raises:
+            MemoryError: the area cannot grow so far.
         """
-        cdef ring_entry *entry = &self.entry[self.cursor % self.entries]
+        cdef int at = self.cursor % self.entries
+        cdef ring_entry *entry = &self.entry[at]
         cdef Py_ssize_t k, count = len(words), size = PyBytes_GET_SIZE(plan), more = PyBytes_GET_SIZE(beside)
         # behind the task as it was when it was claimed: it is not asked again how long it is
         cdef uint64_t meta_at = (self.task_bytes + 7) // 8 * 8, plan_at = meta_at + 8 * count
         cdef char *area = self.area(self.cursor)
         cdef int64_t *meta = <int64_t *>(area + meta_at)
-        if plan_at + size + more > self.room[self.cursor % self.entries]:
-            return plan_at + size + more
+        if plan_at + size + more > self.room[at]:
+            self.room[at] = self.segment.commit_answer(at, plan_at + size + more)
         for k in range(count):
             meta[k] = PyLong_AsLongLong(words[k])
         memcpy(area + plan_at, PyBytes_AS_STRING(plan), size)
@@ -275,10 +283,11 @@ cdef class WorkerSide(Ring):
         entry.answer.objects_at, entry.answer.objects_size = plan_at + size, more
         return 0
 
-    def point_to_objects(self, Py_ssize_t at, Py_ssize_t size) -> None:
+    cpdef int point_to_objects(self, Py_ssize_t at, Py_ssize_t size) except -1:
         """Say where in the payload the table of the batch's pickled leaves lies."""
         cdef ring_entry *entry = &self.entry[self.cursor % self.entries]
         entry.answer.objects_at, entry.answer.objects_size = at, size
+        return 0
 
     def kept(self) -> bool:
         """Whether tensors over the current payload are still alive in this process."""
@@ -305,7 +314,7 @@ cdef class WorkerSide(Ring):
     cdef ring_memory *left(self) noexcept nogil:
         """The half that was left at the end of the last sequence that this worker has published; NULL: neither.
 
-        What was left at the end of the sequence that is claimed is void, for it was not published: whoever left it died.
+        What was left at the end of the sequence that is claimed is void, for it was not published: who left it died.
         """
         cdef ring_memory *memory
         cdef ring_memory *found = NULL

@@ -237,11 +237,6 @@ without_torch_function: Any = _find(
 )
 
 
-def dlpack_c_api() -> Any:
-    """The capsule with which C reads and makes tensors (torch >= 2.10 or so); None where torch has none."""
-    return getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
-
-
 # -------------------------------------------------------------------------------------------------------- profiling
 
 

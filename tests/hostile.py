@@ -20,11 +20,13 @@ import numpy
 import psutil
 import torch
 
-from shmloader._layout import Writer
+from shmloader import objects
+from shmloader._batch_writer import Writer
 from shmloader._ring import ENTRY_BYTES, FILLED, HEADER_BYTES, PAYLOAD_BYTES, WORKER_BYTES
 from shmloader._torch import ExceptionWrapper
 from shmloader._trainer import TrainerSide
 from shmloader._worker import WorkerSide
+from shmloader.batch.chunk_walk import ChunkWalks
 from shmloader.ring.segment import Segment
 from shmloader.trainer.delivery import Delivery
 
@@ -75,23 +77,17 @@ class BothSides:
 
     def __init__(self, in_order: bool = True, memory: Any = "auto", ends: bool = False, remember: bool = False) -> None:
         self.segment = Segment(1, 2, 2, 2, memory, None, remember)
-        self.sides = self.segment.mapping, self.segment.geometry, self.segment.memfd, False
+        self.sides = self.segment, False
         self.trainer = TrainerSide(*self.sides, 2, in_order)
         self.segment.format(self.trainer)
         self.worker = WorkerSide(*self.sides, 0, 0, 0)
-        self.writer = Writer(self.worker, self.grow, self.grow_area)
+        self.writer = Writer(self.worker, objects, ChunkWalks())
         self.delivery = Delivery(self.trainer, 2, ends)
         self.payload, self.filled, self.slot = -1, -1, (0, 0)
         self.described = self.pickled = (0, 0, 0, 0)  # see look_up()
 
-    def grow(self, size: int) -> None:
-        self.segment.commit(self.worker, self.worker.current, size, self.worker.used)
-
-    def grow_area(self, size: int) -> None:
-        self.segment.commit_answer(self.worker, size)
-
     def claim(self, task: Any = 0) -> Any:
-        assert self.trainer.open(0, task) == 0
+        self.trainer.open(0, task)
         return self.claim_again()
 
     def claim_again(self) -> Any:
@@ -114,7 +110,7 @@ class BothSides:
     def fill_chunks(self, chunks: list[Any], rows: int) -> None:
         """Publish a batch that is cut into two chunks of so many rows each."""
         tasks = [list(range(k * rows, (k + 1) * rows)) for k in range(len(chunks))]
-        self.trainer.open_chunks([0] * len(chunks), tasks, [rows] * len(chunks))
+        self.trainer.open_chunks([0] * len(chunks), tasks)
         for chunk in chunks:
             self.claim_again()
             self.writer.begin(rows)
@@ -125,7 +121,7 @@ class BothSides:
         """Publish a batch whose description is this, behind so many bytes of leaves."""
         self.claim()
         self.worker.allocate(bytes_of_leaves)
-        assert self.worker.describe([0, *words], plan) == 0
+        self.worker.describe([0, *words], plan)
         self.worker.publish(FILLED)
 
     def entry(self, name: str, value: int, entry: int = 0) -> None:
@@ -164,7 +160,6 @@ class BothSides:
     def __exit__(self, *_: object) -> None:
         self.trainer.close()
         self.segment.close()
-        del self.writer, self.sides  # the first has a method of ours: a cycle would keep the mapping
 
 
 # --------------------------------------------------------------------------------------------------------------- fuzz

@@ -17,7 +17,7 @@ import torch
 from conftest import BOTH, Raised, assert_same, bits, iterate, run_script
 
 import shmloader
-from shmloader._layout import tensor_over
+from shmloader._tensors import tensor_over
 
 DTYPES = [
     getattr(torch, name)

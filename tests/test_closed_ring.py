@@ -21,12 +21,10 @@ ERROR = "RuntimeError: this iterator has been shut down: iterate over the DataLo
 # What each method is called with; one that is missing here fails the test.  These raise:
 RAISE: dict[str, tuple[Any, ...]] = {
     "ring.format": (),
-    "ring.note_task_room": (0, 1),
-    "ring.task_room_of": (0,),
     "ring.has_room": (),
     "ring.begin_epoch": (),
     "ring.open": (0, 1),
-    "ring.open_chunks": ([0], [[1]], [1]),
+    "ring.open_chunks": ([0], [[1]]),
     "ring.dismiss": (0,),
     "ring.ready": (),
     "ring.take": (),
@@ -175,4 +173,3 @@ def test_the_words_are_unmapped_once_nobody_waits_any_more() -> None:
     lease.release()
     assert not is_mapped(words + ring.trainer.slot_at + lease.payload * ring.trainer.slot_stride)
     ring.segment.close()
-    del ring.writer, ring.sides

@@ -189,7 +189,7 @@ def test_a_chunk_whose_words_were_overwritten(overwrite: Callable[[BothSides], A
 @pytest.mark.parametrize(("row", "rows"), [(3, 4), (0, 1), ((1 << 32) - 1, 4)])
 def test_rows_that_are_not_in_the_batch(row: int, rows: int) -> None:
     with BothSides() as ring:
-        ring.trainer.open_chunks([0, 0], [[1, 2], [3, 4]], [2, 2])
+        ring.trainer.open_chunks([0, 0], [[1, 2], [3, 4]])
         ring.entry("row", row)
         ring.entry("rows", rows)
         ring.claim_again()
@@ -263,10 +263,14 @@ def test_pages_that_a_payload_has_not() -> None:
         ring.header("committed", MOST)
         assert ring.worker.committed(ring.payload) == ring.trainer.committed(ring.payload) == stride
         assert ring.trainer.committed_in_all() == stride + 3 * FIRST_COMMIT
-        assert ring.worker.allocate(stride + 1) == ring.worker.allocate((1 << 63) - 1) == -1
+        for size in (stride + 1, (1 << 63) - 1):
+            with pytest.raises(MemoryError, match=r"a batch takes more than .* slots may grow to"):
+                ring.worker.allocate(size)
         assert ring.worker.allocate(100) == 0
         for size in (stride, stride - 127, (1 << 63) - 1, (1 << 63) - 128):
-            assert ring.worker.allocate(size) == -1
+            with pytest.raises(MemoryError, match=r"a batch takes more than .* slots may grow to"):
+                ring.worker.allocate(size)
+        assert ring.worker.used == 100
         with pytest.raises(ValueError, match="-1 bytes"):
             ring.worker.allocate(-1)
 

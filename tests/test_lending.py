@@ -15,11 +15,11 @@ import pytest
 import torch
 from conftest import BOTH, assert_same, bits, run_script
 from hostile import BothSides
+from shmloader.worker.collate import collate_by
 from torch.utils.data import default_collate
 from torch.utils.data._utils.collate import collate, default_collate_fn_map
 
 import shmloader
-from shmloader._layout import Writer
 from shmloader._ring import FILLED
 
 
@@ -394,20 +394,20 @@ class Background(Numbered):
             self.wrong += sum(not bool((tensor == n).all()) for n, tensor in kept)
 
 
-def test_a_thread_of_the_worker_collates_while_a_batch_is_published() -> None:
+def test_a_thread_of_the_worker_collates_while_a_batch_is_published(monkeypatch: pytest.MonkeyPatch) -> None:
     """The slot is the worker's own thread's: another one may still ask for pages when it is the trainer's again."""
     with BothSides() as ring:
-        asked, published = threading.Event(), threading.Event()
+        asked, published, commit = threading.Event(), threading.Event(), ring.segment.commit
 
-        def grow(size: int) -> None:
+        def late(*of: Any) -> None:
             asked.set()
             published.wait(20)
-            ring.grow(size)
+            commit(*of)
 
         ring.claim()
-        ring.writer = Writer(ring.worker, grow, ring.grow_area)
+        monkeypatch.setattr(ring.segment, "commit", late)
         made: list[torch.Tensor] = []
-        thread = threading.Thread(target=lambda: made.append(ring.writer.collate([torch.ones(100_000)] * 4)))
+        thread = threading.Thread(target=lambda: made.append(collate_by(ring.writer)([torch.ones(100_000)] * 4)))
         thread.start()
         while thread.is_alive() and not asked.is_set():
             time.sleep(0.001)

@@ -272,8 +272,7 @@ os.unlink("/dev/shm/ballast")
 with BothSides(memory="posix") as ring:
     leave(416 << 10)
     ring.claim(list(range(100)))  # fits into the page that each area has
-    ring.segment.commit_task(ring.trainer, 1, 400_000)
-    print(ring.trainer.task_room_of(1))
+    print(ring.segment.commit_task(1, 400_000))
 """
 
 

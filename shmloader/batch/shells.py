@@ -30,36 +30,16 @@ from typing import Any
 import numpy
 import torch
 
+from shmloader._batch_tree import ATOMS, Shell
 from shmloader._torch import collate, default_collate_fn_map
 from shmloader.batch import objects
 from shmloader.batch.tree import tensors_of, updated
 
-ATOMS = frozenset((int, float, complex, bool, str, bytes, type(None)))
 TEXTS = (str, bytes, bytearray, memoryview)  # sequences that are one object
 WHAT_CAN = (
     "give tensors or arrays whose first dimension is that of the samples, lists or tuples with one object a sample, or "
     "mappings, sequences and dataclasses of these; or leave chunk_size out"
 )
-
-
-class Again:
-    """In a plan: a leaf that was met before."""
-
-
-class Shell:
-    """In a plan: parts follow, and one of the pickled objects is what they are put into.
-
-    Args:
-        keys: Those of a mapping's items; None for others.
-        pickled: What the parts are put into; None in all chunks but the first.
-    """
-
-    def __init__(self, keys: list[Any] | None, pickled: bytes | None) -> None:
-        self.keys, self.pickled = keys, pickled
-
-    def around(self, parts: list[Any]) -> Any:
-        """The whole, with these parts in it."""
-        raise NotImplementedError
 
 
 class Updated(Shell):

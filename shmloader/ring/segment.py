@@ -24,7 +24,6 @@ from shmloader._ring import (
     Ring,
 )
 from shmloader._trainer import TrainerSide
-from shmloader._worker import WorkerSide
 from shmloader.system.limits import available_memory
 from shmloader.system.parents_death import follow
 
@@ -265,27 +264,25 @@ class Segment:
         ring.format()
         for payload in range(self.geometry.batches + self.spare):
             ring.note_committed(payload, FIRST_COMMIT)
-        for entry in range(self.geometry.entries):
-            ring.note_task_room(entry, self.geometry.area_commit)
 
-    def commit_task(self, ring: TrainerSide, entry: int, size: int) -> None:
-        """Have pages for a task of `size` bytes in an entry's area.  By the trainer."""
+    def commit_task(self, entry: int, size: int) -> int:
+        """Have pages for a task of `size` bytes in an entry's area; returns for how many.  By the trainer."""
         if size > self.geometry.area_stride:
             raise MemoryError(
                 f"a batch's indices take {_bytes(size)}, and {_bytes(self.geometry.area_stride)} are reserved for "
                 "them: use a smaller batch_size, or indices that pickle smaller"
             )
-        ring.note_task_room(entry, self._commit_area(entry, size))
+        return self._commit_area(entry, size)
 
-    def commit_answer(self, ring: WorkerSide, size: int) -> None:
-        """Have pages for `size` bytes of the current entry's area.  By the worker that holds it."""
+    def commit_answer(self, entry: int, size: int) -> int:
+        """Have pages for `size` bytes of an entry's area; returns for how many.  By the worker that holds it."""
         if size > self.geometry.area_stride:
             raise MemoryError(
                 f"the indices of a batch and the description of what it holds take {_bytes(size)}, and "
                 f"{_bytes(self.geometry.area_stride)} are reserved for them: use a smaller batch_size, or batches of "
                 "fewer tensors"
             )
-        ring.note_room(self._commit_area(ring.current_entry, size))
+        return self._commit_area(entry, size)
 
     def _commit_area(self, entry: int, size: int) -> int:
         least, size = _up(size, PAGE), min(_up(size + size // 4, PAGE), self.geometry.area_stride)

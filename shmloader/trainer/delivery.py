@@ -29,8 +29,8 @@ from typing import Any
 
 import torch
 
+from shmloader._batch_reader import Reader
 from shmloader._conductor import NOTHING
-from shmloader._layout import Reader
 from shmloader._ring import KEPT, SKIPPED
 from shmloader._torch import ExceptionWrapper
 from shmloader._trainer import TrainerSide
@@ -61,7 +61,7 @@ class Delivery:
         self._spare = spare
         self._ends = ends
         self._pinning = pinning
-        self._reader = Reader(clone)
+        self._reader = Reader(ExceptionWrapper, clone)
         self._overflowed = False
 
     def take(self) -> Any:

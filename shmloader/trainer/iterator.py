@@ -116,10 +116,10 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
             remember=respawn and not self._schedule.seeds_samples,  # else no state goes from batch to batch
         )
         segment = self._segment
-        self._ring = TrainerSide(segment.mapping, segment.geometry, segment.memfd, self._spin, spare, self._in_order)
+        self._ring = TrainerSide(segment, self._spin, spare, self._in_order)
         segment.format(self._ring)
         self._conductor = Conductor(self._ring, size.at_first)
-        self._schedule.attach(self._ring, segment, self._conductor)
+        self._schedule.attach(self._ring, self._conductor)
         if device is None:
             self._delivery = Delivery(self._ring, spare, self._streams)
         else:

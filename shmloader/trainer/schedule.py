@@ -16,8 +16,7 @@ from torch.utils.data import IterableDataset
 from shmloader._conductor import Conductor
 from shmloader._ring import ANY
 from shmloader._trainer import TrainerSide
-from shmloader.ring.segment import RingMemory, Segment
-from shmloader.ring.tasks import open_chunks, open_task
+from shmloader.ring.segment import RingMemory
 from shmloader.worker.random_states import mix
 
 FURTHER = 4  # where work is stolen and batches are small, so many times as many may be under way as in torch
@@ -43,7 +42,7 @@ class Schedule(Protocol):
     opens_first: bool  # whether batches may be opened before there are workers, so that the first begins at once
     seeds_samples: bool  # whether workers seed each sample from the batch's seed
 
-    def attach(self, ring: TrainerSide, segment: Segment, conductor: Conductor) -> None:
+    def attach(self, ring: TrainerSide, conductor: Conductor) -> None:
         """The ring is there."""
 
     def begin(self, base_seed: int) -> None:
@@ -62,8 +61,8 @@ class _Attached:
     opens_first = False
     seeds_samples = False
 
-    def attach(self, ring: TrainerSide, segment: Segment, conductor: Conductor) -> None:
-        self._ring, self._segment, self._conductor = ring, segment, conductor
+    def attach(self, ring: TrainerSide, conductor: Conductor) -> None:
+        self._ring, self._conductor = ring, conductor
 
     def begin(self, base_seed: int) -> None:
         """Nothing is kept of an epoch."""
@@ -81,7 +80,7 @@ class RoundRobin(_Attached):
         self.size = Size(batches, batches, batches, loader.ring_memory)
 
     def open(self, index: Any) -> bool:
-        open_task(self._ring, self._segment, self._ring.opened % self._workers, index)
+        self._ring.open(self._ring.opened % self._workers, index)
         return True
 
 
@@ -114,7 +113,7 @@ class Streams(_Attached):
             worker = (self._latest + further) % self._workers
             if self.active[worker] and (self._in_order or ring.sequences.under_way_of(worker) < share):
                 self._tried = worker
-                open_task(ring, self._segment, worker, index)
+                ring.open(worker, index)
                 return True
         return False
 
@@ -167,7 +166,7 @@ class Steal(_Further):
 
     def open(self, index: Any) -> bool:
         self._look_further()
-        open_task(self._ring, self._segment, ANY, index, mix(self._seed, self._ring.opened))
+        self._ring.open(ANY, index, mix(self._seed, self._ring.opened))
         return True
 
 
@@ -209,7 +208,7 @@ class Chunks(_Further):
         else:
             first = ring.sequences.next_open - self._begun_at
             workers, seed = [(first + k) % self._workers for k in range(len(chunks))], 0
-        open_chunks(ring, self._segment, workers, chunks, seed)
+        ring.open_chunks(workers, chunks, seed)
         return True
 
 

@@ -9,13 +9,26 @@ the entry, the user's entry stays.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 
-from shmloader._layout import Writer
+from shmloader._batch_writer import Writer
 from shmloader._torch import collate_tensor_fn, default_collate_fn_map
 
 
 def collate_into(writer: Writer) -> None:
     """From now on, have default_collate lay its tensors into the slot, in this process."""
     if default_collate_fn_map.get(torch.Tensor) is collate_tensor_fn:
-        default_collate_fn_map[torch.Tensor] = writer.collate
+        default_collate_fn_map[torch.Tensor] = collate_by(writer)
+
+
+def collate_by(writer: Writer) -> Callable[..., torch.Tensor]:
+    """What does what torch's collate_tensor_fn does, into the payload that is being filled if it can lie there."""
+
+    def collate(batch: Any, *, collate_fn_map: Any = None) -> torch.Tensor:
+        stacked = writer.stack(batch)
+        return collate_tensor_fn(batch, collate_fn_map=collate_fn_map) if stacked is None else stacked
+
+    return collate

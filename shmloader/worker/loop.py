@@ -10,7 +10,6 @@ import contextlib
 import gc
 import random
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import numpy
@@ -18,10 +17,12 @@ import torch
 from torch.utils.data import IterableDataset
 
 from shmloader import _torch
-from shmloader._layout import Writer
+from shmloader._batch_writer import Writer
 from shmloader._ring import FILLED, KEPT, SKIPPED
 from shmloader._torch import ExceptionWrapper
 from shmloader._worker import WorkerSide
+from shmloader.batch import objects
+from shmloader.batch.chunk_walk import ChunkWalks
 from shmloader.batch.shells import collate_containers_by
 from shmloader.ring.segment import Segment
 from shmloader.ring.tasks import read_task
@@ -53,7 +54,7 @@ def work(
     gc.freeze()
     if paper is not None:
         paper.tell()
-    ring = WorkerSide(segment.mapping, segment.geometry, segment.memfd, spin, worker_id, life, first)
+    ring = WorkerSide(segment, spin, worker_id, life, first)
     # The process keeps what it was given until it ends.  A spawned one would keep the dataset by that, whose end must
     # come with the loop's, before multiprocessing ends what the dataset may use (torch >= 2.14).
     given = dict(arguments)
@@ -91,7 +92,8 @@ class Worker:
     ) -> None:
         self._segment = segment
         self._ring = ring
-        self._writer = Writer(ring, partial(_grow, segment, ring), partial(segment.commit_answer, ring))
+        self._chunks = ChunkWalks()
+        self._writer = Writer(ring, objects, self._chunks)
         self._remembers = segment.geometry.memory_stride > 0
         self._taking_over = self._remembers
         self._seed: Seed | None = None
@@ -134,7 +136,7 @@ class Worker:
             task = read_task(written)
             self._writer.begin(len(task) if ring.rows else 0)
             if ring.rows:
-                collate_containers_by(self._writer.containers)
+                collate_containers_by(self._chunks.containers)
             if self._seed is not None:
                 task = self._seed(task, ring.seed, ring.row)
             outcome = self._fill(task)
@@ -203,8 +205,3 @@ class Worker:
             return outcome
         self._writer.keep_apart()
         return KEPT
-
-
-def _grow(segment: Segment, ring: WorkerSide, size: int) -> None:
-    """Have pages for the first `size` bytes of the payload."""
-    segment.commit(ring, ring.current, size, ring.used)

@@ -1,0 +1,6 @@
+# cython: language_level=3
+"""A batch, taken apart.  The tokens of a plan are told in batch_tree.pyx."""
+
+cpdef tuple walk(object batch)                  # a batch's plan, leaves and objects
+cpdef bint all_of_str(dict node) except -1
+cdef bint is_leaf(object token)                 # whether a plan's token stands for a leaf

@@ -1,0 +1,8 @@
+# cython: language_level=3
+"""Copies between addresses, without the GIL."""
+
+from libc.stdint cimport uint64_t
+
+cpdef int copy_bytes(uint64_t to, uint64_t source, Py_ssize_t bytes) except -1
+# The elements of tensors, one after the other; false where they are not all plain contiguous tensors of one kind.
+cpdef bint stack_rows(list batch, uint64_t to) except -1

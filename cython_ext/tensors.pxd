@@ -1,0 +1,17 @@
+# cython: language_level=3
+"""Tensors and arrays as bytes at an address, and bytes as tensors and arrays."""
+
+from libc.stdint cimport uint64_t
+
+cdef struct elements:   # of a leaf
+    uint64_t address
+    Py_ssize_t bytes
+    bint dense          # row-major, without gaps
+    bint lazy           # they are the conjugates, or the negatives, of what lies there
+
+cpdef object tensor_over(object buffer, object dtype, Py_ssize_t at, tuple shape, tuple strides=*)
+cdef object array_over(object buffer, object dtype, Py_ssize_t at, tuple shape, tuple strides)
+cdef bint is_dense(object tensor) except -1             # whether it is its elements, on the CPU
+cdef tuple look_at(object leaf, elements *of)           # where and how they lie; returns the shape
+cdef tuple other_order(object leaf)                     # the strides, where they fill their memory in another order
+cdef object unequal(object shape, Py_ssize_t at, object other, Py_ssize_t other_at)

@@ -1,0 +1,158 @@
+"""Takes a chunk apart: what a batch of some rows is, so that it can be joined with the others."""
+
+from __future__ import annotations
+
+import reprlib
+from collections.abc import Iterable
+from typing import Any
+
+import numpy
+import torch
+
+from shmloader._batch_tree import ATOMS, DEEPEST, Again, Shell, all_of_str, is_its_dict, is_namedtuple, walk
+from shmloader._torch import ExceptionWrapper
+from shmloader.batch import objects, shells
+from shmloader.batch.shells import Containers, Holed, Made
+
+Apart = tuple[tuple[Any, ...], list[Any], list[Any]]  # a batch's plan, its leaves and its objects
+
+
+class ChunkWalks:
+    """Takes a worker's chunks apart, one after another."""
+
+    def __init__(self) -> None:
+        self.containers = Containers()
+        self._first = True
+
+    def begin(self, first: bool) -> None:
+        """A chunk is to be made, the first of its batch or another."""
+        self._first = first
+        self.containers.begin(first)
+
+    def walk(self, batch: Any, count: int) -> Apart:
+        """Take a chunk of so many samples apart.
+
+        Raises:
+            RuntimeError: it does not consist of rows.
+        """
+        made = self.containers.made
+        self.containers.made = {}  # what is held here would count as kept: NOTE [ Slot ring ]
+        if type(batch) is ExceptionWrapper:  # whole, so that it is known for what it is
+            return (None,), [], [batch]
+        walked = walk(batch)
+        if not made and all(_is_plain(other, count) for other in walked[2]):
+            return walked
+        return _ChunkWalk(count, self._first, made).whole(batch)
+
+
+def _is_plain(other: Any, count: int) -> bool:
+    """Whether an object of walk()'s is the rows of a chunk, or nothing."""
+    if type(other) is list or type(other) is tuple:
+        return not other or (len(other) == count and all(type(row) in ATOMS for row in other))
+    return other is None or (type(other) is dict and not other)
+
+
+class _ChunkWalk:
+    """Walks through a chunk that has more than walk() makes a plan of that can be cut: see shells.py.
+
+    It gives the same tokens, and those of shells.
+
+    Args:
+        count: samples of the chunk.
+        first: whether it is the batch's first, which sends what its shells are.
+        made: by id, the containers that default_collate has made of it.
+    """
+
+    def __init__(self, count: int, first: bool, made: dict[int, Made]) -> None:
+        self.count, self.first, self.made = count, first, made
+        self.plan: list[Any] = []
+        self.leaves: list[Any] = []
+        self.others: list[Any] = []
+        self.met: dict[int, int] = {}  # id of what became a leaf -> which one
+        self.alive: list[Any] = []  # these: an id is of nothing else for as long as it lives
+        self.left: list[tuple[Any, int]] = []  # nodes to look at, the next one last, and how deep they lie
+        self.depth = 0
+
+    def whole(self, batch: Any) -> Apart:
+        self.left.append((batch, 0))
+        while self.left:
+            node, self.depth = self.left.pop()
+            self.node(node)
+        return tuple(self.plan), self.leaves, self.others
+
+    def node(self, node: Any) -> None:
+        kind = type(node)
+        made = self.made.get(id(node))
+        if made is not None and made.is_untouched():
+            self.others.append(made.shell)
+            self.parts((Shell, len(made.parts)), made.parts)
+        elif isinstance(node, torch.Tensor):
+            self.tensor(node)
+        elif kind is numpy.ndarray and node.dtype.kind in "biufc" and node.dtype.isnative:
+            self.leaf(node, node)
+        elif node is None or (kind in (dict, list, tuple) and not node) or self.is_rows(node):
+            self.plan.append(None)
+            self.others.append(node)
+        elif kind is dict and all_of_str(node):
+            self.parts((dict, tuple(node)), node.values())
+        elif kind is list or kind is tuple or is_namedtuple(kind):
+            self.parts((kind, len(node)), node)
+        elif is_its_dict(kind):
+            self.parts((kind, tuple(node.__dict__)), node.__dict__.values())
+        elif shells.is_container(node) and not isinstance(node, shells.TEXTS):
+            self.holed(node, *shells.items_of(node))
+        else:
+            raise self.cannot(f"a {shells.named(node)} ({reprlib.repr(node)})")
+
+    def parts(self, token: Any, parts: Iterable[Any]) -> None:
+        self.plan.append(token)
+        if self.depth >= DEEPEST:
+            raise self.cannot(f"what holds itself, or is nested more than {DEEPEST} deep")
+        self.left += [(part, self.depth + 1) for part in reversed(list(parts))]
+
+    def is_rows(self, node: Any) -> bool:
+        """Whether this is one object for each sample."""
+        if type(node) is numpy.ndarray:
+            return node.ndim > 0 and len(node) == self.count
+        return (
+            type(node) in (list, tuple)
+            and len(node) == self.count
+            and all(shells.is_one_object(one) and id(one) not in self.made for one in node)
+        )
+
+    def tensor(self, tensor: torch.Tensor) -> None:
+        if type(tensor) is torch.Tensor and not tensor.requires_grad and objects.is_dense(tensor):
+            self.leaf(tensor, tensor)
+            return
+        elements = objects.elements_of(tensor)
+        if elements is None:
+            raise self.cannot(
+                f"a {shells.named(tensor)} that is more than its elements, of layout {tensor.layout} on {tensor.device}"
+            )
+        self.others.append(Holed(None, objects.dump_around(tensor, [elements])[0] if self.first else None))
+        self.plan.append((Shell, 1))
+        self.leaf(tensor, elements)
+
+    def leaf(self, node: Any, elements: Any) -> None:
+        before = self.met.setdefault(id(node), len(self.leaves))
+        if before < len(self.leaves):
+            self.plan.append((Again, before))
+        else:
+            self.plan.append(elements.dtype)
+            self.leaves.append(elements)
+            self.alive.append(node)
+
+    def holed(self, node: Any, keys: list[Any] | None, items: list[Any]) -> None:
+        pickled = None
+        if self.first:
+            pickled, met = objects.dump_around(node, items)
+            if any(item is not None and id(item) not in met for item in items):
+                raise self.cannot(f"a {shells.named(node)}, which is not pickled with the items that it has")
+        self.others.append(Holed(keys, pickled))
+        self.parts((Shell, len(items)), items)
+
+    def cannot(self, what: str) -> RuntimeError:
+        return RuntimeError(
+            f"chunk_size needs a collate function that gives rows, and for {self.count} samples it gave "
+            f"{what}: {shells.WHAT_CAN}"
+        )
