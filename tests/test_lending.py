@@ -15,12 +15,12 @@ import pytest
 import torch
 from conftest import BOTH, assert_same, bits, run_script
 from hostile import BothSides
-from shmloader.worker.collate import collate_by
 from torch.utils.data import default_collate
 from torch.utils.data._utils.collate import collate, default_collate_fn_map
 
 import shmloader
 from shmloader._ring import FILLED
+from shmloader.worker.collate import collate_by
 
 
 class Numbered(torch.utils.data.Dataset):
