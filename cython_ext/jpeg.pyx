@@ -130,11 +130,12 @@ cdef class Decoder:
         return self.open(self.buffer, bytes)
 
     cdef int place(self, crop, jpeg_request *request) except -1:
-        """Say in a request which part is wanted, where that is in the picture."""
+        """Say in a request which part is wanted, where that is in the picture, and that there are no marks."""
         cdef const jpeg_header *header = jpeg_opened(self.decoder)
         if not self.is_open:
             raise ValueError("no file is open: open or read one first")
         request.left, request.top, request.width, request.height = crop
+        request.marks, request.new_marks = NULL, NULL
         if not (0 <= request.left < header.width and 0 < request.width <= header.width - request.left
                 and 0 <= request.top < header.height and 0 < request.height <= header.height - request.top):
             raise ValueError(f"crop {crop} is not inside a picture of {header.width} x {header.height}")
@@ -181,8 +182,6 @@ cdef class Decoder:
         cdef object new_marks = None
         self.place(crop, &request)
         self.marks = None
-        request.marks = NULL
-        request.new_marks = NULL
         bytes_of_marks = jpeg_rows(self.decoder) * sizeof(jpeg_mark)
         if marks is not None and bytes_of_marks and PyBytes_GET_SIZE(marks) == bytes_of_marks:
             request.marks = <const jpeg_mark *>PyBytes_AS_STRING(marks)

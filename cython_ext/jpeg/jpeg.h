@@ -3,7 +3,8 @@
  * markers  header.c    what stands before the scan
  * bits     huffman.c, entropy.h, unstuff.h, decode_scan.h    coefficients, of the blocks that are wanted
  * samples  idct.h, fill.h     blocks of a plane for each component, lying on its side (see path.h)
- * picture  picture.c over upsample.h, colour.h, weights.c, blend.h, turn.h
+ * plan     plan.c, weights.c    which of these a crop needs, and how it is resized
+ * picture  picture.c over upsample.h, colour.h, blend.h, turn.h
  *
  * Each path (path_plain.c, path_avx2.c, path_neon.c) gathers the headers that its processor runs best.  A decoder keeps
  * its memory from one picture to the next and serves one thread at a time. */
@@ -17,7 +18,7 @@ typedef struct {
     int left, top, width, height;   /* which part of the picture; all of it lies inside */
     int out_width, out_height;      /* what it is resized to */
     int is_exact;                   /* as Pillow: upsample, convert, resize.  Else resize, then convert. */
-    int may_go_down_first;          /* as Pillow since 13: see goes_down_first in picture.c */
+    int may_go_down_first;          /* as Pillow since 13: see jpeg_goes_down_first */
     int is_smooth;                  /* upsampled as Pillow does; else each sample of chroma is repeated */
     uint8_t *to;                    /* the first pixel's red */
     ptrdiff_t channel, row, column; /* from there to the next one, in bytes; negative where it is flipped */

@@ -2,44 +2,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "jpeg.h"
+#include "decoder.h"
 
-enum { ACROSS, DOWN, LUMA = 0, CHROMA = 1, ALIGN = 64, KEPT = 64 << 20, FAST_SCALE = 16 };
-
-/* How a component of chroma comes up to the size of luma. */
-typedef enum { REPEAT, SMOOTH_BOTH, SMOOTH_ACROSS, SMOOTH_ALONG } upsampling;
-
-/* The samples of a component that are wanted: the ends are beyond them. */
-typedef struct {
-    int left, top, right, bottom;
-} area;
-
-struct jpeg_decoder {
-    const jpeg_path *path;
-    jpeg_header header;
-    jpeg_tables tables;
-    jpeg_scan scan;
-    jpeg_weights weights[2][2];     /* across and down; luma (exact: all channels) and chroma */
-    area wanted[JPEG_COMPONENTS];
-    upsampling upsampling;
-    uint8_t order[BLOCK_POSITIONS];
-
-    uint8_t *arena;                 /* of the picture: what needs no room of its own between two of them */
-    size_t arena_room;
-
-    /* In the arena, beside the planes. */
-    uint8_t *columns;               /* of pixels, a ring: each three lines of `column_bytes` */
-    uint8_t *chroma[2];             /* a column each of upsampled chroma */
-    uint8_t *strip;                 /* TURN lines that are turned together, of each channel */
-    uint8_t *upright[3];            /* rows: as wide as the result, not yet as high */
-    int16_t *upright_words[3];      /* the same in words, where it is to be fast */
-    uint8_t *row[3];                /* one of the result */
-    int16_t *deep[3];               /* the same, before the conversion of colours */
-    const uint8_t **lines;          /* what a weighted sum is made of */
-    uint8_t *laid;                  /* columns that are as high as the result, not yet as wide */
-    size_t column_bytes, strip_bytes, row_bytes;
-    int ring, is_flipped;
-};
+enum { KEPT = 64 << 20, FAST_SCALE = 16 };
 
 static const uint8_t zigzag[64] = {
     0, 1, 8, 16, 9, 2, 3, 10, 17, 24, 32, 25, 18, 11, 4, 5, 12, 19, 26, 33, 40, 48, 41, 34, 27, 20, 13, 6, 7, 14, 21, 28,
@@ -47,7 +12,6 @@ static const uint8_t zigzag[64] = {
     55, 62, 63,
 };
 
-static size_t up(size_t value, size_t unit) { return (value + unit - 1) / unit * unit; }
 static int clamp(int value, int end) { return value < 0 ? 0 : value >= end ? end - 1 : value; }
 
 jpeg_decoder *jpeg_new(const jpeg_path *path)
@@ -81,165 +45,6 @@ int jpeg_open(jpeg_decoder *d, const uint8_t *data, size_t bytes)
 }
 
 const jpeg_header *jpeg_opened(const jpeg_decoder *d) { return &d->header; }
-
-int jpeg_rows(const jpeg_decoder *d)
-{
-    int unit = 8 * d->header.v;
-    return d->header.restart ? 0 : (d->header.height + unit - 1) / unit;
-}
-
-/* From where the scan is read, and whether the beginnings of its rows are wanted. */
-static void plan_marks(jpeg_decoder *d, const jpeg_request *q)
-{
-    jpeg_scan *scan = &d->scan;
-    int can_have = jpeg_rows(d) > 0;
-    const jpeg_mark *from = can_have && q->marks ? &q->marks[scan->top] : NULL;
-    /* They come from a file that anybody may have written. */
-    if (from && (from->at >= (size_t)(d->header.end - d->header.scan) || from->bit > 7)) from = NULL;
-    scan->from = from;
-    scan->marks = can_have && !from ? q->new_marks : NULL;
-}
-
-/* A distance between lines that are written one below the other: were it a multiple of many cache lines, they would all
- * fall into the same few sets of the cache. */
-static size_t apart(size_t bytes) { return up(bytes, 2 * ALIGN) + ALIGN; }
-
-/* Room in a buffer that only grows; what was in it is lost. */
-static int has_room(uint8_t **buffer, size_t *room, size_t bytes)
-{
-    if (bytes <= *room) return 1;
-    bytes = up(bytes + bytes / 4, ALIGN);
-    free(*buffer);
-    *buffer = aligned_alloc(ALIGN, bytes);
-    *room = *buffer ? bytes : 0;
-    if (*buffer) memset(*buffer, 0, bytes);
-    return *buffer != NULL;
-}
-
-/* Which samples the pixels `begin` to `end` - 1 are made of. */
-static void wanted_samples(int begin, int end, int ratio, int is_smooth, int samples, int *first, int *beyond)
-{
-    *first = begin / ratio;
-    *beyond = (end - 1) / ratio + 1;
-    if (is_smooth && begin % 2 == 0) *first -= 1; /* an even pixel's second sample is the one before */
-    if (is_smooth && end % 2 == 0) *beyond += 1;  /* an odd one's the one behind */
-    if (*first < 0) *first = 0;
-    if (*beyond > samples) *beyond = samples;
-}
-
-/* Which samples, blocks and MCUs are wanted. */
-static void plan(jpeg_decoder *d, const jpeg_request *q)
-{
-    const jpeg_header *header = &d->header;
-    jpeg_scan *scan = &d->scan;
-    scan->left = scan->top = INT32_MAX;
-    scan->right = scan->bottom = 0;
-    for (int k = 0; k < header->components; k++) {
-        const jpeg_component *c = &header->component[k];
-        jpeg_plane *p = &scan->planes[k];
-        area *a = &d->wanted[k];
-        p->across = header->h / c->h;
-        p->down = header->v / c->v;
-        p->width = (header->width + p->across - 1) / p->across;
-        p->height = (header->height + p->down - 1) / p->down;
-        upsampling way = REPEAT; /* as libjpeg chooses: also where the width is too small for its smooth ways */
-        if (q->is_smooth && p->across == 2 && p->down == 2 && p->width > 2) way = SMOOTH_BOTH;
-        if (q->is_smooth && p->across == 2 && p->down == 1 && p->width > 2) way = SMOOTH_ACROSS;
-        if (q->is_smooth && p->across == 1 && p->down == 2) way = SMOOTH_ALONG;
-        d->upsampling = way; /* of the last one: chroma, of which both are alike */
-        wanted_samples(q->left, q->left + q->width, p->across, way == SMOOTH_BOTH || way == SMOOTH_ACROSS, p->width,
-                       &a->left, &a->right);
-        wanted_samples(q->top, q->top + q->height, p->down, way == SMOOTH_BOTH || way == SMOOTH_ALONG, p->height,
-                       &a->top, &a->bottom);
-        p->left = a->left / 8;
-        p->top = a->top / 8;
-        p->right = (a->right + 7) / 8;
-        p->bottom = (a->bottom + 7) / 8;
-        if (p->left / c->h < scan->left) scan->left = p->left / c->h;
-        if (p->top / c->v < scan->top) scan->top = p->top / c->v;
-        if ((p->right - 1) / c->h >= scan->right) scan->right = (p->right - 1) / c->h + 1;
-        if ((p->bottom - 1) / c->v >= scan->bottom) scan->bottom = (p->bottom - 1) / c->v + 1;
-    }
-}
-
-static int make_weights(jpeg_decoder *d, const jpeg_request *q)
-{
-    if (q->is_exact)
-        return jpeg_weights_exact(&d->weights[ACROSS][LUMA], q->width, q->out_width) &&
-               jpeg_weights_exact(&d->weights[DOWN][LUMA], q->height, q->out_height);
-    for (int k = 0; k < 2; k++) {
-        const jpeg_plane *p = &d->scan.planes[k];
-        int across = k && (d->upsampling == SMOOTH_BOTH || d->upsampling == SMOOTH_ACROSS);
-        int down = k && (d->upsampling == SMOOTH_BOTH || d->upsampling == SMOOTH_ALONG);
-        if (!jpeg_weights_fast(&d->weights[ACROSS][k], q->width, q->out_width, q->left, p->across, p->width, across) ||
-            !jpeg_weights_fast(&d->weights[DOWN][k], q->height, q->out_height, q->top, p->down, p->height, down))
-            return 0;
-    }
-    return 1;
-}
-
-/* Which way a picture is resized first matters, for there are bytes in between.  Across, says Pillow; and since its
- * version 13 down where the height shrinks by more than twice what the width does (found by testing). */
-static int goes_down_first(const jpeg_request *q)
-{
-    int lower = q->height - q->out_height, narrower = q->width - q->out_width;
-    return q->is_exact && q->may_go_down_first && lower > 0 && narrower && lower > 2 * narrower;
-}
-
-/* Gives out the arena: with `base` NULL it only counts. */
-typedef struct {
-    uint8_t *base;
-    size_t used;
-} dealer;
-
-static void *deal(dealer *from, size_t bytes)
-{
-    void *to = from->base ? from->base + from->used : NULL;
-    from->used += up(bytes, ALIGN);
-    return to;
-}
-
-static void deal_all(jpeg_decoder *d, const jpeg_request *q, dealer *from)
-{
-    int components = d->header.components, most = 2;
-    size_t tallest = 0;
-    for (int k = 0; k < components; k++) {
-        jpeg_plane *p = &d->scan.planes[k];
-        size_t columns = (size_t)(p->right - p->left) * 8, rows = (size_t)(p->bottom - p->top) * 8;
-        p->stride = (ptrdiff_t)apart(LINE + rows + 2 * LINE); /* before a column: room for a copy of its first */
-        uint8_t *samples = deal(from, columns * (size_t)p->stride + LINE);
-        p->samples = samples ? samples + LINE : NULL;
-        if (rows > tallest) tallest = rows;
-    }
-    for (int k = 0; k < 4; k++)
-        if (d->weights[k / 2][k % 2].most > most) most = d->weights[k / 2][k % 2].most;
-    d->ring = d->weights[ACROSS][LUMA].most;
-    int widest = goes_down_first(q) && q->width > q->out_width ? q->width : q->out_width;
-    d->column_bytes = apart(tallest + 2 * LINE);
-    d->row_bytes = apart((size_t)widest + LINE);
-    d->strip_bytes = d->column_bytes > d->row_bytes ? d->column_bytes : d->row_bytes;
-    d->columns = deal(from, 3 * d->column_bytes * (size_t)(q->is_exact ? d->ring : 0));
-    for (int k = 0; k < 2; k++) d->chroma[k] = deal(from, d->column_bytes);
-    d->strip = deal(from, TURN * 3 * d->strip_bytes); /* of words: one component at a time */
-    d->laid = deal(from, goes_down_first(q) ? (size_t)(q->width + LINE) * up((size_t)q->out_height + LINE, LINE) : 0);
-    for (int k = 0; k < components; k++) {
-        d->upright[k] = deal(from, (tallest + 2 * LINE) * d->row_bytes * (q->is_exact ? 1 : sizeof(int16_t)));
-        d->upright_words[k] = (int16_t *)d->upright[k];
-        d->row[k] = deal(from, d->row_bytes);
-        d->deep[k] = deal(from, d->row_bytes * sizeof(int16_t));
-    }
-    d->lines = deal(from, (size_t)most * sizeof *d->lines);
-}
-
-static int has_memory(jpeg_decoder *d, const jpeg_request *q)
-{
-    dealer count = {0};
-    if (!make_weights(d, q)) return 0;
-    deal_all(d, q, &count);
-    if (!has_room(&d->arena, &d->arena_room, count.used)) return 0;
-    deal_all(d, q, &(dealer){d->arena, 0});
-    return 1;
-}
 
 static uint8_t *column_of(const jpeg_plane *p, int x, int y)
 {
@@ -426,7 +231,7 @@ static void resize_down(jpeg_decoder *d, const jpeg_request *q, int is_resized)
 
 static void make_exact(jpeg_decoder *d, const jpeg_request *q)
 {
-    if (goes_down_first(q)) {
+    if (jpeg_goes_down_first(q)) {
         resize_down_then_across(d, q);
         resize_down(d, q, 1);
         return;
@@ -481,10 +286,7 @@ static void resize_down_fast(jpeg_decoder *d, const jpeg_request *q)
 int jpeg_skim(jpeg_decoder *d, const jpeg_request *request)
 {
     jpeg_scan *scan = &d->scan;
-    scan->header = &d->header;
-    scan->tables = &d->tables;
-    scan->order = d->order;
-    plan(d, request);
+    jpeg_plan(d, request);
     scan->from = NULL;
     scan->marks = NULL;
     scan->top = scan->bottom; /* no row is wanted, but all above these are read past */
@@ -505,12 +307,8 @@ int jpeg_decode(jpeg_decoder *d, const jpeg_request *request)
         q.to += (q.out_width - 1) * q.column;
         q.column = -q.column;
     }
-    scan->header = &d->header;
-    scan->tables = &d->tables;
-    scan->order = d->order;
-    plan(d, &q);
-    plan_marks(d, &q);
-    if (!has_memory(d, &q)) return JPEG_NO_MEMORY;
+    jpeg_plan(d, &q);
+    if (!jpeg_has_memory(d, &q)) return JPEG_NO_MEMORY;
     for (int k = 0; k < d->header.components; k++)
         for (int at = 0; at < 64; at++)
             scan->planes[k].quantiser[d->order[at]] =

@@ -1,0 +1,49 @@
+/* What a decoder has, for the two files that it is made of: plan.c finds out what is wanted, picture.c makes it. */
+#pragma once
+#include "jpeg.h"
+
+enum { ACROSS, DOWN, LUMA = 0, CHROMA = 1, ALIGN = 64 };
+
+/* How a component of chroma comes up to the size of luma. */
+typedef enum { REPEAT, SMOOTH_BOTH, SMOOTH_ACROSS, SMOOTH_ALONG } upsampling;
+
+/* The samples of a component that are wanted: the ends are beyond them. */
+typedef struct {
+    int left, top, right, bottom;
+} area;
+
+struct jpeg_decoder {
+    const jpeg_path *path;
+    jpeg_header header;
+    jpeg_tables tables;
+    jpeg_scan scan;
+    jpeg_weights weights[2][2];     /* across and down; luma (exact: all channels) and chroma */
+    area wanted[JPEG_COMPONENTS];
+    upsampling upsampling;
+    uint8_t order[BLOCK_POSITIONS];
+
+    uint8_t *arena;                 /* of the picture: what needs no room of its own between two of them */
+    size_t arena_room;
+
+    /* In the arena, beside the planes. */
+    uint8_t *columns;               /* of pixels, a ring: each three lines of `column_bytes` */
+    uint8_t *chroma[2];             /* a column each of upsampled chroma */
+    uint8_t *strip;                 /* TURN lines that are turned together, of each channel */
+    uint8_t *upright[3];            /* rows: as wide as the result, not yet as high */
+    int16_t *upright_words[3];      /* the same in words, where it is to be fast */
+    uint8_t *row[3];                /* one of the result */
+    int16_t *deep[3];               /* the same, before the conversion of colours */
+    const uint8_t **lines;          /* what a weighted sum is made of */
+    uint8_t *laid;                  /* columns that are as high as the result, not yet as wide */
+    size_t column_bytes, strip_bytes, row_bytes;
+    int ring, is_flipped;
+};
+
+static inline size_t up(size_t value, size_t unit) { return (value + unit - 1) / unit * unit; }
+
+/* Which samples, blocks and MCUs are wanted, and from where the scan is read. */
+void jpeg_plan(jpeg_decoder *decoder, const jpeg_request *request);
+/* Whether there is room for what is planned; then the decoder's pointers are set. */
+int jpeg_has_memory(jpeg_decoder *decoder, const jpeg_request *request);
+/* Which way a picture is resized first. */
+int jpeg_goes_down_first(const jpeg_request *request);

@@ -1,0 +1,174 @@
+/* What of a file is wanted, how it is resized, and where all that goes: before the scan is read. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "decoder.h"
+
+int jpeg_rows(const jpeg_decoder *d)
+{
+    int unit = 8 * d->header.v;
+    return d->header.restart ? 0 : (d->header.height + unit - 1) / unit;
+}
+
+/* From where the scan is read, and whether the beginnings of its rows are wanted. */
+static void plan_marks(jpeg_decoder *d, const jpeg_request *q)
+{
+    jpeg_scan *scan = &d->scan;
+    int can_have = jpeg_rows(d) > 0;
+    const jpeg_mark *from = can_have && q->marks ? &q->marks[scan->top] : NULL;
+    /* They come from a file that anybody may have written. */
+    if (from && (from->at >= (size_t)(d->header.end - d->header.scan) || from->bit > 7)) from = NULL;
+    scan->from = from;
+    scan->marks = can_have && !from ? q->new_marks : NULL;
+}
+
+/* A distance between lines that are written one below the other: were it a multiple of many cache lines, they would all
+ * fall into the same few sets of the cache. */
+static size_t apart(size_t bytes) { return up(bytes, 2 * ALIGN) + ALIGN; }
+
+/* Room in a buffer that only grows; what was in it is lost. */
+static int has_room(uint8_t **buffer, size_t *room, size_t bytes)
+{
+    if (bytes <= *room) return 1;
+    bytes = up(bytes + bytes / 4, ALIGN);
+    free(*buffer);
+    *buffer = aligned_alloc(ALIGN, bytes);
+    *room = *buffer ? bytes : 0;
+    if (*buffer) memset(*buffer, 0, bytes);
+    return *buffer != NULL;
+}
+
+/* Which samples the pixels `begin` to `end` - 1 are made of. */
+static void wanted_samples(int begin, int end, int ratio, int is_smooth, int samples, int *first, int *beyond)
+{
+    *first = begin / ratio;
+    *beyond = (end - 1) / ratio + 1;
+    if (is_smooth && begin % 2 == 0) *first -= 1; /* an even pixel's second sample is the one before */
+    if (is_smooth && end % 2 == 0) *beyond += 1;  /* an odd one's the one behind */
+    if (*first < 0) *first = 0;
+    if (*beyond > samples) *beyond = samples;
+}
+
+/* Which samples, blocks and MCUs are wanted. */
+static void plan_samples(jpeg_decoder *d, const jpeg_request *q)
+{
+    const jpeg_header *header = &d->header;
+    jpeg_scan *scan = &d->scan;
+    scan->left = scan->top = INT32_MAX;
+    scan->right = scan->bottom = 0;
+    for (int k = 0; k < header->components; k++) {
+        const jpeg_component *c = &header->component[k];
+        jpeg_plane *p = &scan->planes[k];
+        area *a = &d->wanted[k];
+        p->across = header->h / c->h;
+        p->down = header->v / c->v;
+        p->width = (header->width + p->across - 1) / p->across;
+        p->height = (header->height + p->down - 1) / p->down;
+        upsampling way = REPEAT; /* as libjpeg chooses: also where the width is too small for its smooth ways */
+        if (q->is_smooth && p->across == 2 && p->down == 2 && p->width > 2) way = SMOOTH_BOTH;
+        if (q->is_smooth && p->across == 2 && p->down == 1 && p->width > 2) way = SMOOTH_ACROSS;
+        if (q->is_smooth && p->across == 1 && p->down == 2) way = SMOOTH_ALONG;
+        d->upsampling = way; /* of the last one: chroma, of which both are alike */
+        wanted_samples(q->left, q->left + q->width, p->across, way == SMOOTH_BOTH || way == SMOOTH_ACROSS, p->width,
+                       &a->left, &a->right);
+        wanted_samples(q->top, q->top + q->height, p->down, way == SMOOTH_BOTH || way == SMOOTH_ALONG, p->height,
+                       &a->top, &a->bottom);
+        p->left = a->left / 8;
+        p->top = a->top / 8;
+        p->right = (a->right + 7) / 8;
+        p->bottom = (a->bottom + 7) / 8;
+        if (p->left / c->h < scan->left) scan->left = p->left / c->h;
+        if (p->top / c->v < scan->top) scan->top = p->top / c->v;
+        if ((p->right - 1) / c->h >= scan->right) scan->right = (p->right - 1) / c->h + 1;
+        if ((p->bottom - 1) / c->v >= scan->bottom) scan->bottom = (p->bottom - 1) / c->v + 1;
+    }
+}
+
+void jpeg_plan(jpeg_decoder *d, const jpeg_request *q)
+{
+    d->scan.header = &d->header;
+    d->scan.tables = &d->tables;
+    d->scan.order = d->order;
+    plan_samples(d, q);
+    plan_marks(d, q);
+}
+
+static int make_weights(jpeg_decoder *d, const jpeg_request *q)
+{
+    if (q->is_exact)
+        return jpeg_weights_exact(&d->weights[ACROSS][LUMA], q->width, q->out_width) &&
+               jpeg_weights_exact(&d->weights[DOWN][LUMA], q->height, q->out_height);
+    for (int k = 0; k < 2; k++) {
+        const jpeg_plane *p = &d->scan.planes[k];
+        int across = k && (d->upsampling == SMOOTH_BOTH || d->upsampling == SMOOTH_ACROSS);
+        int down = k && (d->upsampling == SMOOTH_BOTH || d->upsampling == SMOOTH_ALONG);
+        if (!jpeg_weights_fast(&d->weights[ACROSS][k], q->width, q->out_width, q->left, p->across, p->width, across) ||
+            !jpeg_weights_fast(&d->weights[DOWN][k], q->height, q->out_height, q->top, p->down, p->height, down))
+            return 0;
+    }
+    return 1;
+}
+
+/* Which way a picture is resized first matters, for there are bytes in between.  Across, says Pillow; and since its
+ * version 13 down where the height shrinks by more than twice what the width does (found by testing). */
+int jpeg_goes_down_first(const jpeg_request *q)
+{
+    int lower = q->height - q->out_height, narrower = q->width - q->out_width;
+    return q->is_exact && q->may_go_down_first && lower > 0 && narrower && lower > 2 * narrower;
+}
+
+/* Gives out the arena: with `base` NULL it only counts. */
+typedef struct {
+    uint8_t *base;
+    size_t used;
+} dealer;
+
+static void *deal(dealer *from, size_t bytes)
+{
+    void *to = from->base ? from->base + from->used : NULL;
+    from->used += up(bytes, ALIGN);
+    return to;
+}
+
+static void deal_all(jpeg_decoder *d, const jpeg_request *q, dealer *from)
+{
+    int components = d->header.components, most = 2;
+    size_t tallest = 0;
+    for (int k = 0; k < components; k++) {
+        jpeg_plane *p = &d->scan.planes[k];
+        size_t columns = (size_t)(p->right - p->left) * 8, rows = (size_t)(p->bottom - p->top) * 8;
+        p->stride = (ptrdiff_t)apart(LINE + rows + 2 * LINE); /* before a column: room for a copy of its first */
+        uint8_t *samples = deal(from, columns * (size_t)p->stride + LINE);
+        p->samples = samples ? samples + LINE : NULL;
+        if (rows > tallest) tallest = rows;
+    }
+    for (int k = 0; k < 4; k++)
+        if (d->weights[k / 2][k % 2].most > most) most = d->weights[k / 2][k % 2].most;
+    d->ring = d->weights[ACROSS][LUMA].most;
+    int widest = jpeg_goes_down_first(q) && q->width > q->out_width ? q->width : q->out_width;
+    d->column_bytes = apart(tallest + 2 * LINE);
+    d->row_bytes = apart((size_t)widest + LINE);
+    d->strip_bytes = d->column_bytes > d->row_bytes ? d->column_bytes : d->row_bytes;
+    d->columns = deal(from, 3 * d->column_bytes * (size_t)(q->is_exact ? d->ring : 0));
+    for (int k = 0; k < 2; k++) d->chroma[k] = deal(from, d->column_bytes);
+    d->strip = deal(from, TURN * 3 * d->strip_bytes); /* of words: one component at a time */
+    size_t laid = (size_t)(q->width + LINE) * up((size_t)q->out_height + LINE, LINE);
+    d->laid = deal(from, jpeg_goes_down_first(q) ? laid : 0);
+    for (int k = 0; k < components; k++) {
+        d->upright[k] = deal(from, (tallest + 2 * LINE) * d->row_bytes * (q->is_exact ? 1 : sizeof(int16_t)));
+        d->upright_words[k] = (int16_t *)d->upright[k];
+        d->row[k] = deal(from, d->row_bytes);
+        d->deep[k] = deal(from, d->row_bytes * sizeof(int16_t));
+    }
+    d->lines = deal(from, (size_t)most * sizeof *d->lines);
+}
+
+int jpeg_has_memory(jpeg_decoder *d, const jpeg_request *q)
+{
+    dealer count = {0};
+    if (!make_weights(d, q)) return 0;
+    deal_all(d, q, &count);
+    if (!has_room(&d->arena, &d->arena_room, count.used)) return 0;
+    deal_all(d, q, &(dealer){d->arena, 0});
+    return 1;
+}
