@@ -283,6 +283,18 @@ def test_loaded(workers: int, paths: list[str]) -> None:
         assert torch.equal(one[0], other[0]) and torch.equal(one[1], other[1])
 
 
+def test_scaled_by_the_loader(paths: list[str]) -> None:
+    dataset = tv.DatasetFolder(paths[:6], FUSED_WHOLLY["training, numbers"])
+    fused = images.fuse(dataset, scale_on_device=True)
+    batches = []
+    for of, options in ((dataset, {}), (fused, {"device": "cpu", "on_device": fused.on_device})):
+        torch.manual_seed(4)
+        loader = shmloader.DataLoader(of, batch_size=3, num_workers=1, **options)
+        batches.append([[part.clone() for part in batch] for batch in loader])
+    for one, other in zip(*batches, strict=True):
+        assert one[0].dtype is torch.float32 and torch.equal(one[0], other[0]) and torch.equal(one[1], other[1])
+
+
 # ---------------------------------------------------------------------------------------------- what it says, and is
 
 
