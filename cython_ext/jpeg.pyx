@@ -17,7 +17,7 @@ cdef extern from "jpeg/jpeg.h" nogil:
     ctypedef struct jpeg_mark:
         pass
     ctypedef struct jpeg_request:
-        int left, top, width, height, out_width, out_height
+        int left, top, width, height, out_width, out_height, all_width, all_height, out_left, out_top
         bint is_exact, may_go_down_first, is_smooth
         uint8_t *to
         Py_ssize_t channel, row, column
@@ -136,6 +136,7 @@ cdef class Decoder:
             raise ValueError("no file is open: open or read one first")
         request.left, request.top, request.width, request.height = crop
         request.marks, request.new_marks = NULL, NULL
+        request.all_width, request.all_height, request.out_left, request.out_top = 0, 0, 0, 0
         if not (0 <= request.left < header.width and 0 < request.width <= header.width - request.left
                 and 0 <= request.top < header.height and 0 < request.height <= header.height - request.top):
             raise ValueError(f"crop {crop} is not inside a picture of {header.width} x {header.height}")
@@ -159,7 +160,7 @@ cdef class Decoder:
         return said == JPEG_OK
 
     def decode(self, crop, out, bint exact=True, bint down_first=True, bint smooth=True, bytes marks=None,
-               bint marking=False):
+               bint marking=False, window=None):
         """Decode a part of the file that is open.
 
         Args:
@@ -170,6 +171,8 @@ cdef class Decoder:
             smooth: upsample chroma as Pillow does; else repeat it.
             marks: of the same file, from an earlier decode().  Reading begins at the crop's first row, and does not
                 look whether the file has its end.
+            window: left, top, width and height: the part is resized to that width and height, and `out` is what is seen
+                of it from left and top on.  Always exact.
             marking: make `marks` of all rows, so the whole file is read; they are None where it can have none.
 
         Returns:
@@ -195,6 +198,12 @@ cdef class Decoder:
             if not 0 < view.shape[1] <= 65535 or not 0 < view.shape[2] <= 65535:
                 raise ValueError(f"out is {view.shape[2]} x {view.shape[1]}: each may be 1 to 65535")
             request.out_height, request.out_width = <int>view.shape[1], <int>view.shape[2]
+            if window is not None:
+                request.out_left, request.out_top, request.all_width, request.all_height = window
+                if not (0 <= request.out_left <= request.all_width - request.out_width and request.all_width <= 65535
+                        and 0 <= request.out_top <= request.all_height - request.out_height
+                        and request.all_height <= 65535):
+                    raise ValueError(f"out, {view.shape[2]} x {view.shape[1]}, is not inside the window {window}")
             request.to = <uint8_t *>view.buf
             request.channel, request.row, request.column = view.strides[0], view.strides[1], view.strides[2]
             request.is_exact, request.may_go_down_first, request.is_smooth = exact, down_first, smooth

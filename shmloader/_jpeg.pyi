@@ -22,5 +22,6 @@ class Decoder:
         smooth: bool = True,
         marks: bytes | None = None,
         marking: bool = False,
+        window: tuple[int, int, int, int] | None = None,
     ) -> bool: ...
     def close(self) -> None: ...

@@ -36,7 +36,8 @@ struct jpeg_decoder {
     const uint8_t **lines;          /* what a weighted sum is made of */
     uint8_t *laid;                  /* columns that are as high as the result, not yet as wide */
     size_t column_bytes, strip_bytes, row_bytes;
-    int ring, is_flipped;
+    int ring, is_flipped, goes_down_first;
+    int is_resized[2];
 };
 
 static inline size_t up(size_t value, size_t unit) { return (value + unit - 1) / unit * unit; }
@@ -45,5 +46,5 @@ static inline size_t up(size_t value, size_t unit) { return (value + unit - 1) /
 void jpeg_plan(jpeg_decoder *decoder, const jpeg_request *request);
 /* Whether there is room for what is planned; then the decoder's pointers are set. */
 int jpeg_has_memory(jpeg_decoder *decoder, const jpeg_request *request);
-/* Which way a picture is resized first. */
-int jpeg_goes_down_first(const jpeg_request *request);
+/* How Pillow would resize it, and so which of the part is needed: the request is narrowed to that.  0: no memory. */
+int jpeg_plan_exact(jpeg_decoder *decoder, jpeg_request *request);

@@ -17,8 +17,10 @@ typedef struct jpeg_decoder jpeg_decoder;
 typedef struct {
     int left, top, width, height;   /* which part of the picture; all of it lies inside */
     int out_width, out_height;      /* what it is resized to */
+    int all_width, all_height;      /* not 0: what it is resized to, and the result is a window of that */
+    int out_left, out_top;          /* where the window begins */
     int is_exact;                   /* as Pillow: upsample, convert, resize.  Else resize, then convert. */
-    int may_go_down_first;          /* as Pillow since 13: see jpeg_goes_down_first */
+    int may_go_down_first;          /* as Pillow since 13: see goes_down_first in plan.c */
     int is_smooth;                  /* upsampled as Pillow does; else each sample of chroma is repeated */
     uint8_t *to;                    /* the first pixel's red */
     ptrdiff_t channel, row, column; /* from there to the next one, in bytes; negative where it is flipped */

@@ -231,16 +231,16 @@ static void resize_down(jpeg_decoder *d, const jpeg_request *q, int is_resized)
 
 static void make_exact(jpeg_decoder *d, const jpeg_request *q)
 {
-    if (jpeg_goes_down_first(q)) {
+    if (d->goes_down_first) {
         resize_down_then_across(d, q);
         resize_down(d, q, 1);
         return;
     }
-    if (q->width == q->out_width)
-        lay_out(d, q, d->is_flipped);
-    else
+    if (d->is_resized[ACROSS])
         resize_across(d, q);
-    resize_down(d, q, q->height == q->out_height);
+    else
+        lay_out(d, q, d->is_flipped);
+    resize_down(d, q, !d->is_resized[DOWN]);
 }
 
 /* Fast: each component from its own samples, in words. */
@@ -302,6 +302,13 @@ int jpeg_decode(jpeg_decoder *d, const jpeg_request *request)
         q.is_exact = 1; /* as fast, where there is nothing to resize or no colour */
     if (q.width / FAST_SCALE >= q.out_width || q.height / FAST_SCALE >= q.out_height)
         q.is_exact = 1; /* so many weights that each would be a few of their smallest units */
+    if (!q.all_width || !q.all_height) {
+        q.all_width = q.out_width, q.all_height = q.out_height;
+        q.out_left = q.out_top = 0;
+    } else
+        q.is_exact = 1;
+    d->goes_down_first = 0;
+    if (q.is_exact && !jpeg_plan_exact(d, &q)) return JPEG_NO_MEMORY;
     d->is_flipped = q.column < 0;
     if (d->is_flipped) { /* rows are written from left to right */
         q.to += (q.out_width - 1) * q.column;

@@ -93,11 +93,8 @@ void jpeg_plan(jpeg_decoder *d, const jpeg_request *q)
     plan_marks(d, q);
 }
 
-static int make_weights(jpeg_decoder *d, const jpeg_request *q)
+static int make_weights_fast(jpeg_decoder *d, const jpeg_request *q)
 {
-    if (q->is_exact)
-        return jpeg_weights_exact(&d->weights[ACROSS][LUMA], q->width, q->out_width) &&
-               jpeg_weights_exact(&d->weights[DOWN][LUMA], q->height, q->out_height);
     for (int k = 0; k < 2; k++) {
         const jpeg_plane *p = &d->scan.planes[k];
         int across = k && (d->upsampling == SMOOTH_BOTH || d->upsampling == SMOOTH_ACROSS);
@@ -111,10 +108,26 @@ static int make_weights(jpeg_decoder *d, const jpeg_request *q)
 
 /* Which way a picture is resized first matters, for there are bytes in between.  Across, says Pillow; and since its
  * version 13 down where the height shrinks by more than twice what the width does (found by testing). */
-int jpeg_goes_down_first(const jpeg_request *q)
+static int goes_down_first(const jpeg_request *q)
 {
-    int lower = q->height - q->out_height, narrower = q->width - q->out_width;
-    return q->is_exact && q->may_go_down_first && lower > 0 && narrower && lower > 2 * narrower;
+    int lower = q->height - q->all_height, narrower = q->width - q->all_width;
+    return q->may_go_down_first && lower > 0 && narrower && lower > 2 * narrower;
+}
+
+int jpeg_plan_exact(jpeg_decoder *d, jpeg_request *q)
+{
+    jpeg_weights *across = &d->weights[ACROSS][LUMA], *down = &d->weights[DOWN][LUMA];
+    d->goes_down_first = goes_down_first(q);
+    d->is_resized[ACROSS] = q->width != q->all_width;
+    d->is_resized[DOWN] = q->height != q->all_height;
+    if (!jpeg_weights_exact(across, q->width, q->all_width, q->out_left, q->out_width) ||
+        !jpeg_weights_exact(down, q->height, q->all_height, q->out_top, q->out_height))
+        return 0;
+    q->left += across->first;
+    q->width = across->lines;
+    q->top += down->first;
+    q->height = down->lines;
+    return 1;
 }
 
 /* Gives out the arena: with `base` NULL it only counts. */
@@ -145,7 +158,7 @@ static void deal_all(jpeg_decoder *d, const jpeg_request *q, dealer *from)
     for (int k = 0; k < 4; k++)
         if (d->weights[k / 2][k % 2].most > most) most = d->weights[k / 2][k % 2].most;
     d->ring = d->weights[ACROSS][LUMA].most;
-    int widest = jpeg_goes_down_first(q) && q->width > q->out_width ? q->width : q->out_width;
+    int widest = d->goes_down_first && q->width > q->out_width ? q->width : q->out_width;
     d->column_bytes = apart(tallest + 2 * LINE);
     d->row_bytes = apart((size_t)widest + LINE);
     d->strip_bytes = d->column_bytes > d->row_bytes ? d->column_bytes : d->row_bytes;
@@ -153,7 +166,7 @@ static void deal_all(jpeg_decoder *d, const jpeg_request *q, dealer *from)
     for (int k = 0; k < 2; k++) d->chroma[k] = deal(from, d->column_bytes);
     d->strip = deal(from, TURN * 3 * d->strip_bytes); /* of words: one component at a time */
     size_t laid = (size_t)(q->width + LINE) * up((size_t)q->out_height + LINE, LINE);
-    d->laid = deal(from, jpeg_goes_down_first(q) ? laid : 0);
+    d->laid = deal(from, d->goes_down_first ? laid : 0);
     for (int k = 0; k < components; k++) {
         d->upright[k] = deal(from, (tallest + 2 * LINE) * d->row_bytes * (q->is_exact ? 1 : sizeof(int16_t)));
         d->upright_words[k] = (int16_t *)d->upright[k];
@@ -166,7 +179,7 @@ static void deal_all(jpeg_decoder *d, const jpeg_request *q, dealer *from)
 int jpeg_has_memory(jpeg_decoder *d, const jpeg_request *q)
 {
     dealer count = {0};
-    if (!make_weights(d, q)) return 0;
+    if (!q->is_exact && !make_weights_fast(d, q)) return 0;
     deal_all(d, q, &count);
     if (!has_room(&d->arena, &d->arena_room, count.used)) return 0;
     deal_all(d, q, &(dealer){d->arena, 0});

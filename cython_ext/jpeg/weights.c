@@ -77,18 +77,25 @@ static size_t append(jpeg_weights *w, int line, size_t at, int first, int taps, 
     return at + (size_t)taps / 2;
 }
 
-int jpeg_weights_exact(jpeg_weights *w, int in, int out)
+int jpeg_weights_exact(jpeg_weights *w, int in, int out, int begin, int count)
 {
     filter f = filter_of(in, out);
     size_t most = 2 * (size_t)ceil(f.reach) + 1, at = 0;
-    int key[8] = {1, in, out}, is_ready = prepare(w, out, most, key);
+    int key[8] = {1, in, out, begin, count}, is_ready = prepare(w, count, most, key);
     if (is_ready != 1) return is_ready;
     int32_t *integers = (int32_t *)(w->sums + most);
-    for (int line = 0; line < out; line++) {
-        int first, taps = triangle(&f, line, in, &first, w->sums);
+    int above = in, below = 0;
+    for (int line = 0; line < count; line++) {
+        int first, taps = triangle(&f, begin + line, in, &first, w->sums);
         for (int k = 0; k < taps; k++) integers[k] = (int32_t)(0.5 + w->sums[k] * (1 << BLEND_BITS));
         at = append(w, line, at, first, taps, integers, BLEND_LOW);
+        const jpeg_blend *b = &w->blends[line];
+        if (b->first < above) above = b->first;
+        if (b->first + b->taps > below) below = b->first + b->taps;
     }
+    for (int line = 0; line < count; line++) w->blends[line].first -= above;
+    w->first = above;
+    w->lines = below - above;
     memcpy(w->key, key, sizeof key);
     return 1;
 }

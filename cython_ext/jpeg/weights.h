@@ -27,6 +27,7 @@ typedef struct {
 
 typedef struct {
     int count;              /* lines of the result */
+    int first, lines;       /* exact ones: of the picture's lines, those that they count and need */
     int most;               /* the largest number of taps, made even */
     jpeg_blend *blends;
     jpeg_weight *weights;
@@ -35,8 +36,8 @@ typedef struct {
     int key[8];             /* what they were made for: the same are not made again */
 } jpeg_weights;
 
-/* Lines 0 to `in` - 1 to `out` lines, as Pillow does.  0: no memory. */
-int jpeg_weights_exact(jpeg_weights *weights, int in, int out);
+/* `in` lines to `out` lines, as Pillow does, of which `count` are wanted from `begin` on.  0: no memory. */
+int jpeg_weights_exact(jpeg_weights *weights, int in, int out, int begin, int count);
 
 /* The same in one multiplication, of a component with one sample for `ratio` (1, 2, 4) pixels.  The picture's lines
  * begin at the pixel `start`, and the component has samples 0 to `samples` - 1; result lines are made of these.  With

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import os
+from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -135,32 +136,38 @@ class Picture:
         self._decoder.close()
         _idle.append(self._decoder)
 
-    def read_into(self, pixels: np.ndarray[Any, Any], crop: Crop, exact: bool) -> None:
+    def read_into(self, pixels: np.ndarray[Any, Any], crop: Crop, exact: bool, window: Crop | None = None) -> None:
         """Write a part, resized to whatever size `pixels` has.
 
         Args:
             pixels: uint8 of shape (3, height, width), with any strides.
             crop: inside the picture.
             exact: see decode().
+            window: left, top, width and height: the part is resized to that width and height, and `pixels` is what is
+                seen of it from left and top on.
         """
         if self._image is None:
-            if self._decode(pixels, crop, exact):
+            if self._decode(pixels, crop, exact, window):
                 _counts["decoded"] += 1
                 return
             self._open_by_pillow()
         left, top, width, height = crop
         image = self._image.crop((left, top, left + width, top + height))
-        image = image.resize(pixels.shape[:0:-1], self._bilinear)
+        across, down, wide, high = window or (0, 0, pixels.shape[2], pixels.shape[1])
+        image = image.resize((wide, high), self._bilinear)
+        if window is not None:
+            image = image.crop((across, down, across + pixels.shape[2], down + pixels.shape[1]))
         pixels[...] = np.asarray(image).transpose(2, 0, 1)
         _counts["pillow"] += 1
 
-    def _decode(self, pixels: np.ndarray[Any, Any], crop: Crop, exact: bool) -> bool:
-        decoder, down_first, rows = self._decoder, not exact or _goes_down_first(), self._rows
+    def _decode(self, pixels: np.ndarray[Any, Any], crop: Crop, exact: bool, window: Crop | None) -> bool:
+        decoder, rows = self._decoder, self._rows
+        decode = partial(decoder.decode, crop, pixels, exact, not exact or _goes_down_first(), window=window)
         if rows is None:
-            return decoder.decode(crop, pixels, exact, down_first)
-        if self._marks is not None and decoder.decode(crop, pixels, exact, down_first, marks=self._marks):
+            return decode()
+        if self._marks is not None and decode(marks=self._marks):
             return True
-        is_good = decoder.decode(crop, pixels, exact, down_first, marking=True)
+        is_good = decode(marking=True)
         if is_good and decoder.marks is not None:
             self._marks = decoder.marks
             rows.put(self._at, os.fspath(self._source), decoder.status, decoder.marks)

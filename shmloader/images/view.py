@@ -69,6 +69,4 @@ class View:
         elif (end - begin, below - above) == (all_wide, all_high):
             picture.read_into(pixels, self.crop, exact)
         else:
-            resized = np.empty((3, all_high, all_wide), np.uint8)
-            picture.read_into(resized, self.crop, exact)
-            pixels[...] = resized[:, above:below, begin:end]
+            picture.read_into(pixels, self.crop, exact, (begin, above, all_wide, all_high))

@@ -288,6 +288,24 @@ static void check_marks(jpeg_decoder *decoder, const image *part, long input)
     free(again.block), free(marks);
 }
 
+/* Of what a part is resized to, a window alone. */
+static void see_window(jpeg_request *q)
+{
+    q->all_width = q->out_width, q->all_height = q->out_height;
+    q->out_width = between(1, q->all_width), q->out_height = between(1, q->all_height);
+    q->out_left = below(q->all_width - q->out_width + 1), q->out_top = below(q->all_height - q->out_height + 1);
+}
+
+static void check_window(jpeg_decoder *decoder, jpeg_request all, const image *window, long input)
+{
+    all.is_exact = 1;
+    image whole = lay_out(all);
+    if (jpeg_decode(decoder, &whole.request) == JPEG_OK) /* a damaged file may be broken beside the window */
+        compare(&whole, window, window->request.out_top, window->request.out_left, input,
+                "a window shows something else");
+    free(whole.block);
+}
+
 int main(int count, char **arguments)
 {
     long inputs = count > 1 ? atol(arguments[1]) : 100000, decoded = 0, whole = 0;
@@ -311,16 +329,20 @@ int main(int count, char **arguments)
             q.width = between(1, header->width), q.height = between(1, header->height);
             q.left = below(header->width - q.width + 1), q.top = below(header->height - q.height + 1);
             q.out_width = below(3) ? between(1, 70) : q.width, q.out_height = below(3) ? between(1, 70) : q.height;
+            jpeg_request all = q;
+            if (!below(3)) see_window(&q);
             image images[2] = {lay_out(q), lay_out(q)};
             for (int k = 0; k < 2; k++) said[k] = jpeg_decode(decoders[k], &images[k].request);
             if (said[0] != said[1]) fail("the paths do not agree whether it is a picture", input);
             if (is_whole && said[0] != JPEG_OK) fail("a whole file was not decoded", input);
             if (said[0] == JPEG_OK) compare(&images[0], &images[1], 0, 0, input, "the paths give different pixels");
             decoded += said[0] == JPEG_OK;
+            if (said[0] == JPEG_OK && q.all_width) check_window(decoders[0], all, &images[0], input);
             if (is_whole) {
-                jpeg_request all = {.width = width, .height = height, .out_width = width, .out_height = height};
+                all = (jpeg_request){.width = width, .height = height, .out_width = width, .out_height = height};
                 all.is_smooth = q.is_smooth;
                 image full = lay_out(all);
+                q.all_width = q.all_height = 0;
                 q.out_width = q.width, q.out_height = q.height;
                 image part = lay_out(q);
                 if (jpeg_decode(decoders[0], &full.request) || jpeg_decode(decoders[0], &part.request))
