@@ -17,7 +17,6 @@ import struct
 from hashlib import blake2b
 
 from cpython.pythread cimport PyThread_get_thread_ident
-from libc.stdint cimport int64_t, uint64_t
 
 from shmloader._batch_tree cimport walk
 from shmloader._gather cimport copy_bytes, stack_rows

@@ -1,7 +1,7 @@
 # cython: language_level=3
 """A batch that was taken: its bytes, for as long as somebody is over them, and what its workers said of it."""
 
-from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libc.stdint cimport uint32_t, uint64_t
 
 from shmloader._ring cimport Ring
 from shmloader._sequences cimport Sequences, ring_given

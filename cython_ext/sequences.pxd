@@ -4,7 +4,7 @@
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
 from atomics cimport ring_entry
-from shmloader._ring cimport Mapping, Ring
+from shmloader._ring cimport Mapping
 
 cdef struct ring_given:
     uint64_t sequence

@@ -3,7 +3,7 @@
 
 from libc.stdint cimport uint8_t
 
-from shmloader._ring cimport Mapping, Ring
+from shmloader._ring cimport Mapping
 
 
 cdef class Slots:

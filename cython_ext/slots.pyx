@@ -6,7 +6,7 @@ from libc.stdint cimport uint8_t, uint64_t
 from libc.stdlib cimport calloc, free
 from posix.unistd cimport getpid
 
-from shmloader._ring cimport Mapping, Ring, check_index
+from shmloader._ring cimport Ring, check_index
 
 
 @cython.final

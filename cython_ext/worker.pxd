@@ -1,7 +1,7 @@
 # cython: language_level=3
 """What one worker does with the ring: claim a sequence, fill its payload, publish it."""
 
-from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
 from atomics cimport ring_memory
 from shmloader._ring cimport Ring
