@@ -421,10 +421,10 @@ def test_nothing_is_left_of_what_is_left_half_way(gpu: Any, workers: int, end: s
 def test_the_collector_may_end_it_in_its_own_thread(gpu: Any) -> None:
     gpu()
     held: list[Any] = []
-    dropped = threading.Event()
+    is_held, dropped = threading.Event(), threading.Event()
 
     def on_device(batch: Any) -> Any:
-        if int(batch[0]) == 5 and held:
+        if int(batch[0]) == 5 and is_held.wait(100):  # batches are made as soon as there is an iterator
             workers.extend(held[0]._workers)
             held.clear()
             gc.collect()
@@ -434,6 +434,7 @@ def test_the_collector_may_end_it_in_its_own_thread(gpu: Any) -> None:
     workers: list[Any] = []
     held.append(iter(there(on_device=on_device, device_prefetch=8)))
     held[0].cycle = held[0]  # it goes when the collector comes, and that is in the thread
+    is_held.set()
     assert dropped.wait(100)
     wait_for(lambda: workers and not any(worker.is_alive() for worker in workers))
     wait_for(lambda: not any(thread.name.startswith("shmloader") for thread in threading.enumerate()))
