@@ -52,7 +52,10 @@ NOT_RING = ("atomics", "bench*", "kill_at_each_step", "model", "training_example
 CORE_FILES = ("pyproject.toml", "cython_ext/**/*.pyx", "cython_ext/**/*.pxd", "cython_ext/**/*.[ch]")
 SOURCE_FILES = ("setup.py", "README.md", "LICENSE", "shmloader/**/*.py", "shmloader/**/*.pyi", "shmloader/py.typed")
 UNTESTED = ("README.md", "LICENSE")  # but the wheel has them
-SUITE_FILES = ("constraints.txt", "tests/**/*.py", "tests/**/*.[ch]", "examples/**/*.py", "bench/**/*.py")
+SUITE_FILES = (
+    *("constraints.txt", "setup.py", "tests/**/*.py", "tests/**/*.[ch]", "examples/**/*.py"),
+    *("bench/**/*.py", "bench/core/probe.pyx"),
+)
 LONGEST = 7200  # seconds a suite; each test has a limit of its own
 
 
@@ -196,6 +199,17 @@ def install_project(result: Result) -> None:
     pip(result, "install", "--no-deps", "--force-reinstall", str(next(wheels.glob(name))))
     needs = requirements("shmloader", "test", "train", *(["bench"] if result.tests == WHOLE else []))
     pip(result, *constrained, *(need for need in needs if name_of(need) != "torch"))
+    if result.tests == WHOLE:
+        build_probe()
+
+
+def build_probe() -> None:
+    """Build what only bench/ imports, which is not in the wheel."""
+    source = SUITE / "bench" / "core" / "_probe.pyx"
+    shutil.copyfile(source.with_name("probe.pyx"), source)
+    core = SUITE / "cython_ext"
+    found_there = variables() | {"PYTHONPATH": str(core), "CFLAGS": f"-I{core}"}
+    subprocess.run([inside("cythonize"), "-q", "-i", "-3", str(source)], cwd=SUITE, env=found_there, check=True)
 
 
 def check_what_is_imported(result: Result) -> None:
