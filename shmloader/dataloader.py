@@ -12,13 +12,13 @@ import torch
 import torch.utils.data
 from torch.utils.data import Dataset, IterableDataset, Sampler
 
-from shmloader import _torch, riding
+from shmloader import _torch, off_the_ring
 from shmloader.device import accelerator
 from shmloader.device.ahead import Stage, ahead, stop_at_exit
 from shmloader.device.stages import OnCpu, Pinned, ToDevice
 from shmloader.row_wise import is_row_wise
 
-if riding.why_not_here() is None:  # else there are no extensions, or names are missing that these build on
+if off_the_ring.why_not_here() is None:  # else there are no extensions, or names are missing that these build on
     from shmloader.trainer.iterator import RingIterator
 
 T_co = TypeVar("T_co", covariant=True)
@@ -178,8 +178,8 @@ class DataLoader(torch.utils.data.DataLoader, Generic[T_co]):  # type: ignore[ty
             in_order=in_order,
         )
         self._check_division()
-        if num_workers and (why := riding.why_not(self)):
-            riding.refuse(self, why)
+        if num_workers and (why := off_the_ring.why_not(self)):
+            off_the_ring.refuse(self, why)
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Warn at once where a class takes its iterators from another class, so that it will never ride the ring.
@@ -187,9 +187,11 @@ class DataLoader(torch.utils.data.DataLoader, Generic[T_co]):  # type: ignore[ty
         Its `__iter__` may come from there too, and then nothing of ours would run later that could warn.
         """
         super().__init_subclass__(**kwargs)
-        if "_get_iterator" not in vars(cls) and (why := riding.why_not_of(cls)):
-            riding.refuse(cls, why)
-            riding.warn_once(f"loaders of the class {cls.__name__} will not ride shmloader's ring: {why}", stacklevel=3)
+        if "_get_iterator" not in vars(cls) and (why := off_the_ring.why_not_of(cls)):
+            off_the_ring.refuse(cls, why)
+            off_the_ring.warn_once(
+                f"loaders of the class {cls.__name__} will not ride shmloader's ring: {why}", stacklevel=3
+            )
 
     def _check_division(self) -> None:
         """Raise where work cannot be stolen or cut as was asked for."""
@@ -233,12 +235,12 @@ class DataLoader(torch.utils.data.DataLoader, Generic[T_co]):  # type: ignore[ty
             >>> DataLoader(range(4)).why_not_ring()
             'num_workers is 0, so batches are made in this process and nothing carries them'
         """
-        return riding.why_not(self)
+        return off_the_ring.why_not(self)
 
     def __iter__(self) -> Any:
-        why = riding.why_not(self)
+        why = off_the_ring.why_not(self)
         if why is not None and self.num_workers > 0:
-            riding.say_or_refuse(self, why)
+            off_the_ring.say_or_refuse(self, why)
         rides = why is None
         if not rides and self.device is None:
             return super().__iter__()
@@ -262,7 +264,7 @@ class DataLoader(torch.utils.data.DataLoader, Generic[T_co]):  # type: ignore[ty
 
     def _ring_iterator(self) -> RingIterator:
         for lost in _torch.what_is_lost():
-            riding.warn_once(lost)
+            off_the_ring.warn_once(lost)
         self.check_worker_number_rationality()
         iterator = RingIterator(self)
         _iterators.add(iterator)

@@ -35,7 +35,7 @@ from typing import Any
 
 import torch.utils.data
 
-from shmloader import riding
+from shmloader import off_the_ring
 from shmloader.dataloader import DataLoader
 
 _TorchLoader: Any = torch.utils.data.DataLoader
@@ -93,7 +93,7 @@ class Patch:
         parts = [f"{holds}; covers {', '.join(map(_name, self.covered))}"]
         if self.uncovered:
             parts.append(f"does not reach {', '.join(map(_name, self.uncovered))}")
-        if why := riding.why_not_here():
+        if why := off_the_ring.why_not_here():
             parts.append(f"none rides the ring: {why}")
         return f"<patch_torch() {'; '.join(parts)}>"
 

@@ -35,7 +35,7 @@ def test_iterable_datasets(workers: int, options: dict[str, Any]) -> None:
 
 
 @pytest.mark.off_the_ring
-@pytest.mark.filterwarnings("ignore")  # test_riding.py looks at them
+@pytest.mark.filterwarnings("ignore")  # test_off_the_ring.py looks at them
 def test_datapipes() -> None:
     assert_same_outcome(
         lambda: IterableWrapper(range(20)).shuffle().sharding_filter(),

@@ -12,7 +12,7 @@ from conftest import Augmented, assert_same_outcome, run_script
 from torch.utils.data.datapipes.iter import IterableWrapper
 
 import shmloader
-from shmloader import riding
+from shmloader import off_the_ring
 
 ONLY_ON_THE_RING: list[dict[str, Any]] = [
     {"on_worker_death": "respawn"},
@@ -25,7 +25,7 @@ ONLY_ON_THE_RING: list[dict[str, Any]] = [
 
 @pytest.fixture(autouse=True)
 def _nothing_said_yet(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(riding, "_said", set())
+    monkeypatch.setattr(off_the_ring, "_said", set())
 
 
 def pipe() -> Any:
