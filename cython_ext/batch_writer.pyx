@@ -105,7 +105,7 @@ cdef class Writer:
     cdef object stack_chunk(self, object batch):
         """Stack the rows of a chunk where they belong in the whole batch."""
         cdef object first = batch[0], out, row
-        cdef Py_ssize_t k, at, size = first.nbytes
+        cdef Py_ssize_t k, at, size = min(first.nbytes, <object>PY_SSIZE_T_MAX)
         if len(batch) != self.count or size > PY_SSIZE_T_MAX // self.rows:
             return None
         for k in range(1, self.count):

@@ -26,6 +26,9 @@ from dlpack cimport (
 )
 from shmloader._ring cimport overwritten
 
+cdef extern from "Python.h":
+    const Py_ssize_t PY_SSIZE_T_MAX
+
 import numpy
 import torch
 
@@ -150,7 +153,7 @@ cdef tuple look_at(object leaf, elements *of):
         of.lazy |= tensor.dtype.code == DLPACK_COMPLEX and leaf.is_conj()
         return tuple([tensor.shape[k] for k in range(tensor.ndim)])
     of.address = leaf.data_ptr() if is_tensor else leaf.ctypes.data
-    of.bytes = leaf.nbytes
+    of.bytes = min(leaf.nbytes, <object>PY_SSIZE_T_MAX)     # as dlpack_bytes(): of an expanded one it may be anything
     of.dense = leaf.is_contiguous() if is_tensor else leaf.flags.c_contiguous
     of.lazy = is_tensor and (leaf.is_neg() or leaf.is_conj())
     return tuple(leaf.shape)

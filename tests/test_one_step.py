@@ -345,6 +345,7 @@ HARMLESS = {
     "_try_put_index": "called by _next_data and _reset alone, which are ours",
     "_process_data": "called by _next_data alone",
     "_mark_worker_as_unavailable": "called by _next_data and _shutdown_workers alone, which are ours",
+    "_clean_up_worker": "ends a worker at exit (until torch 2.10); registered by __init__ alone, which is ours",
     "_clean_up_persistent_workers_atexit": "ends iterators of torch's that registered themselves; ours do not",
     "_register_persistent_workers_atexit": "called by __init__ alone, which is ours",
 }

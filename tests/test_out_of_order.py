@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import random
 import time
 from typing import Any
 
 import pytest
 import torch
+import torch.utils.data.dataloader as torchs
 from conftest import BOTH, Augmented, assert_same_outcome
 from torch.utils.data import IterableDataset, get_worker_info
 
@@ -48,6 +50,10 @@ def test_a_slow_batch_holds_up_nobody(workers: int) -> None:
         next(iterator)
 
 
+@pytest.mark.skipif(
+    len(inspect.signature(torchs._MultiProcessingDataLoaderIter._process_data).parameters) < 3,
+    reason="this torch (before 2.8) gives the next index to a worker that has its share already",
+)
 def test_the_order_is_torchs_where_time_decides_it() -> None:
     """torch's rule: the next index goes to the next worker in turn that holds fewer than its share."""
 

@@ -305,12 +305,11 @@ def test_attribute_len_warning_of_iterable_datasets(batch_size: int | None, work
     compare(warned)
 
 
+NAMES_THE_USERS_LINE = "stacklevel" in inspect.getsource(torchs._BaseDataLoaderIter.__next__)  # 2.6 names its own
+
+
 @pytest.mark.parametrize(
-    "workers",
-    [
-        0,
-        1,
-    ],
+    "workers", [0, pytest.param(1, marks=() if NAMES_THE_USERS_LINE else differs("ours names the user's line"))]
 )
 def test_attribute_len_warning_names_the_users_line(workers: int) -> None:
     """With Python's default filters each line of the user's warns once."""
@@ -349,9 +348,10 @@ def test_attribute_check_worker_number_rationality(workers: int, monkeypatch: py
     compare(warned)
 
 
-@pytest.mark.parametrize(
-    "workers", [0, pytest.param(1, marks=differs("what is called in torch's frames is called in shmloader's"))]
-)
+IN_ANOTHER_FRAME = differs("what is called in torch's frames is called in shmloader's")
+
+
+@pytest.mark.parametrize("workers", [0, pytest.param(1, marks=IN_ANOTHER_FRAME if NAMES_THE_USERS_LINE else ())])
 def test_attribute_warnings_are_found_in_torchs_module(workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A filter by module silences the same of them: `-W ignore::UserWarning:torch.utils.data.dataloader`."""
     pretend_no_cores(monkeypatch)
@@ -467,7 +467,9 @@ def histories(kind: Any, dataset: Any, persistent: bool) -> dict[str, list[Any]]
 
 @pytest.mark.parametrize("name", TRANSPORT)
 def test_attribute_of_the_transport_is_the_rings_own(name: str) -> None:
-    assert hasattr(iter(BOTH[0](Augmented(), num_workers=1)), name)
+    if not hasattr(iter(BOTH[0](Augmented(), num_workers=1)), name):
+        assert name == "_workers_num_tasks", "torch has it no more"
+        pytest.skip("this torch does not have it yet")
     assert not hasattr(iter(BOTH[1](Augmented(), num_workers=1)), name)
 
 

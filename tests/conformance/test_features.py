@@ -677,11 +677,13 @@ def test_feature_pin_thread_passes_exceptions(an_accelerator: list[Any]) -> None
     compare(lambda kind: iterate(kind(Failing(4), pin_memory=True, num_workers=2)))
 
 
+@pytest.mark.skipif(
+    not hasattr(torch.utils.data.dataloader, "_persistent_workers_atexit"),
+    reason="this torch has each worker end at exit, and not the iterator",
+)
 @pytest.mark.off_the_ring
 def test_feature_exit_hooks(an_accelerator: list[Any]) -> None:
     """persistent and pinned: torch ends its threads before the interpreter does."""
-    if not hasattr(torch.utils.data.dataloader, "_persistent_workers_atexit"):
-        pytest.skip("this torch has each worker end at exit, and not the iterator")
 
     def registered(kind: Any) -> Any:
         found = []
