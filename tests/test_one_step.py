@@ -138,25 +138,36 @@ def test_no_interrupt_loses_or_repeats_a_batch(options: dict[str, Any]) -> None:
         assert raised > 10
 
 
+class InterruptedSampler:
+    """Has RandomSampler interrupted, once, as it gives its index number `at`."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, at: int) -> None:
+        stock = RandomSampler.__iter__
+        self.drawn = itertools.count()
+
+        def interrupted(sampler: Any) -> Iterator[Any]:
+            for index in stock(sampler):
+                if next(self.drawn) == at:
+                    raise KeyboardInterrupt
+                yield index
+
+        monkeypatch.setattr(RandomSampler, "__iter__", interrupted)
+
+    def again(self) -> None:
+        self.drawn = itertools.count()
+
+
 @pytest.mark.parametrize("at", [0, 1, 16, 17, 200, LENGTH - 1])
 @pytest.mark.parametrize("options", [{}, {"schedule": "steal"}, {"chunk_size": 2}], ids=label)
 def test_an_interrupt_in_the_sampler(monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], at: int) -> None:
     """It ends the generators, of the sampler and of the batch sampler."""
-    drawn = itertools.count()
-    stock = RandomSampler.__iter__
-
-    def interrupted(sampler: Any) -> Iterator[Any]:
-        for index in stock(sampler):
-            if next(drawn) == at:
-                raise KeyboardInterrupt
-            yield index
 
     def loader() -> Any:
         return shmloader.DataLoader(Numbers(), batch_size=4, num_workers=2, shuffle=True, **options)
 
     expected = epoch(loader())
     state = torch.get_rng_state()
-    monkeypatch.setattr(RandomSampler, "__iter__", interrupted)
+    InterruptedSampler(monkeypatch, at)
     torch.manual_seed(3)
     got = []
     if at < 16:  # the first batches are drawn by iter()
@@ -174,15 +185,6 @@ def test_an_interrupt_in_the_sampler(monkeypatch: pytest.MonkeyPatch, options: d
 
 def test_interrupts_in_the_sampler_and_while_it_draws_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """At each line of what draws the indices again: none is lost by the second interrupt."""
-    of_sampler = 200
-    drawn = itertools.count()
-    stock = RandomSampler.__iter__
-
-    def interrupted(sampler: Any) -> Iterator[Any]:
-        for index in stock(sampler):
-            if next(drawn) == of_sampler:
-                raise KeyboardInterrupt
-            yield index
 
     def loader() -> Any:
         return shmloader.DataLoader(Numbers(), batch_size=30, num_workers=1, shuffle=True)
@@ -192,12 +194,12 @@ def test_interrupts_in_the_sampler_and_while_it_draws_again(monkeypatch: pytest.
 
     expected = epoch(loader())
     state = torch.get_rng_state()
-    monkeypatch.setattr(RandomSampler, "__iter__", interrupted)
+    sampler = InterruptedSampler(monkeypatch, 200)
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     lines, at = 0, 0
     try:
         while at <= lines:
-            drawn = itertools.count()
+            sampler.again()
             torch.manual_seed(3)
             got, raised = [], 0
             iterator = iter(loader())
