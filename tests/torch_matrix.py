@@ -209,7 +209,13 @@ def build_probe() -> None:
     shutil.copyfile(source.with_name("probe.pyx"), source)
     core = SUITE / "cython_ext"
     found_there = variables() | {"PYTHONPATH": str(core), "CFLAGS": f"-I{core}"}
-    subprocess.run([inside("cythonize"), "-q", "-i", "-3", str(source)], cwd=SUITE, env=found_there, check=True)
+    subprocess.run(
+        [inside("cythonize"), "-q", "-i", "-3", str(source)],
+        cwd=SUITE,
+        env=found_there,
+        check=True,
+        capture_output=True,
+    )
 
 
 def check_what_is_imported(result: Result) -> None:
