@@ -31,7 +31,8 @@ cdef class Sequences:
     cdef bint is_ready(self) noexcept nogil             # whether the next batch is
     cdef ring_given *next_batch(self) except NULL       # which one it is; it is ready
     cdef void took(self, int chunks) noexcept           # it was taken
-    cdef int lost(self) noexcept nogil                  # the entry, plus 1, that will never be published; else 0
+    cdef int lost(self) noexcept nogil                  # the entry, plus 1, for which what is awaited never comes
+    cdef bint is_lost(self, int k) noexcept nogil       # this entry's word is none that it may have
     cdef object overwritten(self, int entry)            # what is to be said of that one
     # Whether an entry in use has an owner, and who.
     cdef bint owned(self, int entry, uint64_t word, int *owner) noexcept nogil

@@ -156,17 +156,28 @@ cdef class Sequences:
     # ------------------------------------------------------------------------------------------------ overwritten words
 
     cdef int lost(self) noexcept nogil:
-        """The entry, plus 1, that no worker will ever publish, because its word was overwritten; else 0."""
-        cdef uint64_t word
-        cdef int k
+        """The entry, plus 1, whose word was overwritten, so that what is awaited never comes; else 0.
+
+        In order, that is the awaited one's own.  While nobody has claimed it, it may be any other: a worker that walks
+        all sequences stops at a word that is none of the ring's.
+        """
+        cdef int k, awaited = (self.next_take + self.seen) % self.entries
+        if self.in_order:
+            if not self.busy[awaited]:
+                return 0
+            if self.is_lost(awaited):
+                return awaited + 1
+            if ring_state(ring_load(&self.entry[awaited])) != RING_OPEN:
+                return 0
         for k in range(self.entries):
-            if not self.busy[k] or self.in_order and self.given[k].sequence != self.next_take + self.seen:
-                continue
-            word = ring_load(&self.entry[k])
-            if (ring_seq(word) != self.given[k].sequence or not self.may_own(k, word)
-                    or not RING_OPEN <= ring_state(word) <= RING_READY):
+            if self.busy[k] and self.is_lost(k):
                 return k + 1
         return 0
+
+    cdef bint is_lost(self, int k) noexcept nogil:
+        cdef uint64_t word = ring_load(&self.entry[k])
+        return (ring_seq(word) != self.given[k].sequence or not self.may_own(k, word)
+                or not RING_OPEN <= ring_state(word) <= RING_READY)
 
     cdef bint may_own(self, int entry, uint64_t word) noexcept nogil:
         """Whether a word may name the owner that it names."""
