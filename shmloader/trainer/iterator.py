@@ -125,7 +125,7 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
         else:
             self._pinning = Pinning(self._ring, device, loader.strict_pinning, private=loader.device is not None)
             self._delivery = Delivery(self._ring, spare, self._streams, self._pinning, device.clone)
-        # what the Conductor in ring.pyx calls
+        # what the Conductor in conductor.pyx calls
         self._read, self._open = self._delivery.take, self._schedule.open
         self._worker_ended = self._schedule.ended
         self._crew = Crew(
