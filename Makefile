@@ -9,6 +9,7 @@ WORKERS ?=
 SEED ?=
 ARGS ?=
 TORCH ?=
+ALL ?=
 
 BIN := .venv/bin
 # The project stays editable; what it was installed from and built from is what the stamp depends on.
@@ -43,8 +44,9 @@ CUDA_NEWEST := .venv-cuda-newest
 CUDA_TORCH := $(shell sed -n 's/^torch==//p' constraints.txt)
 CUDA_NEWEST_TORCH := 2.15.0
 CUDA_HEADERS := nvidia-cuda-runtime==13.0.96
-# Most of these tests wait for copies that are late, so there are more of them at a time than cores.
-CUDA_TESTS = -m tests.software_cuda .venv-cuda/headers/nvidia/cu13/include -m pytest -p software_cuda.plugin -m gpu \
+# Most of these tests wait for copies that are late, so there are more of them at a time than cores.  ALL=1: the long ones too.
+ON_SOFTWARE_CUDA := -m tests.software_cuda .venv-cuda/headers/nvidia/cu13/include
+CUDA_TESTS = $(ON_SOFTWARE_CUDA) -m pytest -p software_cuda.plugin -m "gpu$(if $(ALL),, and not long)" \
 	tests/test_gpu.py tests/software_cuda --numprocesses 4 --dist worksteal
 
 # A copy of the project beside its own, so that no sanitized extension is ever imported by accident.
@@ -62,7 +64,7 @@ SANITIZING = LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-
 	$$(gcc -print-file-name=libstdc++.so)" PYTHONMALLOC=malloc UBSAN_OPTIONS=print_stacktrace=1 \
 	ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1:max_allocation_size_mb=4096:$(SANITIZED_QUICKLY)
 
-.PHONY: help train test test-long test-torch test-ecosystem test-torchvision test-cuda soak bench di-engine lint \
+.PHONY: help train test test-long test-torch test-ecosystem test-torchvision test-cuda torment-cuda soak bench di-engine lint \
 	sanitize fuzz-jpeg clean
 
 help:
@@ -76,7 +78,9 @@ help:
 	@echo '             SEED=  ARGS="--only interrupts --seconds 600" or any other of python -m tests.chaos --help'
 	@echo 'make test-ecosystem   train with Lightning, accelerate, transformers, timm and ignite, through either loader'
 	@echo 'make test-torchvision   fused datasets beside torchvision itself: the same samples, to the bit'
-	@echo 'make test-cuda   the tests that need a GPU, over a CUDA in software, with torch 2.13 and the newest'
+	@echo 'make test-cuda   the tests that need a GPU, over a CUDA in software, with torch 2.13 and the newest; ALL=1: the long ones too'
+	@echo 'make torment-cuda   100,000 batches there, with late copies and all that may befall a loader; half an hour'
+	@echo '             SEED=  ARGS="--late 500 --quick 5000"'
 	@echo 'make test-torch   the suite with each torch from 2.6.0 on, in an environment a version; TORCH="2.6.0 2.15.0"'
 	@echo 'make soak    500 random kills of workers, every batch checked; ARGS="--kills 2000 --start spawn --share steal"'
 	@echo 'make lint    lint, types and which room imports which, alone'
@@ -117,6 +121,10 @@ test-torchvision: $(TORCHVISION)/installed
 test-cuda: $(CUDA)/installed $(CUDA_NEWEST)/installed
 	$(CUDA)/bin/python $(CUDA_TESTS) $(ARGS)
 	$(CUDA_NEWEST)/bin/python $(CUDA_TESTS) $(ARGS)
+
+# 5,000 batches with copies that are 5 to 50 ms late, and 95,000 with copies that are 0 to 1 ms late.
+torment-cuda: $(CUDA)/installed
+	$(CUDA)/bin/python $(ON_SOFTWARE_CUDA) -m tests.software_cuda.torment --seed $(or $(SEED),1) --jobs 4 $(ARGS)
 
 # Environments of its own, one after another; make's PYTHON only where it was given.
 test-torch:

@@ -14,7 +14,7 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 CORE = (
-    *("ring", "slots", "sequences", "lease", "trainer", "conductor", "worker"),
+    *("ring", "free_slots", "sequences", "lease", "progress", "trainer", "next_batch", "worker"),
     *("tensors", "gather", "batch_tree", "batch_writer", "batch_reader"),
     *("process", "current", "late", "jpeg"),
 )

@@ -23,12 +23,15 @@ _Static_assert(sizeof(void *) == 8, "the ring needs a 64-bit address space");
 
 #define RING_LINE 128 /* two 64-byte lines: x86 prefetches pairs, and some arm64 lines are 128 bytes */
 #define RING_MAGIC 0x676e69726d6873ULL /* "shmring" */
-#define RING_VERSION 4u
+#define RING_VERSION 5u
 
 /* A sequence's whole protocol state is one word:  seq:40 | owner:16 | state:8.
  * Claiming and recording who claimed are the same CAS, so a SIGKILL cannot fall between them.
  * 40 bits last 12 days at a million batches a second. */
 enum { RING_VOID, RING_OPEN, RING_CLAIMED, RING_READY };
+
+/* No epoch that a dataset can be told. */
+#define RING_UNTOLD INT64_MIN
 
 /* In OPEN, instead of a worker: whoever comes first may claim it. */
 #define RING_ANY 0xffffu
@@ -40,7 +43,9 @@ typedef struct {
     uint32_t payload;   /* the payload slot this sequence is to fill */
     uint32_t row, rows; /* a chunk: which row of the batch its first one is, of how many; rows 0: a whole batch */
     uint64_t seed;      /* of the batch, where samples are seeded one by one */
-    uint64_t epoch;     /* which of the ring's epochs the batch is of: a worker that meets a new one begins it */
+    uint32_t epoch;     /* which of the ring's epochs the batch is of: a worker that meets a new one begins it */
+    uint32_t cell;      /* where to leave what a stream says of itself behind the batch; no such cell: nowhere */
+    int64_t told;       /* what the dataset is told by set_epoch() for it; RING_UNTOLD: nothing */
 } ring_ask;
 
 /* What it says of what it did, written before ring_publish and read by the trainer once it has loaded READY. */
@@ -49,7 +54,8 @@ typedef struct {
     uint64_t meta_at, meta_size;       /* in the entry's area: the description of its leaves */
     uint64_t plan_at, plan_size;       /* in the entry's area: the plan */
     uint64_t objects_at, objects_size; /* the pickled leaves: a table in the payload, but a chunk's are in the area */
-    uint32_t outcome;                  /* FILLED, KEPT or SKIPPED, see ring.pxd */
+    uint32_t outcome;                  /* FILLED, KEPT, SKIPPED or SKIPPED_KEPT, see ring.pxd */
+    uint32_t state_size;               /* bytes that it has left in the cell */
 } ring_answer;
 
 /* A ring entry: the word of the sequence that lives in it, and the plain words that travel with it. */

@@ -1,10 +1,11 @@
 """atomics.h for Cython: the shared words, and the verbs that touch them."""
 
-from libc.stdint cimport uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint32_t, uint64_t
 from posix.time cimport timespec
 
 cdef extern from "atomics.h" nogil:
     enum: RING_MAGIC, RING_VERSION, RING_ANY
+    const int64_t RING_UNTOLD
     # where tests have a worker die
     enum: AFTER_CLAIM, WHILE_FILLING, AFTER_OVERFLOW, WHILE_REMEMBERING, BEFORE_PUBLISH, AFTER_PUBLISH, AFTER_BELL
     enum: AFTER_ANNOUNCE
@@ -15,11 +16,12 @@ cdef extern from "atomics.h" nogil:
     ctypedef struct bell_t "_Atomic uint32_t":
         pass
     ctypedef struct ring_ask:
-        uint64_t task_size, seed, epoch
-        uint32_t task_kind, payload, row, rows
+        uint64_t task_size, seed
+        uint32_t task_kind, payload, row, rows, epoch, cell
+        int64_t told
     ctypedef struct ring_answer:
         uint64_t used, meta_at, meta_size, plan_at, plan_size, objects_at, objects_size
-        uint32_t outcome
+        uint32_t outcome, state_size
     ctypedef struct ring_entry:
         ring_ask ask
         ring_answer answer

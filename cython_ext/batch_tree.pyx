@@ -18,6 +18,7 @@ A token is
     (dict, keys)        a dict with these str keys; its values follow
     (list, n), (tuple, n), (a namedtuple class, n)      n children follow
     (a class, names)    an instance whose whole state is its __dict__, with these names; the values follow
+    (a class of tensors, names)     the same, and before the values its elements, a tensor leaf
     (Shell, n)          in chunks: an object that says what n children are put into, and these follow; see shells.py
     (Again, k)          in chunks: leaf k once more
 """
@@ -36,11 +37,10 @@ ATOMS = frozenset((int, float, complex, bool, str, bytes, type(None)))      # ob
 DEEPEST = 500           # nesting; C has no limit of its own, it would run off its stack
 
 cdef object Tensor = torch.Tensor, Array = numpy.ndarray
+cdef object as_subclass = torch.Tensor.as_subclass      # as a function: a class that has another one does not see it
 cdef tuple DTYPES = (torch.dtype, numpy.dtype)          # the tokens of leaves
 cdef frozenset atoms = ATOMS
 cdef int deepest = DEEPEST
-# Classes that users have registered a way to pickle for: multiprocessing's and copyreg's, as they are when asked.
-cdef object registered = ForkingPickler(BytesIO()).dispatch_table
 
 
 class Again:
@@ -85,7 +85,7 @@ cpdef tuple walk(object batch):
 
 
 cdef int descend(object node, list plan, list leaves, list others, set met, int depth) except -1:
-    cdef object kind = type(node), child
+    cdef object kind = type(node), child, leaf
     if depth > deepest:
         raise RecursionError
     if kind is Tensor:
@@ -128,6 +128,16 @@ cdef int descend(object node, list plan, list leaves, list others, set met, int 
         for child in node.__dict__.values():
             descend(child, plan, leaves, others, met, depth + 1)
         return 0
+    elif is_its_elements(kind):
+        once(node, met)
+        leaf = elements_of(node)
+        if leaf is not None and all_of_str(node.__dict__):
+            plan.append((kind, tuple(node.__dict__)))
+            plan.append(leaf.dtype)
+            leaves.append(leaf)
+            for child in node.__dict__.values():
+                descend(child, plan, leaves, others, met, depth + 1)
+            return 0
     else:
         once(node, met)
     plan.append(None)
@@ -158,6 +168,11 @@ cdef bint all_atoms(object node) except -1:
     return True
 
 
+cdef bint is_registered(object kind) except -1:
+    """Whether a user has registered a way to pickle this class, with multiprocessing or copyreg."""
+    return kind in ForkingPickler(BytesIO()).dispatch_table     # made of both when it is asked for
+
+
 @cache
 def is_namedtuple(kind):
     """A class that collections.namedtuple or typing.NamedTuple made, with nothing added to how it pickles."""
@@ -168,14 +183,14 @@ def is_namedtuple(kind):
         and hasattr(kind, "_make")
         and "__reduce__" not in vars(kind)
         and "__reduce_ex__" not in vars(kind)
-        and kind not in registered
+        and not is_registered(kind)
     )
 
 
 @cache
 def is_its_dict(kind):
     """Whether pickle would take an instance apart into its __dict__ and nothing else: dataclasses, plain classes."""
-    if type(kind) is not type or kind in registered:
+    if type(kind) is not type or is_registered(kind):
         return False
     for base in kind.__mro__[:-1]:
         if not base.__flags__ & 1 << 9 or vars(base).get("__slots__"):      # Py_TPFLAGS_HEAPTYPE: written in Python
@@ -189,6 +204,43 @@ def is_its_dict(kind):
         and getattr(kind, "__getstate__", None) is getattr(object, "__getstate__", None)
         and not any(hasattr(kind, name) for name in own)
     )
+
+
+@cache
+def is_its_elements(kind):
+    """Whether torch would pickle a tensor of this class as its elements and its __dict__: torchvision's and MONAI's."""
+    if not issubclass(kind, Tensor) or kind is Tensor or is_registered(kind):
+        return False
+    for base in kind.__mro__[:kind.__mro__.index(Tensor)]:
+        if vars(base).get("__slots__"):
+            return False
+    return (
+        kind.__reduce_ex__ is Tensor.__reduce_ex__
+        and kind.__reduce__ is Tensor.__reduce__
+        and kind.__setstate__ is Tensor.__setstate__
+        and getattr(kind, "__getstate__", None) is getattr(Tensor, "__getstate__", None)
+        and kind.__torch_dispatch__ is Tensor.__torch_dispatch__
+    )
+
+
+cdef object elements_of(object tensor):
+    """The elements of a tensor of a class without __torch_dispatch__, as a plain tensor; None: it is more than these.
+
+    The class is not asked: it must not see this.
+    """
+    cdef object plain = as_subclass(tensor, Tensor)
+    return plain if is_dense(plain) and not plain.requires_grad else None
+
+
+cpdef list plain_rows(object batch):
+    """The elements of tensors of any classes, as plain tensors; None where one is no tensor, or has __torch_dispatch__.
+    """
+    cdef list rows = []
+    for tensor in batch:
+        if not isinstance(tensor, Tensor) or type(tensor).__torch_dispatch__ is not Tensor.__torch_dispatch__:
+            return None
+        rows.append(as_subclass(tensor, Tensor))
+    return rows
 
 
 # ------------------------------------------------------------------------------------------------ putting together
@@ -228,7 +280,7 @@ class Assembly:
             return lambda leaves, others: leaves[what]
         shell = self.other
         self.other += kind is Shell
-        count = what if isinstance(what, int) else len(what)
+        count = what if isinstance(what, int) else len(what) + issubclass(kind, Tensor)
         if not 0 <= count <= len(self.plan) - self.node:
             raise overwritten("the number of a node's children", count, len(self.plan) - self.node)
         if kind is Shell:
@@ -253,6 +305,8 @@ def maker(kind, what):
         return kind._make
     if kind is dict:
         return lambda children: dict(zip(what, children))
+    if issubclass(kind, Tensor):
+        return lambda children: of_class(kind, what, children)
 
     def instance(children):
         made = object.__new__(kind)
@@ -260,3 +314,11 @@ def maker(kind, what):
         return made
 
     return instance
+
+
+def of_class(kind, names, children):
+    """A tensor of a class of its own, from its elements and its attributes, as torch unpickles one."""
+    made = as_subclass(children[0], kind)
+    for name, value in zip(names, children[1:]):
+        setattr(made, name, value)
+    return made

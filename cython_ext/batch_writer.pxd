@@ -11,12 +11,15 @@ cdef class Writer:
     cdef dict plans                     # plan -> (its number, its pickle)
     cdef Py_ssize_t count, row, rows    # of a chunk: its samples, which row is its first, of how many; rows 0: no chunk
     cdef dict stacked                   # of a chunk: the address of what was stacked -> where its leaf begins
+    cdef dict laid                      # the address of the first row that was laid -> where its leaf begins
+    cdef Py_ssize_t laid_from, laid_to  # what of the payload that is
     cdef bint apart                     # a chunk's tensors are not to lie in the slot, though their rows do
     cdef unsigned long thread           # the one that claims and publishes
 
+    cdef object found(self, object batch, object first)
     cpdef object stack(self, object batch)
+    cdef object stack_chunk(self, object batch, object rows)
     cdef int about_to_write(self, Py_ssize_t at, Py_ssize_t bytes) except -1
-    cdef object stack_chunk(self, object batch)
     cdef int place(self, object leaf, list words) except -1
     cdef int place_rows(self, object leaf, list words) except -1
     cdef int copy_in(self, object leaf, elements *of, Py_ssize_t at, tuple shape, tuple strides) except -1

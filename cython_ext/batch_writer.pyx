@@ -18,8 +18,8 @@ from hashlib import blake2b
 
 from cpython.pythread cimport PyThread_get_thread_ident
 
-from shmloader._batch_tree cimport walk
-from shmloader._gather cimport copy_bytes, stack_rows
+from shmloader._batch_tree cimport plain_rows, walk
+from shmloader._gather cimport copy_bytes, rows_lie_at, stack_rows
 from shmloader._ring cimport overwritten
 from shmloader._tensors cimport elements, is_dense, look_at, other_order, tensor_over, unequal
 from shmloader._worker cimport WorkerSide
@@ -29,7 +29,8 @@ import torch
 cdef extern from "Python.h":
     const Py_ssize_t PY_SSIZE_T_MAX
 
-cdef object Tensor = torch.Tensor, torch_stack = torch.stack
+cdef object Tensor = torch.Tensor, torch_stack = torch.stack, empty_like = torch.empty_like
+cdef object stock_torch_function = torch.Tensor.__torch_function__.__func__
 
 cdef enum:
     MANY = 65536        # bytes; fewer have too few pages to save anything on
@@ -46,7 +47,7 @@ cdef class Writer:
     """
 
     def __init__(self, WorkerSide ring not None, objects, chunks):
-        self.ring, self.objects, self.chunks, self.plans = ring, objects, chunks, {}
+        self.ring, self.objects, self.chunks, self.plans, self.laid = ring, objects, chunks, {}, {}
         self.thread = PyThread_get_thread_ident()
 
     cdef int about_to_write(self, Py_ssize_t at, Py_ssize_t bytes) except -1:
@@ -56,7 +57,8 @@ cdef class Writer:
         return 0
 
     def begin(self, Py_ssize_t count) -> None:
-        """A sequence of so many samples was claimed."""
+        """A sequence was claimed: a chunk of so many samples, or a batch."""
+        self.laid.clear()
         self.count, self.row, self.rows = count, self.ring.row, self.ring.rows
         if self.rows:
             self.stacked = {}
@@ -68,24 +70,90 @@ cdef class Writer:
         """From now on give tensors of their own away.  A chunk's rows still lie where the other workers expect them."""
         self.apart = True
 
+    @property
+    def in_chunks(self) -> bool:
+        """Whether what was claimed is a chunk."""
+        return self.rows > 0
+
+    def lay(self, object dtype, tuple shape, Py_ssize_t count):
+        """Set places aside for the rows of a leaf, where stack() would put them, so that they can be written there.
+
+        To be called before anything is stacked, for one leaf after the other, in the order in which they are collated.
+
+        Args:
+            dtype, shape: torch's, of a row that has elements.
+            count: samples of the batch, or of the chunk.
+
+        Returns:
+            A tensor over each place; None where nothing is to lie in the slot.  stack() knows them again.
+        """
+        cdef Py_ssize_t at, k, row = self.row if self.rows else 0, rows = self.rows or count
+        cdef object size = dtype.itemsize
+        if self.apart or self.ring.current < 0 or PyThread_get_thread_ident() != self.thread:
+            return None
+        for side in shape:
+            size *= side
+        if not 0 < size <= PY_SSIZE_T_MAX // rows:
+            return None
+        if not self.laid:
+            self.laid_from = self.ring.used
+        at = self.ring.allocate(rows * size)
+        self.laid_to = self.ring.used
+        self.about_to_write(at + row * size, count * size)
+        self.laid[self.ring.address(at + row * size)] = at
+        buffer = self.ring.buffer()
+        return [tensor_over(buffer, dtype, at + k * size, shape) for k in range(row, row + count)]
+
+    def forget_places(self) -> None:
+        """What was laid is not used: what is stacked now lies where it would lie without it."""
+        if self.laid and self.ring.used == self.laid_to:     # else a dataset has collated something behind it
+            self.ring.used = self.laid_from
+        self.laid.clear()
+
+    cdef object found(self, object batch, object first):
+        """What stack() would make of rows that were written in their places; None where they were not."""
+        cdef elements row
+        cdef tuple shape = look_at(first, &row)
+        cdef object at = self.laid.get(row.address), out
+        cdef Py_ssize_t count = len(batch), start
+        if at is None or not rows_lie_at(batch, row.address):
+            return None
+        if self.rows and count != self.count:
+            return None
+        start = at + self.row * row.bytes if self.rows else at
+        out = tensor_over(self.ring.buffer(), first.dtype, start, (count, *shape))
+        if self.rows:
+            self.stacked[row.address] = at
+        return out
+
     cpdef object stack(self, object batch):
         """Stack tensors into the current payload, as torch.stack would; None for what cannot lie there.
 
         Nothing of another thread can: the payload may be published while that one asks for pages, and what it keeps of
         the next one would be a second payload that this worker keeps.
         """
-        cdef object first = batch[0], out
+        cdef object first, out, room
+        cdef object rows = batch    # the elements of each, as plain tensors
         cdef elements row
         cdef tuple shape
         cdef Py_ssize_t at, bytes
-        if type(first) is not Tensor or self.ring.current < 0 or PyThread_get_thread_ident() != self.thread:
-            return None
-        if not is_dense(first):
+        if self.ring.current < 0 or PyThread_get_thread_ident() != self.thread:
             return None
         if not isinstance(batch, (list, tuple)):    # torch.stack would not have it, and says so better
             return None
+        if type(batch[0]) is not Tensor:
+            rows = plain_rows(batch)
+            if rows is None:
+                return None
+        first = rows[0]
+        if not is_dense(first):
+            return None
+        if self.laid and rows is batch:
+            out = self.found(batch, first)
+            if out is not None:
+                return out
         if self.rows:
-            return self.stack_chunk(batch)
+            return self.stack_chunk(batch, rows)
         if self.apart:
             return None
         shape = look_at(first, &row)
@@ -94,34 +162,37 @@ cdef class Writer:
         bytes = len(batch) * row.bytes
         at = self.ring.allocate(bytes)
         self.about_to_write(at, bytes)
-        out = tensor_over(self.ring.buffer(), first.dtype, at, (len(batch), *shape))
-        if bytes and stack_rows(batch if type(batch) is list else list(batch), out.data_ptr()):
+        room = tensor_over(self.ring.buffer(), first.dtype, at, (len(batch), *shape))
+        out = room if rows is batch else of_its_class(batch[0], room)
+        if bytes and are_stacked_alike(batch, rows) and stack_rows(list_of(rows), room.data_ptr()):
             return out
         for tensor in batch:
             if not isinstance(tensor, Tensor):  # torch says it its own way
                 return None
         return torch_stack(batch, 0, out=out)
 
-    cdef object stack_chunk(self, object batch):
+    cdef object stack_chunk(self, object batch, object rows):
         """Stack the rows of a chunk where they belong in the whole batch."""
-        cdef object first = batch[0], out, row
+        cdef object first = rows[0], out, row, room, apart
         cdef Py_ssize_t k, at, size = min(first.nbytes, <object>PY_SSIZE_T_MAX)
         if len(batch) != self.count or size > PY_SSIZE_T_MAX // self.rows:
             return None
         for k in range(1, self.count):
-            row = batch[k]
+            row = rows[k]
             if not isinstance(row, Tensor):
                 return None
             if row.shape != first.shape:
                 raise unequal(first.shape, self.row, row.shape, self.row + k)
         at = self.ring.allocate(self.rows * size)
         self.about_to_write(at + self.row * size, self.count * size)
-        out = tensor_over(self.ring.buffer(), first.dtype, at + self.row * size, (self.count, *first.shape))
-        if not size or not stack_rows(batch if type(batch) is list else list(batch), out.data_ptr()):
-            torch_stack(batch, 0, out=out)
+        room = tensor_over(self.ring.buffer(), first.dtype, at + self.row * size, (self.count, *first.shape))
+        apart = empty_like(room) if self.apart else room
+        out = apart if rows is batch else of_its_class(batch[0], apart)
+        if not size or not are_stacked_alike(batch, rows) or not stack_rows(list_of(rows), apart.data_ptr()):
+            out = torch_stack(batch, 0, out=out)
         if self.apart:
-            out = out.clone()
-        self.stacked[out.data_ptr()] = at
+            room.copy_(apart)
+        self.stacked[apart.data_ptr()] = at
         return out
 
     def write(self, batch) -> None:
@@ -223,6 +294,29 @@ cdef class Writer:
         known = int.from_bytes(blake2b(pickled, digest_size=8).digest(), "little") >> 1, pickled
         self.plans[plan] = known
         return known
+
+
+cdef list list_of(object rows):
+    return rows if type(rows) is list else list(rows)
+
+
+cdef object of_its_class(object first, object room):
+    """What rows like `first` are stacked into, over the memory of `room`: made as torch's collate_tensor_fn makes it, so
+    that the class has its say in what it is."""
+    return first.new(room.untyped_storage()).resize_(*room.shape)
+
+
+cdef bint are_stacked_alike(object batch, object rows) except -1:
+    """Whether torch.stack copies the elements of tensors of these classes, and does no more."""
+    if rows is batch:
+        return True
+    cdef object kind = type(batch[0])
+    if getattr(kind.__torch_function__, "__func__", None) is not stock_torch_function:
+        return False
+    for tensor in batch:
+        if type(tensor) is not kind:
+            return False
+    return True
 
 
 cdef bint is_outermost(tuple strides, tuple shape):

@@ -49,7 +49,7 @@ cdef bint _is_of_others(tuple stream):
 cdef _move(unsigned long thread, object device, tuple before, tuple after):
     """A stream is left, then another one is current.  In this order: one too many does no harm, one too few does."""
     global now
-    cdef object event
+    cdef object event, when
     cdef tuple noted = here.get((thread, device))
     now += 1
     if not _is_default(before):
@@ -61,10 +61,12 @@ cdef _move(unsigned long thread, object device, tuple before, tuple after):
     else:
         here[thread, device] = after
     if not _is_default(before) and _is_of_others(before):
+        when = now
         event = mark(before)    # it may be destroyed from here on, and cannot be asked later
         if event is not None:
-            marks.append((left[before], before, event))
-            left.pop(before, None)
+            marks.append((when, before, event))
+            if left.get(before) == when:    # another thread may have left it while the event was recorded
+                left.pop(before, None)
 
 
 cdef _switch(object original, tuple arguments, dict options, object device):

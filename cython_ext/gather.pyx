@@ -93,3 +93,21 @@ cpdef bint stack_rows(list batch, uint64_t to) except -1:
         return True
     finally:
         free(rows)
+
+
+cpdef bint rows_lie_at(object batch, uint64_t at) except -1:
+    """Whether tensors are plain, contiguous, of one shape and dtype, and lie one after the other from the address `at`
+    on: then that is where torch.stack's result is already."""
+    cdef dlpack_tensor first, row
+    cdef object tensor
+    if not dlpack_read(dlpack, batch[0], &first):
+        return False
+    for tensor in batch:
+        if type(tensor) is not Tensor or tensor.requires_grad or not dlpack_read(dlpack, tensor, &row):
+            return False
+        if not dlpack_alike(&first, &row) or not dlpack_is_contiguous(&row) or <uint64_t>dlpack_data(&row) != at:
+            return False
+        if dlpack_may_be_negated(&row) and tensor.is_neg() or row.dtype.code == DLPACK_COMPLEX and tensor.is_conj():
+            return False
+        at += dlpack_bytes(&row)
+    return True

@@ -5,7 +5,7 @@ from libc.stdint cimport uint32_t, uint64_t
 
 from shmloader._ring cimport Ring
 from shmloader._sequences cimport Sequences, ring_given
-from shmloader._slots cimport Slots
+from shmloader._free_slots cimport Slots
 
 cdef struct ring_said:                  # of one sequence, by the worker that published it; each word read once
     uint64_t used, meta_at, meta_size, plan_at, plan_size, objects_at, objects_size

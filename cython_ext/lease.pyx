@@ -8,9 +8,9 @@ from libc.stdint cimport uint64_t
 from libc.stdlib cimport calloc, free
 
 from atomics cimport ring_answer, ring_load, ring_once, ring_once_32, ring_owner
-from shmloader._ring cimport KEPT, Ring, overwritten
+from shmloader._ring cimport KEPT, SKIPPED_KEPT, Ring, overwritten
 from shmloader._sequences cimport Sequences, ring_given
-from shmloader._slots cimport Slots
+from shmloader._free_slots cimport Slots
 
 
 @cython.final
@@ -97,7 +97,7 @@ cdef class Lease:
             self.release()
             return 0
         self.slots.retire(self.payload, {
-            self.answers[k].owner for k in range(self.chunks) if self.answers[k].outcome == KEPT
+            self.answers[k].owner for k in range(self.chunks) if self.answers[k].outcome in (KEPT, SKIPPED_KEPT)
         })
         self.payload = -1
         return 0
@@ -109,7 +109,7 @@ cdef class Lease:
 
     @property
     def outcome(self) -> int:
-        """FILLED, KEPT (to be copied) or SKIPPED (it holds nothing)."""
+        """FILLED, KEPT (to be copied), SKIPPED or SKIPPED_KEPT (it holds nothing)."""
         cdef int k
         for k in range(self.chunks):
             if self.answers[k].outcome == KEPT:

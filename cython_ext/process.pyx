@@ -3,38 +3,112 @@
 
 cdef extern from *:
     """
+    #include <errno.h>
     #include <signal.h>
+    #include <string.h>
     #include <sys/prctl.h>
     #include <unistd.h>
 
     /* A real-time signal nobody uses by habit.  The kernel sends it when the *thread* that started this process
      * ends, so the handler asks whether the process itself is gone; if not, the signal will come again. */
     #define ORPHANED (SIGRTMAX - 3)
-    static pid_t process_parent;
+    static pid_t process_trainer;
 
-    static void process_on_orphaned(int signal) { (void)signal; if (getppid() != process_parent) _exit(1); }
+    static void process_on_orphaned(int signal) { (void)signal; if (getppid() != process_trainer) _exit(1); }
 
-    static pid_t process_die_with_parent(void)
+    static int process_die_with(pid_t trainer)
     {
-        struct sigaction action = {0};
+        struct sigaction action;
         sigset_t blocked;
-        process_parent = getppid();
+        process_trainer = trainer;
+        if (getppid() != trainer)
+            return 0;
+        memset(&action, 0, sizeof action);
         action.sa_handler = process_on_orphaned;
         action.sa_flags = SA_RESTART;
         sigaction(ORPHANED, &action, NULL);
         sigemptyset(&blocked);
         sigaddset(&blocked, ORPHANED);
-        sigprocmask(SIG_UNBLOCK, &blocked, NULL);   /* a fork inherits its thread's mask */
+        pthread_sigmask(SIG_UNBLOCK, &blocked, NULL);   /* a fork inherits its thread's mask */
         prctl(PR_SET_PDEATHSIG, ORPHANED);
-        return getppid();                           /* another, if the parent died before the kernel was asked */
+        return getppid() == trainer;                    /* not where it died before the kernel was asked */
+    }
+
+    static const int process_group_signals[] = {SIGTERM, SIGINT, SIGHUP};
+    static pid_t process_me;
+    static struct sigaction process_before[3];          /* what was to be done with each of them */
+
+    static void process_do_as_before(int at, siginfo_t *from, void *context)
+    {
+        const struct sigaction *before = &process_before[at];
+        int number = process_group_signals[at];
+        if (before->sa_flags & SA_SIGINFO)
+            before->sa_sigaction(number, from, context);
+        else if (before->sa_handler == SIG_DFL) {
+            sigaction(number, before, NULL);
+            raise(number);                              /* it comes when this handler has returned */
+        } else if (before->sa_handler != SIG_IGN)
+            before->sa_handler(number);
+    }
+
+    /* See NOTE [ Group signals ] in group_signals.py. */
+    static void process_on_group_signal(int number, siginfo_t *from, void *context)
+    {
+        int saved = errno, at = number == SIGTERM ? 0 : number == SIGINT ? 1 : 2;
+        pid_t me = getpid(), sender = from->si_code <= 0 ? from->si_pid : 0;    /* else the kernel sent it */
+        if (me != process_me || sender == me)
+            process_do_as_before(at, from, context);
+        else if (number == SIGTERM && sender == process_trainer)
+            _exit(0);                                   /* as torch's workers do */
+        errno = saved;
+    }
+
+    static int process_outlive_signals(pid_t trainer)
+    {
+        struct sigaction action, before;
+        sigset_t blocked;
+        int k;
+        process_trainer = trainer;
+        process_me = getpid();
+        memset(&action, 0, sizeof action);
+        action.sa_sigaction = process_on_group_signal;
+        action.sa_flags = SA_RESTART | SA_SIGINFO;
+        sigemptyset(&blocked);
+        for (k = 0; k < 3; k++) {
+            if (sigaction(process_group_signals[k], NULL, &before))
+                return -1;
+            if (!(before.sa_flags & SA_SIGINFO) || before.sa_sigaction != process_on_group_signal)
+                process_before[k] = before;             /* else this was called before */
+            if (sigaction(process_group_signals[k], &action, NULL))
+                return -1;
+            sigaddset(&blocked, process_group_signals[k]);
+        }
+        return pthread_sigmask(SIG_UNBLOCK, &blocked, NULL);
     }
     """
-    int process_die_with_parent()
+    bint process_die_with(int trainer)
+    int process_outlive_signals(int trainer)
 
 
-def die_with_parent() -> int:
-    """Have this process end at once when its parent does, whatever it is doing then; returns the parent's pid.
+def die_with(int trainer) -> bool:
+    """Have this process end at once when its parent, the trainer, does, whatever it is doing then.
 
-    The parent may have died before this call: the caller compares the pid with the one it expects (parents_death.py).
+    Args:
+        trainer: the trainer's pid.
+
+    Returns:
+        False where the trainer is not the parent: it has died already, or another process starts workers for it.
     """
-    return process_die_with_parent()
+    return process_die_with(trainer)
+
+
+def outlive_signals(int trainer) -> None:
+    """Have this process go on when its group is sent a SIGTERM, a SIGINT or a SIGHUP: NOTE [ Group signals ].
+
+    Called again, it puts its handlers over what others have set meanwhile.
+
+    Args:
+        trainer: the pid of the process whose SIGTERM ends this one.
+    """
+    if process_outlive_signals(trainer):
+        raise OSError("a handler for SIGTERM, SIGINT or SIGHUP could not be set")

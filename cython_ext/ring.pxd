@@ -71,9 +71,12 @@ from spin cimport ring_spin
 
 cdef enum:
     INDEX, INDICES, PICKLED     # kinds of task
+    NO_CELL = 0xffffffff        # for a sequence that has none
 
 cpdef enum:
-    FILLED, KEPT, SKIPPED       # outcomes of a sequence; Lease.meta() knows that the first two come with a batch
+    # Outcomes of a sequence; Lease.meta() knows that the first two come with a batch.  The last two: a stream has nothing
+    # more, and in the last one the worker holds on to what it had begun to make all the same.
+    FILLED, KEPT, SKIPPED, SKIPPED_KEPT
 
 # The exception for a word that the other side cannot have written: what it is, what it says, what it may say.
 cpdef object overwritten(what, value, limit)
@@ -103,6 +106,8 @@ cdef class Ring:                        # what both sides see; TrainerSide and W
     cdef Mapping mapping
     cdef readonly int workers, entries, payloads, batches
     cdef readonly Py_ssize_t memory_at, memory_stride, area_at, area_stride, slot_at, slot_stride
+    cdef readonly int cells             # for what streams say of themselves; 0 where no dataset is a stream
+    cdef readonly Py_ssize_t cell_at, cell_stride
     cdef ring_header *header
     cdef ring_worker *worker
     cdef ring_entry *entry
@@ -113,6 +118,7 @@ cdef class Ring:                        # what both sides see; TrainerSide and W
 
     cdef char *slot(self, int payload) noexcept nogil                           # where a payload's bytes begin
     cdef char *area(self, uint64_t sequence) noexcept nogil                     # where a sequence's task begins
+    cdef char *cell(self, int cell) noexcept nogil                              # where a stream's state begins
     cdef ring_memory *memory(self, int worker, int half) noexcept nogil         # what a worker leaves behind
     cdef uint64_t pages_of(self, int payload) noexcept nogil                    # bytes of it that have pages
     cdef int follow(self, int payload) except -1                                # to the memfd, if it has moved there

@@ -125,6 +125,7 @@ cdef class Ring:
         self.memory_at, self.memory_stride = geometry.memory_at, geometry.memory_stride
         self.area_at, self.area_stride = geometry.area_at, geometry.area_stride
         self.slot_at, self.slot_stride = geometry.slot_at, geometry.slot_stride
+        self.cells, self.cell_at, self.cell_stride = geometry.cells, geometry.cell_at, geometry.cell_stride
         self.spin.yields = not spin
         self.header = <ring_header *>mapping.base
         self.worker = <ring_worker *>(mapping.base + sizeof(ring_header))
@@ -139,6 +140,9 @@ cdef class Ring:
 
     cdef char *slot(self, int payload) noexcept nogil:
         return self.mapping.base + self.slot_at + payload * self.slot_stride
+
+    cdef char *cell(self, int cell) noexcept nogil:
+        return self.mapping.base + self.cell_at + cell * self.cell_stride
 
     cdef int follow(self, int payload) except -1:
         """Map a payload from the memfd, if it has moved there since this process last looked."""

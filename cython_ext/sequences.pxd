@@ -12,6 +12,8 @@ cdef struct ring_given:
     int chunks                          # sequences of the batch that begins here; 0 in its further ones
     uint32_t row, rows                  # of a chunk: its first row, and the batch's; rows 0: a whole batch
     uint64_t batch                      # of its epoch
+    uint32_t samples                    # of the batch that begins here
+    uint32_t cell                       # for what its stream says of itself
 
 
 cdef class Sequences:
@@ -26,7 +28,8 @@ cdef class Sequences:
     cdef uint8_t *busy                  # the entries that the sequences in flight are in
     cdef ring_given *given              # for each of these entries: what it was opened with
 
-    cdef void opened(self, int worker, int payload, int chunks, uint32_t row, uint32_t rows, uint64_t batch) noexcept
+    cdef void opened(self, int worker, int payload, int chunks, uint32_t row, uint32_t rows, uint64_t batch,
+                     uint32_t samples, uint32_t cell) noexcept
     cdef void pass_over(self) noexcept                  # to a next_open whose entry is free
     cdef bint is_ready(self) noexcept nogil             # whether the next batch is
     cdef ring_given *next_batch(self) except NULL       # which one it is; it is ready

@@ -33,10 +33,11 @@ cdef class Sequences:
         free(self.busy)
         free(self.given)
 
-    cdef void opened(self, int worker, int payload, int chunks, uint32_t row, uint32_t rows, uint64_t batch) noexcept:
+    cdef void opened(self, int worker, int payload, int chunks, uint32_t row, uint32_t rows, uint64_t batch,
+                     uint32_t samples, uint32_t cell) noexcept:
         """The next sequence is about to be opened so.  Then another one is the next."""
         cdef int at = self.next_open % self.entries
-        self.given[at] = ring_given(self.next_open, worker, payload, chunks, row, rows, batch)
+        self.given[at] = ring_given(self.next_open, worker, payload, chunks, row, rows, batch, samples, cell)
         self.busy[at] = True
         self.in_flight += 1
         self.next_open += 1

@@ -3,10 +3,11 @@
 
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
+from shmloader._progress cimport Progress
 from shmloader._lease cimport Lease
 from shmloader._ring cimport Ring
 from shmloader._sequences cimport Sequences
-from shmloader._slots cimport Slots
+from shmloader._free_slots cimport Slots
 
 
 cdef class TrainerSide(Ring):
@@ -14,12 +15,22 @@ cdef class TrainerSide(Ring):
     cdef readonly Slots slots           # whose each payload is
     cdef readonly int under_way         # batches opened and not taken
     cdef readonly uint64_t opened       # batches opened in this epoch
+    cdef readonly uint64_t samples      # that are in these
     cdef readonly uint64_t epoch        # how many epochs were begun before this one
     cdef readonly uint64_t taken        # the sequence that was taken last; the first one of that batch
     cdef readonly bint stopped          # workers have been told to leave
     cdef readonly bint alarmed          # a worker died: wait() returns at once until it is looked after
+    cdef readonly bint batched          # whether a task is the indices of a batch; if not, it is one sample's
+    cdef readonly Progress delivered   # what the user has got of this epoch
+    cdef uint64_t taken_batch           # of what was taken last: its number in the epoch, its samples, its worker
+    cdef uint32_t taken_samples, taken_cell, taken_state
+    cdef int taken_worker
+    cdef int64_t told                   # what datasets are told by set_epoch() for this epoch
+    cdef list free_cells                # those that no sequence and no worker has
+    cdef list left                      # for each worker the cell, and the bytes in it, of its batch handed out last
     cdef bint begun                     # whether any epoch was
     cdef bint in_order
+    cdef object dumps                   # pickles tasks
     cdef Lease unread                   # what lend() gave, until took()
     cdef uint64_t *task_room            # bytes that have pages in each entry's area, for tasks
     cdef int next_bell                  # where ring_one() begins
@@ -27,11 +38,15 @@ cdef class TrainerSide(Ring):
     cdef bint dropped                   # the words are unmapped
 
     cpdef bint has_room(self, int chunks=*) except -1
+    cdef int hand_out(self) except -1                   # what was taken last is the user's now
+    cdef int stream_ended(self, int worker) except -1   # what was taken last is no batch
+    cdef int samples_of(self, task) except -1
     cdef int check_may_open(self, int worker, int chunks) except -1
     cdef int write_task(self, uint64_t sequence, task) except -1
     cdef char *area_for(self, uint64_t sequence, Py_ssize_t bytes) except NULL
     cdef bint indices_written(self, int64_t *at, list indices, Py_ssize_t count) except -1
-    cdef int give(self, int worker, uint64_t seed, int chunks, uint32_t row, uint32_t rows) except -1
+    cdef int give(self, int worker, uint64_t seed, int chunks, uint32_t row, uint32_t rows,
+                  uint32_t samples) except -1
     cdef void ring_one(self) noexcept nogil
     cdef int wait_until(self, double seconds) except -1
     cdef void drop_words(self) noexcept

@@ -1,10 +1,10 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
 """The trainer's side of the ring."""
 
-from multiprocessing.reduction import ForkingPickler
+import pickle
 
 cimport cython
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.exc cimport PyErr_CheckSignals
 from cpython.list cimport PyList_GET_ITEM, PyList_GET_SIZE
 from cpython.long cimport PyLong_AsLongLongAndOverflow, PyLong_CheckExact
@@ -15,14 +15,21 @@ from libc.string cimport memcpy
 from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
 
 from atomics cimport (
-    RING_ANY, RING_MAGIC, RING_READY, RING_VERSION, ring_announce, ring_ask, ring_entry, ring_note_revoked,
+    RING_ANY, RING_MAGIC, RING_READY, RING_UNTOLD, RING_VERSION, ring_announce, ring_ask, ring_entry, ring_note_revoked,
     ring_once_32, ring_open, ring_raise, ring_revoke, ring_ring, ring_sleep, ring_toll,
 )
+from shmloader._progress cimport Progress
 from shmloader._lease cimport Lease
-from shmloader._ring cimport FILLED, INDEX, INDICES, KEPT, PICKLED, Ring, check_index
+from shmloader._ring cimport (
+    FILLED, INDEX, INDICES, KEPT, NO_CELL, PICKLED, SKIPPED_KEPT, Ring, check_index, overwritten,
+)
 from shmloader._sequences cimport Sequences, ring_given
-from shmloader._slots cimport Slots
+from shmloader._free_slots cimport Slots
 from spin cimport spin_budget, spin_learn, spin_once
+
+
+cdef extern from "Python.h":
+    Py_ssize_t PyObject_LengthHint(object o, Py_ssize_t default) except -1
 
 
 cdef inline bint until(double seconds, timespec *deadline) noexcept nogil:
@@ -44,12 +51,15 @@ cdef class TrainerSide(Ring):
     Args:
         spare: payloads that may be lent at once.
         in_order: whether batches are taken in their order, or as they become ready; then none is cut into chunks.
+        dumps: pickles tasks.  A task may be read more than once: by who takes a dead worker's place, and to name it in
+            an error.  So nothing in it may be passed beside the pickle, as multiprocessing passes tensors.
     """
 
-    def __cinit__(self, segment, spin, int spare, bint in_order):
+    def __cinit__(self, segment, spin, int spare, bint in_order, dumps=pickle.dumps):
         cdef uint64_t area_commit = segment.geometry.area_commit
         cdef int k
-        self.in_order = in_order
+        self.in_order, self.dumps = in_order, dumps
+        self.batched, self.delivered, self.told = True, Progress(), RING_UNTOLD
         self.sequences, self.slots = Sequences(self, in_order), Slots(self, spare)
         self.task_room = <uint64_t *>calloc(self.entries, sizeof(uint64_t))
         if self.task_room == NULL:
@@ -75,11 +85,58 @@ cdef class TrainerSide(Ring):
         self.mapping.check_open()
         return self.under_way < self.batches and self.sequences.in_flight + chunks <= self.entries
 
-    def begin_epoch(self) -> None:
-        """Count the batches that are opened from 0 again; none may be under way."""
+    def begin_epoch(self, Progress delivered=None, bint batched=True, told=None) -> None:
+        """Count the batches that are opened from 0 again; none may be under way.
+
+        Args:
+            delivered: counts those that are handed out.
+            batched: whether a task is the indices of a batch; if not, it is one sample's.
+            told: the epoch that datasets are told by set_epoch(); None: they are told nothing.
+        """
         self.mapping.check_open()
+        self.told = RING_UNTOLD if told is None else told
+        self.free_cells = list(range(self.cells))
+        self.left = [(<uint32_t>NO_CELL, 0)] * self.workers
         self.epoch += self.begun
-        self.begun, self.opened = True, 0
+        self.begun, self.opened, self.samples = True, 0, 0
+        self.delivered = Progress() if delivered is None else delivered
+        self.batched = batched
+
+    cdef int samples_of(self, task) except -1:
+        """How many samples a task is of.  What has no length counts as one."""
+        if type(task) is list:
+            return <int>PyList_GET_SIZE(task)
+        if type(task) is int or not self.batched:
+            return 1
+        return <int>PyObject_LengthHint(task, 1)
+
+    cdef int hand_out(self) except -1:
+        cdef uint32_t before
+        self.delivered.count(self.taken_batch, self.taken_samples, self.taken_worker)
+        if self.cells:
+            before = self.left[self.taken_worker][0]
+            self.left[self.taken_worker] = (self.taken_cell, self.taken_state)
+            if before != NO_CELL:
+                self.free_cells.append(before)
+        return 0
+
+    cdef int stream_ended(self, int worker) except -1:
+        self.delivered.end(worker)
+        if self.cells:
+            self.free_cells.append(self.taken_cell)
+        return 0
+
+    def states(self) -> list:
+        """What each worker's stream said of itself behind the batch that was handed out last; None: nothing was kept.
+        """
+        cdef uint32_t cell, size
+        cdef list found = []
+        self.mapping.check_open()
+        for cell, size in self.left or []:
+            if size > <uint64_t>self.cell_stride:
+                raise overwritten("the size of a stream's state", size, self.cell_stride)
+            found.append(PyBytes_FromStringAndSize(self.cell(cell), size) if size else None)
+        return found
 
     def open(self, int worker, task, uint64_t seed=0) -> None:
         """Give the next batch to `worker`, and wake it.
@@ -92,9 +149,10 @@ cdef class TrainerSide(Ring):
         Raises:
             MemoryError: there are no pages for the task.
         """
+        cdef uint32_t samples = self.samples_of(task)
         self.check_may_open(worker, 1)
         self.write_task(self.sequences.next_open, task)
-        self.give(worker, seed, 1, 0, 0)
+        self.give(worker, seed, 1, 0, 0, samples)
 
     def open_chunks(self, list workers, list tasks, uint64_t seed=0) -> None:
         """Give the next batch in chunks to workers, or to ANY.
@@ -114,7 +172,7 @@ cdef class TrainerSide(Ring):
             self.check_may_open(workers[k], chunks)
             self.write_task(self.sequences.next_open + k, tasks[k])
         for k in range(chunks):
-            self.give(workers[k], seed, 0 if k else chunks, row, rows)
+            self.give(workers[k], seed, 0 if k else chunks, row, rows, 0 if k else rows)
             row += <uint32_t>counts[k]
 
     cdef int check_may_open(self, int worker, int chunks) except -1:
@@ -138,7 +196,7 @@ cdef class TrainerSide(Ring):
             if self.indices_written(<int64_t *>self.area_for(sequence, 8), [task], 1):
                 ask.task_kind, ask.task_size = INDEX, 1
                 return 0
-        pickled = bytes(ForkingPickler.dumps(task))
+        pickled = self.dumps(task)
         n = PyBytes_GET_SIZE(pickled)
         memcpy(self.area_for(sequence, n), PyBytes_AS_STRING(pickled), n)
         ask.task_kind, ask.task_size = PICKLED, n
@@ -167,25 +225,31 @@ cdef class TrainerSide(Ring):
                 return False
         return True
 
-    cdef int give(self, int worker, uint64_t seed, int chunks, uint32_t row, uint32_t rows) except -1:
+    cdef int give(self, int worker, uint64_t seed, int chunks, uint32_t row, uint32_t rows,
+                  uint32_t samples) except -1:
         """Open the next sequence, whose task is written: a batch, or one of its chunks.  Nothing of it calls Python.
 
         Args:
             chunks: into how many chunks the batch is cut, where this is the first; 0 where it is a further one.
             row, rows: for a chunk, the row that it begins at, and the rows of the whole batch.
+            samples: of the whole batch; 0 in its further chunks.
         """
         cdef uint64_t sequence = self.sequences.next_open
         cdef ring_entry *entry = &self.entry[sequence % self.entries]
         cdef int payload
+        cdef uint32_t cell = NO_CELL
+        if self.cells and self.free_cells:     # one for each sequence in flight, and one for each worker
+            cell = self.free_cells.pop()
         if chunks:
             payload = self.slots.pick()
             self.under_way += 1
             self.opened += 1
+            self.samples += samples
         else:
             payload = self.sequences.given[(sequence - 1) % self.entries].payload
         entry.ask.payload, entry.ask.seed, entry.ask.row, entry.ask.rows = payload, seed, row, rows
-        entry.ask.epoch = self.epoch
-        self.sequences.opened(worker, payload, chunks, row, rows, self.opened - 1)
+        entry.ask.epoch, entry.ask.told, entry.ask.cell = <uint32_t>self.epoch, self.told, cell
+        self.sequences.opened(worker, payload, chunks, row, rows, self.opened - 1, samples, cell)
         ring_open(entry, sequence, worker)
         if worker == RING_ANY:
             self.ring_one()
@@ -296,6 +360,9 @@ cdef class TrainerSide(Ring):
         self.follow(given.payload)
         lease.hold(self, self.slots, self.sequences, given)
         self.taken = given.sequence
+        self.taken_batch, self.taken_samples, self.taken_worker = given.batch, given.samples, given.worker
+        self.taken_cell = given.cell
+        self.taken_state = ring_once_32(&self.entry[given.sequence % self.entries].answer.state_size)
         self.under_way -= 1
         self.sequences.took(given.chunks)
         return lease
@@ -312,7 +379,7 @@ cdef class TrainerSide(Ring):
         if lease is None:
             return
         self.unread = None
-        if lease.outcome == KEPT:
+        if lease.outcome in (KEPT, SKIPPED_KEPT):
             lease.retire()
         elif lease.failed:
             lease.release()

@@ -14,13 +14,13 @@ from libc.string cimport memcpy
 
 from atomics cimport (
     AFTER_ANNOUNCE, AFTER_BELL, AFTER_CLAIM, AFTER_PUBLISH, BEFORE_PUBLISH, RING_ANY, RING_MAGIC, RING_OPEN, RING_STEP,
-    RING_VERSION, RING_VOID, WHILE_FILLING, WHILE_REMEMBERING, ring_announce, ring_claim, ring_committed, ring_entry,
+    RING_UNTOLD, RING_VERSION, RING_VOID, WHILE_FILLING, WHILE_REMEMBERING, ring_announce, ring_claim, ring_committed, ring_entry,
     ring_forget, ring_load, ring_memory, ring_note_claimed, ring_once, ring_once_32, ring_owner, ring_publish,
     ring_raised, ring_remember, ring_remembered, ring_revocations, ring_ring, ring_rise, ring_seq, ring_sleep,
     ring_state, ring_toll,
 )
 from clock cimport now
-from shmloader._ring cimport PICKLED, Ring, check_index, lowest, overwritten
+from shmloader._ring cimport NO_CELL, PICKLED, Ring, check_index, lowest, overwritten
 from spin cimport spin_budget, spin_learn, spin_once
 
 cdef extern from *:
@@ -54,7 +54,8 @@ cdef class WorkerSide(Ring):
         self.in_order = ring_once_32(&self.header.in_order) != 0
         self.room = <uint64_t *>calloc(self.entries, sizeof(uint64_t))
         self.mapped = <uint8_t *>calloc(self.mapping.size // AROUND + 2, 1)     # a page of it for each 256 MiB used
-        if self.room == NULL or self.mapped == NULL:
+        self.cell_room = <uint64_t *>calloc(self.cells + 1, sizeof(uint64_t))
+        if self.room == NULL or self.mapped == NULL or self.cell_room == NULL:
             raise MemoryError()
         cdef int k
         cdef uint64_t area_commit = segment.geometry.area_commit
@@ -64,6 +65,7 @@ cdef class WorkerSide(Ring):
     def __dealloc__(self):
         free(self.room)
         free(self.mapped)
+        free(self.cell_room)
 
     # ---------------------------------------------------------------------------------------------- tasks
 
@@ -141,6 +143,7 @@ cdef class WorkerSide(Ring):
         self.task_bytes = size if kind == PICKLED else 8 * size
         self.current, self.used = payload, 0
         self.row, self.rows = ring_once_32(&entry.ask.row), ring_once_32(&entry.ask.rows)
+        self.to_leave, self.state_size = ring_once_32(&entry.ask.cell), 0
         self.follow(self.current)
         return self.read_task(self.cursor, kind, size)
 
@@ -152,7 +155,13 @@ cdef class WorkerSide(Ring):
     @property
     def epoch(self) -> int:
         """The epoch of the batch that is claimed."""
-        return ring_once(&self.entry[self.cursor % self.entries].ask.epoch)
+        return ring_once_32(&self.entry[self.cursor % self.entries].ask.epoch)
+
+    @property
+    def told(self):
+        """What the dataset is told by set_epoch() for the batch that is claimed; None: nothing."""
+        cdef int64_t told = <int64_t>ring_once(<uint64_t *>&self.entry[self.cursor % self.entries].ask.told)
+        return None if told == RING_UNTOLD else told
 
     @property
     def sequence(self) -> int:
@@ -289,6 +298,25 @@ cdef class WorkerSide(Ring):
         entry.answer.objects_at, entry.answer.objects_size = at, size
         return 0
 
+    def leave_state(self, const unsigned char[::1] state) -> None:
+        """Leave what the stream says of itself behind the batch that is claimed, before it is published.
+
+        Raises:
+            MemoryError: there are no pages for it.
+        """
+        cdef uint64_t size = state.shape[0]
+        cdef uint32_t cell = self.to_leave
+        self.check_claimed()
+        self.state_size = 0
+        if cell == NO_CELL or not size:
+            return
+        if cell >= <uint32_t>self.cells:
+            raise overwritten("the cell for a stream's state", cell, self.cells - 1)
+        if size > self.cell_room[cell]:
+            self.cell_room[cell] = self.segment.commit_state(cell, size)
+        memcpy(self.cell(cell), &state[0], size)
+        self.state_size = <uint32_t>size
+
     def kept(self) -> bool:
         """Whether tensors over the current payload are still alive in this process."""
         # by the pointer: as an object, Cython would hold a reference of its own while it asks
@@ -297,7 +325,7 @@ cdef class WorkerSide(Ring):
     def publish(self, int outcome) -> bool:
         """Hand the current payload to the trainer, and wake it; false where the claim was taken away."""
         cdef ring_entry *entry = &self.entry[self.cursor % self.entries]
-        entry.answer.used, entry.answer.outcome = self.used, outcome
+        entry.answer.used, entry.answer.outcome, entry.answer.state_size = self.used, outcome, self.state_size
         self.current, self.fill = -1, None
         RING_STEP(BEFORE_PUBLISH)
         if not ring_publish(entry, self.cursor, self.me):

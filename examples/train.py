@@ -26,11 +26,20 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 from tqdm import tqdm
 
-from examples.image_folder import DataFolderError, ImageFolder, LabelledFile, Split, find_images
+from examples.image_folder import (
+    DataFolderError,
+    ImageFolder,
+    LabelledFile,
+    Split,
+    by_pil,
+    by_shmloader,
+    find_images,
+)
 from examples.loader_clock import LoaderClock
 from examples.net import SmallNet
 
 DIGITS = Path("data/digits")
+DECODERS = {"shmloader": by_shmloader, "torch": by_pil}  # of which the pixels are the same
 
 Batch = list[Tensor]  # images, uint8 [batch, size, size, 3], and labels, int64 [batch]
 
@@ -107,7 +116,7 @@ def train(split: Split, options: argparse.Namespace) -> Result:
 
 def make_loader(files: Sequence[LabelledFile], options: argparse.Namespace, *, training: bool) -> DataLoader[Any]:
     loader: DataLoader[Any] = loader_module(options.loader).DataLoader(
-        ImageFolder(files, options.image_size, augment=training),
+        ImageFolder(files, options.image_size, augment=training, decode=DECODERS[options.loader]),
         batch_size=options.batch_size,
         shuffle=training,
         num_workers=options.workers,

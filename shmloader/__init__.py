@@ -1,8 +1,8 @@
 """shmloader: a drop-in for torch's DataLoader, whose batches travel through a ring of shared memory.
 
-`import shmloader as loader` is all that a training script needs: `loader.DataLoader` is ours, and the datasets,
-samplers and collate functions beside it are torch's own.  `shmloader.images.decode` decodes pictures; import it by its
-name.
+`import shmloader as loader` is all that a training script needs: `loader.DataLoader` and `loader.DistributedSampler`
+are ours, and the datasets, other samplers and collate functions beside them are torch's own.  `shmloader.images.decode`
+decodes pictures; import it by its name.
 """
 
 from torch.utils.data import (
@@ -10,7 +10,6 @@ from torch.utils.data import (
     ChainDataset,
     ConcatDataset,
     Dataset,
-    DistributedSampler,
     IterableDataset,
     RandomSampler,
     Sampler,
@@ -30,6 +29,7 @@ from shmloader import transforms as transforms
 from shmloader.async_dataloader import AsyncDataLoader
 from shmloader.dataloader import DataLoader
 from shmloader.patch import patch_torch
+from shmloader.resume.distributed import DistributedSampler
 from shmloader.row_wise import row_wise
 
 __version__ = "0.1.0"

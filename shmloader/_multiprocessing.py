@@ -9,13 +9,16 @@ As of Python 3.10 to 3.14 there are:
     BaseProcess._popen.close            closes what the trainer has of a process that has ended.
                                         Without it that is closed when the process's object dies.
 
+    util.is_exiting                     whether multiprocessing ends its daemons, at the interpreter's exit.
+                                        Without it a thread that waits for a batch then says that a worker was lost.
+
 And two that are not underscored, yet not documented either: `context.get_spawning_popen` and the classes
 `popen_spawn_posix.Popen` and `popen_forkserver.Popen`.
 """
 
 from __future__ import annotations
 
-from multiprocessing import popen_forkserver, popen_spawn_posix, reduction
+from multiprocessing import popen_forkserver, popen_spawn_posix, reduction, util
 from multiprocessing.context import get_spawning_popen
 from multiprocessing.process import BaseProcess
 from typing import Any
@@ -38,6 +41,12 @@ def given_descriptors() -> list[int] | None:
         return None
     given = getattr(popen, "_fds", None)
     return given if type(given) is list else None
+
+
+def ends_workers() -> bool:
+    """Whether multiprocessing is ending this process's daemons, workers among them: the interpreter is going down."""
+    ask: Any = getattr(util, "is_exiting", None)
+    return ask is not None and bool(ask())
 
 
 def close_pipes(process: BaseProcess) -> None:

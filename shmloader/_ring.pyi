@@ -10,6 +10,7 @@ PAYLOAD_BYTES: int
 FILLED: int
 KEPT: int
 SKIPPED: int
+SKIPPED_KEPT: int
 ANY: int
 
 def overwritten(what: str, value: object, limit: object) -> RuntimeError: ...

@@ -286,6 +286,23 @@ def replace_stream_setters(
     return replaced
 
 
+def is_in_bad_fork() -> bool:
+    """Whether this process was forked from one that used CUDA by then; false where torch does not tell."""
+    ask = getattr(torch._C, "_cuda_isInBadFork", None)
+    return ask is not None and bool(ask())
+
+
+def replace_capture_begin(by: Callable[[Any], Any]) -> None:
+    """Put another function in the place of what begins the capture of a CUDA graph, where there is one.
+
+    Args:
+        by: makes one of the function that is there.
+    """
+    graphs: Any = getattr(torch._C, "_CUDAGraph", None)
+    if hasattr(graphs, "capture_begin"):  # not where torch was built without CUDA
+        graphs.capture_begin = by(graphs.capture_begin)
+
+
 def has_primary_context(device: int) -> bool:
     """Whether this process uses this CUDA device; true where torch does not tell."""
     ask = getattr(torch._C, "_cuda_hasPrimaryContext", None)

@@ -1,11 +1,13 @@
 """Types of the extension built from cython_ext/trainer.pyx, where each is explained."""
 
+from collections.abc import Callable
 from typing import Any, final
 
+from shmloader._free_slots import Slots
 from shmloader._lease import Lease
+from shmloader._progress import Progress
 from shmloader._ring import Memory, Ring
 from shmloader._sequences import Sequences
-from shmloader._slots import Slots
 
 @final
 class TrainerSide(Ring):
@@ -14,13 +16,19 @@ class TrainerSide(Ring):
     taken: int
     under_way: int
     opened: int
+    samples: int
+    batched: bool
+    delivered: Progress
     epoch: int
     stopped: bool
     alarmed: bool
-    def __init__(self, segment: Memory, spin: bool, spare: int, in_order: bool) -> None: ...
+    def __init__(
+        self, segment: Memory, spin: bool, spare: int, in_order: bool, dumps: Callable[[Any], bytes] = ...
+    ) -> None: ...
     def format(self) -> None: ...
     def has_room(self, chunks: int = ...) -> bool: ...
-    def begin_epoch(self) -> None: ...
+    def begin_epoch(self, delivered: Progress | None = ..., batched: bool = ..., told: int | None = ...) -> None: ...
+    def states(self) -> list[bytes | None]: ...
     def open(self, worker: int, task: Any, seed: int = ...) -> None: ...
     def open_chunks(self, workers: list[int], tasks: list[list[Any]], seed: int = ...) -> None: ...
     def dismiss(self, worker: int) -> None: ...

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import weakref
 from collections.abc import Callable, Iterable
 from multiprocessing.context import BaseContext
@@ -14,11 +15,16 @@ from torch.utils.data import Dataset, IterableDataset, Sampler
 
 from shmloader import _torch, off_the_ring
 from shmloader.device import accelerator
-from shmloader.device.ahead import Stage, ahead, stop_at_exit
-from shmloader.device.stages import OnCpu, Pinned, ToDevice
+from shmloader.device.ahead import ahead, stop_at_exit
+from shmloader.device.ahead_thread import Stage
+from shmloader.device.to_device import OnCpu, Pinned, ToDevice
+from shmloader.options import check_device, check_ring, check_work
+from shmloader.resume import epochs
+from shmloader.resume.place import place_of
 from shmloader.row_wise import is_row_wise
 
 if off_the_ring.why_not_here() is None:  # else there are no extensions, or names are missing that these build on
+    from shmloader.trainer.alone import alone
     from shmloader.trainer.iterator import RingIterator
 
 T_co = TypeVar("T_co", covariant=True)
@@ -58,10 +64,15 @@ class DataLoader(torch.utils.data.DataLoader, Generic[T_co]):  # type: ignore[ty
             over one batch raises.  So does any death with an IterableDataset, whose position is lost.  With `timeout`,
             a worker that holds a batch for longer is killed and replaced as well.
 
+        workers_outlive_signals: Whether workers go on when SIGTERM, SIGINT or SIGHUP is sent to the whole process group
+            (default True), as torchrun, Slurm, Kubernetes and terminals do, so that you can catch it, take more batches
+            and save.  Workers end when the trainer ends, or tells them to.  A handler that `worker_init_fn` or the
+            dataset sets in a worker counts.  With False, and off the ring, such a signal ends them, as in torch.
+
         schedule: Who makes which batch.  "round_robin" (default): as in torch, worker k % num_workers makes batch k, so
             a slow batch holds up the others.  "steal": whoever is free makes the next one; batches still come in order.
             `random`, `numpy.random` and torch's generator are then seeded before each sample, from the loader's seed,
-            the epoch, the batch and the sample's place in it (about 6 us a sample).  So batches are the same for any
+            the epoch and the sample's place in its order (about 6 us a sample).  So batches are the same for any
             number of workers, but where samples are random they are not torch's.  Small batches are made further ahead:
             up to 4 * num_workers * prefetch_factor of them, while they take 256 MiB or less in all.
 
@@ -83,6 +94,12 @@ class DataLoader(torch.utils.data.DataLoader, Generic[T_co]):  # type: ignore[ty
         on_device: A function that is called with each batch where it was delivered to, on the stream of the copy and in
             the thread that copies (default None).  What it returns is delivered.  Needs `device`.  See
             `shmloader.transforms`.
+
+        sample_seeds: Whether `random`, `numpy.random` and torch's generator are seeded before each sample, as they are
+            with "steal" (default False: workers are seeded once, as in torch).  So augmentation is the same for any
+            number of workers, also for none, whose own draws stay what they would be, and goes on to the bit when a
+            loader is resumed.  Ranks that draw the same seed do not augment alike: a sample is seeded by its place in
+            the order of all ranks.  It needs a map-style dataset.
 
         strict_pinning: With `pin_memory=True`, wait for all streams of all devices before a slot is filled again, and
             not only for those that were current while its batch was lent (default False).  You need it where C++ copies
@@ -107,12 +124,14 @@ class DataLoader(torch.utils.data.DataLoader, Generic[T_co]):  # type: ignore[ty
     ring_memory = "auto"
     max_ring_bytes: int | None = None
     on_worker_death = "raise"
+    workers_outlive_signals = True
     schedule = "round_robin"
     chunk_size: int | None = None
     device: torch.device | str | None = None
     device_prefetch = 2
     on_device: Callable[[Any], Any] | None = None
     strict_pinning = False
+    sample_seeds = False
 
     def __init__(
         self,
@@ -138,16 +157,18 @@ class DataLoader(torch.utils.data.DataLoader, Generic[T_co]):  # type: ignore[ty
         ring_memory: str = "auto",
         max_ring_bytes: int | None = None,
         on_worker_death: str = "raise",
+        workers_outlive_signals: bool = True,
         schedule: str = "round_robin",
         chunk_size: int | None = None,
         device: torch.device | str | None = None,
         device_prefetch: int = 2,
         on_device: Callable[[Any], Any] | None = None,
         strict_pinning: bool = False,
+        sample_seeds: bool = False,
     ) -> None:
-        _check_ring(spare_slots, ring_memory, max_ring_bytes, on_worker_death)
-        _check_work(schedule, chunk_size)
-        _check_device(device, device_prefetch, on_device)
+        check_ring(spare_slots, ring_memory, max_ring_bytes, on_worker_death, workers_outlive_signals)
+        check_work(schedule, chunk_size)
+        check_device(device, device_prefetch, on_device)
         self.device = device
         self.device_prefetch = device_prefetch
         self.on_device = on_device
@@ -156,8 +177,10 @@ class DataLoader(torch.utils.data.DataLoader, Generic[T_co]):  # type: ignore[ty
         self.ring_memory = ring_memory
         self.max_ring_bytes = max_ring_bytes
         self.on_worker_death = on_worker_death
+        self.workers_outlive_signals = workers_outlive_signals
         self.schedule = schedule
         self.chunk_size = chunk_size
+        self.sample_seeds = sample_seeds
         super().__init__(
             dataset,
             batch_size,
@@ -178,6 +201,7 @@ class DataLoader(torch.utils.data.DataLoader, Generic[T_co]):  # type: ignore[ty
             in_order=in_order,
         )
         self._check_division()
+        epochs.listen(self.dataset)
         if num_workers and (why := off_the_ring.why_not(self)):
             off_the_ring.refuse(self, why)
 
@@ -195,14 +219,18 @@ class DataLoader(torch.utils.data.DataLoader, Generic[T_co]):  # type: ignore[ty
 
     def _check_division(self) -> None:
         """Raise where work cannot be stolen or cut as was asked for."""
-        options = {"schedule='steal'": self.schedule == "steal", "chunk_size": self.chunk_size is not None}
+        options = {
+            "schedule='steal'": self.schedule == "steal",
+            "chunk_size": self.chunk_size is not None,
+            "sample_seeds=True": self.sample_seeds,
+        }
         for name, asked in options.items():
             if not asked:
                 continue
             if isinstance(self.dataset, IterableDataset) or _torch.is_pipe(self.dataset):
                 raise ValueError(
                     f"{name} needs a map-style dataset, but got {type(self.dataset).__name__}: each worker reads its "
-                    "own part of a stream, and no other worker can go on with it"
+                    "own part of a stream, where no sample has a number and no other worker can go on"
                 )
             if not self.in_order:
                 raise ValueError(
@@ -243,17 +271,29 @@ class DataLoader(torch.utils.data.DataLoader, Generic[T_co]):  # type: ignore[ty
             off_the_ring.say_or_refuse(self, why)
         rides = why is None
         if not rides and self.device is None:
-            return super().__iter__()
+            return self._counted(super().__iter__)
         if not self.persistent_workers:
             return self._iterator_of_ours(rides)
-        if self._iterator is None or getattr(self._iterator, "_shutdown", False):  # there is none, or it was closed
+        self._end_workers_seeded_otherwise()
+        if self._iterator is None or not _goes_on(self._iterator):
             self._iterator = self._iterator_of_ours(rides)
         else:
             self._iterator._reset(self)
         return self._iterator
 
+    def _counted(self, make: Callable[[], Any]) -> Any:
+        """An iterator of torch's; without workers, it is counted what it gives."""
+        counts = not self.num_workers and off_the_ring.why_not_here() is None
+        return alone(self, make) if counts else make()
+
+    def _end_workers_seeded_otherwise(self) -> None:
+        """End workers that persist, if a state was loaded and seeds are set when workers start."""
+        seeded = self.schedule == "steal" or self.sample_seeds
+        if self._iterator is not None and place_of(self).loaded is not None and not seeded:
+            self.close()
+
     def _iterator_of_ours(self, rides: bool) -> Any:
-        source = self._ring_iterator() if rides else self._get_iterator()
+        source = self._ring_iterator() if rides else self._counted(self._get_iterator)
         stage, depth = _stage(self, source)
         if stage is None:
             return source
@@ -270,6 +310,78 @@ class DataLoader(torch.utils.data.DataLoader, Generic[T_co]):  # type: ignore[ty
         _iterators.add(iterator)
         stop_at_exit(iterator)
         return iterator
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the user is: what `load_state_dict` needs to go on from there, in another process too.
+
+        It tells of the batches that you have got, and not of those that are ready.  It can be called at any time:
+        before the first epoch, in one, at its end, in a signal handler.  It starts nothing, draws from no generator,
+        asks no worker, and takes some microseconds.  The keys are always the same, and the values are what JSON has.
+
+        Where the sampler is Sequential, Random without a generator or Distributed, in batches or not, the state is the
+        same for all ranks and less than 1 KB; where a generator of yours is drawn from, less than 8 KB.  A sampler that
+        has a `state_dict` of its own makes the state one of this rank's.  docs/resume.md has more.
+
+        Raises:
+            RuntimeError: The loader's batches do not ride the ring, and it has workers: nobody counts them.
+        """
+        place = place_of(self)
+        if place.counts_with != self.num_workers:  # else it was asked already whether what it gives is counted
+            if self._others("state_dict"):
+                return super().state_dict()  # type: ignore[misc,no-any-return]
+            place.counts_with = self.num_workers
+        return place.tell(self)
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Have the next `iter()` go on where the loader was whose state this is.
+
+        What it has given of the epoch is passed over: no sample of that is loaded.  Where samples are seeded one by one
+        (`schedule="steal"`, `sample_seeds=True`) the rest is the same to the bit, for any number of workers, also for
+        none.  Otherwise the indices are, and workers are seeded anew from the epoch's seed and the place.  At the end
+        of an epoch, the next one comes whole.  Load into a loader with the same dataset and the same kind of sampler.
+
+        Args:
+            state_dict: What `state_dict` returned.  It is not changed.
+
+        Raises:
+            ValueError: It is of a loader with another kind of sampler, or that other ranks shared, where only
+                `shmloader.DistributedSampler` could go on; or of another rank; or it is damaged.
+            RuntimeError: As in `state_dict`.
+        """
+        if self._others("load_state_dict"):
+            super().load_state_dict(state_dict)  # type: ignore[misc]
+        else:
+            place_of(self).load(self, state_dict)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Say which epoch the next `iter()` begins, and tell whoever has a `set_epoch`: the sampler, the dataset.
+
+        A worker's copy of the dataset is told before the first sample of that epoch is made, and never while batches of
+        another one are, also if workers persist.  It is told as well if you call the dataset's own `set_epoch`: the
+        loader looks at `iter()` what that was called with last.
+
+        Without it, epochs are counted from 0.  Say the number of the epoch that a loaded state is in, or nothing; with
+        any other, that epoch comes whole, and a RuntimeWarning says so.
+        """
+        place_of(self).set_epoch(self, epoch)
+
+    def _others(self, name: str) -> bool:
+        """Whether the class from which this one takes its iterators has this method as well, and is to be asked.
+
+        Raises:
+            RuntimeError: It has not, and nobody counts what the loader gives.
+        """
+        why = off_the_ring.why_not_here() or off_the_ring.why_not_of(type(self))
+        if why is not None and hasattr(super(), name):
+            return True
+        if why is None and self.num_workers:
+            why = off_the_ring.why_not(self)
+        if why is not None:
+            raise RuntimeError(
+                f"{name}() needs a loader that rides shmloader's ring, or one without workers, so that it is counted "
+                f"what you get: {why}"
+            )
+        return False
 
     def close(self) -> None:
         """End the workers of all iterators of this loader and give their memory back.
@@ -288,6 +400,11 @@ class DataLoader(torch.utils.data.DataLoader, Generic[T_co]):  # type: ignore[ty
         self.close()
 
 
+def _goes_on(iterator: Any) -> bool:
+    """Whether an iterator can begin another epoch: it was not closed, and this process was not forked from its own."""
+    return not getattr(iterator, "_shutdown", False) and getattr(iterator, "_owner", os.getpid()) == os.getpid()
+
+
 def _stage(loader: DataLoader[Any], source: Any) -> tuple[Stage | None, int]:
     """What is to be done with an iterator's batches, and how many batches ahead; None if nothing is."""
     device = None if loader.device is None else torch.device(loader.device)
@@ -299,57 +416,3 @@ def _stage(loader: DataLoader[Any], source: Any) -> tuple[Stage | None, int]:
         assert pinned is not None
         return Pinned(pinned), loader.device_prefetch
     return (None if loader.on_device is None else OnCpu(loader.on_device)), 0
-
-
-def _check_ring(spare_slots: int, ring_memory: str, max_ring_bytes: int | None, on_worker_death: str) -> None:
-    if isinstance(spare_slots, bool) or not isinstance(spare_slots, int) or spare_slots < 0:
-        raise ValueError(
-            f"spare_slots should be a non-negative integer, but got spare_slots={spare_slots!r}; "
-            "0 hands every batch out as a copy, 2 is the default"
-        )
-    if ring_memory not in ("auto", "posix", "memfd"):
-        raise ValueError(f"ring_memory should be 'auto', 'posix' or 'memfd', but got ring_memory={ring_memory!r}")
-    if max_ring_bytes is not None and (
-        isinstance(max_ring_bytes, bool) or not isinstance(max_ring_bytes, int) or max_ring_bytes <= 0
-    ):
-        raise ValueError(
-            f"max_ring_bytes should be a positive integer of bytes, or None, but got max_ring_bytes={max_ring_bytes!r}"
-        )
-    if on_worker_death not in ("raise", "respawn"):
-        raise ValueError(f"on_worker_death should be 'raise' or 'respawn', but got on_worker_death={on_worker_death!r}")
-
-
-def _check_work(schedule: str, chunk_size: int | None) -> None:
-    if schedule not in ("round_robin", "steal"):
-        raise ValueError(f"schedule should be 'round_robin' or 'steal', but got schedule={schedule!r}")
-    if chunk_size is not None and (isinstance(chunk_size, bool) or not isinstance(chunk_size, int) or chunk_size <= 0):
-        raise ValueError(
-            f"chunk_size should be a positive integer of samples, or None, but got chunk_size={chunk_size!r}"
-        )
-
-
-def _check_device(device: Any, device_prefetch: int, on_device: Any) -> None:
-    if isinstance(device_prefetch, bool) or not isinstance(device_prefetch, int) or device_prefetch < 1:
-        raise ValueError(
-            f"device_prefetch should be a positive integer, but got device_prefetch={device_prefetch!r}; "
-            "each is a batch of memory on the device, 2 is the default"
-        )
-    if on_device is not None and not callable(on_device):
-        raise ValueError(f"on_device should be callable with a batch, or None, but got on_device={on_device!r}")
-    if device is None:
-        if on_device is not None:
-            raise ValueError("on_device needs device: say where batches are to be delivered, device='cuda' or 'cpu'")
-        return
-    try:
-        at = torch.device(device)
-    except (RuntimeError, TypeError) as error:
-        raise ValueError(f"device should be a torch.device or its name, but got device={device!r}: {error}") from None
-    present = accelerator.kind()
-    if at.type not in ("cpu", present):
-        found = f"whose accelerator is {present!r}" if present else "which finds no accelerator"
-        raise ValueError(
-            f"device={device!r} is no device of this torch ({torch.__version__}), {found}: "
-            f"use {present or 'cpu'!r}, or a torch that was built for it"
-        )
-    if at.type != "cpu" and at.index is not None and at.index >= accelerator.count():
-        raise ValueError(f"device={device!r} does not exist: there are {accelerator.count()}, counted from 0")

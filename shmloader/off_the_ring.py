@@ -30,6 +30,7 @@ ONLY_ON_THE_RING: dict[str, Any] = {
     "chunk_size": None,
     "max_ring_bytes": None,
     "ring_memory": "auto",
+    "sample_seeds": False,
 }
 
 _said: set[str] = set()

@@ -151,6 +151,22 @@ def outcome(
     return got, states
 
 
+class Passes:
+    """A stage of a thread that is ahead: it does nothing with a batch."""
+
+    def begin(self) -> None:
+        pass
+
+    def send(self, batch: Any) -> Any:
+        return batch
+
+    def failed(self) -> bool:
+        return False
+
+    def arrive(self, sent: Any) -> Any:
+        return sent
+
+
 class Fresh:
     """An option that is made anew for each of the two loaders: a sampler with a state, a collate function with one."""
 

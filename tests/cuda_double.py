@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from shmloader import _torch
-from shmloader.device import accelerator
+from shmloader.device import accelerator, captures
 
 OURS = 0xC0  # torch's primary context
 INVALID_VALUE, INVALID_CONTEXT, REGISTERED, NOT_REGISTERED = 1, 201, 712, 713
@@ -89,7 +89,8 @@ class CudaDouble:
         self.current = {0: (0, 0, 1), 1: (7, 1, 1), 2: (14, 2, 1)}
         self.sees_locked = True  # what torch says of page-locked memory
         here = {
-            accelerator: {"_driver": lambda: self, "_is_pinned": self._is_pinned, "_exchange": lambda: self.exchange},
+            accelerator: {"_driver": lambda: self, "_is_pinned": self._is_pinned},
+            captures: {"_exchange": lambda: self.exchange},
             torch.cuda: {
                 "init": lambda: None,
                 "cudart": lambda: self,

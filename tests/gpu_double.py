@@ -152,7 +152,7 @@ class DoubleGpu:
 
     # ----------------------------------------------------------------------------------------------------- events
 
-    def streams(self, noted: Iterable[Any], lent: int | None) -> Streams | None:
+    def streams(self, noted: Iterable[Any], lent: int | None) -> Streams:
         found = {self.current(0), *(stream for streams in noted for stream in streams)}
         if lent is not None:
             found |= {0, *self._chosen.values(), *(stream for stream, when in self._left.items() if when > lent)}

@@ -39,17 +39,20 @@ ENTRY = {
     "row": (32, 4),
     "rows": (36, 4),
     "seed": (40, 8),
-    "epoch": (48, 8),
+    "epoch": (48, 4),
+    "cell": (52, 4),
+    "told": (56, 8),
 }
 ANSWER = {
-    "used": (56, 8),
-    "meta_at": (64, 8),
-    "meta_size": (72, 8),
-    "plan_at": (80, 8),
-    "plan_size": (88, 8),
-    "objects_at": (96, 8),
-    "objects_size": (104, 8),
-    "outcome": (112, 4),
+    "used": (64, 8),
+    "meta_at": (72, 8),
+    "meta_size": (80, 8),
+    "plan_at": (88, 8),
+    "plan_size": (96, 8),
+    "objects_at": (104, 8),
+    "objects_size": (112, 8),
+    "outcome": (120, 4),
+    "state_size": (124, 4),
 }
 PAYLOAD = {"committed": (0, 8), "overflowed": (8, 4)}
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 from cuda_double import GLOBAL, RELAXED, CudaDouble
 
-from shmloader.device import accelerator
+from shmloader.device import accelerator, captures
 from shmloader.device.accelerator import Cuda, Other, Streams
 
 ADDRESS_OF_SLOT, SIZE_OF_SLOT = 0x7000_0000_1000, 1 << 33
@@ -90,7 +90,7 @@ OURS, GONE, ADDRESS = (33, 0, 1), (0x7000, 0, 1), (0x8000, 0, 1)  # torch's numb
         ([[(99, 1, 1), (5, 2, 1)]], 5, {(99, 1, 1)}, set(), {*HERE, (0, 1, 1), (99, 1, 1)}),
         ([[GONE]], 5, set(), {GONE}, {*HERE, (0, 1, 1)}),  # it cannot be asked any more: there is an event
         ([[GONE]], 5, {GONE}, {GONE}, {*HERE, (0, 1, 1), GONE}),  # it is current again
-        ([[ADDRESS]], 5, set(), set(), None),  # it may be gone, and there is no event
+        ([[ADDRESS]], 5, set(), set(), {*HERE, (0, 1, 1)}),  # it may be gone, and there is no event
     ],
 )
 def test_the_streams_that_a_copy_may_be_on(
@@ -99,17 +99,14 @@ def test_the_streams_that_a_copy_may_be_on(
     monkeypatch.setattr(accelerator, "WATCHED", True)
     monkeypatch.setattr(accelerator, "since", lambda begin: (chosen, gone, ["event"] * len(gone)))
     found = device.streams(noted, lent)
-    if wanted is None:
-        assert found is None
-    else:
-        assert found is not None
-        assert set(found.those) == wanted and len(found.those) == len(wanted) and len(found.events) == len(gone)
-        assert found.unknown == (None if lent is None else (7, 1, 1)), "which nobody was seen to choose"
+    assert set(found.those) == wanted and len(found.those) == len(wanted) and len(found.events) == len(gone)
+    assert found.all is (noted != [[ADDRESS]])
+    assert found.unknown in ({None} if lent is None else {(7, 1, 1), ADDRESS}), "which nobody was seen to choose"
 
 
 def test_where_streams_cannot_be_watched_they_cannot_be_told(device: Cuda, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(accelerator, "WATCHED", False)
-    assert device.streams([], 5) is None
+    assert not device.streams([], 5).all
 
 
 def test_events_pass_when_all_that_was_on_the_streams_is_done(cuda: CudaDouble, device: Cuda) -> None:
@@ -150,10 +147,10 @@ def test_calls_break_no_capture_in_the_relaxed_mode_alone(cuda: CudaDouble, devi
 
 
 def test_a_refused_exchange_is_as_before_cuda_is_initialised(device: Cuda, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(accelerator, "_exchange", lambda: lambda mode: 3)
+    monkeypatch.setattr(captures, "_exchange", lambda: lambda mode: 3)
     with device.relaxed():
         pass
-    assert accelerator._exchange_capture_mode(RELAXED) == GLOBAL
+    assert captures.exchange_mode(RELAXED) == GLOBAL
 
 
 @pytest.mark.parametrize("captures", [False, True])

@@ -399,6 +399,15 @@ def test_arrays(spare: int) -> None:
     assert_same(ours, theirs)
 
 
+@pytest.mark.parametrize("spare", [0, 2])
+def test_arrays_in_what_only_pickle_carries(spare: int) -> None:
+    arrays = [make for name, make in ARRAYS.items() if name != "non-native"]
+    items = [lambda make=make: collections.OrderedDict(of=make()) for make in arrays]
+    theirs = deliver(torch.utils.data.DataLoader, items)
+    ours = deliver(shmloader.DataLoader, items, spare_slots=spare)
+    assert_same(ours, theirs)
+
+
 def test_arrays_collated_and_converted() -> None:
     for batch_size in (1, None):
         assert_as_torch(list(ARRAYS.values()), batch_size=batch_size, collate_fn=None)

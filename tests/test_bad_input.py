@@ -147,3 +147,10 @@ def test_a_sampler_that_gives_none() -> None:
 
     got = iterate(shmloader.DataLoader(Anything(), batch_size=None, sampler=[None, 1, None], num_workers=2))
     assert got == ["None", "1", "None"]
+
+
+@pytest.mark.parametrize("ranks", ["0", "", "all", "-1", "4"])
+def test_whatever_the_number_of_ranks_is_said_to_be(monkeypatch: pytest.MonkeyPatch, ranks: str) -> None:
+    """It decides about spinning alone, and another launcher than torchrun may say anything."""
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", ranks)
+    assert [batch.item() for batch in shmloader.DataLoader(range(3), num_workers=1)] == [0, 1, 2]

@@ -38,6 +38,7 @@ FIGURES = {
 }
 
 
+@pytest.mark.long
 def test_transport_measures_both_loaders(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     cases = ["scalar", "small-images"]
     arguments = ["transport", "--rounds", "1", "--seconds", "0.05", "--into", str(tmp_path), "--cases", *cases]
@@ -106,6 +107,7 @@ def test_a_failure_is_named_and_nothing_else_is_lost(tmp_path: Path, capsys: pyt
     assert (tmp_path / "transport.png").exists()
 
 
+@pytest.mark.long
 def test_a_child_that_hangs_is_killed_with_its_children(tmp_path: Path) -> None:
     note = tmp_path / "pids"
     for limit in (5, 20, 80):  # until it has come so far

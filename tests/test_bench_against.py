@@ -30,6 +30,7 @@ def other(tmp_path: Path) -> Path:
 
 
 @IN_A_CHECKOUT
+@pytest.mark.long
 def test_a_process_imports_the_shmloader_of_its_checkout(other: Path) -> None:
     asked: list[tuple[str, dict[str, str]]] = [
         ("imported", {}),
@@ -85,6 +86,7 @@ def test_a_ratio_is_of_one_round() -> None:
 
 
 @IN_A_CHECKOUT
+@pytest.mark.long
 def test_what_is_no_built_checkout_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["transport", "--against", str(tmp_path), "--into", str(tmp_path)])

@@ -22,6 +22,7 @@ from bench.images.question import LOADED, summary
 pytestmark = pytest.mark.timeout(300)  # many processes, one after the other, each of which imports torch
 
 
+@pytest.mark.long
 def test_it_measures_decoders_and_loaders(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data = tmp_path / "data"
     (data / "deep").mkdir(parents=True)

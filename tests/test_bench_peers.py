@@ -166,6 +166,7 @@ def test_what_a_hanging_peer_leaves_is_removed(tmp_path: Path, without_tracker: 
     assert not Path(file).exists()
 
 
+@pytest.mark.long
 def test_the_limits_are_measured() -> None:
     handover = child.run("bench.peers.measure:handover", {"workers": 1}, 60)
     assert set(handover) == {"verbs", "calls", "wake_up"} and all(0 < of < 1 for of in handover.values())

@@ -142,6 +142,7 @@ def test_minutes() -> None:
     assert [minutes(of) for of in (0.2, 89, 91, 3600)] == ["1 s", "89 s", "2 min", "60 min"]
 
 
+@pytest.mark.long
 def test_ctrl_c_leaves_the_rounds_and_no_process(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "bench", *SHORT, "--rounds", "1000", "--into", str(tmp_path)]
     bench = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)

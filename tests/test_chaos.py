@@ -32,6 +32,7 @@ def run(body: str, scenarios: str) -> tuple[int, str, str]:
     return ran.status, rows[-1][37:77].strip(), rows[-1][77:].strip()
 
 
+@pytest.mark.long
 def test_a_loader_that_does_nothing_wrong() -> None:
     assert run("return batches", "epochs errors forks") == (0, "nothing", "nothing")
 

@@ -11,9 +11,9 @@ import pytest
 from conftest import run_script
 from hostile import BothSides
 
+from shmloader._free_slots import Slots
 from shmloader._lease import Lease
 from shmloader._sequences import Sequences
-from shmloader._slots import Slots
 from shmloader._trainer import TrainerSide
 
 ERROR = "RuntimeError: this iterator has been shut down: iterate over the DataLoader again"
@@ -23,6 +23,7 @@ RAISE: dict[str, tuple[Any, ...]] = {
     "ring.format": (),
     "ring.has_room": (),
     "ring.begin_epoch": (),
+    "ring.states": (),
     "ring.open": (0, 1),
     "ring.open_chunks": ([0], [[1]]),
     "ring.dismiss": (0,),
@@ -60,6 +61,8 @@ QUIET: dict[str, tuple[tuple[Any, ...], Any]] = {
     "ring.took": ((), None),
     "sequences.under_way_of": ((0,), 1),
     "slots.returns": ((), []),
+    "slots.await_events": ((0, []), None),
+    "slots.awaiting": ((), []),
     "ring.close": ((), None),
     "lease.objects": ((0,), [128, 16]),
     "lease.guard": ((1 << 40,), True),
@@ -67,7 +70,7 @@ QUIET: dict[str, tuple[tuple[Any, ...], Any]] = {
     "lease.fail": ((), None),
 }
 # Of what was never lent to a device nothing can be reclaimed; where a slot is may be asked until it is given back.
-OTHER: dict[str, tuple[Any, ...]] = {"slots.reclaim": (0,), "slots.address": (0,)}
+OTHER: dict[str, tuple[Any, ...]] = {"slots.look": (None,), "slots.reclaim": (([0], []),), "slots.address": (0,)}
 
 # A child for each call, so that one that crashes is known by its name.
 SCRIPT = """
@@ -118,7 +121,7 @@ def public(callables: bool) -> set[str]:
 def test_every_method_of_a_closed_ring(lent: bool) -> None:
     calls = RAISE | {name: arguments for name, (arguments, _) in QUIET.items()} | OTHER
     assert set(calls) - {"lease.overflowed"} == public(callables=True), "each method is to be called"
-    properties = public(callables=False) - {"lease.overflowed", "ring.sequences", "ring.slots"}
+    properties = public(callables=False) - {"lease.overflowed", "ring.delivered", "ring.sequences", "ring.slots"}
     calls |= dict.fromkeys(properties, ())
     ran = run_script(SCRIPT.replace("CALLS", repr(calls)).replace("LENT", repr(lent)))
     told = {name: (how, what) for name, how, what in map(json.loads, ran.out.splitlines())}
@@ -128,7 +131,8 @@ def test_every_method_of_a_closed_ring(lent: bool) -> None:
         assert told[name] == ("raised", ERROR), (name, told[name])
     for name, (_, value) in QUIET.items():
         assert told[name] == ("returned", value), (name, told[name])
-    assert told["slots.reclaim"][1].startswith("ValueError: payload 0 is not held back")
+    assert told["slots.reclaim"][1].startswith("ValueError: payloads [0] are not held back")
+    assert told["slots.look"][1].startswith("TypeError: "), "it calls what it is given"
     for name in properties | {"slots.address"}:
         assert told[name][0] == "returned", (name, told[name])
     assert told["ring.alarmed"][1] is told["ring.stopped"][1] is False

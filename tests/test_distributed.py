@@ -297,6 +297,7 @@ for k, batch in enumerate(shmloader.DataLoader(Numbers(), num_workers=2, worker_
 )
 
 
+@pytest.mark.long
 def test_a_rank_raises(torchrun: Callable[..., Run]) -> None:
     run = torchrun(RAISING)
     workers = shares(run, "workers-{rank}")

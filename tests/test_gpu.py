@@ -6,6 +6,7 @@ tests/test_device.py hold the same, and more, with a device that is none.
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import itertools
 import mmap
@@ -325,7 +326,10 @@ def test_epochs_and_early_ends() -> None:
 # -------------------------------------------------------------------------------------------------------------- graphs
 
 
-@pytest.mark.parametrize("options", [{"pin_memory": True}, {"device": "cuda"}], ids=str)
+STRICT = {"device": "cuda", "strict_pinning": True}
+
+
+@pytest.mark.parametrize("options", [{"pin_memory": True}, {"device": "cuda"}, STRICT], ids=str)
 def test_a_capture_is_not_broken(options: dict[str, Any]) -> None:
     """Loaders go on, in this thread and in another one, while graphs are captured in the mode that forgives least."""
     static = torch.ones(1 << 12, device="cuda", dtype=torch.int64)
@@ -365,3 +369,31 @@ def test_a_capture_is_not_broken(options: dict[str, Any]) -> None:
         if consumer is not None:
             consumer.join()
     assert not wrong
+
+
+def test_streams_of_others_may_be_left_while_a_graph_is_captured() -> None:
+    """An event is left behind on each; those that were left before are asked whether they have passed."""
+    handle = ctypes.c_void_p()
+    assert not int(torch.cuda.cudart().cudaStreamCreate(ctypes.addressof(handle)))
+    stream = torch.cuda.ExternalStream(handle.value)
+    static = torch.ones(8, device="cuda")
+    left, over = threading.Event(), threading.Event()
+
+    def change() -> None:
+        while not over.is_set():
+            with torch.cuda.stream(stream):
+                pass
+            left.set()
+
+    graph = torch.cuda.CUDAGraph()
+    changer = threading.Thread(target=change)
+    with torch.cuda.graph(graph, capture_error_mode="global"):
+        changer.start()
+        for _ in range(3):
+            left.clear()
+            left.wait()
+        out = static * 2
+        over.set()
+        changer.join()
+    graph.replay()
+    assert float(out.sum()) == 16

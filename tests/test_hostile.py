@@ -444,6 +444,7 @@ def test_a_word_that_was_overwritten_ends_the_wait_for_one_before_it(monkeypatch
             next(iterator)
 
 
+@pytest.mark.long
 def test_a_spawned_worker_of_another_version_says_so() -> None:
     ran = run_script(
         """
@@ -465,7 +466,7 @@ def test_a_spawned_worker_of_another_version_says_so() -> None:
                 print(error)
         """
     )
-    assert "this is not a ring of version 4: magic 0x676e69726d6873, version 1; trainer and worker must run" in ran.err
+    assert "this is not a ring of version 5: magic 0x676e69726d6873, version 1; trainer and worker must run" in ran.err
     assert "exited unexpectedly" in ran.out
 
 

@@ -178,7 +178,7 @@ def test_from_bytes_for_the_device() -> None:
     assert pickle.loads(pickle.dumps(rows)).on_device is not None
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.long)])
 def test_loaded(method: str, root: Path) -> None:
     folder = images.ImageFolder(root, images.training(32, mean=MEAN, std=STD))
     batches = []

@@ -249,7 +249,7 @@ def test_a_full_disk(paths: list[str], tmp_path: Path, monkeypatch: pytest.Monke
     assert_same(epoch(pickle.loads(pickle.dumps(fused._reader)) and fused), epoch(dataset))
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.long)])
 def test_several_workers(method: str, paths: list[str], tmp_path: Path, kept: Kept) -> None:
     for k, path in enumerate(paths):
         (tmp_path / "classes" / str(k % 2)).mkdir(parents=True, exist_ok=True)

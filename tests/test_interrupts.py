@@ -33,7 +33,6 @@ from shmloader.trainer import crew, iterator, watch
         ("start", "fork", 5, 0.05),
         ("next", "fork", 5, 0.05),
         ("end", "fork", 5, 0.05),
-        ("start", "spawn", 1, 0.4),
         pytest.param("start", "fork", 40, 0.05, marks=pytest.mark.long),
         pytest.param("next", "fork", 25, 0.05, marks=pytest.mark.long),
         pytest.param("end", "fork", 60, 0.05, marks=pytest.mark.long),
@@ -102,7 +101,9 @@ MOMENTS: dict[str, tuple[Callable[[], Any], bool]] = {
 
 
 @pytest.mark.timeout(110)
-@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize(
+    "moment", ["start", "exhaust", *(pytest.param(end, marks=pytest.mark.long) for end in ("close", "drop"))]
+)
 def test_ctrl_c_at_any_line(moment: str, ctrl_c: None) -> None:
     """At lines drawn from all that run meanwhile, whosever they are: fork hooks, multiprocessing, threading."""
     what, after_start = MOMENTS[moment]
@@ -233,7 +234,9 @@ class Mask(torch.utils.data.Dataset):
         return {"blocked": sorted(blocked), "handlers": [text.partition(" at 0x")[0] for text in handlers]}
 
 
-@pytest.mark.parametrize("start", ["fork", "spawn", "forkserver"])
+@pytest.mark.parametrize(
+    "start", ["fork", *(pytest.param(start, marks=pytest.mark.long) for start in ("spawn", "forkserver"))]
+)
 def test_workers_have_the_handlers_that_they_have_in_torch(start: str) -> None:
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:

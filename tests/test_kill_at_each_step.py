@@ -5,6 +5,7 @@ The ring is built a second time with RING_STEP (atomics.h) in place, so that a w
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import subprocess
@@ -101,10 +102,23 @@ if __name__ == "__main__":
 
 @pytest.fixture(scope="module")
 def stepped(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the package whose workers die on demand."""
+    """A copy of the package whose workers die on demand: one for all processes that run tests side by side."""
     if shutil.which("gcc") is None:
         pytest.skip("no gcc")
-    folder = tmp_path_factory.mktemp("stepped")
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent  # else it would be this process's own
+    folder /= "stepped"
+    with folder.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / "built").exists():
+            shutil.rmtree(folder, ignore_errors=True)  # what one that was interrupted has left
+            build_stepped(folder)
+            (folder / "built").touch()
+    return folder
+
+
+def build_stepped(folder: Path) -> None:
     installed = Path(shmloader.__file__).parent
     shutil.copytree(installed, folder / "shmloader", ignore=shutil.ignore_patterns("__pycache__"))
     core, named = ROOT / "cython_ext", folder / "named"
@@ -120,7 +134,6 @@ def stepped(tmp_path_factory: pytest.TempPathFactory) -> Path:
         subprocess.run(translate, check=True)
         compile_it = ["gcc", "-shared", "-fPIC", "-O1", "-std=gnu11", *include, str(source), "-o", str(built)]
         subprocess.run(compile_it, check=True)
-    return folder
 
 
 def deaths_in(stepped: Path, cases: list[tuple[Any, ...]], small: str = "") -> list[int]:
@@ -151,6 +164,7 @@ def test_two_deaths_over_one_batch(stepped: Path) -> None:
     assert deaths_in(stepped, cases) == [2] * len(cases)
 
 
+@pytest.mark.long
 def test_spawn(stepped: Path) -> None:
     """One step in each way of sharing work; all of them below."""
     ways: tuple[dict[str, Any], ...] = ({}, {"schedule": "steal", "chunk_size": 1})
@@ -164,7 +178,9 @@ def test_spawn_at_each_step(stepped: Path) -> None:
 
 
 @pytest.mark.parametrize("hit", [1, pytest.param(3, marks=pytest.mark.long)])
-@pytest.mark.parametrize("options", SHARED, ids=label)
+@pytest.mark.parametrize(
+    "options", [SHARED[0], *(pytest.param(each, marks=pytest.mark.long) for each in SHARED[1:])], ids=label
+)
 def test_fork_where_work_is_shared(stepped: Path, options: dict[str, Any], hit: int) -> None:
     steps = [step for step in EVERYWHERE if step != "while remembering" or "schedule" not in options]
     died = deaths_in(stepped, [("fork", [(STEPS[step], hit)] * 2, options) for step in steps])

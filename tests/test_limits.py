@@ -62,7 +62,7 @@ def test_more_workers_than_the_ring_can_tell_apart() -> None:
     loader = shmloader.DataLoader(sized([10]), num_workers=1 << 16)
     with pytest.raises(ValueError, match="num_workers=65536, and a ring has at most 65535: use fewer"):
         iter(loader)
-    assert segment.reserve((1 << 16) - 1, 1, 1, 0, False, 1 << 40).workers == (1 << 16) - 1
+    assert segment.reserve((1 << 16) - 1, 1, 1, 0, False, False, 1 << 40).workers == (1 << 16) - 1
 
 
 # ------------------------------------------------------------------------------------------------- control groups

@@ -235,6 +235,7 @@ def test_a_small_dev_shm_and_auto() -> None:
     assert "left [] 0" in out
 
 
+@pytest.mark.long
 def test_a_small_dev_shm_and_memfd() -> None:
     out = in_small_shm("memfd", 20_000_000)
     assert "trained" in out and "warning:" not in out and "left [] 0" in out

@@ -1,4 +1,4 @@
-"""next() is one step, which no signal and no other thread can fall into: NOTE [ One step ] in conductor.pyx."""
+"""next() is one step, which no signal and no other thread can fall into: NOTE [ One step ] in next_batch.pyx."""
 
 from __future__ import annotations
 
@@ -377,6 +377,7 @@ def test_the_samplers_that_are_known_to_repeat_themselves_do() -> None:
         WeightedRandomSampler(weights, 50),
         torch.utils.data.SubsetRandomSampler(range(0, 50, 2)),
         torch.utils.data.DistributedSampler(range(50), 2, 1, seed=4),
+        shmloader.DistributedSampler(range(50), 2, 1, seed=4),
     ]
     assert {type(sampler) for sampler in samplers} | {BatchSampler} == REPEATABLE
     for sampler in [*samplers, *(BatchSampler(sampler, 3, False) for sampler in samplers)]:

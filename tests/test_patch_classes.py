@@ -212,6 +212,7 @@ def test_they_pickle(kind: Any, protocol: int, quietly: None) -> None:
 
 
 @pytest.mark.timeout(120)
+@pytest.mark.long
 def test_sent_to_a_spawned_process() -> None:
     ran = run_script(
         """

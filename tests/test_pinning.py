@@ -14,12 +14,13 @@ from typing import Any
 import numpy
 import pytest
 import torch
+from at_line import AtLine
 from conftest import ASKS_CUDA_ALONE, assert_same, run_script
-from gpu_double import DoubleGpu, installed
+from gpu_double import DoubleGpu, Event, installed
 
 import shmloader
 from shmloader._trainer import TrainerSide
-from shmloader.device import pinning
+from shmloader.device import captures, pinning
 from shmloader.device.ahead import Ahead
 from shmloader.trainer.iterator import RingIterator
 
@@ -389,10 +390,75 @@ def test_a_batch_that_died_on_a_captured_stream_waits_for_the_capture(gpu: Any) 
     with double.stream(5):
         del batch
     next(iterator)
-    assert iterator._pinning._returned, "it is still to be recorded"
+    slots = iterator._ring.slots
+    assert [5] in [noted for _, noted in slots.returns()], "it is still to be recorded"
     double.captured.clear()
     next(iterator)
-    assert not iterator._pinning._returned
+    assert [5] not in [noted for _, noted in slots.returns()]
+
+
+@pytest.mark.parametrize("seen", [False, True])
+def test_a_capture_that_begins_while_events_are_recorded(gpu: Any, seen: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are recorded anew: one that is part of a capture can be neither asked nor waited for."""
+    double = gpu()
+    iterator = iter(pinned(Numbered(100)))
+    for _ in range(50):
+        next(iterator)
+    settled(iterator)
+    record = double.record
+
+    def late(streams: Any) -> Any:
+        if seen:
+            double.captured = {0}  # it still goes on behind the record
+        else:
+            monkeypatch.setattr(captures, "_begun", captures.captures_begun() + 1)  # it is over by then
+        monkeypatch.setattr(double, "passed", lambda event: pytest.fail("an event of a capture is asked"))
+        return [Event()]
+
+    monkeypatch.setattr(double, "record", late)
+    next(iterator)
+    next(iterator)
+    assert len(iterator._ring.slots.returns()) >= 2 and not iterator._ring.slots.awaiting()
+    monkeypatch.undo()
+    double.captured, double.record = set(), record
+    next(iterator)
+    next(iterator)
+    assert len(iterator._ring.slots.returns()) == 1
+
+
+def test_an_interrupt_at_any_line_loses_no_slot(gpu: Any) -> None:
+    """Of what frees the slots: each is free in the end, once, and nothing stays locked."""
+    files = (pinning.__file__,)
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    double = gpu(lag=1)
+    iterator = iter(pinned(Numbered(2000)))
+    for _ in range(20):
+        double.copy(next(iterator))
+    settled(iterator)
+    at = heard = 0
+    while at == 0 or heard == at:
+        at += 1
+        batch = None
+        try:
+            with AtLine(at, interrupt, files):
+                batch = next(iterator)
+        except KeyboardInterrupt:
+            heard += 1
+        double.copy(next(iterator) if batch is None else batch)
+        del batch
+    assert at > 30
+    slots = iterator._ring.slots
+    double.lag = 0
+    for _ in range(4):
+        next(iterator)
+    assert slots.lent <= 1
+    iterator.close()
+    double.synchronize()
+    pinning._free_late()
+    assert not double.registered and not pinning._late
 
 
 # -------------------------------------------------------------------------------------------------------------- the end
@@ -556,4 +622,4 @@ def test_a_ring_that_is_not_guarded_asks_nobody() -> None:
     iterator = iter(shmloader.DataLoader(Numbered(10), num_workers=1))
     ring: TrainerSide = iterator._ring
     for _ in iterator:
-        assert not ring.slots.has_returns
+        assert not ring.slots.any_held_back

@@ -83,7 +83,9 @@ def undisturbed(**options: Any) -> list[Any]:
     return epochs(torch.utils.data.DataLoader(Augmented(40), **options))
 
 
-@pytest.mark.parametrize("start", ["fork", pytest.param("spawn", marks=pytest.mark.long), "forkserver"])
+@pytest.mark.parametrize(
+    "start", ["fork", *(pytest.param(start, marks=pytest.mark.long) for start in ("spawn", "forkserver"))]
+)
 def test_the_values_are_those_of_an_undisturbed_run(tmp_path: pathlib.Path, start: str) -> None:
     options = {"batch_size": 3, "shuffle": True, "num_workers": 2, "persistent_workers": True}
     dataset = Deadly(tmp_path, {3: 1, 4: 2, 39: 1})
@@ -97,6 +99,27 @@ def test_every_way_to_end(tmp_path: pathlib.Path, how: Any) -> None:
     options = {"batch_size": 3, "num_workers": 2}
     loader = shmloader.DataLoader(Deadly(tmp_path, {7: 1, 8: 1}, how=how), on_worker_death="respawn", **options)
     assert_same(epochs(loader), undisturbed(**options))
+
+
+class ByTensor(Deadly):
+    """Indices are tensors, as torch's samplers give them where they were made of a tensor."""
+
+    def __getitem__(self, index: Any) -> int:
+        assert type(index) is torch.Tensor and index.dtype is torch.int64 and not index.shape
+        super().__getitem__(index.item())
+        return index.item()
+
+
+@pytest.mark.parametrize("options", [{}, {"schedule": "steal"}, {"chunk_size": 2}], ids=label)
+def test_indices_that_are_tensors(tmp_path: pathlib.Path, options: dict[str, Any]) -> None:
+    dataset = ByTensor(tmp_path, {7: 1, 8: 1})
+    loader = shmloader.DataLoader(
+        dataset, 3, sampler=torch.arange(40), num_workers=2, on_worker_death="respawn", **options
+    )
+    assert torch.cat(list(loader)).tolist() == list(range(40))
+    loader = shmloader.DataLoader(ByTensor(tmp_path, {4: 1}), 3, sampler=torch.arange(40), num_workers=2, **options)
+    with pytest.raises(RuntimeError, match=r"(?s)Killed.*It held .*batch 1 of this epoch \(indices \[.*tensor\(4\)"):
+        list(loader)
 
 
 def remembering(batch: list[Any], kept: list[Any] = []) -> Any:  # noqa: B006
@@ -308,7 +331,7 @@ class Worker:
 
 
 def a_crew(ring: Progress, respawn: bool = True) -> Crew:
-    crew = Crew(None, ring, None, respawn=respawn, reissue=True, timeout=1)  # type: ignore[arg-type]
+    crew = Crew(None, ring, None, respawn=respawn, reissue=True, timeout=1, outlives=True)  # type: ignore[arg-type]
     crew.workers = [Worker()]  # type: ignore[list-item]
     return crew
 
@@ -380,6 +403,7 @@ def test_hung_workers_are_replaced(tmp_path: pathlib.Path) -> None:
     assert_same(got, list(torch.utils.data.DataLoader(Augmented(40), **options)))
 
 
+@pytest.mark.long
 def test_the_third_time_a_batch_hangs(tmp_path: pathlib.Path) -> None:
     dataset = Deadly(tmp_path, {9: 3}, how=hang)
     loader = shmloader.DataLoader(dataset, batch_size=4, num_workers=2, timeout=2, on_worker_death="respawn")

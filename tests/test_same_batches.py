@@ -81,7 +81,7 @@ def test_three_epochs(workers: int, persistent: bool) -> None:
     assert len(epochs[0]) == 6 and not torch.equal(epochs[0][0]["x"], epochs[1][0]["x"])
 
 
-@pytest.mark.parametrize("start", ["spawn", "forkserver"])
+@pytest.mark.parametrize("start", ["spawn", pytest.param("forkserver", marks=pytest.mark.long)])
 def test_start_methods(start: str) -> None:
     assert_same_outcome(
         Augmented,

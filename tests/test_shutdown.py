@@ -60,7 +60,7 @@ PHASES = {
         pytest.param("spawn", "computing", marks=pytest.mark.long),
         ("spawn", "importing"),
         ("spawn", "starting"),
-        ("forkserver", "waiting"),
+        pytest.param("forkserver", "waiting", marks=pytest.mark.long),
     ],
 )
 def test_the_trainer_is_killed(start: str, phase: str) -> None:
@@ -190,6 +190,43 @@ def test_the_next_batch_when_the_interpreter_goes_down(mode: str, silent: bool) 
     """No thread can be started any more, and the one that watches the workers may have had no time to tell."""
     ran = run_script(LATE.replace("MODE", mode).replace("SILENT", str(silent)), seconds=25)
     assert ran.status == 0 and ran.err.startswith("the interpreter is shutting down"), ran.err
+
+
+def test_an_epoch_that_begins_when_the_interpreter_goes_down() -> None:
+    late = LATE.replace("MODE", "raise").replace("SILENT", "False")
+    late = (
+        late[: late.index("it = iter(")] + "late = Late(lambda: list(shmloader.DataLoader(Numbers(), num_workers=2)))\n"
+    )
+    ran = run_script(late)
+    assert ran.status == 0 and ran.err.startswith("the interpreter is shutting down"), ran.err
+
+
+IN_A_DAEMON = """
+class Slow(Numbers):
+    def __getitem__(self, k):
+        time.sleep(0.01)
+        return super().__getitem__(k)
+def run():
+    while True:
+        for _ in loader: begun.set()
+loader = shmloader.DataLoader(Slow(), num_workers=2, on_worker_death="MODE", persistent_workers=True)
+begun = threading.Event()
+threading.Thread(target=run, daemon=True).start()
+begun.wait()
+"""
+
+
+@pytest.mark.parametrize("mode", ["raise", "respawn"])
+def test_a_daemon_thread_that_waits_for_a_batch_goes_with_the_interpreter(mode: str) -> None:
+    """multiprocessing ends the workers before the interpreter ends the thread, which is no loss to tell of."""
+    ran = run_script(DATASET + IN_A_DAEMON.replace("MODE", mode))
+    assert ran.status == 0 and not ran.err, ran.err
+
+
+def test_an_iterator_that_outlives_the_modules_that_it_is_made_of() -> None:
+    """What was imported last is taken apart first."""
+    ran = run_script(DATASET + "os.kept = iter(shmloader.DataLoader(Numbers(), num_workers=2))\nnext(os.kept)\n")
+    assert ran.status == 0 and not ran.err, ran.err
 
 
 # -------------------------------------------------------------------------------------------------- a worker is lost
@@ -436,6 +473,27 @@ def test_a_forked_child_ends_nobody() -> None:
     assert os.waitpid(child, 0)[1] == 0
     assert batch["i"].item() == 0
     assert [b["i"].item() for b in iterator] == list(range(1, 22))
+
+
+def test_a_forked_child_has_iterators_of_its_own() -> None:
+    loader = shmloader.DataLoader(Augmented(), num_workers=2, persistent_workers=True)
+    iterator = iter(loader)
+    first = next(iterator)
+    child = os.fork()
+    if not child:
+        status = 1
+        try:
+            with pytest.raises(RuntimeError, match="iterate over the DataLoader anew in here"):
+                next(iterator)
+            assert [b["i"].item() for b in loader] == [b["i"].item() for b in loader] == list(range(22))
+            loader.close()
+            status = 0
+        finally:
+            os._exit(status)
+    assert os.waitpid(child, 0)[1] == 0
+    assert [first["i"].item(), *(b["i"].item() for b in iterator)] == list(range(22))
+    assert [b["i"].item() for b in loader] == list(range(22))
+    loader.close()
 
 
 def test_an_iterator_made_in_a_thread_that_ends() -> None:

@@ -170,6 +170,7 @@ def test_nothing_is_pickled_for_a_fork(tmp_path: pathlib.Path) -> None:
     assert pickled(tmp_path) == 0
 
 
+@pytest.mark.long
 def test_a_worker_that_takes_anothers_place_is_given_the_same(tmp_path: pathlib.Path) -> None:
     """Else its batches would have what the trainer has set since, and those of the others would not."""
     dataset = Counted(tmp_path, 40)
@@ -210,6 +211,7 @@ def test_what_cannot_be_pickled(tmp_path: pathlib.Path, start: str) -> None:
     assert said[0] == said[1]
 
 
+@pytest.mark.long
 def test_where_names_are_shared_each_worker_has_a_pickle_of_its_own() -> None:
     """A name that has had more readers than were counted is gone before its memory is."""
     ran = run_script(

@@ -40,7 +40,7 @@ def test_any_number_of_workers(alone: list[Any], workers: int, chunk_size: int |
     ("start", "chunk_size"),
     [
         ("spawn", None),
-        ("forkserver", 2),
+        pytest.param("forkserver", 2, marks=pytest.mark.long),
         pytest.param("spawn", 2, marks=pytest.mark.long),
         pytest.param("forkserver", None, marks=pytest.mark.long),
     ],

@@ -11,7 +11,8 @@ from PIL import Image
 
 from examples import digits, train
 from examples.digits import build_digits
-from examples.image_folder import DataFolderError, ImageFolder, find_images
+from examples.image_folder import DataFolderError, ImageFolder, by_pil, by_shmloader, find_images
+from shmloader import images
 
 SCANS = 60
 COPIES = digits.COPIES
@@ -109,8 +110,20 @@ def test_images_of_any_shape_become_squares_of_bytes(
     tmp_path: Path, shape: tuple[int, int], mode: str, augment: bool
 ) -> None:
     Image.new(mode, shape).save(tmp_path / "image.jpg")
-    image, label = ImageFolder([(tmp_path / "image.jpg", 3)], 32, augment=augment)[0]
-    assert (image.shape, image.dtype, label) == ((32, 32, 3), torch.uint8, 3)
+    made = []
+    for decode in (by_pil, by_shmloader):
+        torch.manual_seed(3)
+        image, label = ImageFolder([(tmp_path / "image.jpg", 3)], 32, augment=augment, decode=decode)[0]
+        assert (image.shape, image.dtype, label) == ((32, 32, 3), torch.uint8, 3)
+        made.append(image)
+    assert torch.equal(*made)
+
+
+def test_shmloader_decodes_by_its_own_decoder(data: Path) -> None:
+    split, before = find_images(data), images.counts()["decoded"]
+    options = train.parse(["--loader", "shmloader", "--workers", "0", "--batch-size", "5"])
+    next(iter(train.make_loader(split.train, options, training=True)))
+    assert images.counts()["decoded"] == before + 5
 
 
 @pytest.mark.usefixtures("torch_settings")

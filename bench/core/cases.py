@@ -42,6 +42,15 @@ def uniform(dtype: torch.dtype, shape: tuple[int, ...], tensors: int = 1) -> lis
     return [choose.choice(made) for _ in range(PERIOD)]
 
 
+class Image(torch.Tensor):
+    """A tensor of a class of its own, as those of torchvision's tv_tensors and MONAI are."""
+
+
+def of_their_class(shape: tuple[int, ...]) -> list[Any]:
+    """uniform() float32 tensors, of that class."""
+    return [sample.as_subclass(Image) for sample in uniform(torch.float32, shape)]
+
+
 def detections() -> list[Any]:
     """Five tensors a picture, as many rows as it has boxes."""
     generator = torch.Generator().manual_seed(SEED)
@@ -158,6 +167,13 @@ CASES = {
             "float32 64 x 3x224x224",
             64,
             partial(uniform, torch.float32, (3, 224, 224)),
+            is_large=True,
+        ),
+        Case(
+            "subclass",
+            "float32 64 x 3x224x224 of a subclass",
+            64,
+            partial(of_their_class, (3, 224, 224)),
             is_large=True,
         ),
         Case("dict", "dict of 120 float32 8 x 4", 8, partial(uniform, torch.float32, (4,), 120)),

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 import shmloader
-from bench.core.cases import CASES, ENDLESS
+from bench.core.cases import CASES, ENDLESS, Case
 from shmloader.device.accelerator import Other
 from shmloader.transforms import normalize_on_device
 
@@ -20,6 +20,10 @@ MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 STEP = 0.010  # seconds that a training step is to take on the GPU, about
 SIDE = 4096  # of the matrices that it multiplies
 WARM_UP = 60  # batches: each slot has been page-locked by then
+HANDED = CASES["small-images"]
+TURNS = 20_000  # of a loop that does nothing: a millisecond, about
+HANDED_BY = ("torch", "shmloader", "shmloader, not page-locked")
+SOFTWARE = "software CUDA"  # in the name of the device of tests/software_cuda
 WAYS = ("torch", "shmloader", "shmloader device=")  # the first two with pin_memory=True and a prefetcher
 
 
@@ -76,6 +80,40 @@ def transfer(seconds: float, workers: int) -> dict[str, float]:
     }
 
 
+def handing(way: str, seconds: float, workers: int) -> dict[str, float]:
+    """Take small batches, drop each, and run Python for a while after each, as a training step does.
+
+    Returns:
+        next_p50: seconds of a next(), the death of the batch before it included; gil_wait: seconds a batch in which
+        that Python stood still although its thread had a core to run on, so another thread had the GIL; batches.
+    """
+    batches = iter(_loader(way.partition(",")[0], workers, None, HANDED, pins=not way.endswith("not page-locked")))
+    for _ in range(10 * WARM_UP):
+        batch = next(batches)
+    waits: list[float] = []
+    stood = 0.0
+    with open("/proc/thread-self/schedstat", "rb", buffering=0) as account:
+        end = time.perf_counter() + seconds
+        while time.perf_counter() < end:
+            start = time.perf_counter()
+            batch = next(batches)
+            waits.append(time.perf_counter() - start)
+            before = _stood_still(account)
+            for _ in range(TURNS):
+                pass
+            stood += _stood_still(account) - before
+    del batch
+    batches._shutdown_workers()
+    return {"next_p50": statistics.median(waits), "gil_wait": stood / len(waits), "batches": len(waits)}
+
+
+def _stood_still(account: Any) -> float:
+    """Seconds in which this thread has neither run nor waited for a core, up to now, and a constant."""
+    account.seek(0)
+    ran, waited = map(int, account.read().split()[:2])
+    return time.perf_counter() - (ran + waited) / 1e9
+
+
 def training(way: str, seconds: float, workers: int) -> dict[str, float]:
     """Train for a while on what a loader gives, with a step of about STEP seconds.
 
@@ -117,12 +155,14 @@ def training(way: str, seconds: float, workers: int) -> dict[str, float]:
     }
 
 
-def _loader(kind: str, workers: int, on_device: Callable[[Any], Any] | None) -> Any:
-    options: dict[str, Any] = {"pin_memory": True}
+def _loader(
+    kind: str, workers: int, on_device: Callable[[Any], Any] | None, case: Case = CASE, pins: bool = True
+) -> Any:
+    options: dict[str, Any] = {"pin_memory": pins}
     if on_device is not None:
         options |= {"device": "cuda", "on_device": on_device}
     loader: Any = {"torch": torch.utils.data.DataLoader, "shmloader": shmloader.DataLoader}[kind]
-    return loader(CASE.dataset(ENDLESS, ""), batch_size=CASE.batch_size, num_workers=workers, **options)
+    return loader(case.dataset(ENDLESS, ""), batch_size=case.batch_size, num_workers=workers, **options)
 
 
 class _Timed:

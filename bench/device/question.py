@@ -17,6 +17,7 @@ from bench.device import measure
 FIGURES = ("images_per_second", "next_p50", "next_p99", "next_max", "trainer_cpu", "gpu_idle")
 WITH_WARM_UP = 5.0  # seconds, about, before a measurement counts
 NEEDED = (
+    "the time that page-locking adds to next(), and the trainer's wait for the GIL, against torch's loader",
     "the rate of copies from slots, against a plain copy from page-locked memory",
     "images a second, the times that next() takes, and the GPU's idle share, while training, against torch's loader",
 )
@@ -39,6 +40,10 @@ class Device(Question):
         why = measure.why_not()
         return [f"device: nothing is measured, for {why}.  It would be:", *(f"- {of}" for of in NEEDED)] if why else []
 
+    @staticmethod
+    def _is_software() -> bool:
+        return torch.cuda.is_available() and measure.SOFTWARE in torch.cuda.get_device_name()
+
     def settings(self) -> dict[str, Any]:
         given = self.given
         return {"seconds": given.seconds, "workers": given.workers, "batch": measure.CASE.label}
@@ -49,11 +54,16 @@ class Device(Question):
     def turns(self, at: int) -> list[Turn]:
         given = self.given
         ways = measure.WAYS if at % 2 == 0 else measure.WAYS[::-1]
+        handed_by = measure.HANDED_BY if at % 2 == 0 else measure.HANDED_BY[::-1]
         todo: list[tuple[str, str, dict[str, Any]]] = [
-            ("ceiling", "ceiling", {}),
-            ("transfer", "transfer", {"workers": given.workers}),
-            *((way, "training", {"way": way, "workers": given.workers}) for way in ways),
+            (f"handed by {way}", "handing", {"way": way, "workers": given.workers}) for way in handed_by
         ]
+        if not self._is_software():  # which has no kernels, and whose copies are no device's
+            todo += [
+                ("ceiling", "ceiling", {}),
+                ("transfer", "transfer", {"workers": given.workers}),
+                *((way, "training", {"way": way, "workers": given.workers}) for way in ways),
+            ]
         return [
             Turn(
                 {"subject": subject},
@@ -75,6 +85,12 @@ class Device(Question):
             [
                 f"{settings['batch']} to {result['machine']['gpu']}; workers: {settings['workers']}, rounds: "
                 f"{settings['rounds']}, medians [min..max]",
+                *(
+                    f"{measure.HANDED.label}, {way}: next() {shown(figures['next_p50'], 1e6, all_of_it=True)} us, "
+                    f"the trainer's wait for the GIL {shown(figures['gil_wait'], 1e6, all_of_it=True)} us a batch"
+                    for way, figures in of["handed"].items()
+                ),
+                f"so page-locking takes {shown(of['page_locking'], 1e6, all_of_it=True)} us of next()",
                 f"copies from page-locked memory: {shown(of['ceiling'], 1e-9, all_of_it=True)} GB/s",
                 f"copies from slots: {shown(of['transfer'], 1e-9, all_of_it=True)} GB/s, "
                 f"{shown(of['of_ceiling'], 100, all_of_it=True)} % of that; "
@@ -104,7 +120,8 @@ def summary(measurements: list[dict[str, Any]]) -> dict[str, Any]:
 
     ceiling, transfer: bytes a second; of_ceiling: the one by the other, round by round; page_locked: the share of
     batches that were not copied on the host; training: each of FIGURES for each way; next_p99_of_torch: of
-    shmloader's ways, against torch's in the same round.
+    shmloader's ways, against torch's in the same round; handed: of each of HANDED_BY, the time of next() and the
+    trainer's wait for the GIL; page_locking: seconds that it adds to a next(), round by round.
     """
     rounds: dict[int, dict[str, Any]] = {}
     for of in measurements:
@@ -118,7 +135,14 @@ def summary(measurements: list[dict[str, Any]]) -> dict[str, Any]:
     def against(subject: str, other: str, figure: str) -> Any:
         return spread(by[subject][figure] / by[other][figure] for by in known if subject in by and other in by)
 
+    def handed(way: str, figure: str) -> Any:
+        return each(f"handed by {way}", figure)
+
+    _, locked, unlocked = (f"handed by {way}" for way in measure.HANDED_BY)
+    more = spread(by[locked]["next_p50"] - by[unlocked]["next_p50"] for by in known if {locked, unlocked} <= by.keys())
     return {
+        "handed": {way: {of: handed(way, of) for of in ("next_p50", "gil_wait")} for way in measure.HANDED_BY},
+        "page_locking": more,
         "ceiling": each("ceiling", "bytes_per_second"),
         "transfer": each("transfer", "bytes_per_second"),
         "of_ceiling": against("transfer", "ceiling", "bytes_per_second"),

@@ -25,7 +25,14 @@ from bench.core.spread import Spread, shown, spread
 from bench.core.throughput import IN_ALL
 
 LOADERS = ("torch", "shmloader")
-TRANSPORTED = ("uint8-images", "float32-images", "small-images", "scalar", "dict")  # of one shape, by default_collate
+TRANSPORTED = (
+    "uint8-images",
+    "float32-images",
+    "subclass",
+    "small-images",
+    "scalar",
+    "dict",
+)  # of one shape, by default_collate
 SCOPE = "the dataset: two prebuilt samples again and again, hot in the cache; a dataset that has work to do gains less"
 FIGURES = (
     "batches_per_second",

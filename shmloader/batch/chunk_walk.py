@@ -40,9 +40,18 @@ class ChunkWalks:
         if type(batch) is ExceptionWrapper:  # whole, so that it is known for what it is
             return (None,), [], [batch]
         walked = walk(batch)
-        if not made and all(_is_plain(other, count) for other in walked[2]):
+        if (
+            not made
+            and not any(map(_has_attributes, walked[0]))
+            and all(_is_plain(other, count) for other in walked[2])
+        ):
             return walked
         return _ChunkWalk(count, self._first, made).whole(batch)
+
+
+def _has_attributes(token: Any) -> bool:
+    """Whether a token of walk()'s is a tensor with attributes.  These are no rows, however many items they have."""
+    return type(token) is tuple and issubclass(token[0], torch.Tensor) and len(token[1]) > 0
 
 
 def _is_plain(other: Any, count: int) -> bool:

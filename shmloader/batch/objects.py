@@ -14,6 +14,7 @@ import pickle
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import numpy
 import torch
 
 from shmloader._multiprocessing import EXTRA_REDUCERS
@@ -81,12 +82,25 @@ class _Pickler(pickle.Pickler):
 
     def reducer_override(self, value: Any) -> Any:
         if isinstance(value, torch.Tensor):
-            return _reduce_tensor(value)
+            return NotImplemented if _has_its_own_way(type(value)) else _reduce_tensor(value)
+        if type(value) is numpy.ndarray:
+            return _reduce_array(value)
         if isinstance(value, torch.UntypedStorage):
             return _untyped_storage, (torch.empty(0, dtype=torch.uint8).set_(value),)
         if isinstance(value, torch.TypedStorage):
             return _typed_storage, (value._untyped_storage, value.dtype)
         return NotImplemented
+
+
+def _reduce_array(array: Any) -> Any:
+    """Arrays arrive writable, as from torch's loader.
+
+    Beside a pickle one that is read-only would stay so.  Protocol 4, by which torch's are pickled until Python 3.14,
+    makes a new one of it.
+    """
+    if pickle.DEFAULT_PROTOCOL >= 5 or array.flags.writeable or array.dtype.hasobject:
+        return NotImplemented
+    return array.copy(order="K").__reduce_ex__(5)
 
 
 class _HolePickler(_Pickler):
@@ -144,6 +158,11 @@ def elements_of(tensor: torch.Tensor) -> torch.Tensor | None:
         ):
             return None
         return tensor.detach().as_subclass(torch.Tensor)
+
+
+def _has_its_own_way(kind: type) -> bool:
+    """Whether a user has registered how tensors of this class are pickled; torch has, for these two."""
+    return kind not in (torch.Tensor, torch.nn.Parameter) and kind in _REDUCERS
 
 
 def _reduce_tensor(tensor: torch.Tensor) -> Any:

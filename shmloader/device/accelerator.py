@@ -8,8 +8,7 @@ Memory is page-locked by the driver itself (libcuda), if there is one, for it on
 (torch.cuda.cudart()) also remembers the error for this thread, and the next launch of a kernel would raise it.  So
 after an error of the runtime we launch one, and catch what it raises.
 
-While a CUDA graph is captured in torch's usual mode, many calls of *another* thread break the capture: to query an
-event, to page-lock memory.  A thread can declare that it has nothing to do with the capture (relaxed()).
+All calls that could break the capture of a graph are made in the thread's relaxed mode (captures.py).
 """
 
 from __future__ import annotations
@@ -25,19 +24,20 @@ from typing import Any, Protocol
 import torch
 
 from shmloader import _torch
+from shmloader.device.captures import relax, relaxed
 from shmloader.device.streams import CUDA, WATCHED, is_of_others, since, stream_of
 
 PORTABLE = 1  # cuMemHostRegister, cudaHostRegister: page-locked for all contexts
-GLOBAL, RELAXED = 0, 2  # cuThreadExchangeStreamCaptureMode; a thread begins with the first
 
 
 @dataclass(frozen=True)
 class Streams:
-    """Streams, events for other streams that may be gone, and a stream that is not known: NOTE [ Streams ]."""
+    """Streams, events for others that may be gone, one that nobody chose; whether these are all: NOTE [ Streams ]."""
 
     those: Collection[Any]
     events: list[Any]
     unknown: Any = None
+    all: bool = True
 
 
 class Accelerator(Protocol):
@@ -56,8 +56,8 @@ class Accelerator(Protocol):
     def clone(self, tensor: torch.Tensor) -> torch.Tensor:
         """A copy of a CPU tensor in page-locked memory of torch's, which torch itself keeps from being reused early."""
 
-    def streams(self, noted: Iterable[Any], lent: int | None) -> Streams | None:
-        """The streams that copies out of batches may be on; None if that cannot be known.
+    def streams(self, noted: Iterable[Any], lent: int | None) -> Streams:
+        """The streams that copies out of batches may be on, as far as they are known.
 
         Args:
             noted: Those that were current where the batches died, as `current` gives them.
@@ -156,7 +156,7 @@ class Other:
         with self.relaxed():
             return torch.empty_like(tensor, pin_memory=True).copy_(tensor)
 
-    def streams(self, noted: Iterable[Any], lent: int | None) -> Streams | None:
+    def streams(self, noted: Iterable[Any], lent: int | None) -> Streams:
         return Streams((), [])
 
     def capturing(self, streams: Streams) -> bool:
@@ -297,22 +297,20 @@ class Cuda(Other):
 
     # ------------------------------------------------------------------------------------------ streams and events
 
-    def streams(self, noted: Iterable[Any], lent: int | None) -> Streams | None:
+    def streams(self, noted: Iterable[Any], lent: int | None) -> Streams:
         here = {self.current(index) for index in self.devices}
         found = here.union(*noted)
         events: list[Any] = []
         unknown: set[Any] = set()
         if lent is not None:
-            if not WATCHED:
-                return None
-            chosen, gone, events = since(lent)
+            chosen, gone, events = since(lent) if WATCHED else (set(), set(), [])
             unknown = {stream for stream in found - chosen - gone if stream[0]}
-            if any(map(is_of_others, unknown - here)):  # it may have been destroyed
-                return None
             found = (found - gone) | chosen | self._defaults
+        gone_unseen = {stream for stream in unknown - here if is_of_others(stream)}  # it may have been destroyed
         # To record an event on a device that this process does not use would take some hundred megabytes there.
-        used = [stream for stream in found if _torch.has_primary_context(stream[1])]
-        return Streams(used, events, next(iter(unknown), None))
+        used = [stream for stream in found - gone_unseen if _torch.has_primary_context(stream[1])]
+        known = lent is None or (WATCHED and not gone_unseen)
+        return Streams(used, events, next(iter(unknown), None), known)
 
     def capturing(self, streams: Streams) -> bool:
         try:
@@ -335,21 +333,13 @@ class Cuda(Other):
             if _torch.has_primary_context(index):
                 torch.cuda.synchronize(index)
 
-    @contextlib.contextmanager
-    def _in_relaxed_mode(self) -> Iterator[None]:
-        before = _exchange_capture_mode(RELAXED)
-        try:
-            yield
-        finally:
-            _exchange_capture_mode(before)
-
     def relaxed(self) -> contextlib.AbstractContextManager[None]:
-        return self._in_relaxed_mode()
+        return relaxed()
 
     def enter(self) -> None:
         torch.cuda.init()
         super().enter()
-        _exchange_capture_mode(RELAXED)
+        relax()
 
     def _wait(self, stream: Any, event: Any) -> None:
         if torch.cuda.is_current_stream_capturing():
@@ -410,22 +400,3 @@ def _driver_error(driver: Any, code: int) -> str:
     name = ctypes.c_char_p()
     driver.cuGetErrorName(code, ctypes.byref(name))
     return (name.value or f"error {code} of the driver".encode()).decode()
-
-
-@cache
-def _exchange() -> Any:
-    """The function that exchanges this thread's capture mode; None if there is none."""
-    hip = torch.version.hip is not None
-    try:
-        library = ctypes.CDLL(None) if hip else ctypes.CDLL("libcuda.so.1")
-        return getattr(library, "hipThreadExchangeStreamCaptureMode" if hip else "cuThreadExchangeStreamCaptureMode")
-    except (OSError, AttributeError):
-        return None
-
-
-def _exchange_capture_mode(mode: int) -> int:
-    """Set this thread's capture mode; returns what it was before."""
-    exchange, value = _exchange(), ctypes.c_int(mode)
-    if exchange is None or exchange(ctypes.byref(value)):  # as before CUDA is initialised
-        return GLOBAL
-    return value.value

@@ -32,184 +32,25 @@ from __future__ import annotations
 
 import atexit
 import collections
-import enum
 import itertools
 import os
-import queue
+import sys
 import threading
 import time
 import warnings
 import weakref
+from collections.abc import Callable
 from types import TracebackType
-from typing import Any, NamedTuple, NoReturn, Protocol
-
-import torch
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from shmloader import _torch
 from shmloader._torch import profiler
+from shmloader.device.ahead_thread import Kind, Ready, Run, Stage, close, copied
+
+if TYPE_CHECKING:
+    from shmloader._progress import Progress  # there is none off Linux
 
 PATIENCE = 5.0  # seconds that closing, and the interpreter's exit, wait for a thread; it may be in a user's function
-
-
-class Stage(Protocol):
-    """What is done with a batch on its way."""
-
-    def begin(self) -> None:
-        """In the thread, before the first batch."""
-
-    def send(self, batch: Any) -> Any:
-        """In the thread: begin what is to be done with a batch, and do not keep the batch."""
-
-    def failed(self) -> bool:
-        """In the thread, when something was raised: whether the device has failed for good."""
-
-    def arrive(self, sent: Any) -> Any:
-        """In the caller's thread: the batch."""
-
-
-class _Kind(enum.Enum):
-    BATCH, ERROR, END = range(3)
-
-
-class _Ready(NamedTuple):
-    """What comes next in order."""
-
-    kind: _Kind
-    what: Any = None
-    number: int = -1  # its place in the order
-    batches: int = 0  # so far, this one included
-
-
-class _Run:
-    """One epoch's thread, and what it shares with its caller: NOTE [ Ahead ].
-
-    Args:
-        source: the iterator below.
-        stage: what is done with its batches.
-        depth: batches that may be ready and not handed out yet.
-    """
-
-    def __init__(self, source: Any, stage: Stage, depth: int) -> None:
-        self._source = source
-        self._stage = stage
-        self._depth = depth
-        self._ready: queue.SimpleQueue[_Ready] = queue.SimpleQueue()
-        self._handed_out: queue.SimpleQueue[int] = queue.SimpleQueue()  # numbers
-        self._begun = self._stopped = self._inside = self._over = self._closes = False
-        self._waiting: list[Any] = []  # for each who waits for the end, a lock that the thread releases there
-        self.thread = threading.Thread(target=self._live, name="shmloader_ahead", daemon=True)
-
-    # ------------------------------------------------------------------------------------------------ in the thread
-
-    def _live(self) -> None:
-        # It first says that it has begun, or is inside, and then looks whether it is stopped.  Whoever stops it does it
-        # the other way round.  So one of the two sees the other: if the thread is found outside, it stays outside.
-        self._begun = True
-        number = batches = 0
-        try:
-            if self._source._num_workers:
-                torch.set_num_threads(1)  # of this thread: a copy must not take all cores
-            if not self._stopped:
-                self._stage.begin()
-            handed_out = 0
-            while True:
-                while number - handed_out >= self._depth and not self._stopped:
-                    handed_out = max(handed_out, self._handed_out.get() + 1)
-                try:
-                    self._ready.put(_Ready(_Kind.BATCH, self._stage.send(self._next()), number, batches + 1))
-                    batches += 1
-                except StopIteration:
-                    break
-                except BaseException as error:
-                    self._ready.put(_Ready(_Kind.ERROR, error, number, batches))
-                    if self._stage.failed():  # from here on, any memory it takes on the device may end the process
-                        break
-                number += 1
-        except BaseException as error:
-            self._ready.put(_Ready(_Kind.ERROR, error, number, batches))
-        finally:
-            self._ready.put(_Ready(_Kind.END))
-            self._over = True
-            for lock in self._waiting:  # whoever comes too late for this finds that it is over
-                lock.release()
-            if self._closes:
-                self._close_source()
-
-    def _next(self) -> Any:
-        self._inside = True
-        try:
-            if self._stopped:
-                raise StopIteration
-            return next(self._source)
-        finally:
-            self._inside = False
-
-    # ------------------------------------------------------------------------------------------------ in the caller
-
-    def next(self, held: collections.deque[_Ready]) -> _Ready:
-        """Wait for what comes next, and put it into `held`."""
-        while not held:
-            # All in C: a signal's handler runs while get() waits, or after what it got is in `held`.
-            held.extend(itertools.islice(iter(self._ready.get, None), 1))
-        return held[0]
-
-    def end_for_all(self) -> None:
-        """Have all others who are in next(), or come there, find the end as well."""
-        self._ready.put(_Ready(_Kind.END))
-
-    def go_on(self, number: int) -> None:
-        """Have the thread make a further batch in place of this one."""
-        self._handed_out.put(number)
-
-    def stop(self) -> None:
-        """Tell the thread to end, and callers that are in next() that nothing more comes."""
-        self._stopped = True
-        self._handed_out.put(-1)
-        interrupt = getattr(self._source, "interrupt", None)
-        if interrupt is not None and not self._over:
-            interrupt()
-        self.end_for_all()
-
-    def wait(self, seconds: float | None = None) -> bool:
-        """Wait until the thread that was stopped is at its end; returns whether it is."""
-        if not self._begun:
-            return True
-        mine = threading.Lock()
-        mine.acquire()
-        self._waiting.append(mine)
-        if not self._over:
-            mine.acquire(timeout=-1 if seconds is None else max(seconds, 0))
-        if self._over and not self._closes and self.thread.is_alive():
-            self.thread.join()  # it only has to go
-        return self._over
-
-    def leave(self) -> bool:
-        """Close the source, or leave that to the thread if it is inside; returns whether the source is closed."""
-        self._closes = True
-        self.stop()  # again: a Ctrl-C may have come before the thread was woken
-        if self._over or not self._inside:
-            self._close_source()
-            return True
-        return False
-
-    def leave_from_inside(self) -> None:
-        """The same, called by the thread itself, in the middle of whatever it does."""
-        self._closes = True
-        if self._over:
-            self._close_source()
-
-    def _close_source(self) -> None:
-        _close(self._source)
-
-
-_closing = threading.RLock()
-
-
-def _close(source: Any) -> None:
-    end = getattr(source, "_shutdown_workers", None)
-    if end is not None:
-        with _closing:  # torch's own iterator must not be ended by two threads at once
-            end()
 
 
 class _Hand(threading.local):
@@ -217,7 +58,7 @@ class _Hand(threading.local):
 
     def __init__(self) -> None:
         self.came: collections.deque[Any] = collections.deque()  # without a thread: a batch that is not sent yet
-        self.held: collections.deque[_Ready] = collections.deque()  # one at most
+        self.held: collections.deque[Ready] = collections.deque()  # one at most
 
 
 class Ahead:
@@ -230,7 +71,7 @@ class Ahead:
         depth: How many batches may be ready and not handed out yet.  0: there is no thread, and no batch is ahead.
     """
 
-    _run: _Run | None = None
+    _run: Run | None = None
     _ended = True
     _shutdown = False
 
@@ -261,8 +102,12 @@ class Ahead:
     def _start(self) -> None:
         self._num_yielded = 0
         self._hand = _Hand()
+        self._epoch: Any = getattr(self._source, "epoch", None)  # none where torch's own iterator has workers
+        self._counted: Progress | None = None if self._epoch is None else self._epoch.delivered
+        self._states: Any = None if self._epoch is None else self._epoch.states
+        self._hand_on(copied(self._counted, self._states))
         if self._depth:
-            self._run = _Run(self._source, self._stage, self._depth)
+            self._run = Run(self._source, self._stage, self._depth, self._counted, self._states)
             self._pin_memory_thread = self._run.thread
             self._run.thread.start()
         self._ended = False
@@ -291,12 +136,24 @@ class Ahead:
         try:
             batch = self._stage.arrive(ready.what)
         except Exception:
+            self._hand_on(ready.delivered)
             hand.held.clear()
             raise
         self._num_yielded = ready.batches
+        self._hand_on(ready.delivered)
         return batch
 
-    def _next_of_thread(self, hand: _Hand) -> _Ready:
+    def _hand_on(self, delivered: Progress | None) -> None:
+        """From now on the user has got so much of the epoch."""
+        if delivered is not None:
+            self._epoch.delivered = delivered
+
+    def _end(self) -> None:
+        """The user is told that there is no more; the source may have been told to end in the midst of the epoch."""
+        if self._counted is not None and self._counted.over:
+            self._hand_on(self._counted)
+
+    def _next_of_thread(self, hand: _Hand) -> Ready:
         run = self._run
         if run is None:
             raise StopIteration
@@ -304,29 +161,36 @@ class Ahead:
             ready = run.next(hand.held)
         except RuntimeError as error:  # torch's SIGCHLD handler may run in there
             self._explain(error)
-        if ready.kind is _Kind.END:
+        if ready.kind is Kind.END:
             run.end_for_all()
+            if not self._ended:
+                self._end()
             if not self._ended and not self._persistent_workers:
                 self._shutdown_workers()
             self._ended = True
             raise StopIteration
         run.go_on(ready.number)
-        if ready.kind is _Kind.ERROR:
+        if ready.kind is Kind.ERROR:
             try:
+                self._hand_on(ready.delivered)
                 del hand.held[0]
                 raise ready.what
             finally:
                 del ready  # it holds this frame, by its traceback
         return ready
 
-    def _next_here(self, hand: _Hand) -> _Ready:
+    def _next_here(self, hand: _Hand) -> Ready:
         """The next batch, without a thread."""
         while not hand.held:
             if not hand.came:
                 hand.came.extend(itertools.islice(self._source, 1))
             if not hand.came:
+                self._end()
                 raise StopIteration
-            hand.held.append(_Ready(_Kind.BATCH, self._stage.send(hand.came.popleft()), 0, self._num_yielded + 1))
+            count = copied(self._counted, self._states)
+            batches = self._num_yielded + 1
+            # in one line: an interrupt before another one would lose the batch
+            hand.held.append(Ready(Kind.BATCH, self._stage.send(hand.came.popleft()), 0, batches, count))
         return hand.held[0]
 
     def _explain(self, error: RuntimeError) -> NoReturn:
@@ -376,7 +240,7 @@ class Ahead:
         finally:  # a Ctrl-C ends the wait, and not the end
             closed = True
             if run is None or ended:
-                _close(self._source)
+                close(self._source)
             else:
                 closed = run.leave()
             self._shutdown = True
@@ -398,8 +262,8 @@ class Ahead:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
 
-    def __del__(self) -> None:
-        if "_source" in self.__dict__:
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        if "_source" in self.__dict__ and not is_finalizing():  # else the names of this module may be None by now
             self._shutdown_workers()
 
 

@@ -22,11 +22,13 @@ delivered from its slot, with `is_pinned()` true and no copy.
        (NOTE [ Streams ]).  An event that is recorded later covers more, so it does no harm that this is not done at the
        death.  When all events have passed, the slot is free.  Until then it counts as lent, and if too many slots are
        lent, batches are copied: nothing ever waits for a device.
-       Batches for `device=` are copied by one thread, on one stream, and nobody else has them.  If they die in that
-       thread, events on its current streams are enough, and no slot waits for what the consumer computes.
+       Batches for `device=` are copied by one thread, on one stream.  If one is made of nothing but tensors, nobody
+       else ever has any part of it, neither `on_device` nor the consumer.  Then events on that thread's current streams
+       are enough, and no slot waits for what the consumer computes.
        Streams that cannot be watched are not covered; `strict_pinning=True` waits for all streams of all devices.
-    4. While a CUDA graph is captured on one of these streams, nothing is recorded or asked, and slots stay lent.  All
-       calls are made in the thread's relaxed mode, so they break no capture of another thread.
+    4. While a CUDA graph is captured on one of these streams, nothing is recorded or asked, and slots stay lent.  If a
+       capture has begun meanwhile, in another thread, the events are forgotten, and recorded anew with the next
+       hand-out.  All calls are made in the thread's relaxed mode, so they break no capture of another thread.
     5. When the iterator ends, it waits for the device, so that no copy runs, not even one that nobody knows of.  Then
        slots that are not lent are unregistered, and after that unmapped.  While a graph is captured nobody may wait for
        a device, and events must do.  A slot that is lent, or read by a copy, stays locked and mapped until its lease
@@ -38,6 +40,7 @@ delivered from its slot, with `is_pinned()` true and no copy.
 from __future__ import annotations
 
 import contextlib
+import os
 import queue
 import threading
 import warnings
@@ -49,14 +52,14 @@ import torch
 from shmloader import _torch
 from shmloader._lease import Lease
 from shmloader._trainer import TrainerSide
-from shmloader.device.accelerator import Accelerator, Streams
+from shmloader.device.accelerator import Accelerator
+from shmloader.device.captures import captures_begun
 from shmloader.device.streams import moment, say_unknown
+from shmloader.system.signals import held
 
 LARGEST = 64 << 30  # bytes of one registration; drivers refuse some hundreds of GiB in one
 UNLOCKED = -1  # in place of the bytes that may be lent as page-locked: not even an empty batch may
 IN_TRANSIT = 4  # slots beyond `spare_slots`, for batches that have died and whose copies or events have not passed
-
-NOWHERE = Streams((), [])
 
 _late: set[Pinning] = set()  # of rings that are closed, with slots that are not given back yet
 _said = False
@@ -69,7 +72,7 @@ class Pinning:
         ring: The trainer's side.
         accelerator: Copies out of the slots.
         strict: Whether to wait for the whole device, and not for events.
-        private: Whether one thread copies the batches and nobody else gets them (device=).
+        private: Whether one thread copies the batches' tensors and nobody else gets these (device=).
     """
 
     def __init__(self, ring: TrainerSide, accelerator: Accelerator, strict: bool, private: bool = False) -> None:
@@ -79,16 +82,20 @@ class Pinning:
         self._private = private
         self._locked = [UNLOCKED] * ring.payloads  # bytes of each slot that may be lent
         self._lent = [0] * ring.payloads  # when each slot was lent last
+        self._alone = [False] * ring.payloads  # whether only the thread that copies can have had the batch of each
         self._registered: dict[int, int] = {}  # bytes of each slot that are; the thread's, while there is one
         self._asked = [False] * ring.payloads
         self._hopeless: set[int] = set()
         self._refused = ""  # why, until it was said
         self._requests: queue.SimpleQueue[int | None] = queue.SimpleQueue()
-        self._returned: list[tuple[int, Any]] = []  # dead, and no events recorded yet
-        self._reading: list[tuple[list[int], list[Any]]] = []  # dead, and their events
         self._closed = False
-        self._freeing = threading.Lock()  # never waited for
+        self._owner = os.getpid()
         self.thread: threading.Thread | None = None
+
+    @property
+    def is_childs(self) -> bool:
+        """Whether this is what a forked process has of it, which uses no device."""
+        return self._owner != os.getpid()
 
     # ------------------------------------------------------------------------------------------------- locking
 
@@ -159,7 +166,7 @@ class Pinning:
         """Whether the lease's batch may be lent: it is all page-locked, and the slot is guarded from now on."""
         payload = lease.payload
         if lease.guard(self._locked[payload]):
-            self._lent[payload] = moment()
+            self._lent[payload], self._alone[payload] = moment(), False
             return True
         if self.thread is not None and not self._asked[payload] and payload not in self._hopeless:
             self._asked[payload], self._locked[payload] = True, UNLOCKED  # before the thread may undo what there is
@@ -174,67 +181,62 @@ class Pinning:
 
         All other tensors are page-locked already, in the slot or in torch's memory.
         """
+        if self._private:
+            self._alone[lease.payload] = _is_of_tensors(batch)
         any_pickled = lease.rows > 0 or lease.objects(0)[1] > 0  # of chunks that is not known
         return batch if _is_locked(batch, any_pickled) else _torch.pin_memory(batch)
 
     def free(self) -> None:
         """Free the slots that no copy reads any more.  Called with every hand-out of a batch."""
-        if self._reading or self._returned or self._ring.slots.has_returns:
-            self._free()
+        slots = self._ring.slots
+        if slots.any_held_back:
+            slots.look(self._look)
         if _late:
             _free_late()
 
-    def _free(self) -> None:
-        if not self._freeing.acquire(blocking=False):
-            return  # another thread, which closes the iterator, does
-        try:
-            self._look()
-        finally:
-            self._freeing.release()
-
     def _look(self) -> None:
-        self._returned += self._ring.slots.returns()
-        accelerator, returned = self._accelerator, self._returned
+        slots, accelerator = self._ring.slots, self._accelerator
+        returned, begun = slots.returns(), captures_begun()
         noted = [streams for _, streams in returned if streams is not None]
-        streams = accelerator.streams(noted, self._first_lent(noted))
-        if accelerator.capturing(streams or NOWHERE):
+        streams = accelerator.streams(noted, self._first_lent(returned))
+        if accelerator.capturing(streams):
             return
-        if streams is not None and streams.unknown is not None and not self._strict:
+        if streams.unknown is not None and streams.all and not self._strict:
             say_unknown(streams.unknown)
         with accelerator.relaxed():
             if returned:
                 events: list[Any] = []
-                if self._strict or streams is None or len(noted) < len(returned):  # of some it is not known
+                if self._strict or not streams.all or len(noted) < len(returned):  # of some it is not known
                     accelerator.synchronize()
                 else:
                     events = accelerator.record(streams)
-                self._returned = []
-                self._reading.append(([payload for payload, _ in returned], events))
-            still = []
-            for payloads, events in self._reading:
-                if all(accelerator.passed(event) for event in events):
-                    self._give_back(payloads)
-                else:
-                    still.append((payloads, events))
-            self._reading = still
+                    if captures_begun() != begun or accelerator.capturing(streams):
+                        return  # an event that was recorded in a capture can be neither asked nor waited for
+                slots.await_events(len(returned), events)
+            for entry in slots.awaiting():
+                if all(accelerator.passed(event) for event in entry[1]):
+                    if self._closed:
+                        self._unlock(entry[0])
+                    slots.reclaim(entry)
 
-    def _first_lent(self, noted: list[Any]) -> int | None:
-        """When the first of the batches that died was lent; None if no other thread can have copied from them."""
-        if not self._returned:
+    def _first_lent(self, returned: list[tuple[int, Any]]) -> int | None:
+        """When the first of the batches that died was lent; None if no other thread can have copied from them.
+
+        If the whole device is to be waited for, other threads matter in any case: one may be capturing a graph.
+        """
+        if not returned:
             return None
-        if self._private:
+        if not self._strict and all(self._alone[payload] for payload, _ in returned):
             here = [self._accelerator.current(device) for device in self._accelerator.devices]
-            if all(streams == here for streams in noted):
+            if all(streams == here for _, streams in returned):
                 return None
-        return min(self._lent[payload] for payload, _ in self._returned)
+        return min(self._lent[payload] for payload, _ in returned)
 
-    def _give_back(self, payloads: list[int]) -> None:
-        if self._closed:
-            self._wait()
+    def _unlock(self, payloads: list[int]) -> None:
+        """Unregister them for good: the ring is closed, and they are unmapped when they are reclaimed."""
+        self._wait()
         for payload in payloads:
-            if self._closed:
-                self._unregister(payload)
-            self._ring.slots.reclaim(payload)
+            self._unregister(payload)
 
     def _wait(self) -> None:
         """Wait until the device does nothing any more, before memory is unregistered for good and unmapped.
@@ -244,7 +246,7 @@ class Pinning:
         """
         streams = self._accelerator.streams((), moment())
         with self._accelerator.relaxed(), contextlib.suppress(RuntimeError):
-            if not self._accelerator.capturing(streams or NOWHERE):
+            if not self._accelerator.capturing(streams):
                 self._accelerator.synchronize()
 
     # ------------------------------------------------------------------------------------------------- the end
@@ -257,8 +259,9 @@ class Pinning:
         self.free()
         self._closed = True
         self._wait()
-        self._free()  # slots that were being read a moment ago
-        for payload in set(self._registered) - self._ring.slots.lent_payloads():
+        slots = self._ring.slots
+        slots.look(self._look)  # slots that were being read a moment ago
+        for payload in set(self._registered) - slots.lent_payloads():
             self._unregister(payload)
         if self._registered:
             _late.add(self)
@@ -272,14 +275,14 @@ class Pinning:
 
 def _free_late() -> None:
     """Look after rings that are closed and whose memory is not all given back yet."""
-    for _ in range(len(_late)):
-        try:
-            pinning = _late.pop()  # so that no two threads look after the same one
-        except KeyError:
-            return
-        pinning._free()
-        if pinning._registered:
-            _late.add(pinning)
+    with held():  # what is half unregistered when a signal strikes would be unmapped so
+        for pinning in list(_late):
+            if pinning.is_childs:
+                _late.discard(pinning)
+                continue
+            pinning._ring.slots.look(pinning._look)
+            if not pinning._registered:
+                _late.discard(pinning)
 
 
 def _say(why: str) -> None:
@@ -293,7 +296,25 @@ def _say(why: str) -> None:
         )
 
 
-_NOTHING_TO_LOCK = frozenset((int, float, complex, bool, str, bytes, type(None), numpy.ndarray))  # torch agrees
+_NO_CONTAINER = frozenset((int, float, complex, bool, str, bytes, type(None)))
+
+
+def _is_of_tensors(batch: Any) -> bool:
+    """Whether the batch is plain tensors and numbers in plain containers: of its memory, nothing is left in its copy.
+
+    An array or an object goes on to `on_device` and to the consumer as it is.
+    """
+    kind = type(batch)
+    if kind is torch.Tensor:
+        return not batch.requires_grad  # else its copy leads back to it
+    if kind is dict:
+        return set(map(type, batch)) <= _NO_CONTAINER and all(map(_is_of_tensors, batch.values()))
+    if kind is list or kind is tuple:
+        return all(map(_is_of_tensors, batch))
+    return kind in _NO_CONTAINER
+
+
+_NOTHING_TO_LOCK = _NO_CONTAINER | {numpy.ndarray}  # torch agrees
 
 
 def _is_locked(batch: Any, any_pickled: bool) -> bool:

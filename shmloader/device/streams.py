@@ -38,6 +38,7 @@ from typing import Any
 import torch
 
 from shmloader import _torch
+from shmloader.device.captures import relaxed
 
 if sys.platform == "linux":
     from shmloader._current import drop_marks, moment, replace_method, since, watch, watched
@@ -83,8 +84,14 @@ def stream_of(stream: tuple[int, int, int]) -> Any:
 
 
 def _mark(stream: tuple[int, int, int]) -> Any:
-    """An event behind what a stream has to do; None if it is being captured, or the device has failed."""
-    with contextlib.suppress(RuntimeError):
+    """An event behind what a stream has to do; None if it is being captured, or the device has failed.
+
+    We are in the middle of whatever the user does, and another thread of his may capture a graph.  In a forked process
+    the threads of its parent end, which are on streams that it cannot ask.
+    """
+    if _torch.is_in_bad_fork():
+        return None
+    with contextlib.suppress(RuntimeError), relaxed():
         at = stream_of(stream)
         if not _torch.is_capturing(at):
             event = torch.cuda.Event()

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import io
 import os
+import sys
 from functools import partial
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -25,6 +27,7 @@ Crop = tuple[int, int, int, int]
 
 _LARGEST = 65535  # pixels across or down, of a result: what a JPEG may have
 _ORIENTATION = 0x0112  # EXIF's
+_MOST_PIXELS = 1024**3 // 4 // 3  # Pillow's MAX_IMAGE_PIXELS
 
 # Decoders that nobody uses now.  One is taken for a picture and put back, so its memory serves the next picture.  Two
 # threads, or a signal's handler that strikes in the middle of a picture, never have the same one.
@@ -78,7 +81,8 @@ def decode(
         ValueError: The crop lies outside the picture, or `size` or `out` is impossible.
         ImportError: The file is no baseline JPEG, and Pillow is not installed.
         OSError: The file cannot be read.
-        Exception: Whatever Pillow raises for a broken file, with its path.
+        Exception: Whatever Pillow raises for a broken file, with its path; and its DecompressionBombError for a picture
+            of more than twice PIL.Image.MAX_IMAGE_PIXELS, before any of it is decoded (above once, its warning).
 
     Example:
         >>> row = torch.empty(3, 224, 224, dtype=torch.uint8)
@@ -118,7 +122,7 @@ class Picture:
         try:
             is_file = isinstance(source, (str, os.PathLike))
             opened = self._decoder.read(source) if is_file else self._decoder.open(self._source)
-            if opened is None:
+            if opened is None or _is_huge(opened[0], opened[1]):
                 self._open_by_pillow()
             else:
                 self.width, self.height, self.orientation = opened
@@ -195,6 +199,13 @@ class Picture:
         self.width, self.height = self._image.size
         self.orientation = said if said in range(1, 9) else 1
         self._bilinear = Image.Resampling.BILINEAR
+
+
+def _is_huge(width: int, height: int) -> bool:
+    """Whether Pillow would warn of a picture of this size, or refuse it: a small file can ask for gigabytes."""
+    pillow: Any = sys.modules.get("PIL.Image")
+    most = _MOST_PIXELS if pillow is None else pillow.MAX_IMAGE_PIXELS  # a user may have set another one, or None
+    return most is not None and width * height > most and find_spec("PIL") is not None
 
 
 def _name(source: Any) -> str:

@@ -43,6 +43,11 @@ class Pictures(Dataset[Any]):
         path, target = self._of.samples[index]
         return self._reader(path, at=index), self._target(target)
 
+    def __getitem_into__(self, index: int, row: Any) -> tuple[Any, Any]:
+        """The sample, its image written in its place in a batch where that has its shape: see docs/images.md."""
+        path, target = self._of.samples[index]
+        return self._reader(path, row[0], at=index, must_fit=False), self._target(target)
+
     def read_into(self, index: int, out: torch.Tensor) -> Any:
         """Write a sample's image where it is to be.
 

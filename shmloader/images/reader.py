@@ -43,13 +43,14 @@ class Reader:
         self._recipe = recipe
         self._exact = exact
 
-    def __call__(self, source: Any, out: torch.Tensor | None = None, *, at: int = 0) -> Any:
+    def __call__(self, source: Any, out: torch.Tensor | None = None, *, at: int = 0, must_fit: bool = True) -> Any:
         """Make the sample of a picture.
 
         Args:
             source: the file: its path (str or os.PathLike), or its bytes as any object with a buffer.
             out: a tensor of the sample's shape and dtype, which it is written to.  By default a new tensor.
             at: which sample it is, of those whose marks are kept.
+            must_fit: whether `out` must be like the sample; else it is written to where it is.
 
         Returns:
             `out`, or the sample: a contiguous tensor of shape (3, height, width), or whatever transforms that could
@@ -64,13 +65,17 @@ class Reader:
             sample = self._image(source, at) if recipe.finish is None else self._tensor(source, at, recipe.finish, None)
             for transform in recipe.rest:
                 sample = transform(sample)
-            return sample if out is None else _copied(sample, out)
-        return self._tensor(source, at, recipe.finish, out)
+            return sample if out is None or not must_fit else _copied(sample, out)
+        return self._tensor(source, at, recipe.finish, out, must_fit)
 
-    def _tensor(self, source: Any, at: int, finish: Finish, out: torch.Tensor | None) -> torch.Tensor:
+    def _tensor(
+        self, source: Any, at: int, finish: Finish, out: torch.Tensor | None, must_fit: bool = True
+    ) -> torch.Tensor:
         def row(height: int, width: int) -> np.ndarray[Any, Any]:
             nonlocal out
             shape = (3, height, width)
+            if not must_fit and out is not None and (out.shape != shape or out.dtype != finish.dtype):
+                out = None
             if out is None and finish.is_lying and self._recipe.rest:
                 out = torch.empty((height, width, 3), dtype=finish.dtype).permute(2, 0, 1)
             elif out is None:

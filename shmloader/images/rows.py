@@ -13,9 +13,11 @@ from __future__ import annotations
 import contextlib
 import os
 import struct
+import sys
 import tempfile
 import warnings
 import zlib
+from collections.abc import Callable
 from typing import Any
 
 __all__ = ["Rows"]
@@ -93,8 +95,9 @@ class Rows:
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_files": None}
 
-    def __del__(self) -> None:
-        self._close()
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        if not is_finalizing():  # else the names of this module may be None by now, and descriptors go with the process
+            self._close()
 
     def _close(self) -> None:
         opened, self._files = getattr(self, "_files", None), None

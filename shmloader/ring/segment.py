@@ -4,102 +4,27 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import mmap
 import os
 import resource
 import warnings
-from dataclasses import dataclass
 from multiprocessing import reduction
 from typing import Any, Literal
 
 import posix_ipc
 
-from shmloader._ring import (
-    ANY,
-    ENTRY_BYTES,
-    HEADER_BYTES,
-    PAYLOAD_BYTES,
-    WORKER_BYTES,
-    Mapping,
-    Ring,
-)
+from shmloader._ring import Mapping, Ring
 from shmloader._trainer import TrainerSide
+from shmloader.ring.geometry import FIRST_COMMIT, PAGE, SPARE_COMMIT, Geometry, MiB, reserve, up
 from shmloader.system.limits import available_memory
 from shmloader.system.parents_death import follow
 
 RingMemory = Literal["auto", "posix", "memfd"]
 RING_MEMORIES = ("auto", "posix", "memfd")
 
-PAGE = mmap.PAGESIZE
-MiB = 1 << 20
 SHM_MOUNT = "/dev/shm"
 NO_PAGES = (errno.ENOSPC, errno.ENOMEM)
 
-AREA_RESERVED = 64 * MiB  # address space of one entry's area: 8 million indices
-MEMORY = 16 * 1024  # the states of three generators are 12 KiB
-FIRST_COMMIT = 16 * 1024  # pages of a payload before its first batch: enough for an exception and its traceback
-SPARE_COMMIT = 64 * 1024  # committed beyond what is asked for, so that a batch's description rarely needs more
-MOST_WORKERS = ANY  # the next index would mean "any worker"
 MOST_RESERVED = 1 << 40  # a terabyte of address space for a ring; it maps in microseconds, but `top` shows it
-
-
-def _up(number: int, unit: int) -> int:
-    return -(-number // unit) * unit
-
-
-@dataclass(frozen=True)
-class Geometry:
-    """Where things lie in the segment, in bytes from its start: control words, memories, areas, payload slots."""
-
-    workers: int
-    entries: int
-    batches: int  # how many may be under way: as many as entries, or fewer if they are cut into chunks
-    payloads: int
-    memory_stride: int
-    area_stride: int
-    slot_stride: int
-
-    @property
-    def memory_at(self) -> int:
-        words = HEADER_BYTES + self.workers * WORKER_BYTES + self.entries * ENTRY_BYTES + self.payloads * PAYLOAD_BYTES
-        return _up(words, PAGE)
-
-    @property
-    def area_at(self) -> int:
-        return self.memory_at + 2 * self.workers * self.memory_stride
-
-    @property
-    def slot_at(self) -> int:
-        return self.area_at + self.entries * self.area_stride
-
-    @property
-    def size(self) -> int:
-        return self.slot_at + self.payloads * self.slot_stride
-
-    @property
-    def area_commit(self) -> int:
-        """Bytes of each entry's area that have pages from the start."""
-        return PAGE
-
-    def area_offset(self, entry: int) -> int:
-        return self.area_at + entry * self.area_stride
-
-
-def reserve(workers: int, entries: int, batches: int, spare: int, remember: bool, reserved: int) -> Geometry:
-    """Lay a ring out over about `reserved` bytes of addresses.
-
-    It has one payload slot for each batch under way, `spare` more to lend, and for each worker one more, in place of a
-    slot that the worker keeps.
-
-    Raises:
-        ValueError: There are more workers than the ring has numbers for.
-    """
-    if workers > MOST_WORKERS:
-        raise ValueError(f"num_workers={workers}, and a ring has at most {MOST_WORKERS}: use fewer")
-    payloads = batches + spare + workers
-    task = min(AREA_RESERVED, _up(reserved // 16 // entries, PAGE))
-    slot = max(_up(FIRST_COMMIT + SPARE_COMMIT, PAGE), reserved * 15 // 16 // payloads // PAGE * PAGE)
-    return Geometry(workers, entries, batches, payloads, MEMORY if remember else 0, task, slot)
 
 
 def physical_memory() -> int:
@@ -159,6 +84,7 @@ class Segment:
             to a memfd if it has no room for all of them.
         budget: How many bytes all slots together may take; None: as many as there are.
         remember: Whether a worker leaves what its successor needs to go on drawing (random_states.py).
+        streams: Whether the dataset is a stream, and workers leave what it says of itself behind each batch.
 
     Raises:
         MemoryError: The process may not map what the ring needs, or the machine does not have it.
@@ -174,6 +100,7 @@ class Segment:
         memory: RingMemory,
         budget: int | None,
         remember: bool,
+        streams: bool = False,
     ) -> None:
         self.memory = memory
         self.budget = budget
@@ -182,7 +109,7 @@ class Segment:
         self.fd, self.memfd = -1, -1
         try:
             self.fd, self.memfd = self._create(memory)
-            self.geometry, self.mapping = self._map(workers, entries, batches, spare, remember)
+            self.geometry, self.mapping = self._map(workers, entries, batches, spare, remember, streams)
             self._commit_control()
         except OSError as error:
             self.close()
@@ -211,14 +138,16 @@ class Segment:
             os.close(fd)
             raise
 
-    def _map(self, workers: int, entries: int, batches: int, spare: int, remember: bool) -> tuple[Geometry, Mapping]:
+    def _map(
+        self, workers: int, entries: int, batches: int, spare: int, remember: bool, streams: bool
+    ) -> tuple[Geometry, Mapping]:
         """Map as widely as the process may, so that slots can grow in place.  That takes addresses, not memory."""
         reserved = min(4 * physical_memory(), MOST_RESERVED)
         limit = resource.getrlimit(resource.RLIMIT_AS)[0]
         if limit != resource.RLIM_INFINITY:
             reserved = min(reserved, limit // 4)  # the limit is for the whole process, and for spawned workers too
         while True:
-            geometry = reserve(workers, entries, batches, spare, remember, reserved)
+            geometry = reserve(workers, entries, batches, spare, remember, streams, reserved)
             try:
                 for fd in (self.fd, self.memfd):
                     if fd >= 0:
@@ -284,8 +213,22 @@ class Segment:
             )
         return self._commit_area(entry, size)
 
+    def commit_state(self, cell: int, size: int) -> int:
+        """Have pages for `size` bytes of a cell; returns for how many.  By the worker that may write there."""
+        geometry = self.geometry
+        if size > geometry.cell_stride:
+            raise MemoryError(
+                f"what a stream says of itself takes {_bytes(size)}, and {_bytes(geometry.cell_stride)} are reserved "
+                "for it: have its state_dict() return less"
+            )
+        least, size = up(size, PAGE), min(up(size + size // 4, PAGE), geometry.cell_stride)
+        try:
+            return _allocate(self.fd, geometry.cell_at + cell * geometry.cell_stride, size, least)
+        except OSError as error:
+            raise MemoryError(self._no_room(geometry.cells, least)) from error
+
     def _commit_area(self, entry: int, size: int) -> int:
-        least, size = _up(size, PAGE), min(_up(size + size // 4, PAGE), self.geometry.area_stride)
+        least, size = up(size, PAGE), min(up(size + size // 4, PAGE), self.geometry.area_stride)
         try:
             return _allocate(self.fd, self.geometry.area_offset(entry), size, least)
         except OSError as error:
@@ -308,7 +251,7 @@ class Segment:
                 "spare_slots)"
             )
         have = ring.committed(payload)
-        least, size = _up(size, PAGE), min(_up(max(size + SPARE_COMMIT, have + have // 4), PAGE), stride)
+        least, size = up(size, PAGE), min(up(max(size + SPARE_COMMIT, have + have // 4), PAGE), stride)
         if self._forbidden(size, have):
             size = least
             if why := self._forbidden(size, have):

@@ -22,9 +22,9 @@ def follow(trainer: int) -> None:
     """End this process when the trainer ends; at once, if it has ended already.
 
     Under fork and spawn the trainer is the parent, and the kernel does it.  Under forkserver the parent is the server,
-    which does not leave before its workers do.  There a thread sleeps on the trainer's descriptor instead.
+    and a thread sleeps on the trainer's descriptor instead.
     """
-    if _process().die_with_parent() == trainer:
+    if _process().die_with(trainer):
         return
     try:
         end: tuple[Any, int] = _end_with, os.pidfd_open(trainer)
@@ -54,6 +54,18 @@ def _end_after(trainer: int) -> None:
         time.sleep(1)
 
 
+def begin(trainer: int, outlives: bool) -> None:
+    """What a worker does first.
+
+    Args:
+        trainer: The trainer's pid.
+        outlives: Whether the worker goes on when its group is sent a signal: NOTE [ Group signals ].
+    """
+    if outlives:
+        _process().outlive_signals(trainer)
+    follow(trainer)
+
+
 class FollowingName(str):
     """A process's name that makes a process which is spawned with it follow its trainer.
 
@@ -61,13 +73,25 @@ class FollowingName(str):
     takes seconds, in which nothing else of ours runs: if the trainer were killed then, the worker would be left behind.
     This file is run by its path, because sys.path is not the trainer's yet, and alone, because the package imports
     torch.  Pickled for any other reason (a log record carries the process's name), it is a name like any other.
+
+    Args:
+        name: The process's.
+        outlives: As in begin().
     """
+
+    def __new__(cls, name: str, outlives: bool) -> FollowingName:
+        following = super().__new__(cls, name)
+        following._outlives = outlives
+        return following
+
+    _outlives: bool
 
     def __reduce__(self) -> tuple[Any, ...]:
         if get_spawning_popen() is None:
             return str, (str(self),)
-        following = "__import__('runpy').run_path(script)['follow'](trainer) or name"
-        return eval, (following, {"script": __file__, "trainer": os.getpid(), "name": str(self)})
+        following = "__import__('runpy').run_path(script)['begin'](trainer, outlives) or name"
+        known = {"script": __file__, "trainer": os.getpid(), "outlives": self._outlives, "name": str(self)}
+        return eval, (following, known)
 
 
 def _process() -> Any:

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from shmloader._multiprocessing import given_descriptors
+from shmloader.system.group_signals import unblocked
 from shmloader.system.limits import available_memory
 from shmloader.system.signals import let_through
 
@@ -80,7 +81,7 @@ class _Packed:
         self._fd = os.memfd_create("shmloader_parcel", os.MFD_CLOEXEC)
         try:
             pages = _Pages(self._fd)
-            with let_through():  # it may take long
+            with unblocked(), let_through():  # it may take long
                 reduction.dump(value, pages)
         except BaseException:
             self.close()

@@ -11,22 +11,24 @@ import reprlib
 import signal
 import sys
 import threading
+import time
 import warnings
 import weakref
 from multiprocessing.process import BaseProcess
 from multiprocessing.util import Finalize
 from typing import Any, NoReturn
 
-from shmloader._multiprocessing import close_pipes
+from shmloader._multiprocessing import close_pipes, ends_workers
 from shmloader._torch import is_exiting, raise_if_any_worker_failed, unwatch_pids, watch_pids
 from shmloader._trainer import TrainerSide
 from shmloader.ring.segment import Segment, too_many_files
 from shmloader.ring.tasks import read_task
 from shmloader.system.call_stacks import Paper
+from shmloader.system.group_signals import blocked_at_start
 from shmloader.system.parents_death import FollowingName
 from shmloader.system.signals import held
 from shmloader.system.spawn_arguments import Parcel
-from shmloader.trainer.watch import Watch, wait_for_ends
+from shmloader.trainer.watch import Watch, runs, wait_for_ends
 from shmloader.worker.loop import work
 
 # How many seconds all workers together have to leave, then to obey SIGTERM, then to be gone after SIGKILL.  It is 5 in
@@ -52,6 +54,7 @@ class Crew:
         reissue: Whether the batch that a dead worker held can be made again; it cannot if the dataset is a stream.
         timeout: How many seconds a batch may take, 0 for any number.  If there is a limit, workers can be asked where
             they are.
+        outlives: Whether workers go on when their group is sent a signal: NOTE [ Group signals ].
     """
 
     def __init__(
@@ -63,6 +66,7 @@ class Crew:
         respawn: bool,
         reissue: bool,
         timeout: float,
+        outlives: bool,
     ) -> None:
         self.workers: list[BaseProcess] = []
         self._context = context
@@ -71,6 +75,7 @@ class Crew:
         self._respawn = respawn
         self._reissue = reissue
         self._timeout = timeout
+        self._outlives = outlives
         self._paper: Paper | None = None
         self._arguments = Parcel({})
         self._deaths: dict[tuple[int, int], int] = {}  # by sequence, or worker and time, how many died over it
@@ -95,7 +100,6 @@ class Crew:
             spin: Whether they may pause on their cores before they sleep.
             arguments: What all workers are given alike (loop.py).
         """
-        _raise_at_exit()
         self._spin, self._arguments, self._count = spin, Parcel(arguments), count
         if self._timeout > 0:
             with held():
@@ -115,14 +119,15 @@ class Crew:
             watch_pids(id(self), tuple(worker.pid or 0 for worker in self.workers))
 
     def _start_one(self, index: int, first: int) -> BaseProcess:
-        arguments = (self._segment, self._spin, index, self._lives, first, self._paper, self._arguments)
+        arguments = self._segment, self._spin, index, self._lives, first, self._paper, self._outlives, self._arguments
         worker: BaseProcess = self._context.Process(target=work, args=arguments, daemon=True)
         self._lives += 1
         name = getattr(worker, "name", None)  # a context may have processes of its own making
         try:
             if name is not None:
-                worker.name = FollowingName(name)
-            worker.start()
+                worker.name = FollowingName(name, self._outlives)
+            with blocked_at_start(self._context) if self._outlives else contextlib.nullcontext():
+                worker.start()
         except (TypeError, AttributeError, pickle.PicklingError):
             warnings.warn(
                 "Got pickle error when attempting to start a worker Process. "
@@ -175,7 +180,7 @@ class Crew:
         ended = self._ended.copy()  # the watching thread adds to it
         dead = sorted(index for index in ended if index not in self._dismissed or self._ring.sequences.owes(index))
         try:
-            _raise_at_exit()
+            raise_at_exit()
             if self._respawn:
                 self._replace(dead)
             else:
@@ -338,7 +343,7 @@ class Crew:
     @property
     def lives(self) -> bool:
         """Whether any worker lives, and may use the ring's memory."""
-        return any(worker.is_alive() for worker in self.workers)
+        return any(map(runs, self.workers))
 
     def _tell(self) -> None:
         if not self._ring.stopped and self.lives:  # else the ring may be closed
@@ -358,26 +363,33 @@ class Crew:
             self._watched = False
 
     def _terminate(self) -> None:
-        for worker in self.workers:
-            if worker.is_alive():
-                worker.terminate()
+        self._send(signal.SIGTERM)
         self._wait(TERMINATED)
 
     def _kill(self) -> None:
-        for worker in self.workers:
-            if worker.is_alive():
-                worker.kill()
+        self._send(signal.SIGKILL)
         self._wait(KILLED, listening=False)  # they go now, and then their memory
 
     def _close_pipes(self) -> None:
         """Close the trainer's ends of the pipes to workers that have ended.  Later a signal might come in between."""
         for worker in self.workers:
-            if not worker.is_alive():
+            if not runs(worker):
                 close_pipes(worker)
+
+    def _send(self, number: signal.Signals) -> None:
+        """Send a signal to the workers that are left."""
+        for worker in self.workers:
+            if not runs(worker):
+                continue
+            if worker.exitcode is None:
+                worker.kill() if number == signal.SIGKILL else worker.terminate()
+            elif worker.pid:  # its fork server is gone, so that multiprocessing would send it none
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(worker.pid, number)
 
     def _wait(self, seconds: float, listening: bool = True) -> None:
         """Wait for the workers that are left.  If Ctrl-C or torch's SIGCHLD handler raises, that ends the wait."""
-        for worker in wait_for_ends([each for each in self.workers if each.is_alive()], seconds, listening):
+        for worker in wait_for_ends([each for each in self.workers if runs(each)], seconds, listening):
             if worker.is_alive():  # only under forkserver: the server reaps it, and reports that a moment later
                 worker.join(REAPED)
 
@@ -399,9 +411,15 @@ def _alarm_all() -> None:
 Finalize(None, _alarm_all, exitpriority=-1)  # below 0: after multiprocessing has ended them
 
 
-def _raise_at_exit() -> None:
-    """Raise if the interpreter is going down: a thread that is started then never begins, and start() waits for it."""
-    if is_exiting() or sys.is_finalizing():
+def raise_at_exit() -> None:
+    """Raise if the interpreter is going down: a thread that is started then never begins, and start() waits for it.
+
+    Other threads than the main one are daemons by then, which go with the process without a word.  They are given time
+    for that: only who waits for such a thread finds that it has raised.
+    """
+    if is_exiting() or ends_workers() or sys.is_finalizing():
+        if threading.current_thread() is not threading.main_thread():
+            time.sleep(PATIENCE)
         raise RuntimeError(
             "the interpreter is shutting down and has ended the workers of its DataLoaders: take the last batch before "
             "that, not in a __del__() or at a module's end"

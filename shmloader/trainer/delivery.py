@@ -30,8 +30,8 @@ from typing import Any
 import torch
 
 from shmloader._batch_reader import Reader
-from shmloader._conductor import NOTHING
-from shmloader._ring import KEPT, SKIPPED
+from shmloader._next_batch import NOTHING
+from shmloader._ring import KEPT, SKIPPED, SKIPPED_KEPT
 from shmloader._torch import ExceptionWrapper
 from shmloader._trainer import TrainerSide
 from shmloader.device.pinning import Pinning
@@ -74,7 +74,7 @@ class Delivery:
             pinning.free()
         lease = ring.lend()
         outcome = lease.outcome
-        if outcome == SKIPPED and self._ends:
+        if outcome in (SKIPPED, SKIPPED_KEPT) and self._ends:
             return NOTHING
         if lease.overflowed and not self._overflowed:
             self._overflowed = True

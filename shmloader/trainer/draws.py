@@ -1,13 +1,16 @@
-"""The sampler's place, and how it is found again after a signal handler has raised in the middle of a draw.
+"""The sampler's place, and how it is found again: after a signal handler has raised in the middle of a draw, and in
+another process that goes on with the epoch.
 
 A sampler's iterator is usually a Python generator, and one that is interrupted is at its end for good.  But torch's own
 samplers give the same indices again if their random generators are set back.  So the random states at the epoch's
-beginning are kept, and its indices are drawn again up to the place where they were lost.
+beginning are kept, and its indices are drawn again up to the place where they were lost.  The same states, or the seed
+that was drawn from one, are what a loader's state needs of the sampler.
 """
 
 from __future__ import annotations
 
 import itertools
+import pickle
 from collections.abc import Iterator
 from types import GeneratorType
 from typing import Any
@@ -22,6 +25,11 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
+from shmloader.resume import seek
+from shmloader.resume.distributed import DistributedSampler as ElasticSampler
+from shmloader.resume.generators import pack
+from shmloader.resume.place import Epoch
+from shmloader.resume.state import State
 from shmloader.system.signals import held
 
 REPEATABLE = {
@@ -31,6 +39,7 @@ REPEATABLE = {
     SequentialSampler,
     SubsetRandomSampler,
     WeightedRandomSampler,
+    ElasticSampler,
 }
 
 
@@ -39,14 +48,35 @@ class Draws:
 
     Args:
         sampler: Gives the indices, or the batches of them.
+        of_loader: The loader's generator.
+        start: Where in the epoch to begin; None: at its beginning.
+        indices: What the sampler gives, if it was asked already.
     """
 
-    def __init__(self, sampler: Any) -> None:
+    def __init__(
+        self,
+        sampler: Any,
+        of_loader: torch.Generator | None = None,
+        start: State | None = None,
+        indices: Iterator[Any] | None = None,
+    ) -> None:
         self._sampler = sampler
+        self._start = start
         self._global = torch.get_rng_state()
+        self._of_loader = None if of_loader is None else of_loader.get_state()
         self._own = [(of, of.get_state()) for of in _generators(sampler)]
-        self.indices: Iterator[Any] = iter(sampler)
+        self._apart = [state for of, state in self._own if of is not of_loader]
+        self._told: dict[str, Any] | None = None
+        if start is not None and not start.drawn:
+            seek.draw_as_if(sampler)
+        self.indices: Iterator[Any] = self._begin() if indices is None else indices
         self._from = self.indices, self.indices  # what they come from, and what gives those that are left: one step
+        self._noting: Noting | None = None
+        if (keeper := seek.keeps_state(sampler)) is not None:
+            self.indices = self._noting = Noting(keeper, self.indices)
+
+    def _begin(self) -> Iterator[Any]:
+        return iter(self._sampler) if self._start is None else seek.rest(self._sampler, self._start)
 
     def again(self, count: int) -> Iterator[Any]:
         """The indices after the first `count`, which were used, when a handler has raised in the next draw.
@@ -56,8 +86,8 @@ class Draws:
         """
         source, left = self._from
         if not (isinstance(source, GeneratorType) and source.gi_frame is None):
-            return left  # it goes on
-        kinds = [type(of) for of in _chain(self._sampler)]
+            return self._noting or left  # it goes on
+        kinds = [type(of) for of in seek.chain(self._sampler)]
         if not set(kinds) <= REPEATABLE:
             raise RuntimeError(
                 f"the sampler was interrupted after {count} batches, which ended it, and whether {kinds[-1].__name__} "
@@ -69,7 +99,7 @@ class Draws:
                 torch.set_rng_state(self._global)
                 for generator, state in self._own:  # they stay where this leaves them: some samplers draw on from them
                     generator.set_state(state)
-                source = iter(self._sampler)
+                source = self._begin()
                 drawn = list(itertools.islice(source, count + 1))[count:]  # in here, for the first draws the seed
             finally:
                 torch.set_rng_state(now)
@@ -77,14 +107,57 @@ class Draws:
             self._from = source, left
         return left
 
+    # --------------------------------------------------------------------------------------------- for a state
 
-def _chain(sampler: Any) -> list[Any]:
-    """A batch sampler and what it batches."""
-    chain = [sampler]
-    while type(chain[-1]) is BatchSampler:
-        chain.append(chain[-1].sampler)
-    return chain
+    def tell(self) -> dict[str, Any]:
+        """The fields of State that say how to draw the same again.  It is asked once an epoch."""
+        if self._told is None:
+            self._told = {
+                **seek.seeds(self._sampler, self._start, self._global),
+                "drawn": True,
+                "loader_generator": None if self._of_loader is None else pack(self._of_loader),
+                "sampler_generator": next(map(pack, self._apart), None),
+            }
+        return self._told
+
+    def sampler_state(self, batches: int) -> Any:
+        """What the sampler said of itself when it had given so many batches."""
+        return None if self._noting is None else pickle.loads(self._noting.states[batches])
+
+    def draw_for(self, epoch: Epoch) -> None:
+        """Of what a sampler says of itself, keep what may be asked for, from what the user has got in this epoch on."""
+        if self._noting is not None:
+            self._noting.epoch = epoch
+
+
+class Noting:
+    """Indices, and what the sampler says of itself before the first and after each of those that are under way.
+
+    A class and no generator: one that is interrupted would be at its end.
+    """
+
+    def __init__(self, sampler: Any, indices: Iterator[Any]) -> None:
+        self._sampler = sampler
+        self._indices = indices
+        self._count = 0
+        self.epoch: Epoch | None = None
+        self.states = {0: self._said()}
+
+    def _said(self) -> bytes:
+        return pickle.dumps(self._sampler.state_dict())  # at once: it may be what the sampler counts in
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        index = next(self._indices)
+        self._count += 1
+        self.states[self._count] = self._said()
+        if self.epoch is not None:
+            for old in [count for count in self.states if count < self.epoch.delivered.batches]:
+                del self.states[old]
+        return index
 
 
 def _generators(sampler: Any) -> list[torch.Generator]:
-    return [of for part in _chain(sampler) if isinstance(of := getattr(part, "generator", None), torch.Generator)]
+    return [of for part in seek.chain(sampler) if isinstance(of := getattr(part, "generator", None), torch.Generator)]

@@ -1,4 +1,4 @@
-"""The conductor: one epoch after another, from the sampler's indices to the batches that next() returns.
+"""An iterator: one epoch after another, from the sampler's indices to the batches that next() returns.
 
 torch's multi-process iterator works with queues; this one works with the ring's verbs.  A schedule opens batches for
 workers (schedule.py), the ring keeps their order, and Delivery makes batches of what the workers publish.  The order of
@@ -30,9 +30,12 @@ NOTE [ Shutdown ]
 
 from __future__ import annotations
 
+import contextlib
 import os
+import sys
 import threading
 import weakref
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any, NoReturn
 
@@ -40,14 +43,19 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from shmloader import _torch
-from shmloader._conductor import END, Conductor
+from shmloader._next_batch import END, Steps
+from shmloader._progress import Progress
 from shmloader._torch import profiler
 from shmloader._trainer import TrainerSide
+from shmloader.batch import objects
 from shmloader.device.accelerator import accelerator_of
 from shmloader.device.pinning import IN_TRANSIT, Pinning
+from shmloader.resume.epochs import listen, told
+from shmloader.resume.place import place_of, restore
 from shmloader.ring.segment import Segment
 from shmloader.system.signals import held, held_in_del
-from shmloader.trainer.crew import Crew
+from shmloader.trainer.begin import begin_iterator, left_of_streams, seed_of_samples, seed_of_workers
+from shmloader.trainer.crew import Crew, raise_at_exit
 from shmloader.trainer.delivery import Delivery
 from shmloader.trainer.draws import Draws
 from shmloader.trainer.schedule import schedule_of
@@ -67,7 +75,12 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
     copies_to_pin = False  # batches are copied into page-locked memory, which a thread that is ahead should do
 
     def __init__(self, loader: DataLoader[Any]) -> None:
-        _torch.begin_iterator(self, loader)
+        raise_at_exit()  # first: there may soon be no built-in functions any more
+        base_seed, self._served = begin_iterator(loader, lambda: _torch.begin_iterator(self, loader))
+        if base_seed is not None:
+            self._base_seed = base_seed
+        self._seed_of_workers = seed_of_workers(loader, self._base_seed)
+        self._left = left_of_streams(loader)
         self.loader = weakref.ref(loader)
         self._prefetch_factor: int = loader.prefetch_factor  # type: ignore[assignment]
         self._in_order = loader.in_order
@@ -96,7 +109,7 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
 
     def _make_ring(self, loader: Any) -> None:
         """Make the ring and everything around it.  Nobody works on it yet."""
-        cores = len(os.sched_getaffinity(0)) // int(os.environ.get("LOCAL_WORLD_SIZE") or 1)  # torchrun's ranks share
+        cores = len(os.sched_getaffinity(0)) // _ranks_here()
         self._spin = cores > self._num_workers + 1  # else a side that pauses on its core keeps another from it
         self._schedule = schedule_of(loader, self._dismiss_weakly())
         size, spare, memory = self._schedule.size, loader.spare_slots, self._schedule.size.memory
@@ -114,18 +127,19 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
             memory,
             loader.max_ring_bytes,
             remember=respawn and not self._schedule.seeds_samples,  # else no state goes from batch to batch
+            streams=self._streams,
         )
         segment = self._segment
-        self._ring = TrainerSide(segment, self._spin, spare, self._in_order)
+        self._ring = TrainerSide(segment, self._spin, spare, self._in_order, objects.dump_whole)
         segment.format(self._ring)
-        self._conductor = Conductor(self._ring, size.at_first)
-        self._schedule.attach(self._ring, self._conductor)
+        self._steps = Steps(self._ring, size.at_first)
+        self._schedule.attach(self._ring, self._steps)
         if device is None:
             self._delivery = Delivery(self._ring, spare, self._streams)
         else:
             self._pinning = Pinning(self._ring, device, loader.strict_pinning, private=loader.device is not None)
             self._delivery = Delivery(self._ring, spare, self._streams, self._pinning, device.clone)
-        # what the Conductor in conductor.pyx calls
+        # what next_batch.pyx calls
         self._read, self._open = self._delivery.take, self._schedule.open
         self._worker_ended = self._schedule.ended
         self._crew = Crew(
@@ -135,6 +149,7 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
             respawn=respawn,
             reissue=not self._streams,
             timeout=self._timeout,
+            outlives=loader.workers_outlive_signals,
         )
         self._workers = self._crew.workers
         self._shutdown = False
@@ -150,6 +165,16 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
 
         return dismiss
 
+    def _states_weakly(self) -> Any:
+        """A function that reads what the streams say of themselves.  It does not keep this iterator either."""
+        mine, workers = weakref.ref(self), self._num_workers
+
+        def states() -> list[bytes | None]:
+            iterator = mine()
+            return [None] * workers if iterator is None else iterator._ring.states()
+
+        return states
+
     def _hire(self, loader: Any) -> None:
         """Start the workers, and the thread that page-locks."""
         assert self._crew is not None
@@ -161,10 +186,13 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
                 "auto_collation": self._auto_collation,
                 "collate_fn": self._collate_fn,
                 "drop_last": self._drop_last,
-                "base_seed": self._base_seed,
+                "base_seed": self._seed_of_workers,
                 "init_fn": self._worker_init_fn,
                 "num_workers": self._num_workers,
                 "seeds_samples": self._schedule.seeds_samples,
+                "stride": self._schedule.stride,
+                "told": told(self._dataset),
+                "left": self._left,
             },
         )
         if self._pinning is not None:
@@ -176,16 +204,34 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
     # ------------------------------------------------------------------------------------------------ an epoch
 
     def _reset(self, loader: DataLoader[Any], first_iter: bool = False) -> None:
-        """Begin an epoch: as in torch, ask the sampler for a new iterator, and for the first indices."""
+        """Begin an epoch, or what is left of one: as in torch, ask the sampler for an iterator, and for indices."""
         self._interrupted = False
-        self._conductor.drain(self)  # of an epoch that was left half-way
-        self._draws = Draws(self._index_sampler)
+        self._steps.drain(self)  # of an epoch that was left half-way
+        place = place_of(loader)
+        start = place.starting(loader)
+        if not first_iter:
+            self._served += 1
+            if (
+                start is not None
+            ):  # the workers that persist seed each sample; else they would be others (dataloader.py)
+                restore(loader, start)
+            if start is not None and start.base_seed is not None:
+                self._base_seed, self._served = start.base_seed, start.served
+        self._draws = Draws(self._index_sampler, loader.generator, start if start is not None and start.begun else None)
         self._sampler_iter = self._draws.indices
         self._num_yielded = 0
         self._IterableDataset_len_called = loader._IterableDataset_len_called
-        self._ring.begin_epoch()
-        self._schedule.begin(self._base_seed)
-        self._conductor.begin(self, self._sampler_iter)
+        delivered = Progress(not self._in_order and not self._streams, self._num_workers if self._streams else 0)
+        listen(self._dataset)  # whose loader may be of a class that has an __init__ of its own
+        self._ring.begin_epoch(delivered, self._auto_collation, told(self._dataset))
+        self.epoch = place.epoch_of(loader, self._base_seed, self._served, delivered)
+        self.epoch.drawn = self._draws
+        self._draws.draw_for(self.epoch)
+        if self._streams:
+            self.epoch.states = self._states_weakly()
+        self._schedule.begin(seed_of_samples(loader, self.epoch), self.epoch.start.latest)
+        self._steps.begin(self, self._sampler_iter)
+        place.began(self.epoch)
 
     def _draw_again(self, count: int) -> Any:
         self._sampler_iter = self._draws.again(count)
@@ -199,10 +245,11 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
 
     def _next_data(self) -> Any:
         try:
-            batch = self._conductor.next(self)
+            batch = self._steps.next(self)
         except RuntimeError as error:  # torch's SIGCHLD handler may run at any line of Python in there
             self.explain(error)
         if batch is END:
+            self._ring.delivered.over = True
             if not self._persistent_workers:
                 self._shutdown_workers()
             raise StopIteration
@@ -299,12 +346,22 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
                 if self._pinning is not None:
                     self._pinning.close()
                 if hasattr(self, "_ring"):  # else there was no memory for it
+                    self._keep_states()
                     self._ring.close()
         finally:
             if hasattr(self, "_segment"):
                 self._segment.close()
 
-    def __del__(self) -> None:
+    def _keep_states(self) -> None:
+        """Keep what streams say of themselves in the midst of an epoch, before it goes with the ring's memory."""
+        delivered = self._ring.delivered
+        if self._streams and not delivered.over and delivered.states is None:
+            with contextlib.suppress(RuntimeError):  # it is closed already
+                delivered.states = self._ring.states()
+
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        if is_finalizing():  # by now the names of this module, and of those below, may be None
+            return
         try:
             if not self._ended:
                 with held_in_del(self):
@@ -329,3 +386,9 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
+
+
+def _ranks_here() -> int:
+    """How many ranks share this machine's cores, as torchrun says; 1 where nobody says a number."""
+    said = os.environ.get("LOCAL_WORLD_SIZE", "")
+    return max(1, int(said)) if said.isdecimal() else 1

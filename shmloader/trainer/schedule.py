@@ -2,7 +2,7 @@
 
 A schedule says how large the ring must be, and opens each batch for the worker that is to make it.  It may be
 interrupted between any two of its lines and then be asked again for the same batch (NOTE [ One step ] in
-conductor.pyx).  So it does not count what it has opened: the ring does.
+next_batch.pyx).  So it does not count what it has opened: the ring does.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ from typing import Any, Protocol
 
 from torch.utils.data import IterableDataset
 
-from shmloader._conductor import Conductor
+from shmloader._next_batch import Steps
 from shmloader._ring import ANY
 from shmloader._trainer import TrainerSide
+from shmloader.resume.seek import ranks_of
 from shmloader.ring.segment import RingMemory
-from shmloader.worker.random_states import mix
+from shmloader.worker.random_states import further
 
 FURTHER = 4  # where work is stolen and batches are small, so many times as many may be under way as in torch
 AHEAD_BYTES = 256 << 20  # that they may take
@@ -41,12 +42,18 @@ class Schedule(Protocol):
     size: Size
     opens_first: bool  # whether batches may be opened before there are workers, so that the first begins at once
     seeds_samples: bool  # whether workers seed each sample from the batch's seed
+    stride: int  # then, how many places of the epoch's order one sample of a batch is behind the other
 
-    def attach(self, ring: TrainerSide, conductor: Conductor) -> None:
+    def attach(self, ring: TrainerSide, steps: Steps) -> None:
         """The ring is there."""
 
-    def begin(self, base_seed: int) -> None:
-        """Another epoch begins, whose number the ring knows."""
+    def begin(self, seed: int, latest: int = -1) -> None:
+        """Another epoch begins, or what is left of one.
+
+        Args:
+            seed: Of the sample that is opened first.
+            latest: Of streams, the worker that gave the last batch before; -1: none did.
+        """
 
     def open(self, index: Any) -> bool:
         """Open the next batch, for which the sampler gave `index`; false while there is no room for it."""
@@ -60,12 +67,23 @@ class _Attached:
 
     opens_first = False
     seeds_samples = False
+    stride = 1
 
-    def attach(self, ring: TrainerSide, conductor: Conductor) -> None:
-        self._ring, self._conductor = ring, conductor
+    def _seeds(self, loader: Any) -> None:
+        """Find out whether samples are to be seeded, and how many ranks share their order."""
+        self.seeds_samples = loader.schedule == "steal" or loader.sample_seeds
+        self.stride = ranks_of(loader)[1]
 
-    def begin(self, base_seed: int) -> None:
-        """Nothing is kept of an epoch."""
+    def attach(self, ring: TrainerSide, steps: Steps) -> None:
+        self._ring, self._steps = ring, steps
+
+    def begin(self, seed: int, latest: int = -1) -> None:
+        """Of an epoch, the seed is kept."""
+        self._seed = seed
+
+    def _seed_next(self) -> int:
+        """The seed of the batch that is opened next."""
+        return further(self._seed, self._ring.samples * self.stride)
 
     def ended(self, worker: int) -> None:
         """Map-style datasets give all that they are asked for."""
@@ -76,11 +94,12 @@ class RoundRobin(_Attached):
 
     def __init__(self, loader: Any) -> None:
         self._workers: int = loader.num_workers
+        self._seeds(loader)
         batches = loader.num_workers * loader.prefetch_factor
         self.size = Size(batches, batches, batches, loader.ring_memory)
 
     def open(self, index: Any) -> bool:
-        self._ring.open(self._ring.opened % self._workers, index)
+        self._ring.open(self._ring.opened % self._workers, index, self._seed_next() if self.seeds_samples else 0)
         return True
 
 
@@ -100,17 +119,17 @@ class Streams(_Attached):
         batches = loader.num_workers * loader.prefetch_factor
         self.size = Size(batches, batches, batches, loader.ring_memory)
 
-    def begin(self, base_seed: int) -> None:
+    def begin(self, seed: int, latest: int = -1) -> None:
         self.active = [True] * self._workers
-        self._tried, self._latest, self._opened = -1, -1, 0
+        self._tried, self._latest, self._opened = latest, latest, 0
 
     def open(self, index: Any) -> bool:
         ring = self._ring
         if ring.opened != self._opened:  # the worker that was tried last has it
             self._latest, self._opened = self._tried, ring.opened
         share = self.size.batches // max(1, sum(self.active))
-        for further in range(1, self._workers + 1):
-            worker = (self._latest + further) % self._workers
+        for behind in range(1, self._workers + 1):
+            worker = (self._latest + behind) % self._workers
             if self.active[worker] and (self._in_order or ring.sequences.under_way_of(worker) < share):
                 self._tried = worker
                 ring.open(worker, index)
@@ -131,17 +150,13 @@ class _Further(_Attached):
     """
 
     opens_first = True
-    seeds_samples: bool
 
     def __init__(self, loader: Any, least: int, usual: int) -> None:
         self._least = least
         self._furthest = usual * FURTHER if loader.schedule == "steal" else usual
         if loader.max_ring_bytes is not None:  # which is for as many slots as there may be
             self._furthest = least
-        self.seeds_samples = loader.schedule == "steal"
-
-    def begin(self, base_seed: int) -> None:
-        self._seed = mix(base_seed, self._ring.epoch)  # epochs of one iterator share the base seed
+        self._seeds(loader)
 
     def _look_further(self) -> None:
         """Find out how many batches may be under way, after the 1st, 2nd, 4th, 8th and so on that came."""
@@ -149,11 +164,11 @@ class _Further(_Attached):
         came = ring.opened - ring.under_way
         if came and not came & came - 1:
             largest = max(ring.committed(payload) for payload in range(ring.payloads))
-            self._conductor.most = min(max(self._least, AHEAD_BYTES // largest), self._furthest)
+            self._steps.most = min(max(self._least, AHEAD_BYTES // largest), self._furthest)
 
 
 class Steal(_Further):
-    """Whoever is free makes the next batch.  Each batch has a seed, derived from the epoch's."""
+    """Whoever is free makes the next batch.  Each batch has a seed, derived from the epoch's and its place in it."""
 
     def __init__(self, loader: Any) -> None:
         batches = loader.num_workers * loader.prefetch_factor
@@ -166,7 +181,7 @@ class Steal(_Further):
 
     def open(self, index: Any) -> bool:
         self._look_further()
-        self._ring.open(ANY, index, mix(self._seed, self._ring.opened))
+        self._ring.open(ANY, index, self._seed_next())
         return True
 
 
@@ -182,6 +197,7 @@ class Chunks(_Further):
     def __init__(self, loader: Any) -> None:
         self._chunk_size: int = loader.chunk_size
         self._workers: int = loader.num_workers
+        self._steals: bool = loader.schedule == "steal"
         size: Any = getattr(loader.batch_sampler, "batch_size", None)
         known = isinstance(size, int) and size > 0
         chunks = -(-int(size) // self._chunk_size) if known else self._workers  # of a batch
@@ -192,8 +208,8 @@ class Chunks(_Further):
         entries = max(AHEAD, min(self._furthest * chunks, MOST_CHUNKS))
         self.size = Size(entries, self._furthest, self._least, memory)
 
-    def begin(self, base_seed: int) -> None:
-        super().begin(base_seed)
+    def begin(self, seed: int, latest: int = -1) -> None:
+        super().begin(seed)
         self._begun_at = self._ring.sequences.next_open
 
     def open(self, index: Any) -> bool:
@@ -203,12 +219,12 @@ class Chunks(_Further):
         chunks = cut(list(index), self._chunk_size, ring.entries // AHEAD)
         if not ring.has_room(len(chunks)):
             return False
-        if self.seeds_samples:
-            workers, seed = [ANY] * len(chunks), mix(self._seed, ring.opened)
+        if self._steals:
+            workers = [ANY] * len(chunks)
         else:
             first = ring.sequences.next_open - self._begun_at
-            workers, seed = [(first + k) % self._workers for k in range(len(chunks))], 0
-        ring.open_chunks(workers, chunks, seed)
+            workers = [(first + k) % self._workers for k in range(len(chunks))]
+        ring.open_chunks(workers, chunks, self._seed_next() if self.seeds_samples else 0)
         return True
 
 

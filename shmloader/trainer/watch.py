@@ -51,6 +51,27 @@ class Watch:
             os.close(bye)
 
 
+SERVER_GONE = 255  # the exit code of a process whose fork server is gone, in multiprocessing's eyes
+
+
+def runs(worker: BaseProcess) -> bool:
+    """Whether a worker's process is there, also one whose fork server was killed: multiprocessing takes it for dead."""
+    if worker.is_alive():
+        return True
+    if worker.exitcode != SERVER_GONE:
+        return False
+    try:
+        death = os.pidfd_open(worker.pid or 0)
+    except OSError:
+        return False
+    try:
+        poll = select.poll()
+        poll.register(death, select.POLLIN)
+        return not poll.poll(0)
+    finally:
+        os.close(death)
+
+
 def wait_for_ends(workers: list[BaseProcess], seconds: float, listening: bool) -> list[BaseProcess]:
     """Wait until all workers have ended, or until the time is over.
 

@@ -2,15 +2,36 @@
 
 from __future__ import annotations
 
+import collections
+import itertools
+import pickle
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch.utils.data import IterableDataset
+
+from shmloader._batch_writer import Writer
+from shmloader.worker.in_place import in_place
 
 Fetch = Callable[[Any], Any]
 
 
-def fetch_from(dataset: Any, auto_collation: bool, collate_fn: Callable[[Any], Any], drop_last: bool) -> Fetch:
+class Left(NamedTuple):
+    """Where a stream goes on, in the midst of an epoch."""
+
+    samples: int  # that it has given by then, to be passed over if it says nothing of itself
+    ended: bool  # whether it has nothing more to give
+    state: Any  # what it said of itself by then, as said_by() has it; None: nothing
+
+
+def fetch_from(
+    dataset: Any,
+    auto_collation: bool,
+    collate_fn: Callable[[Any], Any],
+    drop_last: bool,
+    writer: Writer,
+    left: Left | None = None,
+) -> Fetch:
     """The function that makes a batch of a task, for one epoch.
 
     Args:
@@ -18,16 +39,22 @@ def fetch_from(dataset: Any, auto_collation: bool, collate_fn: Callable[[Any], A
         auto_collation: Whether a task is the indices of a batch; if not, it is the index of one sample.
         collate_fn: Makes the batch.
         drop_last: Whether the last batch of a stream is dropped if it is not full.
+        writer: Where samples have their places: see in_place.py.
+        left: Where a stream goes on; None: it begins.
 
     Returns:
         A function of the task.  It raises StopIteration when a stream has nothing more.
     """
     if isinstance(dataset, IterableDataset):
-        return _Stream(dataset, auto_collation, collate_fn, drop_last)
+        return Stream(dataset, auto_collation, collate_fn, drop_last, left)
     if not auto_collation:
         return lambda index: collate_fn(dataset[index])
 
+    placed = in_place(dataset, collate_fn, writer)
+
     def fetch(indices: Any) -> Any:
+        if placed is not None and hasattr(indices, "__len__"):
+            return collate_fn(placed.samples(indices))
         if at_once := getattr(dataset, "__getitems__", None):
             return collate_fn(at_once(indices))
         return collate_fn([dataset[index] for index in indices])
@@ -35,15 +62,60 @@ def fetch_from(dataset: Any, auto_collation: bool, collate_fn: Callable[[Any], A
     return fetch
 
 
-class _Stream:
+def says_where_it_is(what: Any) -> bool:
+    """Whether a stream, or its iterator, has a state_dict() and a load_state_dict()."""
+    return callable(getattr(what, "state_dict", None)) and callable(getattr(what, "load_state_dict", None))
+
+
+def said_by(dataset: Any, samples: Any, ended: bool) -> bytes:
+    """What a stream and its iterator say of themselves now, pickled; empty if neither does.
+
+    Whether it has ended is said as well: a stream that has may say of itself that it is at its beginning.
+    """
+    parts = {"dataset": dataset, "iterator": samples}
+    said = {name: part.state_dict() if says_where_it_is(part) else None for name, part in parts.items()}
+    return b"" if all(part is None for part in said.values()) else pickle.dumps((ended, said))
+
+
+def restore(dataset: Any, left: Left | None) -> None:
+    """Tell a stream where it goes on, before it is asked for an iterator."""
+    if left is not None and left.state is not None and left.state["dataset"] is not None:
+        dataset.load_state_dict(left.state["dataset"])
+
+
+def pass_over(samples: Any, left: Left | None) -> None:
+    """Have a stream's iterator go on: by what it said of itself, or by taking what it has given from it once more."""
+    if left is None or left.ended:
+        return
+    if left.state is None:
+        collections.deque(itertools.islice(samples, left.samples), maxlen=0)
+    elif left.state["iterator"] is not None:
+        samples.load_state_dict(left.state["iterator"])
+
+
+class Stream:
     """Batches of an iterable dataset, as they come."""
 
-    def __init__(self, dataset: Any, auto_collation: bool, collate_fn: Callable[[Any], Any], drop_last: bool) -> None:
+    def __init__(
+        self,
+        dataset: Any,
+        auto_collation: bool,
+        collate_fn: Callable[[Any], Any],
+        drop_last: bool,
+        left: Left | None = None,
+    ) -> None:
+        restore(dataset, left)
+        self._dataset = dataset
         self._samples = iter(dataset)
+        pass_over(self._samples, left)
         self._auto_collation = auto_collation
         self._collate_fn = collate_fn
         self._drop_last = drop_last
-        self._ended = False
+        self._ended = left is not None and left.ended
+
+    def said(self) -> bytes:
+        """See said_by()."""
+        return said_by(self._dataset, self._samples, self._ended)
 
     def __call__(self, task: Any) -> Any:
         if self._ended:

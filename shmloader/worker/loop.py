@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import random
+import pickle
 from collections.abc import Callable
 from typing import Any
 
-import numpy
 import torch
 from torch.utils.data import IterableDataset
 
 from shmloader import _torch
 from shmloader._batch_writer import Writer
-from shmloader._ring import FILLED, KEPT, SKIPPED
+from shmloader._process import outlive_signals
+from shmloader._ring import FILLED, KEPT, SKIPPED, SKIPPED_KEPT
 from shmloader._torch import ExceptionWrapper
 from shmloader._worker import WorkerSide
 from shmloader.batch import objects
@@ -27,16 +27,23 @@ from shmloader.batch.shells import collate_containers_by
 from shmloader.ring.segment import Segment
 from shmloader.ring.tasks import read_task
 from shmloader.system.call_stacks import Paper
-from shmloader.system.parents_death import follow
+from shmloader.system.parents_death import begin
 from shmloader.worker import random_states
 from shmloader.worker.collate import collate_into
-from shmloader.worker.fetch import Fetch, fetch_from
+from shmloader.worker.fetch import Fetch, Left, Stream, fetch_from
 
-Seed = Callable[[Any, int, int], Any]  # what random_states.py seeds a task with
+Seed = Callable[[Any, int, int, int], Any]  # what random_states.py seeds a task with
 
 
 def work(
-    segment: Segment, spin: bool, worker_id: int, life: int, first: int, paper: Paper | None, arguments: dict[str, Any]
+    segment: Segment,
+    spin: bool,
+    worker_id: int,
+    life: int,
+    first: int,
+    paper: Paper | None,
+    outlives: bool,
+    arguments: dict[str, Any],
 ) -> None:
     """Be worker number `worker_id`, from the first task to the last.
 
@@ -46,9 +53,13 @@ def work(
         life: how many processes were workers of this ring before this one.
         first: a sequence below which all are done: 0, or more for a worker that takes a dead one's place.
         paper: where to write its stack when the trainer asks; None where nobody will.
+        outlives: whether it goes on when its group is sent a signal: NOTE [ Group signals ].
         arguments: of Worker, but for those above.
     """
-    follow(segment.trainer)
+    begin(segment.trainer, outlives)
+    _torch.set_worker_signal_handlers()
+    if outlives:
+        outlive_signals(segment.trainer)  # again: torch has a handler for SIGTERM, too
     # What is here by now, the dataset above all, is here to stay.  A full collection that looked through it would take
     # some 100 ms for a million objects, and where it was forked each of its pages would be copied.
     gc.freeze()
@@ -74,6 +85,9 @@ class Worker:
         init_fn: the loader's `worker_init_fn`.
         num_workers: how many there are.
         seeds_samples: whether each sample is seeded for itself (random_states.py).
+        left: where each worker's stream goes on in the first epoch; None: they begin.
+        told: the epoch that the dataset in the trainer was told by set_epoch(); None: none.
+        stride: with seeds_samples, how many places of the epoch's order one sample of a batch is behind the other.
     """
 
     def __init__(
@@ -89,6 +103,9 @@ class Worker:
         init_fn: Callable[[int], Any] | None,
         num_workers: int,
         seeds_samples: bool,
+        stride: int,
+        told: int | None,
+        left: list[Left] | None,
     ) -> None:
         self._segment = segment
         self._ring = ring
@@ -99,28 +116,25 @@ class Worker:
         self._seed: Seed | None = None
         if seeds_samples:
             self._seed = random_states.seed_all if auto_collation else random_states.seed_one
+        self._stride = stride
         self._where = f"in DataLoader worker process {ring.me}"
         self._streams = isinstance(dataset, IterableDataset)
-        self._fetching = dataset, auto_collation, collate_fn, drop_last
+        self._fetching = dataset, auto_collation, collate_fn, drop_last, self._writer
         self._fetch: Fetch | None = None
+        self._is_over = False  # the stream, in this epoch
         self._epoch: int | None = None  # whatever it is when it begins
         collate_into(self._writer)
         self._be_torchs_worker(dataset, base_seed, num_workers)
         self._error: Any = None  # why it could not begin: told in place of the first batch
-        self._begin(init_fn)
+        self._told: int | None = None
+        self._begin(told, init_fn, None if left is None else left[ring.me])
 
     def _be_torchs_worker(self, dataset: Any, base_seed: int, num_workers: int) -> None:
         """Be, to the user's code, what it finds in a worker of torch's."""
         me = self._ring.me
-        _torch.set_worker_signal_handlers()
         _torch.set_thread_name("pt_data_worker")
         torch.set_num_threads(1)
-        seed = base_seed + me
-        random.seed(seed)
-        torch.manual_seed(seed)
-        # what torch's _generate_state() gives, by which worker 1 of seed 7 is not worker 0 of seed 8
-        words = numpy.random.SeedSequence([me, base_seed & 0xFFFFFFFF, base_seed >> 32, 0])
-        numpy.random.seed(words.generate_state(4))
+        seed = random_states.seed_worker(base_seed, me)
         _torch.set_worker_info({"id": me, "num_workers": num_workers, "seed": seed, "dataset": dataset})
 
     def run(self) -> None:
@@ -130,18 +144,20 @@ class Worker:
             if self._taking_over:
                 self._take_over()
             if ring.epoch != self._epoch:
-                if self._epoch is not None:
-                    self._begin()
+                if self._epoch is not None or ring.told != self._told:  # who takes a dead one's place comes later
+                    self._begin(ring.told)
                 self._epoch = ring.epoch
             task = read_task(written)
             self._writer.begin(len(task) if ring.rows else 0)
             if ring.rows:
                 collate_containers_by(self._chunks.containers)
             if self._seed is not None:
-                task = self._seed(task, ring.seed, ring.row)
+                task = self._seed(task, ring.seed, ring.row, self._stride)
             outcome = self._fill(task)
             if self._remembers:
                 ring.remember(random_states.states())
+            if self._streams and outcome == FILLED:
+                self._leave_state()
             if ring.kept():
                 outcome = self._let_go_or_keep(outcome)
             ring.publish(outcome)
@@ -153,17 +169,29 @@ class Worker:
         if left is not None:
             random_states.restore(left)
 
-    def _begin(self, init_fn: Callable[[int], Any] | None = None) -> None:
-        """Begin the first epoch, or another one where workers persist: streams begin anew, and so does what failed."""
+    def _begin(self, told: int | None, init_fn: Callable[[int], Any] | None = None, left: Left | None = None) -> None:
+        """Begin the first epoch, or another one where workers persist: streams begin anew, and so does what failed.
+
+        Args:
+            told: what the dataset is told first; None: nothing.
+            init_fn: the loader's `worker_init_fn`.
+            left: where a stream goes on; None: it begins.
+        """
+        self._is_over = False
         try:
             if init_fn is not None:
                 init_fn(self._ring.me)
-            self._fetch = fetch_from(*self._fetching)
+            if told is not None:
+                self._told = told
+                self._fetching[0].set_epoch(told)
+            self._fetch = fetch_from(*self._fetching, left)
         except Exception:
             self._fetch, self._error = None, ExceptionWrapper(where=self._where)
 
     def _fill(self, task: Any) -> int:
         """Fetch a batch and write it into the payload; the outcome to publish."""
+        if self._is_over:  # tasks were under way when it ended; asked again, some streams begin anew
+            return SKIPPED
         if self._error is not None:
             batch, self._error = self._error, None
         else:
@@ -173,6 +201,7 @@ class Worker:
                 batch = fetcher(task)  # a worker that could not begin has none, and says so in torch's words
             except Exception as error:
                 if isinstance(error, StopIteration) and self._streams:
+                    self._is_over = True
                     return SKIPPED
                 batch = ExceptionWrapper(where=self._where)
         try:
@@ -180,6 +209,16 @@ class Worker:
         except Exception:
             self._write_exception(batch)
         return FILLED
+
+    def _leave_state(self) -> None:
+        """Leave what the stream says of itself behind this batch; what is raised there, for whoever asks for it."""
+        try:
+            said = self._fetch.said() if isinstance(self._fetch, Stream) else b""
+        except Exception:
+            said = pickle.dumps(ExceptionWrapper(where=self._where))
+        # without room for it, the stream is read through where it goes on
+        with contextlib.suppress(MemoryError):
+            self._ring.leave_state(said)
 
     def _write_exception(self, batch: Any) -> None:
         """What cannot be pickled, or does not fit, becomes an exception at its place in the order."""
@@ -204,4 +243,4 @@ class Worker:
         if not self._ring.kept():
             return outcome
         self._writer.keep_apart()
-        return KEPT
+        return SKIPPED_KEPT if outcome == SKIPPED else KEPT

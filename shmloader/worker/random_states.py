@@ -2,7 +2,8 @@
 
 If each worker has its own batches, as in torch, it goes on drawing from batch to batch, and its states are handed to
 the worker that takes its place.  If work is stolen, nobody knows who will make a sample.  So each sample is seeded by
-itself, from (base_seed, epoch, batch, place in the batch), and is the same for any number of workers, in chunks or not.
+itself, from (base_seed, epoch, place in the epoch's order), and is the same for any number of workers, in chunks or
+not, and after a resume.  Where ranks share the order, the place is that in the order of all ranks.
 
 A generator that a dataset makes by itself is not covered: nobody seeds it, and it is lost with its worker.
 """
@@ -12,10 +13,27 @@ from __future__ import annotations
 import pickle
 import random
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy
 import torch
+
+
+def seed_worker(base_seed: int, worker: int) -> int:
+    """Give a worker's generators their first seeds, which are torch's; returns what get_worker_info().seed says.
+
+    Args:
+        base_seed: Of the loader's iterator.
+        worker: Which worker this is.
+    """
+    seed = base_seed + worker
+    random.seed(seed)
+    torch.manual_seed(seed)
+    # what torch's _generate_state() gives, by which worker 1 of seed 7 is not worker 0 of seed 8
+    words = numpy.random.SeedSequence([worker, base_seed & 0xFFFFFFFF, base_seed >> 32, 0])
+    numpy.random.seed(words.generate_state(4))
+    return seed
 
 
 def states() -> bytes:
@@ -31,19 +49,37 @@ def restore(left: bytes) -> None:
     torch.set_rng_state(torch.frombuffer(bytearray(of_torch), dtype=torch.uint8))
 
 
+@contextmanager
+def untouched() -> Iterator[None]:
+    """Whatever is drawn or seeded meanwhile, the three generators of this process are then where they were."""
+    of_random, of_numpy, of_torch = random.getstate(), numpy.random.get_state(), torch.get_rng_state()
+    try:
+        yield
+    finally:
+        random.setstate(of_random)
+        numpy.random.set_state(of_numpy)
+        torch.set_rng_state(of_torch)
+
+
 def mix(seed: int, number: int) -> int:
     """A seed of 64 bits for the `number`-th of those that share `seed`.
 
     This is the generator SplitMix64, begun at `seed` and asked for its output number `number`: G. L. Steele Jr.,
     D. Lea and C. H. Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014.
     """
-    z = (seed + (number + 1) * 0x9E3779B97F4A7C15) & _64
+    z = (seed + (number + 1) * _STEP) & _64
     z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _64
     z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & _64
     return z ^ (z >> 31)
 
 
 _64 = (1 << 64) - 1
+_STEP = 0x9E3779B97F4A7C15
+
+
+def further(seed: int, places: int) -> int:
+    """A seed whose number k is number `places` + k of `seed`: mix(further(s, n), k) == mix(s, n + k)."""
+    return (seed + places * _STEP) & _64
 
 
 class _Seeded(list[Any]):
@@ -51,30 +87,32 @@ class _Seeded(list[Any]):
 
     seed: int
     first: int
+    stride: int
 
     def __iter__(self) -> Iterator[Any]:
         for place, index in enumerate(super().__iter__(), self.first):
-            _seed(mix(self.seed, place))
+            _seed(mix(self.seed, place * self.stride))
             yield index
 
 
-def seed_all(indices: Any, seed: int, first: int) -> list[Any]:
+def seed_all(indices: Any, seed: int, first: int, stride: int) -> list[Any]:
     """The indices of a batch or a chunk, so that each of its samples is seeded: about 6 us a sample.
 
     Args:
         indices: Whatever a batch sampler gives.
         seed: The batch's.
         first: The place of the first index in the batch.
+        stride: How many places of the epoch's order one sample is behind the other: the number of ranks that share it.
     """
-    _seed(mix(seed, first))  # for a dataset that makes all samples at once (__getitems__), without iterating
+    _seed(mix(seed, first * stride))  # for a dataset that makes all samples at once (__getitems__), without iterating
     marked = _Seeded(indices)
-    marked.seed, marked.first = seed, first
+    marked.seed, marked.first, marked.stride = seed, first, stride
     return marked
 
 
-def seed_one(index: Any, seed: int, first: int) -> Any:
+def seed_one(index: Any, seed: int, first: int, stride: int) -> Any:
     """The index of a single sample, without automatic batching; it is seeded as the first of a batch."""
-    _seed(mix(seed, first))
+    _seed(mix(seed, first * stride))
     return index
 
 

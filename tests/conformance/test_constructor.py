@@ -46,8 +46,8 @@ from torch.utils.data.datapipes.map import SequenceWrapper
 
 import shmloader
 
-OURS = ("spare_slots", "ring_memory", "max_ring_bytes", "on_worker_death", "schedule", "chunk_size")
-OURS += ("device", "device_prefetch", "on_device", "strict_pinning")
+OURS = ("spare_slots", "ring_memory", "max_ring_bytes", "on_worker_death", "workers_outlive_signals")
+OURS += ("schedule", "chunk_size", "device", "device_prefetch", "on_device", "strict_pinning", "sample_seeds")
 pytestmark = pytest.mark.usefixtures("impatient_torch")
 WORKERS = pytest.mark.parametrize("workers", [0, 1])
 

@@ -1,4 +1,4 @@
-"""What torch.utils.data exports: ours beside it are torch's very objects, and torch's own modules stay as they were."""
+"""What torch.utils.data exports: two are ours, the rest are torch's own objects, and its modules stay as they were."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ DATAPIPES = {
 def test_export(name: str) -> None:
     """A new name of torch's that ours has not got fails here."""
     assert name in shmloader.__all__
-    if name != "DataLoader":
+    if name in ("DataLoader", "DistributedSampler"):
+        assert issubclass(getattr(shmloader, name), getattr(torch.utils.data, name))
+    else:
         assert getattr(shmloader, name) is getattr(torch.utils.data, name)
 
 
@@ -93,11 +95,12 @@ def test_export_importing_and_iterating_changes_nothing_in_torch() -> None:
     assert (ran.status, ran.out) == (0, "[]\n"), ran.err
 
 
-def test_export_no_state_dict_and_no_thread_workers() -> None:
+def test_export_no_thread_workers_and_only_our_loaders_tell_their_place() -> None:
     def absent(kind: Any) -> Any:
         loader = kind(Augmented(), num_workers=1)
-        names = ("state_dict", "load_state_dict", "worker_method")
-        return [(hasattr(loader, name), hasattr(iter(loader), name)) for name in names]
+        for name in ("state_dict", "load_state_dict"):
+            assert hasattr(loader, name) == (kind is shmloader.DataLoader) and not hasattr(iter(loader), name)
+        return hasattr(loader, "worker_method"), hasattr(iter(loader), "worker_method")
 
     compare(absent)
     compare(lambda kind: kind(Augmented(), worker_method="thread"))

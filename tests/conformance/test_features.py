@@ -14,6 +14,7 @@ import pathlib
 import random
 import re
 import threading
+from signal import SIGHUP
 from typing import Any
 
 import numpy
@@ -328,6 +329,50 @@ def test_feature_iterable_fetch_exhausted_workers_are_skipped_at_other_batch_siz
     assert_same_outcome(lambda: Uneven([5]), batch_size=batch_size, num_workers=0, epochs=2)
 
 
+class BeginsAnew(Uneven):
+    """An iterator that says once that it is at its end, and begins anew when it is asked again."""
+
+    def __init__(self, shares: list[int]) -> None:
+        super().__init__(shares)
+        self.at = 0
+
+    def __iter__(self) -> Any:
+        return self
+
+    def __next__(self) -> Any:
+        me = get_worker_info().id
+        self.at = (self.at + 1) % (self.shares[me] + 1)
+        if not self.at:
+            raise StopIteration
+        return 100 * me + self.at
+
+
+class StopsOnce:
+    """A collate function that ends the stream at its third batch; what it has made of that it keeps, if it is to."""
+
+    def __init__(self, keeps: bool) -> None:
+        self.keeps, self.calls, self.kept = keeps, 0, None
+
+    def __call__(self, samples: list[Any]) -> Any:
+        self.calls += 1
+        batch = torch.utils.data.default_collate([torch.tensor(sample) for sample in samples])  # in the slot
+        if self.calls == 3:
+            self.kept = batch if self.keeps else None
+            raise StopIteration
+        return batch
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+@pytest.mark.parametrize("prefetch", [1, 3])
+def test_feature_iterable_fetch_a_worker_at_its_end_is_not_asked_again(prefetch: int, persistent: bool) -> None:
+    options = {"num_workers": 2, "prefetch_factor": prefetch, "persistent_workers": persistent, "epochs": 2}
+    for batch_size in (None, 2):
+        assert_same_outcome(lambda: BeginsAnew([3, 4]), batch_size=batch_size, **options)
+    for keeps in (False, True):
+        stops = Fresh(functools.partial(StopsOnce, keeps))
+        assert_same_outcome(lambda: Uneven([20, 20]), batch_size=2, collate_fn=stops, **options)
+
+
 # ------------------------------------------------------------------------------------------------------------- seeding
 
 
@@ -474,9 +519,9 @@ class Around(Augmented):
             "daemon": process.daemon,
             "process": re.sub(r"\d+", "N", process.name),
             "signals": [
-                [
-                    bool(int(line.split()[1], 16) >> number - 1 & 1) for number in range(1, 32)
-                ]  # ours uses a later one too
+                [  # ours uses a later one too, and outlives SIGHUP
+                    bool(int(line.split()[1], 16) >> number - 1 & 1) for number in range(1, 32) if number != SIGHUP
+                ]
                 for line in status.splitlines()
                 if line.startswith(("SigBlk", "SigIgn", "SigCgt"))
             ],

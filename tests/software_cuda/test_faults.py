@@ -13,7 +13,7 @@ import pytest
 import torch
 from conftest import run_script
 from software_cuda import runtime
-from software_cuda.test_late_copies import BATCHES, LATE, SIZE, changed, copied, loader
+from software_cuda.loops import BATCHES, LATE, SIZE, changed, copied, loader
 
 import shmloader
 from shmloader.device import pinning
@@ -121,7 +121,7 @@ def test_closing_waits_for_a_copy_that_torch_does_not_know() -> None:
     iterator = iter(loader())
     for _ in range(20):
         batch = next(iterator)
-    runtime.late(50, 50)
+    runtime.late(2000, 2000)  # longer than the workers take to end
     source, target = ctypes.c_void_p(batch.data_ptr()), ctypes.c_void_p(there.data_ptr())
     assert not cuda.cudaMemcpyAsync(target, source, ctypes.c_size_t(batch.nbytes), 1, stream)
     del batch
@@ -132,10 +132,35 @@ def test_closing_waits_for_a_copy_that_torch_does_not_know() -> None:
     assert bool((there.cpu() == 19).all())
 
 
+@on_software
+def test_two_devices() -> None:
+    """A batch is copied to both, on streams of both, and dropped where the current device is the one or the other."""
+    out = script(
+        """
+    streams = [torch.cuda.Stream(0), torch.cuda.Stream(1), torch.cuda.default_stream(0), torch.cuda.default_stream(1)]
+    copies = []
+    for k, batch in enumerate(loader(pin_memory=True)):
+        for stream in (streams[k % 4], streams[(k + 1) % 4]):
+            with torch.cuda.stream(stream):
+                copies.append((k, batch.to(stream.device, non_blocking=True)))
+        with torch.cuda.device(k // 4 % 2):
+            del batch
+    there = list(enumerate(loader(device="cuda:1")))
+    torch.cuda.synchronize(0), torch.cuda.synchronize(1)
+    copies += there
+    print(len(copies), sum(not bool((copy.cpu() == k).all()) for k, copy in copies))
+    print({str(copy.device) for _, copy in there})
+    """,
+        devices=2,
+        late_ms="1-10",
+    )
+    assert out == "300 0\n{'cuda:1'}\n"
+
+
 # ------------------------------------------------------------------------------------------------------ device memory
 
 
-@pytest.mark.parametrize("persistent", [False, True])
+@pytest.mark.parametrize("persistent", [pytest.param(False, marks=pytest.mark.long), True])
 def test_the_memory_of_a_device_does_not_grow(persistent: bool) -> None:
     epochs = 50
 
@@ -226,6 +251,34 @@ def test_a_fork_in_the_middle() -> None:
     wrong = changed(copies)
     runtime.late(0, 0)
     assert (len(copies), wrong) == (BATCHES, 0)
+
+
+@on_software
+def test_a_fork_while_another_thread_is_on_a_stream_of_others() -> None:
+    """In the child that thread ends, and leaves its stream."""
+    out = script(
+        """
+    from software_cuda.loops import created
+    is_there, over = threading.Event(), threading.Event()
+
+    def stay():
+        with torch.cuda.stream(torch.cuda.ExternalStream(created())):
+            is_there.set()
+            over.wait()
+
+    thread = threading.Thread(target=stay)
+    thread.start()
+    is_there.wait()
+    child = os.fork()
+    if not child:
+        gc.collect()
+        os._exit(0)
+    print("child", os.waitpid(child, 0)[1], len(list(loader(pin_memory=True))))
+    over.set()
+    thread.join()
+    """
+    )
+    assert out == "child 0 100\n"
 
 
 def _drop(kept: list[Any]) -> None:

@@ -25,7 +25,7 @@ cdef class Slots:
         cdef int k, working = ring.batches + spare
         self.mapping, self.payloads = ring.mapping, ring.payloads
         self.slot_at, self.slot_stride = ring.slot_at, ring.slot_stride
-        self.kept, self.returned = {}, []
+        self.kept, self.returned, self.reading = {}, [], []
         self.is_lent = <uint8_t *>calloc(self.payloads, 1)
         self.held_back = <uint8_t *>calloc(self.payloads, 1)
         self.free = <int *>calloc(self.payloads, sizeof(int))
@@ -110,26 +110,49 @@ cdef class Slots:
         self.held_back[payload] = True
         self.returned.append((payload, noted))
 
-    def returns(self) -> list[tuple[int, object]]:
-        """The payloads whose guarded leases have died since this was last asked, and what was noted then."""
-        cdef list fresh = []                # first: the collector may run here, and have a lease die
-        cdef list found = self.returned
-        self.returned = fresh
-        return found
-
     @property
-    def has_returns(self) -> bool:
-        """Whether returns() has something to tell."""
-        return len(self.returned) > 0
+    def any_held_back(self) -> bool:
+        """Whether a guarded lease has died whose payload is not reclaimed yet."""
+        return len(self.returned) > 0 or len(self.reading) > 0
 
-    def reclaim(self, int payload) -> None:
-        """Nothing reads this payload any more, whose guarded lease has died: it is free, also where the ring is closed.
+    def look(self, function) -> None:
+        """Call a function that frees what is held back; not while it runs already, here or in another thread.
+
+        A signal's exception may end it at any line: nothing is half done by then, and the next call goes on from there.
         """
-        check_index("payload", payload, self.payloads)
-        if not self.held_back[payload]:
-            raise ValueError(f"payload {payload} is not held back: no guarded lease of it has died since it was lent")
-        self.held_back[payload] = False
-        self.give_back(payload)
+        if self.looking:
+            return
+        self.looking = True
+        try:
+            function()
+        finally:
+            self.looking = False
+
+    def returns(self) -> list[tuple[int, object]]:
+        """The payloads whose guarded leases have died, and what was noted then; those that await_events() has had are left out."""
+        return list(self.returned)
+
+    def await_events(self, int count, events) -> None:
+        """The first `count` of returns() are free when these events have passed."""
+        cdef object entry = ([payload for payload, _ in self.returned[:count]], events)
+        self.reading.append(entry)
+        del self.returned[:count]
+
+    def awaiting(self) -> list[tuple[list[int], object]]:
+        """What await_events() was told: payloads and their events, the first ones first."""
+        return list(self.reading)
+
+    def reclaim(self, entry) -> None:
+        """Nothing reads the payloads of this one of awaiting() any more: they are free, also where the ring is closed."""
+        cdef int k, payload
+        for k in range(len(self.reading)):
+            if self.reading[k] is entry:
+                del self.reading[k]
+                for payload in entry[0]:
+                    self.held_back[payload] = False
+                    self.give_back(payload)
+                return
+        raise ValueError(f"payloads {entry[0]} are not held back: they were reclaimed, or no guarded lease has died")
 
     def address(self, int payload) -> int:
         """Where this payload starts in this process's memory; while it is lent, also where the ring is closed."""

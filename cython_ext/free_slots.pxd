@@ -17,7 +17,9 @@ cdef class Slots:
     cdef int reserve                    # the first payload never yet used: replacements for those a worker keeps
     cdef dict kept                      # by workers that live, and by which
     cdef uint8_t *held_back             # those whose guarded leases have died, until reclaim()
-    cdef list returned                  # these, as returns() is to tell of them, and what was noted
+    cdef list returned                  # of these, those for which no events are awaited yet, and what was noted
+    cdef list reading                   # the others, and the events
+    cdef bint looking                   # look() is called
     cdef object current                 # tells a guarded lease that dies which stream is current; None: none is guarded
     cdef tuple devices                  # on which of these devices
 

@@ -1,4 +1,4 @@
-"""Types of the extension built from cython_ext/conductor.pyx, where each is explained."""
+"""Types of the extension built from cython_ext/next_batch.pyx, where each is explained."""
 
 from collections.abc import Iterator
 from typing import Any, Final, final
@@ -9,7 +9,7 @@ END: Final[object]
 NOTHING: Final[object]
 
 @final
-class Conductor:
+class Steps:
     most: int
     def __init__(self, ring: TrainerSide, most: int) -> None: ...
     def next(self, iterator: Any) -> Any: ...

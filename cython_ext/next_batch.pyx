@@ -2,6 +2,7 @@
 """The step from one batch to the next: NOTE [ One step ]."""
 
 import _thread
+import os
 
 cimport cython
 from cpython.pythread cimport PyThread_get_thread_ident
@@ -9,13 +10,22 @@ from libc.stdint cimport uint64_t
 
 from shmloader._trainer cimport TrainerSide
 
-END = object()      # Conductor.next(): the epoch is at its end
+END = object()      # Steps.next(): the epoch is at its end
 NOTHING = object()  # in place of a batch: its worker has nothing more to give
 cdef object end = END, nothing = NOTHING
+cdef uint64_t forks = 0     # how many lie between this process and the one that imported this
+
+
+def _was_forked() -> None:
+    global forks
+    forks += 1
+
+
+os.register_at_fork(after_in_child=_was_forked)
 
 
 @cython.final
-cdef class Conductor:
+cdef class Steps:
     """The step from one batch to the next, which no signal and no other thread can fall into.
 
     NOTE [ One step ]
@@ -28,7 +38,9 @@ cdef class Conductor:
            the indices are drawn anew up to there, or it is said that they cannot be (draws.py).
         3. Two threads may call next() of one iterator.  One of them is in here, the others wait until it has left, on a
            lock that nobody touches otherwise.  The GIL makes looking at `occupied` and setting it one step.
-        4. The thread that is in here may come by again: from a signal handler, or from a sampler that iterates over its
+        4. A process that is forked has a copy of all this, but the ring is one: if it opened and took what its parent
+           opens and takes, both would lose batches and get each other's.  So in there it is an error.
+        5. The thread that is in here may come by again: from a signal handler, or from a sampler that iterates over its
            own loader.  That can only be an error.
 
     Args:
@@ -41,19 +53,23 @@ cdef class Conductor:
     cdef object drawn                   # an index that is not opened yet
     cdef object ready                   # a batch that is not handed out yet
     cdef bint adrift                    # a handler raised while the sampler was asked
+    cdef uint64_t born                  # `forks`, where it was made
     cdef bint occupied
     cdef unsigned long occupant         # the thread
     cdef int queued                     # threads that wait for their turn
     cdef object turn
 
     def __cinit__(self, TrainerSide ring, int most):
-        self.ring, self.most = ring, most
+        self.ring, self.most, self.born = ring, most, forks
         self.drawn = self.ready = nothing
         self.turn = _thread.allocate_lock()
         self.turn.acquire()
 
     cdef int enter(self) except -1:
         cdef unsigned long me = PyThread_get_thread_ident()
+        if self.born != forks:
+            raise RuntimeError("this iterator belongs to the process that made it, and this one was forked from that: "
+                               "iterate over the DataLoader anew in here")
         if self.occupied:
             if self.occupant == me:
                 raise RuntimeError("next() was called while this thread is in next() of the same iterator: from a "
@@ -92,6 +108,7 @@ cdef class Conductor:
             if self.ready is nothing and not self.fetch(iterator):
                 return end
             self.refill(iterator)
+            self.ring.hand_out()
             ready = self.ready
             self.ready = nothing
             return ready
@@ -107,6 +124,7 @@ cdef class Conductor:
                 continue
             batch = iterator._read()
             if batch is nothing:
+                ring.stream_ended(ring.unread.owner)
                 iterator._worker_ended(ring.unread.owner)
                 ring.took()
                 self.refill(iterator)

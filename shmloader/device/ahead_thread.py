@@ -1,0 +1,194 @@
+"""The thread of one epoch that makes batches ready, and what it shares with its caller: NOTE [ Ahead ] in ahead.py."""
+
+from __future__ import annotations
+
+import collections
+import enum
+import itertools
+import queue
+import threading
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import torch
+
+if TYPE_CHECKING:
+    from shmloader._progress import Progress  # there is none off Linux
+
+
+class Stage(Protocol):
+    """What is done with a batch on its way."""
+
+    def begin(self) -> None:
+        """In the thread, before the first batch."""
+
+    def send(self, batch: Any) -> Any:
+        """In the thread: begin what is to be done with a batch, and do not keep the batch."""
+
+    def failed(self) -> bool:
+        """In the thread, when something was raised: whether the device has failed for good."""
+
+    def arrive(self, sent: Any) -> Any:
+        """In the caller's thread: the batch."""
+
+
+class Kind(enum.Enum):
+    BATCH, ERROR, END = range(3)
+
+
+class Ready(NamedTuple):
+    """What comes next in order."""
+
+    kind: Kind
+    what: Any = None
+    number: int = -1  # its place in the order
+    batches: int = 0  # so far, this one included
+    delivered: Progress | None = None  # what the source has counted so far; None where it does not
+
+
+class Run:
+    """One epoch's thread, and what it shares with its caller: NOTE [ Ahead ].
+
+    Args:
+        source: the iterator below.
+        stage: what is done with its batches.
+        depth: batches that may be ready and not handed out yet.
+        counted: what the source counts; None where it does not.
+        states: what its streams say of themselves now; None where it has none.
+    """
+
+    def __init__(self, source: Any, stage: Stage, depth: int, counted: Progress | None, states: Any) -> None:
+        self._source = source
+        self._states = states
+        self._counted = counted
+        self._stage = stage
+        self._depth = depth
+        self._ready: queue.SimpleQueue[Ready] = queue.SimpleQueue()
+        self._handed_out: queue.SimpleQueue[int] = queue.SimpleQueue()  # numbers
+        self._begun = self._stopped = self._inside = self._over = self._closes = False
+        self._waiting: list[Any] = []  # for each who waits for the end, a lock that the thread releases there
+        self.thread = threading.Thread(target=self._live, name="shmloader_ahead", daemon=True)
+
+    # ------------------------------------------------------------------------------------------------ in the thread
+
+    def _live(self) -> None:
+        # It first says that it has begun, or is inside, and then looks whether it is stopped.  Whoever stops it does it
+        # the other way round.  So one of the two sees the other: if the thread is found outside, it stays outside.
+        self._begun = True
+        number = batches = 0
+        try:
+            if self._source._num_workers:
+                torch.set_num_threads(1)  # of this thread: a copy must not take all cores
+            if not self._stopped:
+                self._stage.begin()
+            handed_out = 0
+            while True:
+                while number - handed_out >= self._depth and not self._stopped:
+                    handed_out = max(handed_out, self._handed_out.get() + 1)
+                try:
+                    sent = self._stage.send(self._next())
+                    self._ready.put(Ready(Kind.BATCH, sent, number, batches + 1, self._count()))
+                    del sent
+                    batches += 1
+                except StopIteration:
+                    break
+                except BaseException as error:
+                    self._ready.put(Ready(Kind.ERROR, error, number, batches, self._count()))
+                    if self._stage.failed():  # from here on, any memory it takes on the device may end the process
+                        break
+                number += 1
+        except BaseException as error:
+            self._ready.put(Ready(Kind.ERROR, error, number, batches))
+        finally:
+            self._ready.put(Ready(Kind.END))
+            self._over = True
+            for lock in self._waiting:  # whoever comes too late for this finds that it is over
+                lock.release()
+            if self._closes:
+                self._close_source()
+
+    def _count(self) -> Progress | None:
+        return copied(self._counted, self._states)
+
+    def _next(self) -> Any:
+        self._inside = True
+        try:
+            if self._stopped:
+                raise StopIteration
+            return next(self._source)
+        finally:
+            self._inside = False
+
+    # ------------------------------------------------------------------------------------------------ in the caller
+
+    def next(self, held: collections.deque[Ready]) -> Ready:
+        """Wait for what comes next, and put it into `held`."""
+        while not held:
+            # All in C: a signal's handler runs while get() waits, or after what it got is in `held`.
+            held.extend(itertools.islice(iter(self._ready.get, None), 1))
+        return held[0]
+
+    def end_for_all(self) -> None:
+        """Have all others who are in next(), or come there, find the end as well."""
+        self._ready.put(Ready(Kind.END))
+
+    def go_on(self, number: int) -> None:
+        """Have the thread make a further batch in place of this one."""
+        self._handed_out.put(number)
+
+    def stop(self) -> None:
+        """Tell the thread to end, and callers that are in next() that nothing more comes."""
+        self._stopped = True
+        self._handed_out.put(-1)
+        interrupt = getattr(self._source, "interrupt", None)
+        if interrupt is not None and not self._over:
+            interrupt()
+        self.end_for_all()
+
+    def wait(self, seconds: float | None = None) -> bool:
+        """Wait until the thread that was stopped is at its end; returns whether it is."""
+        if not self._begun:
+            return True
+        mine = threading.Lock()
+        mine.acquire()
+        self._waiting.append(mine)
+        if not self._over:
+            mine.acquire(timeout=-1 if seconds is None else max(seconds, 0))
+        if self._over and not self._closes and self.thread.is_alive():
+            self.thread.join()  # it only has to go
+        return self._over
+
+    def leave(self) -> bool:
+        """Close the source, or leave that to the thread if it is inside; returns whether the source is closed."""
+        self._closes = True
+        self.stop()  # again: a Ctrl-C may have come before the thread was woken
+        if self._over or not self._inside:
+            self._close_source()
+            return True
+        return False
+
+    def leave_from_inside(self) -> None:
+        """The same, called by the thread itself, in the middle of whatever it does."""
+        self._closes = True
+        if self._over:
+            self._close_source()
+
+    def _close_source(self) -> None:
+        close(self._source)
+
+
+_closing = threading.RLock()
+
+
+def close(source: Any) -> None:
+    end = getattr(source, "_shutdown_workers", None)
+    if end is not None:
+        with _closing:  # torch's own iterator must not be ended by two threads at once
+            end()
+
+
+def copied(counted: Progress | None, states: Any) -> Progress | None:
+    """What a source has counted so far, with what its streams say of themselves: it goes on, and the user does not."""
+    copy = None if counted is None else counted.copy()
+    if copy is not None and states is not None:
+        copy.states = states()
+    return copy

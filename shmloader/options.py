@@ -1,0 +1,74 @@
+"""Whether an option of the loader has a value that it may have; torch checks its own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from shmloader.device import accelerator
+
+
+def check_ring(
+    spare_slots: int,
+    ring_memory: str,
+    max_ring_bytes: int | None,
+    on_worker_death: str,
+    workers_outlive_signals: bool,
+) -> None:
+    if isinstance(spare_slots, bool) or not isinstance(spare_slots, int) or spare_slots < 0:
+        raise ValueError(
+            f"spare_slots should be a non-negative integer, but got spare_slots={spare_slots!r}; "
+            "0 hands every batch out as a copy, 2 is the default"
+        )
+    if ring_memory not in ("auto", "posix", "memfd"):
+        raise ValueError(f"ring_memory should be 'auto', 'posix' or 'memfd', but got ring_memory={ring_memory!r}")
+    if max_ring_bytes is not None and (
+        isinstance(max_ring_bytes, bool) or not isinstance(max_ring_bytes, int) or max_ring_bytes <= 0
+    ):
+        raise ValueError(
+            f"max_ring_bytes should be a positive integer of bytes, or None, but got max_ring_bytes={max_ring_bytes!r}"
+        )
+    if not isinstance(workers_outlive_signals, bool):
+        raise ValueError(
+            f"workers_outlive_signals should be True or False, but got "
+            f"workers_outlive_signals={workers_outlive_signals!r}; False lets SIGTERM and Ctrl-C end them, as in torch"
+        )
+    if on_worker_death not in ("raise", "respawn"):
+        raise ValueError(f"on_worker_death should be 'raise' or 'respawn', but got on_worker_death={on_worker_death!r}")
+
+
+def check_work(schedule: str, chunk_size: int | None) -> None:
+    if schedule not in ("round_robin", "steal"):
+        raise ValueError(f"schedule should be 'round_robin' or 'steal', but got schedule={schedule!r}")
+    if chunk_size is not None and (isinstance(chunk_size, bool) or not isinstance(chunk_size, int) or chunk_size <= 0):
+        raise ValueError(
+            f"chunk_size should be a positive integer of samples, or None, but got chunk_size={chunk_size!r}"
+        )
+
+
+def check_device(device: Any, device_prefetch: int, on_device: Any) -> None:
+    if isinstance(device_prefetch, bool) or not isinstance(device_prefetch, int) or device_prefetch < 1:
+        raise ValueError(
+            f"device_prefetch should be a positive integer, but got device_prefetch={device_prefetch!r}; "
+            "each is a batch of memory on the device, 2 is the default"
+        )
+    if on_device is not None and not callable(on_device):
+        raise ValueError(f"on_device should be callable with a batch, or None, but got on_device={on_device!r}")
+    if device is None:
+        if on_device is not None:
+            raise ValueError("on_device needs device: say where batches are to be delivered, device='cuda' or 'cpu'")
+        return
+    try:
+        at = torch.device(device)
+    except (RuntimeError, TypeError) as error:
+        raise ValueError(f"device should be a torch.device or its name, but got device={device!r}: {error}") from None
+    present = accelerator.kind()
+    if at.type not in ("cpu", present):
+        found = f"whose accelerator is {present!r}" if present else "which finds no accelerator"
+        raise ValueError(
+            f"device={device!r} is no device of this torch ({torch.__version__}), {found}: "
+            f"use {present or 'cpu'!r}, or a torch that was built for it"
+        )
+    if at.type != "cpu" and at.index is not None and at.index >= accelerator.count():
+        raise ValueError(f"device={device!r} does not exist: there are {accelerator.count()}, counted from 0")

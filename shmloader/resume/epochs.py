@@ -1,0 +1,68 @@
+"""The epoch that a dataset was told, by the loader or by the user, so that workers' copies of it can be told as well.
+
+A dataset in the trainer and its copies in the workers are different objects.  What the user tells the one by
+`set_epoch(e)` the others do not hear, and workers that persist would go on with the epoch that they were started with.
+So the class's `set_epoch` is listened to, from when a loader is made of such a dataset: whoever calls it, what it was
+called with is noted here, the loader looks at its next iter(), and each task says what its batch is to be made for.
+"""
+
+from __future__ import annotations
+
+import functools
+import types
+import weakref
+from typing import Any
+
+_MOST = (1 << 63) - 1  # a task has 64 bits for it
+
+_told: dict[int, tuple[weakref.ref[Any], int]] = {}  # by id: a dataset may compare and hash as it likes
+_heard: weakref.WeakSet[type] = weakref.WeakSet()
+
+
+def listen(dataset: Any) -> None:
+    """From now on, note what a dataset of this class is told by a call of its set_epoch()."""
+    kind = type(dataset)
+    if kind in _heard:
+        return
+    _heard.add(kind)
+    owner = next((base for base in kind.__mro__ if "set_epoch" in vars(base)), None)
+    method = None if owner is None else vars(owner)["set_epoch"]
+    if owner is None or not isinstance(method, types.FunctionType) or hasattr(method, "_listened_to"):
+        return
+
+    @functools.wraps(method)
+    def set_epoch(self: Any, *arguments: Any, **options: Any) -> Any:
+        result = method(self, *arguments, **options)
+        note(self, *arguments, *options.values())
+        return result
+
+    set_epoch._listened_to = True  # type: ignore[attr-defined]
+    try:
+        owner.set_epoch = set_epoch  # type: ignore[attr-defined]
+    except TypeError:  # a class that cannot be changed: only loader.set_epoch() reaches the workers
+        return
+
+
+def note(dataset: Any, *epoch: Any) -> None:
+    """A dataset was told this epoch.  What is none that a task can say is not noted."""
+    if len(epoch) != 1 or not isinstance(epoch[0], int) or abs(epoch[0]) > _MOST:
+        return
+    key = id(dataset)
+    try:
+        alive = weakref.ref(dataset, lambda _: _told.pop(key, None))
+    except TypeError:
+        return
+    _told[key] = alive, int(epoch[0])
+
+
+def told(dataset: Any) -> int | None:
+    """What this dataset was told last; None: nothing."""
+    alive, epoch = _told.get(id(dataset), (None, None))
+    return epoch if alive is not None and alive() is dataset else None
+
+
+def tell(dataset: Any, epoch: int) -> None:
+    """Tell a dataset, if it can be told."""
+    if callable(set_epoch := getattr(dataset, "set_epoch", None)):
+        set_epoch(epoch)
+        note(dataset, epoch)

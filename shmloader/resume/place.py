@@ -1,0 +1,327 @@
+"""Where each loader is: in which epoch, how far the user has got in it, and where a loaded state says to go on.
+
+NOTE [ Place ]
+
+    1. What counts is what the user has got.  It is counted where a batch is handed out (progress.pyx), by the
+       iterator, or by the thread that is ahead of the user, with what it hands on.  Batches under way are made again
+       after a resume.
+    2. A place is of a loader, but not in it: frameworks copy a loader's __dict__, and may make another one of it.
+    3. It holds no iterator.  An epoch that was left half-way keeps its place when its iterator is gone.
+    4. A state that is loaded takes effect at the next iter().  Until then it is what state_dict() tells.  An iterator
+       that exists goes on as it is.
+    5. Nothing is drawn for it.  A seed that a RandomSampler has drawn is drawn again from a copy of the generator, as
+       that was before the first draw, and only when it is asked for.  When an epoch goes on, its base seed is that of
+       the state, and no generator is where it would not be in the run that was not interrupted, if the user has
+       restored the global one too.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+
+from shmloader.resume import epochs, seek, streams
+from shmloader.resume.generators import pack, unpack
+from shmloader.resume.state import State, changed, state_of
+
+if TYPE_CHECKING:
+    from shmloader._progress import Progress  # there is none off Linux
+
+
+class Drawn(Protocol):
+    """What an epoch's indices were drawn from: Draws in draws.py."""
+
+    def tell(self) -> dict[str, Any]:
+        """The fields of State that say how to draw the same again."""
+
+    def sampler_state(self, batches: int) -> Any:
+        """What the sampler said of itself when it had given so many batches; None if it has no state of its own."""
+
+
+@dataclass
+class Epoch:
+    """An epoch that was begun.
+
+    Attributes:
+        number: Its number.
+        base_seed, served: See State.
+        start: Where it was begun; its beginning, unless a state was loaded.
+        delivered: What the user has got since then.
+        ranks: How many ranks share it.
+        told: What a state has of it that does not change while it is under way.
+        drawn: None while nothing is.
+        states: Of streams: what each says of itself behind the last batch that was handed out by the iterator.
+    """
+
+    number: int
+    base_seed: int
+    served: int
+    start: State
+    delivered: Progress
+    ranks: int
+    told: dict[str, Any]
+    drawn: Drawn | None = None
+    states: Callable[[], list[bytes | None]] | None = None
+
+
+class Place:
+    """The place of one loader."""
+
+    def __init__(self) -> None:
+        self.next_number = 0
+        self.counts_with = -1  # so many workers, that it is known to be counted what is given
+        self.loaded: State | None = None
+        self.epoch: Epoch | None = None
+
+    # -------------------------------------------------------------------------------------------- what is told
+
+    def tell(self, loader: Any) -> dict[str, Any]:
+        """Where the user is."""
+        epoch = self.epoch
+        if self.loaded is not None:
+            return self.loaded.as_dict()
+        if epoch is None or epoch.delivered.over:
+            return self._between(loader, epoch).as_dict()
+        if not epoch.told["drawn"]:
+            epoch.told.update(self._about_to_draw(loader, epoch) if epoch.drawn is None else epoch.drawn.tell())
+        told = dict(epoch.told)
+        told["batches"], told["samples"], told["beyond"] = _sum_of(epoch.start, epoch.delivered, epoch.ranks)
+        if told["rank"] is not None and epoch.drawn is not None:
+            told["sampler_state"] = epoch.drawn.sampler_state(epoch.delivered.batches)
+        if epoch.states is not None:
+            told["streams"], told["latest"] = streams.tell(epoch.start, epoch.delivered, epoch.states)
+        return told
+
+    def _between(self, loader: Any, over: Epoch | None) -> State:
+        """Before the first epoch, or at the end of one."""
+        sampler = sampler_of(loader)
+        lasts = over is not None and loader.persistent_workers and loader._iterator is not None
+        return State(
+            epoch=self.next_number,
+            base_seed=over.base_seed if over is not None and lasts else None,  # it serves the next epoch as well
+            served=over.served + 1 if over is not None and lasts else 0,
+            ranks=seek.ranks_of(loader)[1],
+            sampler=seek.name_of(sampler),
+            sampler_epoch=_epoch_of(sampler),
+            dataset_epoch=epochs.told(loader.dataset),
+            rank=_rank_of_state(loader),
+            sampler_state=seek.said_by(sampler),
+            workers=streams.workers_of(loader),
+            **_where_generators_are(loader),
+        )
+
+    def _about_to_draw(self, loader: Any, epoch: Epoch) -> dict[str, Any]:
+        """What the sampler is about to draw, and from where."""
+        start = epoch.start if epoch.start.begun else None
+        sampler = sampler_of(loader)
+        return {
+            **_where_generators_are(loader),
+            **seek.seeds(sampler, start, torch.get_rng_state()),
+            "sampler_state": seek.said_by(sampler) if start is None else start.sampler_state,
+        }
+
+    # ------------------------------------------------------------------------------------------- what is loaded
+
+    def load(self, loader: Any, given: Any) -> None:
+        """Have the next iter() go on from there."""
+        state = state_of(given)
+        sampler = sampler_of(loader)
+        ranks = seek.ranks_of(loader)[1]
+        if why := seek.why_not(sampler, state, ranks):
+            raise ValueError(f"this state cannot be loaded: {why}")
+        if state.rank is not None and state.rank != this_rank():
+            raise ValueError(
+                f"this state is that of rank {state.rank}, and this is rank {this_rank()}: what a stream, or a sampler "
+                "of your own, says of itself is for its own rank. Save the state of each rank, and load it there"
+            )
+        streams.check(loader, state)
+        if state.batches and seek.is_guessed(sampler):
+            _say_that_it_is_guessed(seek.name_of(sampler))
+        self.loaded, self.next_number = state, state.epoch
+        if state.sampler_epoch is not None:
+            _tell_samplers(loader, state.sampler_epoch)
+        if state.dataset_epoch is not None:
+            epochs.tell(loader.dataset, state.dataset_epoch)
+
+    def starting(self, loader: Any) -> State | None:
+        """The loaded state that the next epoch starts from; None if it starts anew."""
+        state = self.loaded
+        if state is None:
+            return None
+        now = _epoch_of(sampler_of(loader))
+        if state.begun and now != state.sampler_epoch:
+            self._drop(f"the sampler was told epoch {now}, and the state is of its epoch {state.sampler_epoch}")
+        return self.loaded
+
+    def _drop(self, why: str) -> None:
+        """Have the next epoch come whole, though a state was loaded that is in the midst of one."""
+        state, self.loaded = self.loaded, None
+        assert state is not None
+        warnings.warn(
+            f"{why}, so the next epoch comes whole: the place that was loaded, behind {state.samples} samples of epoch "
+            f"{state.epoch}, is dropped",
+            RuntimeWarning,
+            stacklevel=4,
+        )
+
+    # ------------------------------------------------------------------------------------------------- an epoch
+
+    def epoch_of(self, loader: Any, base_seed: int, served: int, delivered: Progress) -> Epoch:
+        """The next epoch, which is about to begin."""
+        start = self.loaded if self.loaded is not None and self.loaded.begun else State()
+        sampler = sampler_of(loader)
+        ranks = seek.ranks_of(loader)[1]
+        told = State(
+            epoch=self.next_number,
+            begun=True,
+            ranks=ranks,
+            base_seed=base_seed,
+            served=served,
+            sampler=seek.name_of(sampler),
+            sampler_epoch=_epoch_of(sampler),
+            dataset_epoch=epochs.told(loader.dataset),
+            rank=_rank_of_state(loader),
+            workers=streams.workers_of(loader),
+        )
+        return Epoch(self.next_number, base_seed, served, start, delivered, ranks, told.as_dict())
+
+    def began(self, epoch: Epoch) -> None:
+        """This epoch is under way."""
+        self.epoch, self.loaded = epoch, None
+        self.next_number = epoch.number + 1
+
+    def set_epoch(self, loader: Any, number: int) -> None:
+        """Have the next epoch be this one, and tell the samplers and the dataset."""
+        state = self.loaded
+        if state is not None and state.epoch != number:
+            if state.begun:
+                self._drop(f"set_epoch({number}) was called")
+            else:
+                self.loaded = changed(state, epoch=number)
+        self.next_number = number
+        _tell_samplers(loader, number)
+        epochs.tell(loader.dataset, number)
+        if self.loaded is not None:
+            self.loaded = changed(self.loaded, sampler_epoch=_epoch_of(sampler_of(loader)))
+
+
+_said: set[str] = set()
+
+
+def _say_that_it_is_guessed(sampler: str) -> None:
+    if sampler not in _said:
+        _said.add(sampler)
+        warnings.warn(
+            f"a loader is resumed whose samples are ordered by {sampler}: what it has given is passed over, which is "
+            "right if it gives the same order again. Give it a state_dict() and a load_state_dict(), or use one of "
+            "torch's samplers",
+            RuntimeWarning,
+            stacklevel=4,
+        )
+
+
+_places: weakref.WeakKeyDictionary[Any, Place] = weakref.WeakKeyDictionary()
+
+
+def place_of(loader: Any) -> Place:
+    """The place of this loader."""
+    place = _places.get(loader)
+    if place is None:
+        place = _places[loader] = Place()
+    return place
+
+
+def sampler_of(loader: Any) -> Any:
+    """What the loader draws from: batches, or samples where there is no automatic batching."""
+    return loader.sampler if loader.batch_sampler is None else loader.batch_sampler
+
+
+def this_rank() -> int:
+    """Which of the job's processes this is."""
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        return torch.distributed.get_rank()
+    return int(os.environ.get("RANK") or 0)  # torchrun's
+
+
+def restore(loader: Any, state: State) -> None:
+    """Put the generators of the loader and of its sampler back to where they were, and a sampler with a state."""
+    if not state.begun and state.sampler_state is not None:
+        seek.keeps_state(sampler_of(loader)).load_state_dict(state.sampler_state)
+    if loader.generator is not None and state.loader_generator is not None:
+        loader.generator.set_state(unpack(state.loader_generator))
+    other = _other_generator(sampler_of(loader), loader.generator)
+    if other is not None and state.sampler_generator is not None:
+        other.set_state(unpack(state.sampler_generator))
+
+
+def _other_generator(sampler: Any, loaders: Any) -> Any:
+    """The sampler's own generator, if it is not the loader's."""
+    found = seek.generator_of(sampler)
+    return None if found is loaders else found
+
+
+def _where_generators_are(loader: Any) -> dict[str, Any]:
+    """The fields of State for the generators, as long as nothing of an epoch was drawn from them."""
+    other = _other_generator(sampler_of(loader), loader.generator)
+    return {"loader_generator": _packed(loader.generator), "sampler_generator": _packed(other)}
+
+
+def _packed(generator: Any) -> str | None:
+    return None if generator is None else pack(generator.get_state())
+
+
+def _sum_of(start: State, delivered: Progress, ranks: int) -> tuple[int, int, list[list[int]]]:
+    """How far the user is, from where the epoch was started and what was delivered since.
+
+    Returns:
+        The batches before the first one that is missing, the samples of all ranks in them, and the numbers and samples
+        of those that were delivered behind it.
+    """
+    batches, samples = start.batches + delivered.batches, delivered.samples
+    if not start.beyond and not delivered.beyond:
+        return batches, start.samples + samples * ranks, []
+    had = dict(start.beyond) | {_number(start, k): count for k, count in delivered.beyond.items()}
+    batches = _number(start, delivered.batches)
+    samples += sum(count for number, count in start.beyond if number < batches)
+    beyond = sorted([number, count] for number, count in had.items() if number > batches)
+    return batches, start.samples + samples * ranks, beyond
+
+
+def _number(start: State, k: int) -> int:
+    """The number in its epoch of the k-th batch since the start: those beyond it are not made again."""
+    number = start.batches + k
+    for other, _ in sorted(start.beyond):
+        number += other <= number
+    return number
+
+
+def _rank_of_state(loader: Any) -> int | None:
+    """This rank, if the loader's state is no other's."""
+    own = seek.keeps_state(sampler_of(loader)) is not None or streams.workers_of(loader) is not None
+    return this_rank() if own else None
+
+
+def _epoch_of(sampler: Any) -> int | None:
+    """The epoch that a sampler of this chain was told, where it says so."""
+    for part in seek.chain(sampler):
+        if callable(getattr(part, "set_epoch", None)):
+            number = getattr(part, "epoch", None)
+            if type(number) is int:
+                return number
+    return None
+
+
+def _tell_samplers(loader: Any, number: int) -> None:
+    """Call set_epoch() of the sampler, the batch sampler, and what that batches."""
+    told: list[Any] = []
+    for sampler in (loader.sampler, loader.batch_sampler, getattr(loader.batch_sampler, "sampler", None)):
+        tell = getattr(sampler, "set_epoch", None)
+        if callable(tell) and not any(sampler is other for other in told):
+            told.append(sampler)
+            tell(number)

@@ -1,0 +1,231 @@
+"""How the order of an epoch's samples goes on from a place in it, without a sample being loaded.
+
+torch's own samplers give the same order again from the same seed, or the same generator.  What was given of it before
+is passed over, sample by sample where that is possible, so that batches may be of another size.  Our DistributedSampler
+deals out what is left of the order of all ranks.  A sampler that has a `state_dict` and a `load_state_dict` of its own
+goes on by itself.  Any other is begun anew, and passed over batch by batch: that is right if it gives the same again.
+"""
+
+from __future__ import annotations
+
+import collections
+import copy
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.utils.data
+from torch.utils.data import (
+    BatchSampler,
+    RandomSampler,
+    SequentialSampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
+
+from shmloader.resume.distributed import DistributedSampler
+from shmloader.resume.generators import as_global, draw_a_seed, pack, seed_drawn_from, unpack
+from shmloader.resume.state import State
+
+_SHARED = torch.utils.data.DistributedSampler
+_STRAIGHT = (SubsetRandomSampler, WeightedRandomSampler)  # what they draw from their generator are the samples
+_DRAWS = (RandomSampler, *_STRAIGHT)
+_ORDERED = ("list", "tuple", "range", "_InfiniteConstantSampler")  # the last is what streams have
+_KNOWN = (SequentialSampler, *_DRAWS, DistributedSampler, _SHARED)
+
+
+def chain(sampler: Any) -> list[Any]:
+    """A batch sampler and what it batches."""
+    parts = [sampler]
+    while is_a(parts[-1], BatchSampler):
+        parts.append(parts[-1].sampler)
+    return parts
+
+
+def is_a(sampler: Any, *kinds: type) -> bool:
+    """Whether a sampler gives its samples as one of these classes does, also if its own class inherits from that."""
+    return isinstance(sampler, kinds) and any(type(sampler).__iter__ is kind.__iter__ for kind in kinds)  # type: ignore[attr-defined]
+
+
+def inner(sampler: Any) -> Any:
+    """What gives the samples' order."""
+    return chain(sampler)[-1]
+
+
+def name_of(sampler: Any) -> str:
+    """What a state calls the order's giver: a loader with another one cannot go on from there."""
+    last = inner(sampler)
+    for kind in _KNOWN:
+        if is_a(last, kind):
+            return kind.__name__
+    return type(last).__name__
+
+
+def ranks_of(loader: Any) -> tuple[int, int]:
+    """This rank, and how many ranks share the samples of a loader: what its sampler says."""
+    last = inner(loader.batch_sampler if loader.batch_sampler is not None else loader.sampler)
+    if isinstance(last, _SHARED):
+        return last.rank, last.num_replicas
+    return 0, 1
+
+
+def keeps_state(sampler: Any) -> Any:
+    """The sampler of this chain that has a state_dict() of its own; None: none has."""
+    for part in chain(sampler):
+        if callable(getattr(part, "state_dict", None)) and callable(getattr(part, "load_state_dict", None)):
+            return part
+    return None
+
+
+def said_by(sampler: Any) -> Any:
+    """A copy of what a sampler with a state_dict() of its own says of itself; None for others."""
+    keeper = keeps_state(sampler)
+    return None if keeper is None else copy.deepcopy(keeper.state_dict())
+
+
+def draws_a_seed(sampler: Any) -> bool:
+    """Whether it draws a seed for each epoch from the global generator."""
+    last = inner(sampler)
+    return is_a(last, RandomSampler) and last.generator is None
+
+
+def draws_from_global(sampler: Any) -> bool:
+    """Whether its samples are drawn from the global generator, or may be."""
+    last = inner(sampler)
+    if is_a(last, *_KNOWN):
+        return is_a(last, *_STRAIGHT) and last.generator is None
+    return type(last).__name__ not in _ORDERED and keeps_state(sampler) is None
+
+
+def seeds(sampler: Any, start: State | None, of_global: torch.Tensor) -> dict[str, Any]:
+    """The fields of State that say what a sampler draws from the global generator for an epoch.
+
+    Args:
+        sampler: The sampler.
+        start: The state that the epoch was begun with, if one was loaded.
+        of_global: The state of the global generator before the sampler draws.
+    """
+    if start is not None:
+        return {"sampler_seed": start.sampler_seed, "global_generator": start.global_generator}
+    return {
+        "sampler_seed": seed_drawn_from(of_global) if draws_a_seed(sampler) else None,
+        "global_generator": pack(of_global) if draws_from_global(sampler) else None,
+    }
+
+
+def draw_as_if(sampler: Any) -> None:
+    """Leave the global generator where this sampler leaves it when it begins; what it drew is the state's."""
+    last = inner(sampler)
+    if draws_a_seed(sampler):
+        draw_a_seed()
+    elif is_a(last, *_STRAIGHT) and last.generator is None:
+        next(iter(last), None)  # draws all at once
+
+
+def is_guessed(sampler: Any) -> bool:
+    """Whether nothing is known of its order but that it may be the same again."""
+    return draws_from_global(sampler) and not is_a(inner(sampler), *_KNOWN)
+
+
+def generator_of(sampler: Any) -> torch.Generator | None:
+    """The generator of its own that it draws from."""
+    found = getattr(inner(sampler), "generator", None)
+    return found if isinstance(found, torch.Generator) else None
+
+
+def why_not(sampler: Any, state: State, ranks: int) -> str | None:
+    """Why this sampler cannot go on from there; None if it can."""
+    name = name_of(sampler)
+    if state.begun and state.sampler != name:
+        return (
+            f"it is of a loader whose samples are ordered by {state.sampler}, and this one's by {name}: their orders "
+            "are not the same"
+        )
+    if not state.begun or state.ranks == ranks:
+        return None
+    elastic = is_a(inner(sampler), DistributedSampler)
+    if elastic and not state.beyond:
+        return None
+    remedy = (
+        "with in_order=False an epoch goes on with as many ranks only"
+        if elastic
+        else "use shmloader.DistributedSampler, which deals out what is left of the epoch to any number of ranks"
+    )
+    return f"it is of an epoch that {state.ranks} ranks share, and now there are {ranks}: {remedy}"
+
+
+def rest(sampler: Any, state: State) -> Iterator[Any]:
+    """What a loader's sampler, or batch sampler, gives behind a place in an epoch that was begun.
+
+    Generators of the loader's and the sampler's own must be where they were when the epoch began.  The global one is
+    left as it is.
+    """
+    parts = chain(sampler)
+    last = parts[-1]
+    left: Iterator[Any]
+    if (keeper := keeps_state(sampler)) is not None:
+        keeper.load_state_dict(state.sampler_state)
+        left = iter(sampler)
+    elif not is_a(last, *_KNOWN) or len(parts) > 2:
+        with as_global(state.global_generator):
+            left = _skipped(_begun_again(sampler, state), state.batches)
+            left = itertools.chain(list(itertools.islice(left, 1)), left)  # in here, for the first draw may be of all
+    elif len(parts) == 2:
+        batches = copy.copy(sampler)
+        batches.sampler = _Once(_left_of(last, state))
+        left = iter(batches)
+    else:
+        left = _left_of(last, state)
+    if not state.beyond:
+        return left
+    beyond = frozenset(number for number, _ in state.beyond)
+    return (index for number, index in enumerate(left, state.batches) if number not in beyond)
+
+
+class _Once:
+    """An iterator in a sampler's place."""
+
+    def __init__(self, indices: Iterator[Any]) -> None:
+        self._indices = indices
+
+    def __iter__(self) -> Iterator[Any]:
+        return self._indices
+
+
+def _left_of(last: Any, state: State) -> Iterator[Any]:
+    """The samples of one of torch's samplers, or ours, that this rank has not had."""
+    if is_a(last, DistributedSampler):
+        left: Iterator[Any] = last.after(state.samples)
+        return left
+    return _skipped(iter(_seeded(last, state)), state.samples // state.ranks)
+
+
+def _seeded(last: Any, state: State) -> Any:
+    """A sampler that draws what this one drew in the epoch of this state, without touching the global generator."""
+    if not is_a(last, *_DRAWS) or last.generator is not None:
+        return last
+    alike = copy.copy(last)
+    alike.generator = torch.Generator()
+    if state.sampler_seed is not None:
+        alike.generator.manual_seed(state.sampler_seed)
+    elif state.global_generator is not None:
+        alike.generator.set_state(unpack(state.global_generator))
+    else:
+        return last  # nothing was drawn yet
+    return alike
+
+
+def _begun_again(sampler: Any, state: State) -> Iterator[Any]:
+    """What a sampler that is not known gives from its beginning, or batches of batches of one that is."""
+    begun = _seeded(inner(sampler), state)
+    for part in reversed(chain(sampler)[:-1]):
+        outer = copy.copy(part)
+        outer.sampler = begun
+        begun = outer
+    return iter(begun)
+
+
+def _skipped(indices: Iterator[Any], count: int) -> Iterator[Any]:
+    collections.deque(itertools.islice(indices, count), maxlen=0)
+    return indices

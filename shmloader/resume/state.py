@@ -1,0 +1,122 @@
+"""What a loader tells of its place: one flat dict of what JSON has."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+VERSION = 1
+# accelerate takes whatever state_dict() returns for torchdata's, and changes these where they are not zero; without
+# them it raises.  Here they mean nothing.
+_ACCELERATES = {"_sampler_iter_yielded": 0, "_num_yielded": 0, "_index_sampler_state": None}
+
+
+@dataclass  # frozen ones take three times as long to make
+class State:
+    """A loader's place.  The fields are the keys of its dict, which has a version as well.
+
+    Attributes:
+        epoch: The number of the epoch that is under way, or of the next one.
+        begun: Whether it is under way; if not, nothing of it was drawn yet.
+        batches: How many batches of it this rank has got.
+        samples: How many samples of it all ranks together have got.
+        beyond: Out of order: numbers and samples of the batches that this rank has got behind one that it has not; they
+            are not among the above.
+        ranks: How many ranks share its samples.
+        base_seed: What the iterator drew, as torch's does, and seeds its workers from; None: the next one draws.
+        served: How many epochs the iterator had begun with that seed before this one.
+        drawn: Whether the sampler has drawn what it draws at its beginning; without workers, that is when the first
+            batch is asked for.
+        sampler: What gives the samples' order.
+        sampler_seed: The seed that a RandomSampler drew for this epoch, or is about to draw.
+        sampler_epoch: What the sampler was told by set_epoch().
+        dataset_epoch: What the dataset was told.
+        loader_generator, sampler_generator, global_generator: Where generators were when the epoch began; the global
+            one's only if the sampler draws all its samples from that.
+        rank: The rank whose state this is, if it is not for all: it has what follows.
+        sampler_state: What the sampler says of itself, if it has a state_dict() of its own.
+        workers: If the dataset is a stream: how many workers have a part of it, 0 without workers.
+        streams: For each of them (without workers, for the trainer): the batches that it has given, whether it has
+            ended, and what the stream says of itself behind the last of them.
+        latest: The worker that has given the last batch; -1: none has.
+    """
+
+    epoch: int = 0
+    begun: bool = False
+    batches: int = 0
+    samples: int = 0
+    beyond: tuple[tuple[int, int], ...] = ()
+    ranks: int = 1
+    base_seed: int | None = None
+    served: int = 0
+    drawn: bool = False
+    sampler: str = ""
+    sampler_seed: int | None = None
+    sampler_epoch: int | None = None
+    dataset_epoch: int | None = None
+    loader_generator: str | None = None
+    sampler_generator: str | None = None
+    global_generator: str | None = None
+    rank: int | None = None
+    sampler_state: Any = None
+    workers: int | None = None
+    streams: Any = None
+    latest: int = -1
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "version": VERSION,
+            **_ACCELERATES,
+            **vars(self),
+            "beyond": [list(each) for each in self.beyond],
+        }
+
+
+_NAMES = [field.name for field in fields(State)]
+_COUNTS = ("epoch", "batches", "samples", "ranks", "served")
+_TEXTS = ("loader_generator", "sampler_generator", "global_generator")
+_SEEDS = ("base_seed", "sampler_seed", "sampler_epoch", "dataset_epoch", "rank", "workers")
+
+
+def state_of(given: Any) -> State:
+    """The State of a dict that as_dict() made.  Keys that others have added are left out.
+
+    Raises:
+        TypeError: It is no dict.
+        ValueError: A loader of ours has not made it, or a newer one has, or it was changed.
+    """
+    if not isinstance(given, Mapping):
+        raise TypeError(f"state_dict should be what state_dict() returned, but got a {type(given).__name__}")
+    if missing := [name for name in ("version", *_NAMES) if name not in given]:
+        raise ValueError(
+            f"this is no state of a shmloader.DataLoader: it has no {', '.join(missing)}. Keys: {[*given][:20]}"
+        )
+    if given["version"] != VERSION:
+        raise ValueError(
+            f"the state has version {given['version']!r}, and this shmloader reads version {VERSION}: load it with the "
+            "shmloader that saved it"
+        )
+    found = {name: given[name] for name in _NAMES}
+    found["beyond"] = tuple((int(number), int(samples)) for number, samples in found["beyond"])
+    for name, value in found.items():
+        _check(name, value)
+    return State(**found)
+
+
+def _check(name: str, value: Any) -> None:
+    """Raise where a value is none that as_dict() writes."""
+    right = True
+    if name in _COUNTS:
+        right = type(value) is int and (value >= 0 or name == "epoch")
+    elif name in _SEEDS:
+        right = value is None or type(value) is int
+    elif name in _TEXTS:
+        right = value is None or type(value) is str
+    if not right:
+        raise ValueError(f"the state was changed since it was saved: {name} is {value!r}")
+
+
+def changed(state: State, **to: Any) -> State:
+    """The state, with other values in these fields."""
+    return State(**{**{name: getattr(state, name) for name in _NAMES}, **to})

@@ -1,0 +1,87 @@
+"""Where things lie in the ring's memory."""
+
+from __future__ import annotations
+
+import mmap
+from dataclasses import dataclass
+
+from shmloader._ring import ANY, ENTRY_BYTES, HEADER_BYTES, PAYLOAD_BYTES, WORKER_BYTES
+
+PAGE = mmap.PAGESIZE
+MiB = 1 << 20
+
+AREA_RESERVED = 64 * MiB  # address space of one entry's area: 8 million indices
+MEMORY = 16 * 1024  # the states of three generators are 12 KiB
+FIRST_COMMIT = 16 * 1024  # pages of a payload before its first batch: enough for an exception and its traceback
+SPARE_COMMIT = 64 * 1024  # committed beyond what is asked for, so that a batch's description rarely needs more
+MOST_WORKERS = ANY  # the next index would mean "any worker"
+
+
+def up(number: int, unit: int) -> int:
+    return -(-number // unit) * unit
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """Where things lie in the segment, in bytes from its start: control words, memories, areas, cells,
+    payload slots."""
+
+    workers: int
+    entries: int
+    batches: int  # how many may be under way: as many as entries, or fewer if they are cut into chunks
+    payloads: int
+    memory_stride: int
+    area_stride: int
+    slot_stride: int
+    cells: int = 0  # for what streams say of themselves: one for each sequence in flight, and one for each worker
+    cell_stride: int = 0
+
+    @property
+    def memory_at(self) -> int:
+        words = HEADER_BYTES + self.workers * WORKER_BYTES + self.entries * ENTRY_BYTES + self.payloads * PAYLOAD_BYTES
+        return up(words, PAGE)
+
+    @property
+    def area_at(self) -> int:
+        return self.memory_at + 2 * self.workers * self.memory_stride
+
+    @property
+    def cell_at(self) -> int:
+        return self.area_at + self.entries * self.area_stride
+
+    @property
+    def slot_at(self) -> int:
+        return self.cell_at + self.cells * self.cell_stride
+
+    @property
+    def size(self) -> int:
+        return self.slot_at + self.payloads * self.slot_stride
+
+    @property
+    def area_commit(self) -> int:
+        """Bytes of each entry's area that have pages from the start."""
+        return PAGE
+
+    def area_offset(self, entry: int) -> int:
+        return self.area_at + entry * self.area_stride
+
+
+def reserve(
+    workers: int, entries: int, batches: int, spare: int, remember: bool, streams: bool, reserved: int
+) -> Geometry:
+    """Lay a ring out over about `reserved` bytes of addresses.
+
+    It has one payload slot for each batch under way, `spare` more to lend, and for each worker one more, in place of a
+    slot that the worker keeps.
+
+    Raises:
+        ValueError: There are more workers than the ring has numbers for.
+    """
+    if workers > MOST_WORKERS:
+        raise ValueError(f"num_workers={workers}, and a ring has at most {MOST_WORKERS}: use fewer")
+    payloads = batches + spare + workers
+    task = min(AREA_RESERVED, up(reserved // 16 // entries, PAGE))
+    slot = max(up(FIRST_COMMIT + SPARE_COMMIT, PAGE), reserved * 15 // 16 // payloads // PAGE * PAGE)
+    cells = entries + workers if streams else 0
+    memory = MEMORY if remember else 0
+    return Geometry(workers, entries, batches, payloads, memory, task, slot, cells, task if streams else 0)

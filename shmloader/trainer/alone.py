@@ -1,0 +1,164 @@
+"""A loader without workers: torch's iterator makes its batches, and it is counted what the user has got of them."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from torch.utils.data import IterableDataset
+
+from shmloader import _torch
+from shmloader._progress import Progress
+from shmloader.resume.place import Epoch, place_of, sampler_of
+from shmloader.resume.seek import ranks_of
+from shmloader.resume.state import State
+from shmloader.trainer.begin import begin_iterator, left_of_streams, seed_of_samples
+from shmloader.trainer.draws import Draws
+from shmloader.worker import random_states
+from shmloader.worker.fetch import Left, pass_over, restore, said_by
+
+
+def alone(loader: Any, make: Callable[[], Any]) -> Any:
+    """torch's iterator of a loader without workers, at the place that was loaded.
+
+    Args:
+        loader: The loader.
+        make: Makes the iterator.
+    """
+    made: list[Any] = []
+    place = place_of(loader)
+    streams = isinstance(loader.dataset, IterableDataset)
+    left = next(iter(left_of_streams(loader) or []), None)
+    if streams:
+        restore(loader.dataset, left)
+    base_seed, served = begin_iterator(loader, lambda: made.append(make()))
+    (iterator,) = made
+    if not isinstance(iterator, _torch._SingleProcessDataLoaderIter):  # of a class with iterators of its own
+        return iterator
+    if base_seed is not None:
+        iterator._base_seed = base_seed
+    start = place.loaded if place.loaded is not None and place.loaded.begun else None
+    epoch = place.epoch_of(loader, iterator._base_seed, served, Progress(workers=int(streams)))
+    iterator.epoch = epoch
+    if streams:
+        iterator._dataset_fetcher = _Streaming(loader, iterator._dataset_fetcher, epoch, left)
+        place.began(epoch)
+        return iterator
+    iterator._sampler_iter = indices = _Indices(loader, iterator._sampler_iter, epoch, start)
+    if loader.sample_seeds:
+        iterator._dataset_fetcher = _Seeding(loader, iterator._dataset_fetcher, epoch, indices)
+    place.began(epoch)
+    return iterator
+
+
+class _Indices:
+    """What the sampler gives, counted: without workers, what is drawn is what the user gets.
+
+    Args:
+        loader: The loader.
+        indices: What torch's iterator was given by the sampler.
+        epoch: The epoch.
+        start: Where in the epoch to begin; None: at its beginning.
+    """
+
+    def __init__(self, loader: Any, indices: Iterator[Any], epoch: Epoch, start: State | None) -> None:
+        self._sampler = sampler_of(loader)
+        self._of_loader = loader.generator
+        self._batched = loader.batch_sampler is not None
+        self._indices = indices
+        self._epoch = epoch
+        self._delivered = epoch.delivered  # a thread that is ahead has the epoch count what it hands on
+        self._start = start
+        self.before = 0  # samples in all batches before the one that was drawn last
+        if start is not None and start.batches:
+            self._draw()
+
+    def _draw(self) -> None:
+        """Look at the generators, and begin to draw, not before the first batch is asked for, as torch does."""
+        if self._start is None:
+            draws = Draws(self._sampler, self._of_loader, None, self._indices)
+        else:
+            draws = Draws(self._sampler, self._of_loader, self._start)
+        draws.draw_for(self._epoch)
+        self._epoch.drawn, self._indices = draws, draws.indices
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        if self._epoch.drawn is None:
+            self._draw()
+        delivered = self._delivered
+        try:
+            index = next(self._indices)
+        except StopIteration:
+            delivered.over = True
+            raise
+        self.before = delivered.samples
+        delivered.add(_samples_of(index, self._batched))
+        return index
+
+
+def _samples_of(index: Any, batched: bool) -> int:
+    """How many samples are made of it, as TrainerSide.samples_of() counts."""
+    if type(index) is list:
+        return len(index)
+    return operator.length_hint(index, 1) if batched and type(index) is not int else 1
+
+
+class _Streaming:
+    """Makes batches as torch's fetcher does, of a stream, and counts them."""
+
+    def __init__(self, loader: Any, fetcher: Any, epoch: Epoch, left: Left | None) -> None:
+        self._fetcher = fetcher
+        self._delivered = epoch.delivered
+        self._size = loader.batch_size or 1
+        dataset, samples = loader.dataset, fetcher.dataset_iter
+        epoch.states = lambda: [said_by(dataset, samples, fetcher.ended) or None]
+        pass_over(samples, left)
+        if left is not None and left.ended:
+            fetcher.ended = True
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "_fetcher":  # there is none before __init__
+            raise AttributeError(name)
+        return getattr(self._fetcher, name)
+
+    def fetch(self, index: Any) -> Any:
+        """The next batch."""
+        try:
+            batch = self._fetcher.fetch(index)
+        except StopIteration:
+            self._delivered.over = True
+            raise
+        except Exception:
+            self._delivered.add(self._size)
+            raise
+        self._delivered.add(self._size)
+        return batch
+
+
+class _Seeding:
+    """Makes batches as torch's fetcher does, whose samples are seeded one by one.
+
+    The trainer's own generators are where they were, when a batch is made.
+    """
+
+    def __init__(self, loader: Any, fetcher: Any, epoch: Epoch, indices: _Indices) -> None:
+        self._fetcher = fetcher
+        self._indices = indices
+        self._seed = seed_of_samples(loader, epoch)
+        self._stride = ranks_of(loader)[1]
+        self._seeded = random_states.seed_one if loader.batch_sampler is None else random_states.seed_all
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "_fetcher":  # there is none before __init__
+            raise AttributeError(name)
+        return getattr(self._fetcher, name)
+
+    def fetch(self, index: Any) -> Any:
+        """The batch of what the sampler gave."""
+        with random_states.untouched():
+            seed = random_states.further(self._seed, self._indices.before * self._stride)
+            return self._fetcher.fetch(self._seeded(index, seed, 0, self._stride))

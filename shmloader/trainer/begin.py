@@ -1,0 +1,69 @@
+"""How an iterator begins: with seeds that are drawn, or with those of a state that was loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from shmloader.resume.generators import undrawn
+from shmloader.resume.place import Epoch, place_of, restore
+from shmloader.resume.seek import ranks_of
+from shmloader.worker.fetch import Left
+from shmloader.worker.random_states import further, mix
+
+_MOST_SEED = (1 << 63) - 1
+
+
+def begin_iterator(loader: Any, begin: Callable[[], Any]) -> tuple[int | None, int]:
+    """Begin one of torch's iterators, which draws its base seed; not if the loaded state has one.
+
+    Args:
+        loader: Whose iterator it is.
+        begin: Begins it.
+
+    Returns:
+        The base seed of the state, None where it was drawn; and how many epochs it has served before this one.
+    """
+    start = place_of(loader).starting(loader)
+    if start is None:
+        begin()
+        return None, 0
+    if start.base_seed is None:
+        restore(loader, start)
+        begin()
+        return None, 0
+    with undrawn(loader.generator):
+        begin()
+    restore(loader, start)
+    return start.base_seed, start.served
+
+
+def seed_of_workers(loader: Any, base_seed: int) -> int:
+    """What workers that are started now are seeded from, each by its number: the base seed, as in torch.
+
+    What they have drawn by now cannot be told by a small state.  So in the midst of an epoch, or behind one, they are
+    seeded from the base seed and the place, and no two ranks alike.
+    """
+    start = place_of(loader).loaded
+    if start is None or start.base_seed is None or not (start.served or start.batches or start.beyond):
+        return base_seed
+    rank, _ = ranks_of(loader)
+    return mix(mix(mix(base_seed, start.served), start.samples), rank) & _MOST_SEED
+
+
+def left_of_streams(loader: Any) -> list[Left] | None:
+    """Where each worker's stream goes on, for the epoch that is about to begin; None: they begin."""
+    start = place_of(loader).loaded
+    if start is None or not start.begun or not start.streams:
+        return None
+    size = loader.batch_size or 1
+    return [Left(stream["batches"] * size, stream["ended"], stream["state"]) for stream in start.streams]
+
+
+def seed_of_samples(loader: Any, epoch: Epoch) -> int:
+    """The seed of the sample that this rank gets first, from which those of all others of the epoch follow.
+
+    A sample's seed is number k of the epoch's, where k is its place in the order of all ranks.
+    """
+    rank, _ = ranks_of(loader)
+    return further(mix(epoch.base_seed, epoch.served), epoch.start.samples + rank)

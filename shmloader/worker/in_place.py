@@ -1,0 +1,271 @@
+"""Samples written where their rows of the batch lie: `__getitem_into__`.
+
+NOTE [ Rows in place ]
+
+A dataset may have, beside `__getitem__(index)`,
+
+    __getitem_into__(index, row)
+
+which gives the same sample, but may write its tensors and arrays straight into the slot.  `row` is a tree like a
+sample: where a sample has a tensor or an array, it has one of the same shape and dtype over the sample's place in the
+batch, and None everywhere else.  What the dataset has filled it returns in its place; anything else it returns counts
+as well, and is copied.  So `return row[0], label` is a sample whose image was written in place.
+
+Which shapes these are is told by the dataset's `row_spec`, or else by the first sample of an epoch, which each worker
+gets by __getitem__ (in chunks: see 2).  Where a sample does not fit (another shape, dtype or structure), the batch is
+made without places: its rows so far are copied out, and the other samples come by __getitem__.  The next batch is laid
+for samples like it.
+
+    1. default_collate gets a list of samples as ever, and finds that their rows lie where it would put them
+       (batch_writer.pyx).  So whatever it makes of a batch, it makes of this one.
+    2. In chunks, several workers write into one slot.  Places that were laid for other samples than the batch has would
+       lie in other workers' rows.  So the first sample of each chunk comes by __getitem__ and tells where they are.
+       And one worker may have places where another has none, but what is stacked must lie at the same offset either
+       way: so all tensors of a sample have places, or none has, and places are forgotten before anything is stacked
+       that does not lie in them.
+    3. Only default_collate is known to take a tensor for no more than its elements.  A collate function of the user's
+       gets samples by __getitem__.
+    4. A class that overrides __getitem__ alone wants its own samples: the __getitem_into__ of its base is not called.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy
+import torch
+from torch.utils.data import Subset, default_collate
+
+from shmloader._batch_tree import ATOMS, is_namedtuple
+from shmloader._batch_writer import Writer
+from shmloader._torch import collate_tensor_fn, default_collate_fn_map
+
+Into = Callable[[Any, Any], Any]
+
+_FETCHES = ("__getitem_into__", "__getitem__", "__getitems__")
+
+
+@dataclass(frozen=True)
+class _Leaf:
+    """A tensor or an array that has a place in a row."""
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    array: numpy.dtype[Any] | None  # what it is of, if it is an array
+
+    def has(self, part: Any) -> bool:
+        """Whether a part of a sample is like it."""
+        if self.array is None:
+            return type(part) is torch.Tensor and part.dtype is self.dtype and tuple(part.shape) == self.shape
+        return type(part) is numpy.ndarray and part.dtype == self.array and part.shape == self.shape
+
+
+@dataclass(frozen=True)
+class _Node:
+    """A container of a row: of which class, with which keys, if it has any, and its parts."""
+
+    kind: type
+    keys: tuple[Any, ...] | None
+    parts: tuple[Any, ...]
+
+    def around(self, parts: list[Any]) -> Any:
+        if self.keys is not None:
+            return dict(zip(self.keys, parts, strict=True))
+        return self.kind(*parts) if is_namedtuple(self.kind) else self.kind(parts)
+
+    def parts_of(self, part: Any) -> Any:
+        """What is in a part of a sample; None where it is another container."""
+        kind = type(part)
+        if kind is not self.kind or len(part) != len(self.parts):
+            return None
+        if self.keys is None:
+            return part
+        return part.values() if tuple(part) == self.keys else None
+
+
+class _Unlike(Exception):
+    """A sample does not fit into its row."""
+
+
+class _NoPlaces(Exception):
+    """A sample has a tensor that cannot have a place."""
+
+
+def _spec(part: Any, is_told: bool = False) -> Any:
+    """Where a sample has places: a tree of _Node and _Leaf, and None for what has no place.
+
+    Args:
+        is_told: whether it comes from `row_spec`, whose tensors may be on the device "meta".
+    """
+    kind = type(part)
+    if kind is dict:
+        return _Node(dict, tuple(part), tuple(_spec(of, is_told) for of in part.values()))
+    if kind is list or kind is tuple or is_namedtuple(kind):
+        return _Node(kind, None, tuple(_spec(of, is_told) for of in part))
+    if kind is torch.Tensor and part.layout is torch.strided and part.numel() and not part.requires_grad:
+        if part.device.type == "cpu" or (is_told and part.device.type == "meta"):
+            return _Leaf(part.dtype, tuple(part.shape), None)
+    elif kind is numpy.ndarray and part.size and part.dtype.kind in "biufc" and part.dtype.isnative:
+        try:
+            return _Leaf(torch.from_numpy(numpy.empty(0, part.dtype)).dtype, part.shape, part.dtype)
+        except TypeError:  # torch has no such dtype
+            raise _NoPlaces from None
+    elif kind in ATOMS or isinstance(part, numpy.generic):
+        return None
+    raise _NoPlaces
+
+
+def _leaves(spec: Any) -> Iterator[_Leaf]:
+    if isinstance(spec, _Leaf):
+        yield spec
+    elif spec is not None:
+        for part in spec.parts:
+            yield from _leaves(part)
+
+
+def _row(spec: Any, places: Iterator[Any]) -> Any:
+    """The tree that a dataset is given."""
+    if spec is None:
+        return None
+    if isinstance(spec, _Leaf):
+        place = next(places)
+        return place if spec.array is None else place.numpy()
+    return spec.around([_row(part, places) for part in spec.parts])
+
+
+def _put(spec: Any, part: Any, place: Any) -> Any:
+    """A sample, or a part of it, with all that has a place in its place; what is not there yet is copied.
+
+    Raises:
+        _Unlike: it does not fit.
+    """
+    if spec is None:
+        if isinstance(part, (torch.Tensor, numpy.ndarray)):
+            raise _Unlike
+        return part
+    if isinstance(spec, _Leaf):
+        if part is not place:
+            if not spec.has(part):
+                raise _Unlike
+            _copy(part, place)
+        return place
+    parts = spec.parts_of(part)
+    if parts is None:
+        raise _Unlike
+    places = place.values() if spec.keys is not None else place
+    return spec.around([_put(*of) for of in zip(spec.parts, parts, places, strict=True)])
+
+
+def _copy(part: Any, place: Any) -> None:
+    if isinstance(place, torch.Tensor):
+        if part.requires_grad or part.layout is not torch.strided or not part.is_cpu:
+            raise _Unlike
+        place.copy_(part)
+    else:
+        place[...] = part
+
+
+def _apart(part: Any) -> Any:
+    """A sample, or a part of it, in memory of its own: its places are to be used for something else."""
+    kind = type(part)
+    if kind is torch.Tensor:
+        return part.detach().clone().requires_grad_(part.requires_grad) if part.is_leaf else part
+    if kind in ATOMS:
+        return part
+    if kind is dict:
+        return {key: _apart(of) for key, of in part.items()}
+    if kind is list or kind is tuple:
+        return kind(map(_apart, part))
+    return copy.deepcopy(part)
+
+
+def into_of(dataset: Any) -> tuple[Into | None, Any]:
+    """A dataset's __getitem_into__, also through torch's Subset, and its `row_spec`; None where it has none."""
+    if type(dataset) is Subset:
+        inner, told = into_of(dataset.dataset)
+        return None if inner is None else lambda index, row: inner(dataset.indices[index], row), told
+    for kind in type(dataset).__mro__:
+        if any(name in vars(kind) for name in _FETCHES):
+            if callable(vars(kind).get(_FETCHES[0])):
+                return dataset.__getitem_into__, getattr(dataset, "row_spec", None)
+            break
+    return None, None
+
+
+class InPlace:
+    """Fetches the samples of a batch, in their places in the slot where they have any.
+
+    Args:
+        dataset: map-style.
+        into: its __getitem_into__.
+        told: its `row_spec`.
+        writer: lays places in the slot.
+    """
+
+    def __init__(self, dataset: Any, into: Into, told: Any, writer: Writer) -> None:
+        self._dataset = dataset
+        self._into = into
+        self._writer = writer
+        self._spec: Any = None if told is None else _spec_or_none(told, is_told=True)
+
+    def samples(self, indices: Any) -> list[Any]:
+        """The samples of a batch, for default_collate."""
+        samples: list[Any] = []
+        rows = None if self._writer.in_chunks else self._lay(len(indices))
+        for index in indices:
+            if not samples and rows is None:  # the first tells what the others are like
+                sample = self._dataset[index]
+                rows = self._lay_like(sample, len(indices))
+            elif rows is None:
+                samples.append(self._dataset[index])
+                continue
+            else:
+                sample = self._into(index, rows[len(samples)])
+            if rows is not None:
+                try:
+                    samples.append(_put(self._spec, sample, rows[len(samples)]))
+                    continue
+                except _Unlike:
+                    samples, sample = [_apart(one) for one in samples], _apart(sample)
+                    rows = self._lay_like(sample, len(indices), has_others=bool(samples))
+                    if rows is not None:
+                        sample = _put(self._spec, sample, rows[0])
+            samples.append(sample)
+        return samples
+
+    def _lay(self, count: int) -> list[Any] | None:
+        """A row for each sample; None where there are no places."""
+        if self._spec is None:
+            return None
+        columns = []
+        for leaf in _leaves(self._spec):
+            column = self._writer.lay(leaf.dtype, leaf.shape, count)
+            if column is None:
+                self._writer.forget_places()
+                return None
+            columns.append(column)
+        return [_row(self._spec, iter(places)) for places in zip(*columns, strict=True)]
+
+    def _lay_like(self, sample: Any, count: int, has_others: bool = False) -> list[Any] | None:
+        """The same for samples like this one; where the batch has others already, only the next one's."""
+        self._writer.forget_places()
+        self._spec = _spec_or_none(sample)
+        return None if has_others else self._lay(count)
+
+
+def _spec_or_none(sample: Any, is_told: bool = False) -> Any:
+    try:
+        spec = _spec(sample, is_told)
+    except (_NoPlaces, RecursionError):
+        return None
+    return spec if next(_leaves(spec), None) is not None else None
+
+
+def in_place(dataset: Any, collate_fn: Any, writer: Writer) -> InPlace | None:
+    """What fetches samples in their places; None where the dataset cannot, or what collates must not see them so."""
+    into, told = into_of(dataset)
+    is_stock = default_collate_fn_map.get(torch.Tensor) is not collate_tensor_fn and collate_fn is default_collate
+    return InPlace(dataset, into, told, writer) if into is not None and is_stock else None

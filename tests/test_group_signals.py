@@ -1,0 +1,314 @@
+"""A signal to the whole group: the trainer catches it and goes on, and so do its workers.  NOTE [ Group signals ]"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from typing import Any
+
+import pytest
+import torch
+from conftest import BOTH, Items, assert_same, compare, run_script
+
+import shmloader
+
+GROUP = [signal.SIGTERM, signal.SIGINT, signal.SIGHUP]
+
+
+class Slow(torch.utils.data.Dataset):
+    """Its workers are busy whenever a signal comes."""
+
+    def __len__(self) -> int:
+        return 60
+
+    def __getitem__(self, index: int) -> Any:
+        time.sleep(0.01)
+        return index, os.getpid()
+
+
+def send_from_elsewhere(pid: int, number: int) -> None:
+    """As a scheduler does: to a process, or to a whole group, which is that of -pid."""
+    send = [sys.executable, "-S", "-c", f"import os; os.kill({pid}, {number:d})"]
+    subprocess.run(send, start_new_session=True, check=True)
+
+
+# ------------------------------------------------------------------------------------------------------ to the group
+
+# The trainer hears each signal, takes the rest of the epoch, and ends as it likes.
+TRAINER = """
+import contextlib, os, signal, sys, time, torch, shmloader
+from test_group_signals import Slow, send_from_elsewhere
+
+def main():
+    start, number, kind, end = sys.argv[1], int(sys.argv[2]), sys.argv[3], sys.argv[4]
+    heard = []
+    signal.signal(number, lambda *_: heard.append(1))
+    if kind == "torch":  # without tensors, for those that nobody takes stay in /dev/shm
+        for batch in torch.utils.data.DataLoader(Slow(), batch_size=2, num_workers=2, collate_fn=list):
+            if batch[0][0] == 6:
+                send_from_elsewhere(-os.getpid(), number)
+        print("it goes on")
+        return
+    loader = shmloader.DataLoader(Slow(), batch_size=2, num_workers=2, multiprocessing_context=start)
+    iterator = iter(loader)
+    got, pids = [], set()
+    for k, (indices, by) in enumerate(iterator):
+        got += indices.tolist()
+        pids.update(by.tolist())
+        if k in (3, 6):
+            send_from_elsewhere(-os.getpid(), number)
+        if k == 24 and end == "exit":
+            break
+    while len(heard) < 2: time.sleep(0.01)
+    print(got == list(range(len(got))), len(pids), len(heard))
+    if end == "close":
+        iterator.close()
+    if end == "raise":
+        raise SystemExit(3)
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+def trainer(*arguments: Any) -> Any:
+    script = TRAINER.replace("sys.argv[1], int(sys.argv[2]), sys.argv[3], sys.argv[4]", ", ".join(map(repr, arguments)))
+    return run_script(script)
+
+
+FORKED = [("fork", int(number)) for number in GROUP]
+ELSE = [(start, int(number)) for start in ("spawn", "forkserver") for number in GROUP]
+SPAWNED = [ELSE[0], *(pytest.param(*each, marks=pytest.mark.long) for each in ELSE[1:])]
+
+
+@pytest.mark.parametrize(("start", "number"), [*FORKED, *SPAWNED])
+def test_the_trainer_goes_on(start: str, number: int) -> None:
+    ran = trainer(start, number, "shmloader", "exit")
+    assert (ran.status, ran.out) == (0, "True 2 2\n"), ran.out + ran.err
+
+
+@pytest.mark.parametrize("end", ["close", "raise"])
+def test_it_ends_as_it_likes(end: str) -> None:
+    ran = trainer("fork", int(signal.SIGTERM), "shmloader", end)
+    assert (ran.status, ran.out) == (3 if end == "raise" else 0, "True 2 2\n"), ran.out + ran.err
+
+
+def test_torchs_dies_of_it() -> None:
+    """In one of several ways, else this file tests nothing."""
+    ran = trainer("fork", int(signal.SIGTERM), "torch", "exit")
+    assert ran.status == 1 and not ran.out, ran.out + ran.err
+
+
+def test_a_trainer_that_dies_of_it_leaves_nothing() -> None:
+    ran = run_script(
+        """
+        import os, signal, shmloader
+        from test_group_signals import Slow, send_from_elsewhere
+        for k, batch in enumerate(shmloader.DataLoader(Slow(), num_workers=3)):
+            if k == 2: send_from_elsewhere(-os.getpid(), signal.SIGTERM)
+        """
+    )
+    assert ran.status == -signal.SIGTERM
+
+
+IMPORTING = """
+import time
+if __name__ != "__main__":
+    time.sleep(1.5)  # a spawned worker imports the trainer's script, and with it who knows what
+import os, signal, threading, shmloader
+from conftest import Augmented
+from test_group_signals import send_from_elsewhere
+
+if __name__ == "__main__":
+    for number in GROUP: signal.signal(number, lambda *_: None)
+    threading.Timer(0.7, lambda: [send_from_elsewhere(-os.getpid(), number) for number in GROUP]).start()
+    iterator = iter(shmloader.DataLoader(Augmented(), num_workers=2, multiprocessing_context="spawn"))
+    print(len(list(iterator)))
+"""
+
+
+def test_a_worker_that_is_being_started() -> None:
+    ran = run_script(IMPORTING.replace("GROUP", str([int(number) for number in GROUP])))
+    assert ran.out == "22\n", ran.out + ran.err
+
+
+def test_a_worker_that_is_being_forked() -> None:
+    """It has the trainer's handlers by then, and must not call them: they save the trainer's checkpoint."""
+    ran = run_script(
+        """
+        import os, signal, subprocess, sys, time, shmloader
+        from conftest import Augmented
+
+        def send_soon():
+            code = f"import os, time; time.sleep(0.5); os.kill(-{trainer}, {signal.SIGTERM:d})"
+            sending.append(subprocess.Popen([sys.executable, "-S", "-c", code], start_new_session=True))
+
+        trainer, sending = os.getpid(), []
+        signal.signal(signal.SIGTERM, lambda *_: print("the trainer" if os.getpid() == trainer else "a worker"))
+        os.register_at_fork(before=send_soon, after_in_child=lambda: time.sleep(1.5))
+        batches = list(shmloader.DataLoader(Augmented(), num_workers=1))
+        print(len(batches), sending[0].wait())
+        """
+    )
+    assert ran.out == "the trainer\n22 0\n", ran.out + ran.err
+
+
+def test_the_trainers_mask_is_as_it_was() -> None:
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [])
+    list(shmloader.DataLoader(Slow(), num_workers=1))
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == before
+
+
+# ------------------------------------------------------------------------------------------------------ to one worker
+
+
+@pytest.mark.parametrize("number", GROUP)
+def test_one_from_elsewhere_is_dropped(number: int) -> None:
+    loader = shmloader.DataLoader(Slow(), batch_size=4, num_workers=2)
+    iterator = iter(loader)
+    pids = [worker.pid for worker in iterator._workers]
+    next(iterator)
+    send_from_elsewhere(pids[1], number)
+    rest = list(iterator)
+    assert len(rest) == 14 and {pid for _, by in rest for pid in by.tolist()} == set(pids)
+
+
+def test_a_sigterm_from_the_trainer_ends_it() -> None:
+    iterator = iter(shmloader.DataLoader(Slow(), num_workers=1))
+    os.kill(iterator._workers[0].pid, signal.SIGTERM)
+    with pytest.raises(RuntimeError, match="exited unexpectedly"):
+        list(iterator)
+    assert iterator._workers[0].exitcode == 0
+
+
+def test_the_trainers_sigint_does_not() -> None:
+    iterator = iter(shmloader.DataLoader(Slow(), num_workers=1))
+    os.kill(iterator._workers[0].pid, signal.SIGINT)
+    assert len(list(iterator)) == 60
+
+
+def raise_in_itself(number: int) -> int:
+    signal.raise_signal(number)
+    return 7
+
+
+@pytest.mark.parametrize("number", GROUP)
+def test_what_a_worker_sends_itself(number: int) -> None:
+    """Is done as in torch: SIGINT raises KeyboardInterrupt, the others end it."""
+
+    def told(kind: Any) -> Any:
+        iterator = iter(kind(Items([lambda: raise_in_itself(number)]), batch_size=None, num_workers=1))
+        try:
+            return next(iterator)
+        except Exception as error:  # of a worker that dies torch tells in one of two ways, as it happens
+            return type(error), "KeyboardInterrupt" in str(error)
+        finally:
+            iterator._shutdown_workers()
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        compare(told)
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+# ----------------------------------------------------------------------------------------------------- others' handlers
+
+heard: list[int] = []
+
+
+def listen(worker: int) -> None:
+    signal.signal(signal.SIGTERM, lambda number, frame: heard.append(number))
+
+
+class Heard(Slow):
+    def __getitem__(self, index: int) -> Any:
+        time.sleep(0.02)
+        return len(heard)
+
+
+def test_a_handler_of_the_datasets_counts() -> None:
+    iterator = iter(shmloader.DataLoader(Heard(), batch_size=None, num_workers=1, worker_init_fn=listen))
+    assert next(iterator) == 0
+    send_from_elsewhere(iterator._workers[0].pid, signal.SIGTERM)
+    assert list(iterator)[-1] == 1
+
+
+class Parent(torch.utils.data.Dataset):
+    """Starts processes, ends them by SIGTERM, and says how they ended."""
+
+    def __len__(self) -> int:
+        return 1
+
+    def __getitem__(self, index: int) -> Any:
+        child = subprocess.Popen(["sleep", "60"])
+        child.terminate()
+        if not (forked := os.fork()):
+            time.sleep(60)
+            os._exit(1)
+        os.kill(forked, signal.SIGTERM)
+        return child.wait(), os.waitpid(forked, 0)[1]
+
+
+def test_what_a_worker_starts_can_be_ended() -> None:
+    theirs, ours = (list(kind(Parent(), batch_size=None, num_workers=1)) for kind in BOTH)
+    assert_same(ours, theirs)
+    assert ours[0][0] == -signal.SIGTERM
+
+
+def test_otherwise_they_die_as_in_torch() -> None:
+    def told(kind: Any) -> Any:
+        options = {"workers_outlive_signals": False} if kind is shmloader.DataLoader else {}
+        iterator = iter(kind(Slow(), num_workers=1, collate_fn=list, **options))  # tensors that nobody takes stay
+        next(iterator)
+        send_from_elsewhere(iterator._workers[0].pid, signal.SIGTERM)
+        with pytest.raises(RuntimeError, match=r"is killed by signal: Terminated|exited unexpectedly"):
+            list(iterator)
+        iterator._shutdown_workers()
+        return iterator._workers[0].exitcode
+
+    assert compare(told) == -signal.SIGTERM
+
+
+@pytest.mark.parametrize("value", [None, 1, "no"])
+def test_what_is_neither_true_nor_false(value: Any) -> None:
+    with pytest.raises(ValueError, match=f"workers_outlive_signals={value!r}"):
+        shmloader.DataLoader(Slow(), workers_outlive_signals=value)
+
+
+# ----------------------------------------------------------------------------------------------------- the fork server
+
+
+@pytest.mark.parametrize("death", ["raise", "respawn"])
+def test_a_fork_server_that_is_killed(death: str) -> None:
+    """multiprocessing takes all its processes for dead then, and would signal and wait for none of them."""
+    ran = run_script(
+        """
+        import os, signal, time, shmloader
+        from multiprocessing import forkserver
+        from test_group_signals import Slow
+        if __name__ == "__main__":
+            loader = shmloader.DataLoader(Slow(), num_workers=2, multiprocessing_context="forkserver",
+                                          on_worker_death="DEATH")
+            iterator = iter(loader)
+            pids = [worker.pid for worker in iterator._workers]
+            next(iterator)
+            os.kill(forkserver._forkserver._forkserver_pid, signal.SIGKILL)
+            time.sleep(0.2)
+            rest = list(iterator)
+            if "DEATH" == "respawn":
+                iterator = iter(loader)
+                next(iterator)
+                pids = [worker.pid for worker in iterator._workers]
+                os.kill(forkserver._forkserver._forkserver_pid, signal.SIGKILL)
+                os.kill(pids[0], signal.SIGKILL)
+                rest = list(iterator)
+                pids += [worker.pid for worker in iterator._workers]
+            iterator.close()
+            print(len(rest), [pid for pid in pids if os.path.exists(f"/proc/{pid}/exe")])
+        """.replace("DEATH", death)
+    )
+    assert ran.out == "59 []\n", ran.out + ran.err

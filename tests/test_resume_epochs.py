@@ -1,0 +1,243 @@
+"""The epoch travels with each task: no sample is made for another one than that which was set."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from conftest import Augmented, iterate, label
+from torch.utils.data import IterableDataset
+
+import shmloader
+from shmloader.resume import epochs
+
+pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
+
+
+class Told(Augmented):
+    """Each of its samples says for which epoch it was made, and keeps it under a name of its own."""
+
+    def __init__(self, length: int = 24) -> None:
+        super().__init__(length)
+        self._at = -1
+
+    def set_epoch(self, epoch: int) -> None:
+        self._at = epoch
+
+    def __getitem__(self, index: int) -> Any:
+        return self._at
+
+
+class Stream(IterableDataset[int]):
+    def __init__(self) -> None:
+        self._at = -1
+
+    def set_epoch(self, epoch: int) -> None:
+        self._at = epoch
+
+    def __iter__(self) -> Iterator[int]:
+        return iter([self._at] * 12)  # what it is told later comes too late
+
+
+class Ordered(torch.utils.data.Sampler[Any]):
+    """A sampler that is told epochs as well, and says it with each index."""
+
+    def __init__(self) -> None:
+        self.epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter([(self.epoch, k) for k in range(24)])
+
+    def __len__(self) -> int:
+        return 24
+
+
+class Both(Told):
+    def __getitem__(self, index: Any) -> Any:
+        return self._at, index[0]
+
+
+def made_for(batches: list[Any]) -> set[int]:
+    return {int(epoch) for batch in batches for epoch in batch}
+
+
+@pytest.mark.parametrize("kind", [Told, Stream])
+@pytest.mark.parametrize("by", ["loader", "dataset"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"persistent_workers": True},
+        {"persistent_workers": True, "prefetch_factor": 6},
+        {"persistent_workers": True, "schedule": "steal"},
+        {"persistent_workers": True, "chunk_size": 2},
+        {"persistent_workers": True, "in_order": False},
+        {"persistent_workers": True, "device": "cpu", "on_device": lambda batch: batch},
+        pytest.param({"persistent_workers": True, "multiprocessing_context": "spawn"}, marks=pytest.mark.long),
+    ],
+    ids=label,
+)
+def test_no_sample_is_stale(kind: Any, by: str, options: dict[str, Any]) -> None:
+    if kind is Stream and ("schedule" in options or "chunk_size" in options):
+        pytest.skip("they are for map-style datasets")
+    dataset = kind()
+    with shmloader.DataLoader(dataset, 4, num_workers=2, **options) as loader:
+        for epoch in (3, 4, 9, 2):
+            (loader if by == "loader" else dataset).set_epoch(epoch)
+            got: list[Any] = []
+            for batch in loader:
+                got.append(batch)
+                if len(got) == 2:  # for the next one: those that are ready are of this one
+                    (loader if by == "loader" else dataset).set_epoch(epoch + 100)
+            assert made_for(got) == {epoch}
+        assert made_for(iterate(loader)) == {102}
+
+
+def test_without_workers() -> None:
+    loader = shmloader.DataLoader(Told(), 4)
+    assert made_for(iterate(loader)) == {-1}
+    loader.set_epoch(5)
+    assert made_for(iterate(loader)) == {5}
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_the_sampler_the_batch_sampler_and_the_dataset_are_told(persistent: bool) -> None:
+    sampler = Ordered()
+    with shmloader.DataLoader(
+        Both(), 4, sampler=sampler, num_workers=2, persistent_workers=persistent, collate_fn=list
+    ) as loader:
+        for epoch in (7, 1):
+            loader.set_epoch(epoch)
+            assert {sample for batch in loader for sample in batch} == {(epoch, epoch)}
+            assert (sampler.epoch, loader.dataset._at) == (epoch, epoch)
+        sampler.set_epoch(5)  # as Lightning does: the dataset is told nothing
+        assert {sample for batch in loader for sample in batch} == {(1, 5)}
+
+
+def test_who_is_told_nothing_stays_as_it_is() -> None:
+    with shmloader.DataLoader(Told(), 4, num_workers=2, persistent_workers=True) as loader:
+        for _ in range(2):
+            assert made_for(iterate(loader)) == {-1}
+        loader.set_epoch(0)
+        assert made_for(iterate(loader)) == {0}
+    with shmloader.DataLoader(Augmented(), 4, num_workers=2) as loader:
+        loader.set_epoch(4)
+        assert len(iterate(loader)) == 6 and loader.state_dict()["epoch"] == 5
+
+
+class Deadly(Told):
+    def __init__(self, mark: pathlib.Path) -> None:
+        super().__init__()
+        self.mark = mark
+
+    def __getitem__(self, index: int) -> Any:
+        if index == 9 and self._at == 6 and not self.mark.exists():
+            self.mark.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().__getitem__(index)
+
+
+def test_who_takes_a_dead_workers_place_is_told(tmp_path: pathlib.Path) -> None:
+    dataset = Deadly(tmp_path / "died")
+    with shmloader.DataLoader(dataset, 4, num_workers=2, persistent_workers=True, on_worker_death="respawn") as loader:
+        for epoch in (5, 6, 7):
+            loader.set_epoch(epoch)
+            assert made_for(iterate(loader)) == {epoch}
+    assert (tmp_path / "died").exists()
+
+
+class Refuses(Told):
+    def set_epoch(self, epoch: int) -> None:
+        super().set_epoch(epoch)
+        if torch.utils.data.get_worker_info() is not None:
+            raise ValueError(f"no epoch {epoch}")
+
+
+def test_an_error_of_the_datasets_is_raised_where_a_batch_would_be() -> None:
+    with shmloader.DataLoader(Refuses(), 4, num_workers=1) as loader:
+        loader.set_epoch(2)
+        with pytest.raises(ValueError, match="no epoch 2"):
+            next(iter(loader))
+
+
+def test_what_is_listened_to() -> None:
+    class Slots:
+        __slots__ = ("at",)
+
+        def set_epoch(self, epoch: int) -> None:
+            self.at = epoch
+
+    class Child(Told):
+        def set_epoch(self, epoch: int) -> None:
+            super().set_epoch(epoch * 2)
+
+    for dataset in (Told(), Slots(), Child(), [1, 2]):
+        epochs.listen(dataset)
+        epochs.listen(dataset)
+    child: Any = Child()
+    child.set_epoch(epoch=3)
+    assert epochs.told(child) == 3 and child._at == 6
+    slots = Slots()
+    slots.set_epoch(4)
+    assert slots.at == 4 and epochs.told(slots) is None
+    for epoch in ("a", 1 << 63, None):
+        child.set_epoch(epoch if epoch is not None else 1.5)
+        assert epochs.told(child) == 3
+    before = len(epochs._told)
+    del child
+    assert len(epochs._told) == before - 1
+
+
+# ---------------------------------------------------------------------------------------------------- with a state
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_state_has_the_epoch(workers: int) -> None:
+    def made() -> Any:
+        return shmloader.DataLoader(Told(), 4, num_workers=workers)
+
+    with made() as first:
+        first.set_epoch(8)
+        next(iter(first))
+        state = first.state_dict()
+    with made() as second:
+        second.load_state_dict(state)
+        assert (second.state_dict()["epoch"], second.dataset._at) == (8, 8)
+        got = iterate(second)
+        assert made_for(got) == {8} and len(got) == 5
+        assert second.state_dict()["epoch"] == 9
+
+
+def test_another_epoch_than_the_loaded_one_comes_whole_and_that_is_said() -> None:
+    def made() -> Any:
+        return shmloader.DataLoader(range(24), 4, sampler=shmloader.DistributedSampler(range(24), 2, 0))
+
+    first = made()
+    first.set_epoch(3)
+    next(iter(first))
+    state = first.state_dict()
+    same = made()
+    same.load_state_dict(state)
+    assert same.sampler.epoch == 3
+    same.set_epoch(3)
+    assert len(list(same)) == 2
+    for other in ("loader", "sampler"):
+        loader = made()
+        loader.load_state_dict(state)
+        said = pytest.warns(RuntimeWarning, match="comes whole.*behind 8 samples of epoch 3, is dropped")
+        if other == "loader":
+            with said:
+                loader.set_epoch(4)
+            assert len(list(loader)) == 3
+        else:
+            loader.sampler.set_epoch(4)
+            with said:
+                assert len(list(loader)) == 3

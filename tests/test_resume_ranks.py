@@ -1,0 +1,217 @@
+"""shmloader.DistributedSampler: torch's shares, and an epoch that goes on with any number of ranks."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import pathlib
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+import torch.utils.data
+from conftest import ROOT, Augmented, assert_same, script_file, seed_all
+
+import shmloader
+
+RANKS = (1, 2, 3, 4)
+
+
+def shares(kind: Any, ranks: int, length: int, epoch: int = 0, after: int | None = None, **options: Any) -> list[Any]:
+    """What each rank gets: of a whole epoch, or of what is left of it."""
+    given = []
+    for rank in range(ranks):
+        sampler = kind(range(length), ranks, rank, **options)
+        sampler.set_epoch(epoch)
+        given.append(list(sampler if after is None else sampler.after(after)))
+    return given
+
+
+def together(given: list[list[int]]) -> list[int]:
+    """The samples of all ranks, in the order in which they are dealt out."""
+    return [sample for one_each in zip(*given, strict=True) for sample in one_each]
+
+
+@pytest.mark.parametrize("drop_last", [False, True])
+@pytest.mark.parametrize("shuffle", [False, True])
+@pytest.mark.parametrize("length", [1, 3, 12, 53])
+@pytest.mark.parametrize("ranks", RANKS)
+def test_the_shares_are_torchs(ranks: int, length: int, shuffle: bool, drop_last: bool) -> None:
+    options = {"shuffle": shuffle, "drop_last": drop_last, "seed": 5}
+    for epoch in range(2):
+        theirs = shares(torch.utils.data.DistributedSampler, ranks, length, epoch, **options)
+        assert shares(shmloader.DistributedSampler, ranks, length, epoch, **options) == theirs
+        for rounds in range(len(theirs[0]) + 1):
+            rest = shares(shmloader.DistributedSampler, ranks, length, epoch, rounds * ranks, **options)
+            assert rest == [share[rounds:] for share in theirs]
+
+
+@pytest.mark.parametrize("drop_last", [False, True])
+@pytest.mark.parametrize(("before", "now"), [*itertools.product(RANKS, RANKS)])
+def test_other_ranks_go_on(before: int, now: int, drop_last: bool) -> None:
+    length, options = 53, {"drop_last": drop_last}
+    begun = shares(shmloader.DistributedSampler, before, length, 3, **options)
+    order = shares(shmloader.DistributedSampler, 1, length, 3)[0]
+    for rounds in range(len(begun[0]) + 1):
+        had = together([share[:rounds] for share in begun])
+        assert had == (order + order)[: len(had)]
+        rest = together(shares(shmloader.DistributedSampler, now, length, 3, len(had), **options))
+        left = order[len(had) :]
+        if drop_last:
+            assert rest == left[: len(left) // now * now]
+        else:
+            filled = -len(left) % now
+            assert rest == left + order[:filled]
+
+
+def test_a_third_number_of_ranks_in_one_epoch() -> None:
+    order = shares(shmloader.DistributedSampler, 1, 48)[0]
+    first = together([share[:4] for share in shares(shmloader.DistributedSampler, 4, 48)])
+    second = together([share[:5] for share in shares(shmloader.DistributedSampler, 2, 48, after=16)])
+    third = together(shares(shmloader.DistributedSampler, 1, 48, after=26))
+    assert first + second + third == order
+
+
+def test_nothing_is_left() -> None:
+    for samples in (4, 5, 6, 100):
+        assert shares(shmloader.DistributedSampler, 2, 4, after=samples) == [[], []]
+    assert shares(shmloader.DistributedSampler, 2, 0, after=0) == [[], []]
+
+
+def test_it_is_one_of_torchs() -> None:
+    assert issubclass(shmloader.DistributedSampler, torch.utils.data.DistributedSampler)
+    sampler = shmloader.DistributedSampler(range(10), 2, 1, drop_last=True)
+    assert list(sampler.after(4)) == list(sampler)[2:] and len(sampler) == 5
+    assert (sampler.num_replicas, sampler.rank, sampler.num_samples, sampler.total_size) == (2, 1, 5, 10)
+
+
+# ------------------------------------------------------------------------------------------------------- with a loader
+
+
+def loaders(ranks: int, batch_size: int, length: int = 48) -> list[Any]:
+    """One loader a rank, seeded alike, as ranks that resume from one state are."""
+    made = []
+    for rank in range(ranks):
+        sampler = shmloader.DistributedSampler(range(length), ranks, rank, seed=3)
+        sampler.set_epoch(1)
+        made.append(shmloader.DataLoader(Augmented(length), batch_size, sampler=sampler, sample_seeds=True))
+    return made
+
+
+def steps(iterators: list[Any], count: int | None = None) -> list[Any]:
+    """The batches of all ranks together, a step each: the samples in the order in which they were dealt out."""
+    given = []
+    for batches in itertools.islice(zip(*iterators, strict=True), count):
+        samples = [
+            {key: batch[key][k] for key in ("x", "r", "n", "i")}
+            for k in range(len(batches[0]["i"]))
+            for batch in batches
+        ]
+        given.append(samples)
+    return given
+
+
+@pytest.mark.parametrize(("before", "now"), [*itertools.product(RANKS, RANKS)])
+def test_the_same_global_batches_to_the_bit(before: int, now: int) -> None:
+    """12 samples a step, whatever the ranks: augmented alike as well, for each is seeded by its place in the order."""
+    seed_all()
+    first = loaders(before, 12 // before)
+    seeds = torch.get_rng_state()
+    states = []
+    iterators = []
+    for one in first:
+        torch.set_rng_state(seeds)
+        iterators.append(iter(one))
+    steps(iterators, 1)
+    states = [one.state_dict() for one in first]
+    assert all(state == states[0] for state in states) and len(json.dumps(states[0])) < 1000
+    rest = steps(iterators)
+    seed_all(9)
+    second = loaders(now, 12 // now)
+    for one in second:
+        one.load_state_dict(states[0])
+    assert_same(steps([iter(one) for one in second]), rest)
+    assert len(rest) == 3
+
+
+def test_ranks_do_not_augment_alike() -> None:
+    drawn = []
+    for one in loaders(2, 4):
+        seed_all()
+        drawn += [value for batch in one for value in batch["r"].tolist()]
+    assert len(set(drawn)) == len(drawn) == 48
+
+
+def test_torchs_sampler_goes_on_with_as_many_ranks() -> None:
+    def made(kind: Any, ranks: int) -> Any:
+        return shmloader.DataLoader(Augmented(48), 4, sampler=kind(range(48), ranks, 0), sample_seeds=True)
+
+    torchs = torch.utils.data.DistributedSampler
+    seed_all()
+    first = made(torchs, 2)
+    batches = iter(first)
+    next(batches)
+    state, rest = first.state_dict(), list(batches)
+    for kind in (torchs, shmloader.DistributedSampler):
+        again = made(kind, 2)
+        again.load_state_dict(state)
+        assert_same(list(again), rest)
+    with pytest.raises(ValueError, match=r"that 2 ranks share, and now there are 3: use shmloader\.DistributedSampler"):
+        made(torchs, 3).load_state_dict(state)
+    made(shmloader.DistributedSampler, 3).load_state_dict(state)
+
+
+# ------------------------------------------------------------------------------------------------------ under torchrun
+
+STEPS = """
+import json, os, pathlib, sys, torch, torch.distributed as dist, shmloader
+from conftest import Augmented, seed_all
+dist.init_process_group("gloo")
+rank, ranks = dist.get_rank(), dist.get_world_size()
+steps, loads = int(sys.argv[1]), len(sys.argv) > 2
+seed_all(1 if loads else 5)
+sampler = shmloader.DistributedSampler(Augmented(48), seed=3)
+loader = shmloader.DataLoader(Augmented(48), 12 // ranks, sampler=sampler, num_workers=2, sample_seeds=True)
+if loads:
+    loader.load_state_dict(json.loads(pathlib.Path("state").read_text()))
+given = []
+for _, batch in zip(range(steps), loader):
+    mine = [(int(i), float(x.sum()), float(r)) for i, x, r in zip(batch["i"], batch["x"], batch["r"])]
+    all_of_them = [None] * ranks
+    dist.all_gather_object(all_of_them, mine)
+    given.append([sample for one_each in zip(*all_of_them) for sample in one_each])
+    states = [None] * ranks
+    dist.all_gather_object(states, loader.state_dict())
+    assert all(state == states[0] for state in states)
+loader.close()
+if rank == 0:
+    pathlib.Path("state").write_text(json.dumps(states[0]))
+    print(json.dumps(given))
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("before", "now"), [(2, 3), (4, 1)])
+def test_under_torchrun_with_other_ranks(tmp_path: pathlib.Path, before: int, now: int) -> None:
+    def run(ranks: int, *arguments: str) -> list[Any]:
+        torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
+        paths = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
+        ran = subprocess.run(
+            [*torchrun, *script_file(STEPS), *arguments],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            env={**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"},
+            timeout=200,
+        )
+        assert ran.returncode == 0, ran.stderr
+        return json.loads(ran.stdout.splitlines()[-1])
+
+    whole = run(before, "4")
+    assert len(whole) == 4 and len({sample[0] for step in whole for sample in step}) == 48
+    assert run(before, "1") == whole[:1]
+    assert run(now, "2", "go on") == whole[1:3]
+    assert run(before, "1", "go on") == whole[3:], "a third time in one epoch"
