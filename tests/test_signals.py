@@ -296,8 +296,8 @@ class Plain:
     """Can be watched."""
 
 
-def interrupt_at(step: int, what: Callable[[], object]) -> tuple[bool, bool]:
-    """Whether Ctrl-C at this line of what shmloader does was raised; and whether there was such a line."""
+def at_line(step: int, do: Callable[[], object], what: Callable[[], object]) -> bool:
+    """Do something at this line of what shmloader does; False: there is no such line."""
     lines = 0
 
     def trace(frame: FrameType, event: str, argument: object) -> Any:
@@ -307,17 +307,23 @@ def interrupt_at(step: int, what: Callable[[], object]) -> tuple[bool, bool]:
         if event == "line":
             lines += 1
             if lines == step:
-                press()
+                do()
         return trace
 
     sys.settrace(trace)
     try:
         what()
-    except KeyboardInterrupt:
-        return True, lines >= step
     finally:
         sys.settrace(None)
-    return False, lines >= step
+    return lines >= step
+
+
+def interrupt_at(step: int, what: Callable[[], object]) -> tuple[bool, bool]:
+    """Whether Ctrl-C at this line of what shmloader does was raised; and whether there was such a line."""
+    try:
+        return False, at_line(step, press, what)
+    except KeyboardInterrupt:
+        return True, True
 
 
 def test_ctrl_c_at_any_line_is_heard_once_and_leaves_nothing() -> None:
@@ -340,3 +346,30 @@ def test_ctrl_c_at_any_line_is_heard_once_and_leaves_nothing() -> None:
             break
         assert heard, f"not at line {steps}"
     assert steps > 40
+
+
+def test_the_collector_at_any_line_holds_back_and_leaves_what_it_found() -> None:
+    """It may end an iterator, whose end is a held() in whatever is half done."""
+    held_back: list[bool] = []
+
+    def collect() -> None:
+        with held_in_del(Plain()):
+            held_back.append(all(signal.getsignal(number) is not handler for number, handler in THEIRS.items()))
+
+    def hold() -> None:
+        with pytest.raises(KeyboardInterrupt), held():
+            press()
+            with held():
+                pass
+            held_back.append(True)
+
+    steps = 0
+    there = True
+    while there:
+        steps += 1
+        there = at_line(steps, collect, hold)
+        assert held_back and all(held_back), steps
+        held_back.clear()
+        assert signals._hold is None
+        assert {number: signal.getsignal(number) for number in THEIRS} == THEIRS, steps
+    assert steps > 100

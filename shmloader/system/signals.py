@@ -38,6 +38,7 @@ class _Hold:
 
     def __init__(self) -> None:
         self.depth = 0  # of held() in held()
+        self.installed = False
         self.open = False  # in let_through()
         self.in_del = False
         self.over = False
@@ -60,16 +61,17 @@ class _Hold:
         self.open = was_open  # but not where it raised: what deals with that is held back again
 
     def install(self) -> None:
-        """Take the place of all handlers.  One that is not replaced yet may raise, and then none is replaced."""
-        try:
-            for number in _NUMBERS:
-                handler = signal.getsignal(number)
-                if handler is not self and callable(handler):
-                    self.handlers[number] = handler
-                    signal.signal(number, self)
-        except BaseException:
-            self.restore()
-            raise
+        """Take the place of all handlers.  One that is not replaced yet may raise.
+
+        The collector may run in here, and end an iterator, which does the same: then all is done when it is over.
+        """
+        self.since = time.monotonic()
+        for number in _NUMBERS:
+            handler = signal.getsignal(number)
+            if handler is not self and callable(handler):
+                self.handlers[number] = handler
+                signal.signal(number, self)
+        self.installed = True
 
     def restore(self) -> None:
         """Put the handlers back, but those that others have set meanwhile.  From the first line on they may raise."""
@@ -107,16 +109,20 @@ class held:
     def __enter__(self) -> held:
         global _hold
         if threading.current_thread() is threading.main_thread():
-            if _hold is None:
-                _hold = _Hold()  # before a handler is replaced, so that what another thread forks can put it back
-            if not _hold.depth:
-                try:
-                    _hold.install()
-                except BaseException:
+            hold = _hold or _Hold()  # read once, for the collector may run at any line, and hold and let go as well
+            before = hold.depth
+            try:
+                hold.depth = before + 1  # first: this one must not be over when the collector's is
+                _hold = hold  # before a handler is replaced, so that what another thread forks can put it back
+                if not hold.installed:
+                    hold.install()
+            except BaseException:
+                hold.depth = before
+                if not before:
                     _hold = None
-                    raise
-            _hold.depth += 1
-            self._hold, self._was_open, _hold.open = _hold, _hold.open, False
+                    hold.restore()
+                raise
+            self._hold, self._was_open, hold.open = hold, hold.open, False
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
@@ -125,13 +131,14 @@ class held:
         if hold is None or hold is not _hold:  # it is a child's, forked meanwhile
             return
         hold.open = self._was_open
-        hold.depth -= 1
-        if not hold.depth:
-            _hold = None  # before what may raise
-            try:
-                hold.restore()
-            finally:
-                self._deliver(hold)
+        if hold.depth > 1:
+            hold.depth -= 1
+            return
+        _hold = None  # before what may raise, and for the collector, which then holds for itself
+        try:
+            hold.restore()
+        finally:
+            self._deliver(hold)
 
     def _deliver(self, hold: _Hold) -> None:
         hold.call_noted()
