@@ -487,8 +487,19 @@ def _settled(tmp_path_factory: pytest.TempPathFactory) -> None:
     torch.multiprocessing.get_context("fork").SimpleQueue().put(torch.ones(1))
     list(torch.utils.data.DataLoader(Items([1, 2]), num_workers=1))
     list(shmloader.DataLoader(Items([1, 2]), num_workers=1))
+    collect()
+
+
+_frozen = 0  # modules whose objects the collector does not look at
+
+
+def collect() -> None:
+    """Collect.  Modules that were imported since, torch's compiler for one, need not be walked through twice a test."""
+    global _frozen
     gc.collect()
-    gc.freeze()  # torch's modules need not be walked through twice a test
+    if len(sys.modules) > _frozen + 20:
+        _frozen = len(sys.modules)
+        gc.freeze()
 
 
 off_the_ring: list[str] = []  # loaders of ours, with workers, that torch's own iterator was made for
@@ -544,7 +555,7 @@ def on_the_ring(request: pytest.FixtureRequest) -> Any:
 @pytest.fixture(autouse=True)
 def nothing_left(_settled: None) -> Any:
     """No process, descriptor, thread or name in /dev/shm outlives a test."""
-    gc.collect()
+    collect()
     before = descriptors(), shm_entries(), own_threads(), children()
     yield
     end = time.monotonic() + 3
@@ -594,10 +605,14 @@ def pytest_make_parametrize_id(val: Any) -> str | None:
     return label(val) if " at 0x" in repr(val) else None
 
 
+@pytest.hookimpl(tryfirst=True)  # before `-m "not long"` is looked at
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(HANGS))
+        case = getattr(item, "callspec", None)
+        if case is not None and re.search("spawn|forkserver", case.id):  # each worker imports torch: a second and more
+            item.add_marker(pytest.mark.long)
 
 
 def close_to(value: float, other: float, share: float) -> bool:

@@ -273,6 +273,7 @@ def test_a_ctrl_c_while_closing_still_ends_the_workers(gpu: Any) -> None:
     iterator._pin_memory_thread.join(30)
 
 
+@pytest.mark.long
 def test_exit_waits_once_for_functions_that_never_return() -> None:
     ran = run_script(
         """
@@ -392,6 +393,7 @@ def test_in_next(depth: int) -> None:
     assert len(set(met)) > (15 if depth else 12)
 
 
+@pytest.mark.long
 def test_in_the_middle_of_a_line() -> None:
     """Interrupts of the real kind, some thousand a second: what comes is put down by the call that fetches it."""
     iterator, got, came, armed = ahead(Source(10**6)), [], 0, False

@@ -803,6 +803,7 @@ def test_random_batches(trees: list[Any], spare: int) -> None:
 # ------------------------------------------------------------------------------------------------- torch without DLPack
 
 
+@pytest.mark.long
 def test_a_torch_that_does_not_offer_dlpack_in_c() -> None:
     ran = run_script(
         """

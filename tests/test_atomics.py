@@ -53,6 +53,7 @@ def test_what_weakens_one_verb_leaves_the_others(tmp_path: Path) -> None:
     assert races(build(tmp_path, '-DWEAKEN="no verb"')) == 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("verb", "steal"),
     [(verb, ()) for verb in ORDERED] + [(verb, ("-DSTEAL",)) for verb in ORDERED if verb != "ring_revoke"],

@@ -82,6 +82,7 @@ def test_summary_takes_ratios_round_by_round() -> None:
     assert transport_summary("uint8-images", measurements)["ratio"] == {"median": 3.5, "min": 3, "max": 4}
 
 
+@pytest.mark.long
 def test_the_ceiling_is_measured() -> None:
     arguments = {"kind": "streaming", "case": "float32-images", "seconds": 0.05, "workers": 2}
     assert child.run("bench.core.ceiling:ceiling", arguments, 60)["bytes_per_second"] > 1e8
@@ -164,6 +165,7 @@ def test_device_compares_round_by_round(capsys: pytest.CaptureFixture[str]) -> N
     assert "75.0 [50.0..100] %" in out and "shmloader device=" in out
 
 
+@pytest.mark.long
 def test_what_is_measured_imports_neither_tables_nor_pictures() -> None:
     """A spawned worker imports the module that its dataset is from, and would have to import those as well."""
     measured = [path.relative_to(ROOT).with_suffix("") for path in ROOT.glob("bench/*/measure.py")]

@@ -49,6 +49,7 @@ def test_it_measures_decoders_and_loaders(tmp_path: Path, capsys: pytest.Capture
     assert "5 given" in capsys.readouterr().out
 
 
+@pytest.mark.long
 def test_who_is_missing_is_skipped_and_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -77,6 +78,7 @@ def test_ratios_are_of_one_round() -> None:
     assert of["fast"]["images_per_cpu_second"]["median"] == 60 and math.isclose(of["pil"]["ratio"]["max"], 1)
 
 
+@pytest.mark.long
 def test_a_failure_of_ours_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Turn, "measure", lambda turn: {"failure": "crashed"})
     assert main(["images", "--rounds", "1", "--methods", "fast", "--parts", "decode", "--into", str(tmp_path)]) == 1

@@ -169,6 +169,7 @@ def _arguments(pid: str) -> list[str]:
     return given.decode(errors="replace").rstrip("\0").split("\0") if b"bench.core.child" in given else []
 
 
+@pytest.mark.long
 def test_only_a_checkout_builds_what_only_the_bench_imports(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("Cython")
     pytest.importorskip("setuptools")

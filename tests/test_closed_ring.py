@@ -117,6 +117,7 @@ def public(callables: bool) -> set[str]:
     }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("lent", [True, False])
 def test_every_method_of_a_closed_ring(lent: bool) -> None:
     calls = RAISE | {name: arguments for name, (arguments, _) in QUIET.items()} | OTHER
@@ -138,6 +139,7 @@ def test_every_method_of_a_closed_ring(lent: bool) -> None:
     assert told["ring.alarmed"][1] is told["ring.stopped"][1] is False
 
 
+@pytest.mark.long
 def test_interrupting_an_iterator_that_is_closed() -> None:
     ran = run_script(
         """

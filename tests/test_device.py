@@ -362,6 +362,7 @@ def test_a_stop_iteration_of_on_device_is_an_error_and_no_end(gpu: Any, device: 
         next(iterator)
 
 
+@pytest.mark.long
 def test_ctrl_c_while_a_batch_is_late() -> None:
     ran = run_script(
         """

@@ -156,6 +156,7 @@ torch.distributed.destroy_process_group()
 )
 
 
+@pytest.mark.long
 def test_the_ranks_share_the_dataset_as_with_torch(torchrun: Callable[..., Run]) -> None:
     run = torchrun(SHARES)
     status, out, err = run.end()
@@ -242,6 +243,7 @@ def one_rank(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     torch.distributed.destroy_process_group()
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("one_rank", "torch_settings")
 def test_a_resumed_run_ends_as_one_that_was_never_stopped(
     images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -121,6 +121,7 @@ def test_the_whole_text_is_torchs_but_for_the_loaders_frames() -> None:
     assert "shmloader/worker/fetch.py" in ours  # they are there, for who looks for them
 
 
+@pytest.mark.long
 def test_first_and_last_batch_and_all() -> None:
     for at in ((0,), (15,), tuple(range(16))):
         assert_same_outcome(lambda at=at: Failing(ERRORS["KeyError"], at), num_workers=2, epochs=2)

@@ -84,12 +84,14 @@ ELSE = [(start, int(number)) for start in ("spawn", "forkserver") for number in 
 SPAWNED = [ELSE[0], *(pytest.param(*each, marks=pytest.mark.long) for each in ELSE[1:])]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("start", "number"), [*FORKED, *SPAWNED])
 def test_the_trainer_goes_on(start: str, number: int) -> None:
     ran = trainer(start, number, "shmloader", "exit")
     assert (ran.status, ran.out) == (0, "True 2 2\n"), ran.out + ran.err
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("end", ["close", "raise"])
 def test_it_ends_as_it_likes(end: str) -> None:
     ran = trainer("fork", int(signal.SIGTERM), "shmloader", end)
@@ -102,6 +104,7 @@ def test_torchs_dies_of_it() -> None:
     assert ran.status == 1 and not ran.out, ran.out + ran.err
 
 
+@pytest.mark.long
 def test_a_trainer_that_dies_of_it_leaves_nothing() -> None:
     ran = run_script(
         """
@@ -130,11 +133,13 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.long
 def test_a_worker_that_is_being_started() -> None:
     ran = run_script(IMPORTING.replace("GROUP", str([int(number) for number in GROUP])))
     assert ran.out == "22\n", ran.out + ran.err
 
 
+@pytest.mark.long
 def test_a_worker_that_is_being_forked() -> None:
     """It has the trainer's handlers by then, and must not call them: they save the trainer's checkpoint."""
     ran = run_script(
@@ -282,6 +287,7 @@ def test_what_is_neither_true_nor_false(value: Any) -> None:
 # ----------------------------------------------------------------------------------------------------- the fork server
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("death", ["raise", "respawn"])
 def test_a_fork_server_that_is_killed(death: str) -> None:
     """multiprocessing takes all its processes for dead then, and would signal and wait for none of them."""

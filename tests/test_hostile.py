@@ -522,6 +522,7 @@ Segment(1, 2, 2, 2, "MEMORY", None, False)
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("memory", ["posix", "auto"])
 def test_killed_at_the_moment_of_creation_it_leaves_no_name(memory: str) -> None:
     ran = run_script(KILLED.replace("MEMORY", memory))

@@ -133,6 +133,7 @@ def test_samples_are_seeded_one_by_one(options: dict[str, Any]) -> None:
     assert_same(*batches)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("start", ["spawn", "forkserver"])
 def test_other_ways_to_start(start: str) -> None:
     data = Told()

@@ -142,6 +142,7 @@ def break_off() -> None:
     raise Broken
 
 
+@pytest.mark.long
 @pytest.mark.timeout(110)
 def test_a_second_close_finishes_what_the_first_left(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever line of the end it was broken off at.  (Elsewhere the number of a descriptor may be lost that way.)"""
@@ -249,6 +250,7 @@ def test_workers_have_the_handlers_that_they_have_in_torch(start: str) -> None:
     assert "int_handler" in ours[0]["handlers"][0]
 
 
+@pytest.mark.long
 def test_ctrl_c_in_a_fork_hook(ctrl_c: None) -> None:
     """Python prints what a hook raises, and forgets it."""
     ran = run_script(

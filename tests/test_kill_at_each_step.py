@@ -195,11 +195,13 @@ def test_spawn_where_work_is_shared(stepped: Path, options: dict[str, Any]) -> N
     assert deaths_in(stepped, [("spawn", [(STEPS[step], 1)], options) for step in steps]) == [1] * len(steps)
 
 
+@pytest.mark.long
 def test_out_of_order(stepped: Path) -> None:
     steps = ["after claim", "before publish", "after publish, before the bell", "announced, before sleeping"]
     deaths = [[(STEPS[step], 2)] * 2 for step in steps]
     assert deaths_in(stepped, [("fork", death, {"in_order": False}) for death in deaths]) == [2] * len(steps)
 
 
+@pytest.mark.long
 def test_a_slot_that_moves_to_a_memfd(stepped: Path) -> None:
     assert deaths_in(stepped, [("fork", [(STEPS["after overflow"], 1)] * 2, {})], small="3m") == [2]

@@ -137,6 +137,7 @@ finally:
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("memory", ["auto", "memfd"])
 def test_a_real_group_answers_by_an_error_and_not_by_the_oom_killer(memory: str) -> None:
     if not os.path.isdir("/sys/fs/cgroup/memory"):

@@ -212,6 +212,7 @@ def in_small_shm(memory: str, size: int) -> str:
     return ran.out + ran.err
 
 
+@pytest.mark.long
 def test_a_small_dev_shm_and_posix() -> None:
     out = in_small_shm("posix", 20_000_000)
     assert "Caught MemoryError" in out or "MemoryError |" in out
@@ -228,6 +229,7 @@ def test_a_small_dev_shm_and_posix() -> None:
     assert "left [] 0" in out
 
 
+@pytest.mark.long
 def test_a_small_dev_shm_and_auto() -> None:
     out = in_small_shm("auto", 16_500_000)  # four of these would fill it
     assert "trained" in out and out.count("warning:") == 1 and "is too small for the ring's slots" in out
@@ -345,6 +347,7 @@ def limited(limit: str, value: str, size: int = 1000, workers: int = 2) -> str:
     return ran.out
 
 
+@pytest.mark.long
 def test_limited_descriptors() -> None:
     out = limited("RLIMIT_NOFILE", "fds() + 6", workers=20)
     assert (
@@ -355,6 +358,7 @@ def test_limited_descriptors() -> None:
     assert limited("RLIMIT_NOFILE", "fds() + 40", workers=2).count("trained") == 3
 
 
+@pytest.mark.long
 def test_limited_address_space() -> None:
     used = "(int(open('/proc/self/statm').read().split()[0]) * 4096)"
     assert limited("RLIMIT_AS", f"{used} + (2 << 30)").count("trained") == 3
@@ -362,6 +366,7 @@ def test_limited_address_space() -> None:
     assert out.count("MemoryError |") == 3 and "ulimit -v" in out, out
 
 
+@pytest.mark.long
 def test_limited_file_size() -> None:
     out = limited("RLIMIT_FSIZE", "1 << 30")
     assert out.count("trained") == 3, out

@@ -44,6 +44,7 @@ def test_what_users_registered() -> None:
     assert _multiprocessing.EXTRA_REDUCERS is there, f"Python {sys.version}: ForkingPickler._extra_reducers is {there}"
 
 
+@pytest.mark.long
 def test_without_the_list_of_descriptors(monkeypatch: pytest.MonkeyPatch) -> None:
     """The dataset is pickled for each worker."""
     monkeypatch.setattr(_multiprocessing, "get_spawning_popen", lambda: object())

@@ -293,6 +293,7 @@ CHANGED_TORCH = """
 """
 
 
+@pytest.mark.long
 @pytest.mark.timeout(240)
 def test_each_private_name_gone_or_otherwise() -> None:
     ran = run_script(CHANGED_TORCH, seconds=200, flags=["-W", "ignore"])
@@ -302,6 +303,7 @@ def test_each_private_name_gone_or_otherwise() -> None:
     assert "torch._utils.ExceptionWrapper gone says so" in ran.out
 
 
+@pytest.mark.long
 def test_torchs_class_may_take_more_type_parameters() -> None:
     ran = run_script(
         """

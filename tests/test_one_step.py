@@ -183,6 +183,7 @@ def test_an_interrupt_in_the_sampler(monkeypatch: pytest.MonkeyPatch, options: d
     assert torch.equal(torch.get_rng_state(), state)
 
 
+@pytest.mark.long
 def test_interrupts_in_the_sampler_and_while_it_draws_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """At each line of what draws the indices again: none is lost by the second interrupt."""
 

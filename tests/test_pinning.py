@@ -573,6 +573,7 @@ def test_a_forked_child_frees_and_notes_nothing(gpu: Any) -> None:
     assert double.is_pinned(batch)
 
 
+@pytest.mark.long
 def test_the_interpreter_may_end_at_any_time() -> None:
     ran = run_script(
         """

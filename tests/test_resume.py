@@ -241,7 +241,7 @@ SAMPLERS: dict[str, Any] = {
 SMALL = {"sequential", "random", "random, replacing", "distributed", "elastic", "batches", "no batches"}
 
 
-@pytest.mark.parametrize("after", [0, 1, 2])
+@pytest.mark.parametrize("after", [pytest.param(0, marks=pytest.mark.long), 1, pytest.param(2, marks=pytest.mark.long)])
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("sampler", SAMPLERS)
 def test_every_sampler(sampler: str, workers: int, after: int) -> None:

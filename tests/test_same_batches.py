@@ -209,6 +209,7 @@ def test_a_new_entry_in_the_collate_map_wins() -> None:
         default_collate_fn_map[torch.Tensor] = stock
 
 
+@pytest.mark.long
 def test_under_the_profiler() -> None:
     loader = shmloader.DataLoader(Augmented(), batch_size=4, num_workers=2)
     with torch.profiler.profile() as profile:

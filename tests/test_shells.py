@@ -266,6 +266,7 @@ def test_each_shell(shell: str) -> None:
     assert_cut_as_whole(("list", [structure, (shell, [structure])]), 4, 1)
 
 
+@pytest.mark.long
 @hypothesis.settings(max_examples=15, deadline=None, suppress_health_check=list(hypothesis.HealthCheck))
 @hypothesis.given(STRUCTURES, st.integers(1, 6), st.integers(1, 4))
 def test_any_structure(structure: Any, batch_size: int, chunk_size: int) -> None:
@@ -363,7 +364,9 @@ ROW_WISE: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("name", ROW_WISE)
-@pytest.mark.parametrize("chunk_size", [1, 2, 8])
+@pytest.mark.parametrize(
+    "chunk_size", [pytest.param(1, marks=pytest.mark.long), 2, pytest.param(8, marks=pytest.mark.long)]
+)
 def test_functions_that_give_rows(name: str, chunk_size: int) -> None:
     collate_fn = shmloader.row_wise(functools.partial(ROW_WISE[name]))
     assert_cut_as_whole("int", 5, chunk_size, collate_fn)

@@ -192,6 +192,7 @@ def test_the_next_batch_when_the_interpreter_goes_down(mode: str, silent: bool) 
     assert ran.status == 0 and ran.err.startswith("the interpreter is shutting down"), ran.err
 
 
+@pytest.mark.long
 def test_an_epoch_that_begins_when_the_interpreter_goes_down() -> None:
     late = LATE.replace("MODE", "raise").replace("SILENT", "False")
     late = (
@@ -216,6 +217,7 @@ begun.wait()
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mode", ["raise", "respawn"])
 def test_a_daemon_thread_that_waits_for_a_batch_goes_with_the_interpreter(mode: str) -> None:
     """multiprocessing ends the workers before the interpreter ends the thread, which is no loss to tell of."""
@@ -223,6 +225,7 @@ def test_a_daemon_thread_that_waits_for_a_batch_goes_with_the_interpreter(mode: 
     assert ran.status == 0 and not ran.err, ran.err
 
 
+@pytest.mark.long
 def test_an_iterator_that_outlives_the_modules_that_it_is_made_of() -> None:
     """What was imported last is taken apart first."""
     ran = run_script(DATASET + "os.kept = iter(shmloader.DataLoader(Numbers(), num_workers=2))\nnext(os.kept)\n")
@@ -505,6 +508,7 @@ def test_an_iterator_made_in_a_thread_that_ends() -> None:
     assert [batch["i"].item() for batch in made[0]] == list(range(22))
 
 
+@pytest.mark.long
 def test_workers_die_with_a_trainer_whose_thread_made_them() -> None:
     ran = run_script(
         DATASET
@@ -518,6 +522,7 @@ os.kill(os.getpid(), signal.SIGKILL)
     assert ran.status == -signal.SIGKILL
 
 
+@pytest.mark.long
 def test_a_worker_of_a_fork_server_follows_its_trainer_where_the_kernel_has_no_pidfd() -> None:
     """Whoever follows is not the trainer's child there."""
     ran = run_script(
@@ -547,6 +552,7 @@ print(os.waitstatus_to_exitcode(os.waitpid(worker, 0)[1]))
     assert (ran.out, ran.err) == ("1\n", "")
 
 
+@pytest.mark.long
 def test_spawned_workers_leave_nothing_to_be_tracked() -> None:
     ran = run_script(
         DATASET

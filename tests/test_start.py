@@ -104,6 +104,7 @@ class Equipped(Counted):
         return int(self.other[index]), self.names[index], gc.isenabled()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("start", SPAWNING)
 def test_what_is_inherited_is_inherited_by_all(tmp_path: pathlib.Path, start: str) -> None:
     dataset = Equipped(tmp_path, start)

@@ -190,6 +190,7 @@ class Signed(Deadly):
         return os.getpid()
 
 
+@pytest.mark.long
 def test_another_one_goes_on_while_a_new_one_starts(tmp_path: pathlib.Path) -> None:
     """Those who live have passed over what the dead one held, and must look behind them once more."""
     loader = shmloader.DataLoader(

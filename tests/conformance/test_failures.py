@@ -366,6 +366,7 @@ def test_feature_parent_sigchld_handler_is_installed_once_and_chains(monkeypatch
         signal.signal(signal.SIGCHLD, before)
 
 
+@pytest.mark.long
 def test_feature_polling_fallback_too_many_open_files() -> None:
     """torch says so where no descriptor is left; ours needs none for a batch, and goes on."""
     ran = run_script(
@@ -392,6 +393,7 @@ def test_feature_polling_fallback_too_many_open_files() -> None:
     assert ours == "[1, 2, 3, 4, 5]" and "Too many open files" in theirs
 
 
+@pytest.mark.long
 def test_feature_worker_watchdog() -> None:
     """Nothing is left of a trainer that was killed, which run_script sees to; torch's workers may stay for long."""
     ran = run_script(
@@ -405,6 +407,7 @@ def test_feature_worker_watchdog() -> None:
     assert (ran.status, ran.out) == (-signal.SIGKILL, "0\n")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["torch.utils.data", "shmloader"])
 def test_feature_exit_with_live_iterators(kind: str) -> None:
     """An iterator half-way and a persistent one, when the interpreter goes down: no word, and status 0."""
