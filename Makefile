@@ -82,6 +82,7 @@ help:
 	@echo 'make torment-cuda   100,000 batches there, with late copies and all that may befall a loader; half an hour'
 	@echo '             SEED=  ARGS="--late 500 --quick 5000"'
 	@echo 'make test-torch   the suite with each torch from 2.6.0 on, in an environment a version; TORCH="2.6.0 2.15.0"'
+	@echo '             ARGS="--long": the long tests too'
 	@echo 'make soak    500 random kills of workers, every batch checked; ARGS="--kills 2000 --start spawn --share steal"'
 	@echo 'make lint    lint, types and which room imports which, alone'
 	@echo 'make sanitize  the tests of the ring under AddressSanitizer and UBSan (gcc); ARGS="..." goes to pytest'
@@ -98,9 +99,12 @@ bench: $(PEERS_STAMP)
 
 di-engine: $(DI_ENGINE)/installed
 
-# One pytest a core: most tests wait for processes.  Each has leftovers of its own to answer for (tests/conftest.py).
+# One pytest a core and one more, up to four: most tests wait for processes.  Each has leftovers of its own to answer for
+# (tests/conftest.py).
+PYTESTS := --numprocesses $(shell echo $$(($$(nproc) < 4 ? $$(nproc) + 1 : 4))) --dist worksteal
+
 test: lint
-	$(BIN)/pytest --numprocesses logical --maxprocesses 4 --dist worksteal $(ARGS)
+	$(BIN)/pytest $(PYTESTS) $(ARGS)
 
 # What finds the rare moments.  Each part is bounded: 600 kills in three ways (two minutes), all scenarios of tests/chaos
 # by turns (seven), the tests marked long.  As a gate it draws from one seed, so that it says the same of a change and of main.
@@ -110,7 +114,7 @@ test-long: $(STAMP)
 	$(BIN)/python -W ignore tests/soak.py --seed $(LONG) --kills 150 --seconds 300 --share steal
 	$(BIN)/python -W ignore tests/soak.py --seed $(LONG) --kills 150 --seconds 300 --share chunks
 	$(BIN)/python -W ignore -m tests.chaos --seed $(LONG) --seconds 420 $(ARGS)
-	$(BIN)/pytest --numprocesses logical -m long
+	$(BIN)/pytest $(PYTESTS) -m long
 
 test-ecosystem: $(ECOSYSTEM)
 	$(BIN)/pytest --disable-warnings tests/ecosystem $(ARGS)

@@ -113,7 +113,7 @@ def run_all(arguments: argparse.Namespace) -> int:
             say(f"torch {version}: passed before, with these sources")
             continue
         try:
-            run(result, python, arguments.cuda_libraries)
+            run(result, python, arguments.cuda_libraries, arguments.long)
         except Refused as refused:
             result.problem = str(refused)
         except (subprocess.CalledProcessError, FileNotFoundError) as error:  # no compiler, no binutils
@@ -133,6 +133,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("torch", nargs="*", help="versions; all without")
     parser.add_argument("--python", help="this Python for every version, and not the one that is planned for it")
     parser.add_argument("--whole", action="store_true", help="run the whole suite on every version")
+    parser.add_argument("--long", action="store_true", help="run the tests marked long as well")
     parser.add_argument("--cuda-libraries", action="store_true", help="install CUDA's libraries (5 GB) and use a GPU")
     arguments = parser.parse_args()
     if arguments.python and not works(arguments.python):
@@ -143,7 +144,7 @@ def parse() -> argparse.Namespace:
 # -------------------------------------------------------------------------------------------------------- one version
 
 
-def run(result: Result, python: str, cuda_libraries: bool) -> None:
+def run(result: Result, python: str, cuda_libraries: bool, long: bool) -> None:
     """Make the environment, or go on with one that is there, and run the suite in it."""
     stamp = ENVIRONMENT / "ready.json"
     wanted = {"torch": result.torch, "python": python, "cuda_libraries": cuda_libraries}
@@ -155,7 +156,7 @@ def run(result: Result, python: str, cuda_libraries: bool) -> None:
     install_project(result)
     check_what_is_imported(result)
     say(f"torch {result.torch} ({result.build}), Python {result.python}: {result.tests}")
-    run_suite(result)
+    run_suite(result, long)
 
 
 def make_environment(result: Result, python: str, cuda_libraries: bool) -> str:
@@ -232,13 +233,15 @@ def check_what_is_imported(result: Result) -> None:
     result.torch = version.partition("+")[0]
 
 
-def run_suite(result: Result) -> None:
+def run_suite(result: Result, long: bool) -> None:
     report, log = MADE / "report.xml", LOGS / f"{result.torch}.log"
     report.unlink(missing_ok=True)
     command = [inside("python"), "-m", "pytest", "-v", "-p", "no:cacheprovider", f"--junitxml={report}", "-rfE"]
-    command += ["--numprocesses=logical", "--maxprocesses=4", "--dist=worksteal"]
+    command += [f"--numprocesses={min(4, len(os.sched_getaffinity(0)) + 1)}", "--dist=worksteal"]  # as in the Makefile
     if result.tests == RING:
         command += [f"--ignore-glob=*/test_{pattern}.py" for pattern in NOT_RING]
+    if long:
+        command += ["-m", "long or not long"]
     began = time.monotonic()
     with log.open("w") as out:
         process = subprocess.Popen(command, cwd=SUITE, env=variables(), stdout=out, stderr=subprocess.STDOUT)
