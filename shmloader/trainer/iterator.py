@@ -360,14 +360,13 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
                 delivered.states = self._ring.states()
 
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
-        if is_finalizing():  # by now the names of this module, and of those below, may be None
-            return
-        try:
-            if not self._ended:
+        try:  # first, for a signal may come behind any call
+            if not is_finalizing() and not self._ended:  # else the names of this module, and of others, may be None
                 with held_in_del(self):
                     self._shutdown_workers()
         finally:  # a signal may have come before signals were held back
-            self._shutdown_workers()
+            if not is_finalizing():
+                self._shutdown_workers()
 
     def stop_threads(self) -> None:
         """End the threads that call the device, and nothing else."""
