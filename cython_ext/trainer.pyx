@@ -85,19 +85,21 @@ cdef class TrainerSide(Ring):
         self.mapping.check_open()
         return self.under_way < self.batches and self.sequences.in_flight + chunks <= self.entries
 
-    def begin_epoch(self, Progress delivered=None, bint batched=True, told=None) -> None:
+    def begin_epoch(self, Progress delivered=None, bint batched=True, told=None, uint64_t seed=0) -> None:
         """Count the batches that are opened from 0 again; none may be under way.
 
         Args:
             delivered: counts those that are handed out.
             batched: whether a task is the indices of a batch; if not, it is one sample's.
             told: the epoch that datasets are told by set_epoch(); None: they are told nothing.
+            seed: the epoch's, which bad samples are replaced by.
         """
         self.mapping.check_open()
         self.told = RING_UNTOLD if told is None else told
         self.free_cells = list(range(self.cells))
         self.left = [(<uint32_t>NO_CELL, 0)] * self.workers
         self.epoch += self.begun
+        self.header.epoch_seed[self.epoch & 1] = seed
         self.begun, self.opened, self.samples = True, 0, 0
         self.delivered = Progress() if delivered is None else delivered
         self.batched = batched

@@ -11,20 +11,20 @@ from typing import Any, Generic, TypeVar
 
 import torch
 import torch.utils.data
-from torch.utils.data import Dataset, IterableDataset, Sampler
+from torch.utils.data import Dataset, Sampler
 
 from shmloader import _torch, off_the_ring
 from shmloader.device import accelerator
 from shmloader.device.ahead import ahead, stop_at_exit
 from shmloader.device.ahead_thread import Stage
 from shmloader.device.to_device import OnCpu, Pinned, ToDevice
-from shmloader.options import check_device, check_ring, check_work
+from shmloader.options import check_bad_samples, check_device, check_division, check_ring, check_work
 from shmloader.resume import epochs
 from shmloader.resume.place import place_of
-from shmloader.row_wise import is_row_wise
 
 if off_the_ring.why_not_here() is None:  # else there are no extensions, or names are missing that these build on
     from shmloader.trainer.alone import alone
+    from shmloader.trainer.bad_samples import BadSamples, bad_samples_of, pool_of
     from shmloader.trainer.iterator import RingIterator
 
 T_co = TypeVar("T_co", covariant=True)
@@ -101,6 +101,15 @@ class DataLoader(torch.utils.data.DataLoader, Generic[T_co]):  # type: ignore[ty
             loader is resumed.  Ranks that draw the same seed do not augment alike: a sample is seeded by its place in
             the order of all ranks.  It needs a map-style dataset.
 
+        on_bad_sample: What happens when a sample's `__getitem__` raises.  "raise" (default): the exception, in place of
+            the batch, as in torch.  "skip": another sample of the dataset comes in its place, which follows from the
+            loader's seed, the epoch and the index.  So batches are the same for any number of workers and after a
+            resume.  The first time gives a RuntimeWarning; see `bad_samples`.  It needs a map-style dataset.
+
+        max_bad_samples: How many samples may be skipped in an epoch: an int, or a float, a share of the samples that
+            were asked for by then, and 10 at least (default None: 0.001).  More are a RuntimeError with the first
+            tracebacks.  Needs `on_bad_sample="skip"`.
+
         strict_pinning: With `pin_memory=True`, wait for all streams of all devices before a slot is filled again, and
             not only for those that were current while its batch was lent (default False).  You need it where C++ copies
             a batch on a stream that Python has not made current, and does not wait for the copy.
@@ -132,6 +141,8 @@ class DataLoader(torch.utils.data.DataLoader, Generic[T_co]):  # type: ignore[ty
     on_device: Callable[[Any], Any] | None = None
     strict_pinning = False
     sample_seeds = False
+    on_bad_sample = "raise"
+    max_bad_samples: int | float | None = None
 
     def __init__(
         self,
@@ -165,6 +176,8 @@ class DataLoader(torch.utils.data.DataLoader, Generic[T_co]):  # type: ignore[ty
         on_device: Callable[[Any], Any] | None = None,
         strict_pinning: bool = False,
         sample_seeds: bool = False,
+        on_bad_sample: str = "raise",
+        max_bad_samples: int | float | None = None,
     ) -> None:
         check_ring(spare_slots, ring_memory, max_ring_bytes, on_worker_death, workers_outlive_signals)
         check_work(schedule, chunk_size)
@@ -181,6 +194,8 @@ class DataLoader(torch.utils.data.DataLoader, Generic[T_co]):  # type: ignore[ty
         self.schedule = schedule
         self.chunk_size = chunk_size
         self.sample_seeds = sample_seeds
+        self.on_bad_sample = on_bad_sample
+        self.max_bad_samples = max_bad_samples
         super().__init__(
             dataset,
             batch_size,
@@ -200,7 +215,10 @@ class DataLoader(torch.utils.data.DataLoader, Generic[T_co]):  # type: ignore[ty
             pin_memory_device=pin_memory_device,
             in_order=in_order,
         )
-        self._check_division()
+        check_division(self)
+        check_bad_samples(self)
+        if on_bad_sample == "skip" and off_the_ring.why_not_here() is None:
+            pool_of(self)
         epochs.listen(self.dataset)
         if num_workers and (why := off_the_ring.why_not(self)):
             off_the_ring.refuse(self, why)
@@ -215,37 +233,6 @@ class DataLoader(torch.utils.data.DataLoader, Generic[T_co]):  # type: ignore[ty
             off_the_ring.refuse(cls, why)
             off_the_ring.warn_once(
                 f"loaders of the class {cls.__name__} will not ride shmloader's ring: {why}", stacklevel=3
-            )
-
-    def _check_division(self) -> None:
-        """Raise where work cannot be stolen or cut as was asked for."""
-        options = {
-            "schedule='steal'": self.schedule == "steal",
-            "chunk_size": self.chunk_size is not None,
-            "sample_seeds=True": self.sample_seeds,
-        }
-        for name, asked in options.items():
-            if not asked:
-                continue
-            if isinstance(self.dataset, IterableDataset) or _torch.is_pipe(self.dataset):
-                raise ValueError(
-                    f"{name} needs a map-style dataset, but got {type(self.dataset).__name__}: each worker reads its "
-                    "own part of a stream, where no sample has a number and no other worker can go on"
-                )
-            if not self.in_order:
-                raise ValueError(
-                    f"{name} delivers batches in order, but got in_order=False: leave one of the two out; where work "
-                    "is stolen, a slow batch holds up no worker"
-                )
-        if self.chunk_size is None:
-            return
-        if self.batch_sampler is None:
-            raise ValueError("chunk_size cuts batches, but got batch_size=None: leave one of the two out")
-        if not is_row_wise(self.collate_fn):
-            raise ValueError(
-                f"chunk_size needs default_collate or a collate_fn that is marked with shmloader.row_wise, but got "
-                f"collate_fn={self.collate_fn!r}: mark it if what it makes of some samples is the rows that they "
-                "have in the whole batch"
             )
 
     # _get_iterator is torch's: its profiler knows a loader without workers by finding it called from __iter__, both in
@@ -284,6 +271,9 @@ class DataLoader(torch.utils.data.DataLoader, Generic[T_co]):  # type: ignore[ty
     def _counted(self, make: Callable[[], Any]) -> Any:
         """An iterator of torch's; without workers, it is counted what it gives."""
         counts = not self.num_workers and off_the_ring.why_not_here() is None
+        why = off_the_ring.why_not_here() or off_the_ring.why_not_of(type(self))
+        if why is not None and self.on_bad_sample != "raise":  # of what the ring alone can honour, this needs no ring
+            off_the_ring.refuse(self, why)
         return alone(self, make) if counts else make()
 
     def _end_workers_seeded_otherwise(self) -> None:
@@ -310,6 +300,21 @@ class DataLoader(torch.utils.data.DataLoader, Generic[T_co]):  # type: ignore[ty
         _iterators.add(iterator)
         stop_at_exit(iterator)
         return iterator
+
+    @property
+    def bad_samples(self) -> BadSamples:
+        """The samples that raised and were replaced, in the batches that were made ready for you, of all epochs.
+
+        It has the `count`, and the `first` ten with `index`, `instead` (the index of the sample that came in its place)
+        and `error` (the traceback, a str).  A loaded state does not change it.
+
+        Example:
+            >>> DataLoader(range(4), on_bad_sample="skip").bad_samples
+            BadSamples(count=0, first=())
+        """
+        if why := off_the_ring.why_not_here():
+            raise RuntimeError(f"no sample can be skipped: {why}")
+        return bad_samples_of(self)
 
     def state_dict(self) -> dict[str, Any]:
         """Where the user is: what `load_state_dict` needs to go on from there, in another process too.

@@ -54,6 +54,7 @@ from shmloader.resume.epochs import listen, told
 from shmloader.resume.place import place_of, restore
 from shmloader.ring.segment import Segment
 from shmloader.system.signals import held, held_in_del
+from shmloader.trainer.bad_samples import epoch_seed, pool_of, tally_of
 from shmloader.trainer.begin import begin_iterator, left_of_streams, seed_of_samples, seed_of_workers
 from shmloader.trainer.crew import Crew, raise_at_exit
 from shmloader.trainer.delivery import Delivery
@@ -133,12 +134,13 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
         self._ring = TrainerSide(segment, self._spin, spare, self._in_order, objects.dump_whole)
         segment.format(self._ring)
         self._steps = Steps(self._ring, size.at_first)
+        self._tally = tally_of(loader)
         self._schedule.attach(self._ring, self._steps)
         if device is None:
-            self._delivery = Delivery(self._ring, spare, self._streams)
+            self._delivery = Delivery(self._ring, spare, self._streams, tally=self._tally)
         else:
             self._pinning = Pinning(self._ring, device, loader.strict_pinning, private=loader.device is not None)
-            self._delivery = Delivery(self._ring, spare, self._streams, self._pinning, device.clone)
+            self._delivery = Delivery(self._ring, spare, self._streams, self._pinning, device.clone, self._tally)
         # what next_batch.pyx calls
         self._read, self._open = self._delivery.take, self._schedule.open
         self._worker_ended = self._schedule.ended
@@ -193,6 +195,7 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
                 "stride": self._schedule.stride,
                 "told": told(self._dataset),
                 "left": self._left,
+                "pool": None if self._tally is None else pool_of(loader),
             },
         )
         if self._pinning is not None:
@@ -223,8 +226,10 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
         self._IterableDataset_len_called = loader._IterableDataset_len_called
         delivered = Progress(not self._in_order and not self._streams, self._num_workers if self._streams else 0)
         listen(self._dataset)  # whose loader may be of a class that has an __init__ of its own
-        self._ring.begin_epoch(delivered, self._auto_collation, told(self._dataset))
         self.epoch = place.epoch_of(loader, self._base_seed, self._served, delivered)
+        self._ring.begin_epoch(delivered, self._auto_collation, told(self._dataset), epoch_seed(self.epoch))
+        if self._tally is not None:
+            self._tally.begin()
         self.epoch.drawn = self._draws
         self._draws.draw_for(self.epoch)
         if self._streams:
