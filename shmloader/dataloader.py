@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import weakref
 from collections.abc import Callable, Iterable
 from multiprocessing.context import BaseContext
@@ -14,13 +13,12 @@ import torch.utils.data
 from torch.utils.data import Dataset, Sampler
 
 from shmloader import _torch, off_the_ring
-from shmloader.device import accelerator
 from shmloader.device.ahead import ahead, stop_at_exit
-from shmloader.device.ahead_thread import Stage
-from shmloader.device.to_device import OnCpu, Pinned, ToDevice
+from shmloader.device.to_device import stage_of
 from shmloader.options import check_bad_samples, check_device, check_division, check_ring, check_work
 from shmloader.resume import epochs
 from shmloader.resume.place import place_of
+from shmloader.trainer import early
 
 if off_the_ring.why_not_here() is None:  # else there are no extensions, or names are missing that these build on
     from shmloader.trainer.alone import alone
@@ -101,6 +99,12 @@ class DataLoader(torch.utils.data.DataLoader, Generic[T_co]):  # type: ignore[ty
             loader is resumed.  Ranks that draw the same seed do not augment alike: a sample is seeded by its place in
             the order of all ranks.  It needs a map-style dataset.
 
+        prefetch_epochs: Whether the first batches of the next epoch are made while the last of this one are under way
+            (default False), so that its first `next()` need not wait.  The sampler draws the next epoch's order when it
+            has given the last index of this one, and not at `iter()`.  If `set_epoch` then says something else than it
+            said so far (the next number), what is ready is made anew.  It needs `persistent_workers=True` and a
+            map-style dataset; without workers it does nothing.  See docs/next-epoch.md.
+
         on_bad_sample: What happens when a sample's `__getitem__` raises.  "raise" (default): the exception, in place of
             the batch, as in torch.  "skip": another sample of the dataset comes in its place, which follows from the
             loader's seed, the epoch and the index.  So batches are the same for any number of workers and after a
@@ -141,6 +145,7 @@ class DataLoader(torch.utils.data.DataLoader, Generic[T_co]):  # type: ignore[ty
     on_device: Callable[[Any], Any] | None = None
     strict_pinning = False
     sample_seeds = False
+    prefetch_epochs = False
     on_bad_sample = "raise"
     max_bad_samples: int | float | None = None
 
@@ -176,6 +181,7 @@ class DataLoader(torch.utils.data.DataLoader, Generic[T_co]):  # type: ignore[ty
         on_device: Callable[[Any], Any] | None = None,
         strict_pinning: bool = False,
         sample_seeds: bool = False,
+        prefetch_epochs: bool = False,
         on_bad_sample: str = "raise",
         max_bad_samples: int | float | None = None,
     ) -> None:
@@ -194,6 +200,7 @@ class DataLoader(torch.utils.data.DataLoader, Generic[T_co]):  # type: ignore[ty
         self.schedule = schedule
         self.chunk_size = chunk_size
         self.sample_seeds = sample_seeds
+        self.prefetch_epochs = prefetch_epochs
         self.on_bad_sample = on_bad_sample
         self.max_bad_samples = max_bad_samples
         super().__init__(
@@ -259,14 +266,43 @@ class DataLoader(torch.utils.data.DataLoader, Generic[T_co]):  # type: ignore[ty
         rides = why is None
         if not rides and self.device is None:
             return self._counted(super().__iter__)
+        return self._begun(rides)
+
+    def _begun(self, rides: bool) -> Any:
+        """An iterator of ours whose epoch begins; of workers that persist, the one that there is."""
+        if self.persistent_workers:
+            self._end_workers_seeded_otherwise()
+        if rides and (started := early.taken(self)) is not None:
+            return started
         if not self.persistent_workers:
             return self._iterator_of_ours(rides)
-        self._end_workers_seeded_otherwise()
-        if self._iterator is None or not _goes_on(self._iterator):
+        if self._iterator is None or not early.goes_on(self._iterator):
             self._iterator = self._iterator_of_ours(rides)
         else:
             self._iterator._reset(self)
         return self._iterator
+
+    def start(self) -> None:
+        """Begin the next epoch now: workers start, and make the first batches while you do something else.
+
+        What the next `iter()` would draw is drawn now, and it returns what was begun here.  If by then the sampler or
+        the dataset was told another epoch, that is begun anew, with the seeds that were drawn; if a state was loaded,
+        from there.  Called twice, or without workers, it does nothing.  `close()` drops what was begun.
+
+        Raises:
+            RuntimeError: An iterator of this loader is in the midst of an epoch, or the loader does not ride the ring.
+
+        Example:
+            >>> loader.start()
+            >>> model = load_model()
+            >>> for batch in loader: ...
+        """
+        if not self.num_workers:
+            return
+        if why := off_the_ring.why_not(self):
+            raise RuntimeError(f"start() needs a loader that rides shmloader's ring: {why}")
+        mine = [iterator for iterator in list(_iterators) if iterator.loader() is self]
+        early.start(self, mine, lambda: self._begun(True))
 
     def _counted(self, make: Callable[[], Any]) -> Any:
         """An iterator of torch's; without workers, it is counted what it gives."""
@@ -278,13 +314,15 @@ class DataLoader(torch.utils.data.DataLoader, Generic[T_co]):  # type: ignore[ty
 
     def _end_workers_seeded_otherwise(self) -> None:
         """End workers that persist, if a state was loaded and seeds are set when workers start."""
-        seeded = self.schedule == "steal" or self.sample_seeds
-        if self._iterator is not None and place_of(self).loaded is not None and not seeded:
+        seeded, place = self.schedule == "steal" or self.sample_seeds, place_of(self)
+        if self._iterator is None or place.loaded is None or seeded:
+            return
+        if place.ahead is None or not place.holds(self, place.ahead):  # else start() has begun with that state
             self.close()
 
     def _iterator_of_ours(self, rides: bool) -> Any:
         source = self._ring_iterator() if rides else self._counted(self._get_iterator)
-        stage, depth = _stage(self, source)
+        stage, depth = stage_of(self, source)
         if stage is None:
             return source
         _iterators.discard(source)
@@ -397,27 +435,10 @@ class DataLoader(torch.utils.data.DataLoader, Generic[T_co]):  # type: ignore[ty
             if iterator.loader() is self:
                 iterator.close()
         self._iterator = None
+        early.drop(self)
 
     def __enter__(self) -> DataLoader[T_co]:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
-
-
-def _goes_on(iterator: Any) -> bool:
-    """Whether an iterator can begin another epoch: it was not closed, and this process was not forked from its own."""
-    return not getattr(iterator, "_shutdown", False) and getattr(iterator, "_owner", os.getpid()) == os.getpid()
-
-
-def _stage(loader: DataLoader[Any], source: Any) -> tuple[Stage | None, int]:
-    """What is to be done with an iterator's batches, and how many batches ahead; None if nothing is."""
-    device = None if loader.device is None else torch.device(loader.device)
-    found = None if device is None else accelerator.find(device)
-    if found is not None:
-        return ToDevice(found, loader.on_device), loader.device_prefetch
-    if getattr(source, "copies_to_pin", False):
-        pinned = accelerator.find()
-        assert pinned is not None
-        return Pinned(pinned), loader.device_prefetch
-    return (None if loader.on_device is None else OnCpu(loader.on_device)), 0

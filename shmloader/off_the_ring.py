@@ -32,6 +32,7 @@ ONLY_ON_THE_RING: dict[str, Any] = {
     "ring_memory": "auto",
     "sample_seeds": False,
     "on_bad_sample": "raise",
+    "prefetch_epochs": False,
 }
 
 _said: set[str] = set()

@@ -83,6 +83,7 @@ def check_division(loader: Any) -> None:
         "schedule='steal'": loader.schedule == "steal",
         "chunk_size": loader.chunk_size is not None,
         "sample_seeds=True": loader.sample_seeds,
+        "prefetch_epochs=True": loader.prefetch_epochs,
     }
     for name, asked in options.items():
         if not asked:
@@ -97,6 +98,11 @@ def check_division(loader: Any) -> None:
                 f"{name} delivers batches in order, but got in_order=False: leave one of the two out; where work "
                 "is stolen, a slow batch holds up no worker"
             )
+    if loader.prefetch_epochs and loader.num_workers and not loader.persistent_workers:
+        raise ValueError(
+            "prefetch_epochs=True needs persistent_workers=True: workers that go on with the next epoch must outlive "
+            "this one. loader.start() begins an epoch early with workers of its own"
+        )
     if loader.chunk_size is None:
         return
     if loader.batch_sampler is None:

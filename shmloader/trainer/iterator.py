@@ -59,10 +59,11 @@ from shmloader.trainer.begin import begin_iterator, left_of_streams, seed_of_sam
 from shmloader.trainer.crew import Crew, raise_at_exit
 from shmloader.trainer.delivery import Delivery
 from shmloader.trainer.draws import Draws
+from shmloader.trainer.next_epoch import Overlapping
 from shmloader.trainer.schedule import schedule_of
 
 
-class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
+class RingIterator(Overlapping, _torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
     """Iterates over the batches of a DataLoader, through a ring of its own.
 
     It can be closed, and used as a context manager.  An iterator that is dropped closes itself.
@@ -112,6 +113,7 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
         """Make the ring and everything around it.  Nobody works on it yet."""
         cores = len(os.sched_getaffinity(0)) // _ranks_here()
         self._spin = cores > self._num_workers + 1  # else a side that pauses on its core keeps another from it
+        self._prefetches = loader.prefetch_epochs and loader.persistent_workers
         self._schedule = schedule_of(loader, self._dismiss_weakly())
         size, spare, memory = self._schedule.size, loader.spare_slots, self._schedule.size.memory
         device = accelerator_of(loader)
@@ -209,6 +211,8 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
     def _reset(self, loader: DataLoader[Any], first_iter: bool = False) -> None:
         """Begin an epoch, or what is left of one: as in torch, ask the sampler for an iterator, and for indices."""
         self._interrupted = False
+        if self._turn_over(loader):
+            return
         self._steps.drain(self)  # of an epoch that was left half-way
         place = place_of(loader)
         start = place.starting(loader)
@@ -235,7 +239,7 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
         if self._streams:
             self.epoch.states = self._states_weakly()
         self._schedule.begin(seed_of_samples(loader, self.epoch), self.epoch.start.latest)
-        self._steps.begin(self, self._sampler_iter)
+        self._steps.begin(self, self._sampler_iter, self._prefetches)
         place.began(self.epoch)
 
     def _draw_again(self, count: int) -> Any:
@@ -293,7 +297,7 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
     @property
     def _rcvd_idx(self) -> int:
         """Batches of these that were taken."""
-        return self._ring.opened - self._ring.under_way
+        return self._num_yielded if self._ahead is not None else self._ring.opened - self._ring.under_way
 
     @property
     def _tasks_outstanding(self) -> int:
@@ -328,6 +332,7 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
             if self._ended:
                 return
             self._shutdown = True
+            self._ahead = None
             try:
                 if self._crew is not None:
                     self._ring.alarm()  # ends the wait of another thread
