@@ -23,7 +23,7 @@ _Static_assert(sizeof(void *) == 8, "the ring needs a 64-bit address space");
 
 #define RING_LINE 128 /* two 64-byte lines: x86 prefetches pairs, and some arm64 lines are 128 bytes */
 #define RING_MAGIC 0x676e69726d6873ULL /* "shmring" */
-#define RING_VERSION 5u
+#define RING_VERSION 6u
 
 /* A sequence's whole protocol state is one word:  seq:40 | owner:16 | state:8.
  * Claiming and recording who claimed are the same CAS, so a SIGKILL cannot fall between them.
@@ -55,7 +55,7 @@ typedef struct {
     uint64_t plan_at, plan_size;       /* in the entry's area: the plan */
     uint64_t objects_at, objects_size; /* the pickled leaves: a table in the payload, but a chunk's are in the area */
     uint32_t outcome;                  /* FILLED, KEPT, SKIPPED or SKIPPED_KEPT, see ring.pxd */
-    uint32_t state_size;               /* bytes that it has left in the cell */
+    uint32_t state_size;               /* bytes that it has left in the cell; where there are none: of its report */
 } ring_answer;
 
 /* A ring entry: the word of the sequence that lives in it, and the plain words that travel with it. */
@@ -72,8 +72,9 @@ typedef struct {
 } ring_worker;
 
 typedef struct {
-    _Alignas(RING_LINE) uint64_t magic; /* these are written once, before any worker is started */
+    _Alignas(RING_LINE) uint64_t magic; /* written once, before any worker is started, but for the last */
     uint32_t version, workers, entries, payloads, in_order;
+    uint64_t epoch_seed[2]; /* by the epoch's parity; before the first task of that epoch is opened, and seen with it */
     _Alignas(RING_LINE) _Atomic uint32_t ready_bell; /* count:31 | sleeper:1, rung by publish and by a death */
     _Alignas(RING_LINE) _Atomic uint32_t stop;
     _Atomic uint32_t revocations; /* how often claims were taken back: then workers look behind them once more */

@@ -33,6 +33,7 @@ cdef extern from "atomics.h" nogil:
     ctypedef struct ring_header:
         uint64_t magic
         uint32_t version, workers, entries, payloads, in_order
+        uint64_t epoch_seed[2]
         bell_t ready_bell
         bell_t stop
     ctypedef struct ring_payload:

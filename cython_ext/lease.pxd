@@ -9,7 +9,7 @@ from shmloader._free_slots cimport Slots
 
 cdef struct ring_said:                  # of one sequence, by the worker that published it; each word read once
     uint64_t used, meta_at, meta_size, plan_at, plan_size, objects_at, objects_size
-    uint32_t outcome, row
+    uint32_t outcome, row, report_size
     int owner
     char *area
 
@@ -20,6 +20,7 @@ cdef class Lease:
     cdef readonly int chunks            # sequences that made it
     cdef readonly int rows              # of the batch, where it was made in chunks; else 0
     cdef readonly int payload           # -1: it has been given back
+    cdef readonly bint reported         # some worker said something of it beside what it holds
     cdef bint guarded                   # a copy to a device may outlive it
     cdef bint failed                    # it could not be read
     cdef char *data
@@ -38,3 +39,4 @@ cdef class Lease:
     cpdef tuple objects(self, uint64_t leaves_end)
     cpdef int first_row(self, int chunk) except -1
     cpdef bytes chunk_objects(self, int chunk, uint64_t leaves_end)
+    cpdef list reports(self)

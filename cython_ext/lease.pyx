@@ -41,6 +41,8 @@ cdef class Lease:
             said.meta_at, said.meta_size = ring_once(&answer.meta_at), ring_once(&answer.meta_size)
             said.plan_at, said.plan_size = ring_once(&answer.plan_at), ring_once(&answer.plan_size)
             said.objects_at, said.objects_size = ring_once(&answer.objects_at), ring_once(&answer.objects_size)
+            said.report_size = ring_once_32(&answer.state_size)
+            self.reported |= said.report_size != 0
             word = ring_load(&ring.entry[at])
             if not sequences.owned(at, word, &said.owner):
                 raise overwritten("the worker that made a batch", ring_owner(word), ring.workers - 1)
@@ -170,6 +172,23 @@ cdef class Lease:
         check("a batch's leaves", 0, leaves_end, self.bytes)
         check("a chunk's pickled leaves", said.objects_at, said.objects_size, self.ring.area_stride)
         return PyBytes_FromStringAndSize(said.area + said.objects_at, said.objects_size)
+
+    cpdef list reports(self):
+        """What WorkerSide.report() got, for each chunk; of map-style datasets, and before the next open()."""
+        cdef list found = []
+        cdef ring_said *said
+        cdef uint64_t at
+        cdef int k
+        for k in range(self.chunks):
+            said = self.said(k)
+            check("a batch's plan", said.plan_at, said.plan_size, self.ring.area_stride)
+            at = said.plan_at + said.plan_size
+            if self.rows:       # a chunk's pickled leaves lie there
+                check("a chunk's pickled leaves", at, said.objects_size, self.ring.area_stride)
+                at += said.objects_size
+            check("what was said of a batch", at, said.report_size, self.ring.area_stride)
+            found.append(PyBytes_FromStringAndSize(said.area + at, said.report_size))
+        return found
 
 
 cdef inline int check(str what, uint64_t at, uint64_t size, uint64_t room) except -1:

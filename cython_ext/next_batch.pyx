@@ -40,7 +40,10 @@ cdef class Steps:
            lock that nobody touches otherwise.  The GIL makes looking at `occupied` and setting it one step.
         4. A process that is forked has a copy of all this, but the ring is one: if it opened and took what its parent
            opens and takes, both would lose batches and get each other's.  So in there it is an error.
-        5. The thread that is in here may come by again: from a signal handler, or from a sampler that iterates over its
+        5. Where epochs overlap, a sampler that has no more is asked for its next epoch (next_epoch.py), whose batches are
+           opened while those of this one are taken.  This one is over when all that is under way is `ahead` of it.  What
+           goes wrong with the next one is not this one's affair: it is begun anew at its iter(), where it is told.
+        6. The thread that is in here may come by again: from a signal handler, or from a sampler that iterates over its
            own loader.  That can only be an error.
 
     Args:
@@ -54,6 +57,10 @@ cdef class Steps:
     cdef object ready                   # a batch that is not handed out yet
     cdef bint adrift                    # a handler raised while the sampler was asked
     cdef uint64_t born                  # `forks`, where it was made
+    cdef int ahead                      # batches under way that are of the next epoch
+    cdef bint overlaps                  # what is drawn, and opened, is of the next epoch
+    cdef bint turns_over                # whether the next epoch is to be begun once the sampler has no more
+    cdef readonly bint spoilt           # the next epoch cannot be opened
     cdef bint occupied
     cdef unsigned long occupant         # the thread
     cdef int queued                     # threads that wait for their turn
@@ -101,6 +108,7 @@ cdef class Steps:
                 _read(): the batch of the ring's lend().
                 _worker_ended(worker): the worker has nothing more to give in this epoch, which _read() told by NOTHING.
                 _open(index): give the index to workers; false while there is no room.
+                _begin_next(): an iterator over the next epoch's indices, or None if it is not to be begun yet;
                 _draw_again(count): an iterator over the sampler's indices behind the first `count`.
         """
         self.enter()
@@ -118,7 +126,7 @@ cdef class Steps:
     cdef bint fetch(self, iterator) except -1:
         cdef TrainerSide ring = self.ring
         cdef object batch
-        while not ring.mapping.closed and (ring.sequences.in_flight or ring.unread is not None):
+        while not ring.mapping.closed and (ring.under_way > self.ahead or ring.unread is not None):
             if ring.unread is None and (ring.alarmed or not ring.sequences.is_ready()):
                 iterator._await()
                 continue
@@ -134,24 +142,47 @@ cdef class Steps:
             return True
         return False
 
-    def begin(self, iterator, indices) -> None:
-        """Open an epoch's first batches.  None of the one before may be under way."""
+    def begin(self, iterator, indices, bint turns_over=False) -> None:
+        """Open an epoch's first batches.  None of the one before may be under way.
+
+        Args:
+            turns_over: whether the next one is begun while this one's last batches are under way.
+        """
         self.enter()
         try:
             self.indices, self.adrift = indices, False
             self.drawn = self.ready = nothing
-            self.refill(iterator)
+            self.go_on(iterator, turns_over)
         finally:
             self.leave()
 
-    def drain(self, iterator) -> None:
-        """Wait for all that is under way, and drop it: the epoch was left before its end."""
+    def turn_over(self, iterator, bint turns_over) -> None:
+        """The epoch that was next is this one now.  Nothing else may be under way."""
+        self.enter()
+        try:
+            self.go_on(iterator, turns_over)
+        finally:
+            self.leave()
+
+    cdef int go_on(self, iterator, bint turns_over) except -1:
+        self.overlaps = self.spoilt = False
+        self.ahead, self.turns_over = 0, turns_over
+        return self.refill(iterator)
+
+    def drain(self, iterator, bint next_too=True) -> None:
+        """Wait for all that is under way, and drop it: the epoch was left before its end.
+
+        Args:
+            next_too: whether what is under way of the next epoch is dropped as well.
+        """
         cdef TrainerSide ring = self.ring
         self.enter()
         try:
             self.ready = nothing
             ring.took()
-            while ring.sequences.in_flight:
+            if next_too:
+                self.ahead = 0
+            while ring.under_way > self.ahead:
                 if ring.alarmed or not ring.sequences.is_ready():
                     iterator._await()
                 else:
@@ -161,25 +192,43 @@ cdef class Steps:
             self.leave()
 
     cdef int refill(self, iterator) except -1:
-        """Open batches for as long as there is room."""
+        """Open batches for as long as there is room, of this epoch and then of the next."""
+        if not self.overlaps and (not self.fill(iterator) or not self.turns_over):
+            return 0
+        if self.spoilt:
+            return 0
+        try:
+            if not self.overlaps:
+                indices = iterator._begin_next()
+                if indices is None:
+                    return 0
+                self.indices, self.overlaps = indices, True
+            self.fill(iterator)
+        except Exception:
+            self.spoilt = True
+        return 0
+
+    cdef bint fill(self, iterator) except -1:
+        """Open batches for as long as there is room; true where the sampler has no more."""
         cdef TrainerSide ring = self.ring
         cdef uint64_t before
         while ring.under_way < self.most and not ring.mapping.closed:
             if self.drawn is nothing:
                 self.drawn = self.draw(iterator)
                 if self.drawn is nothing:
-                    return 0
+                    return True
             before = ring.opened
             try:
                 if not iterator._open(self.drawn):
-                    return 0
+                    return False
             except Exception:
                 self.drawn = nothing    # it is told what was wrong with it; the next one may be better
                 raise
             finally:
                 if ring.opened != before:
                     self.drawn = nothing
-        return 0
+                    self.ahead += self.overlaps
+        return False
 
     cdef object draw(self, iterator):
         """The sampler's next index; NOTHING where it has no more."""
@@ -191,7 +240,8 @@ cdef class Steps:
         except StopIteration:
             return nothing
         except Exception:
-            self.ready = nothing        # as in torch: what the sampler raises comes in place of this batch
+            if not self.overlaps:
+                self.ready = nothing    # as in torch: what the sampler raises comes in place of this batch
             raise
         except BaseException:
             self.adrift = True

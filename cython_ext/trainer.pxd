@@ -23,7 +23,8 @@ cdef class TrainerSide(Ring):
     cdef readonly bint batched          # whether a task is the indices of a batch; if not, it is one sample's
     cdef readonly Progress delivered   # what the user has got of this epoch
     cdef uint64_t taken_batch           # of what was taken last: its number in the epoch, its samples, its worker
-    cdef uint32_t taken_samples, taken_cell, taken_state
+    cdef readonly uint32_t taken_samples
+    cdef uint32_t taken_cell, taken_state
     cdef int taken_worker
     cdef int64_t told                   # what datasets are told by set_epoch() for this epoch
     cdef list free_cells                # those that no sequence and no worker has

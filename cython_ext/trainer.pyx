@@ -85,22 +85,31 @@ cdef class TrainerSide(Ring):
         self.mapping.check_open()
         return self.under_way < self.batches and self.sequences.in_flight + chunks <= self.entries
 
-    def begin_epoch(self, Progress delivered=None, bint batched=True, told=None) -> None:
-        """Count the batches that are opened from 0 again; none may be under way.
+    def begin_epoch(self, Progress delivered=None, bint batched=True, told=None, uint64_t seed=0,
+                    bint ahead=False) -> None:
+        """Count the batches that are opened from 0 again; none may be under way, or those of one epoch before.
 
         Args:
             delivered: counts those that are handed out.
             batched: whether a task is the indices of a batch; if not, it is one sample's.
             told: the epoch that datasets are told by set_epoch(); None: they are told nothing.
+            seed: the epoch's, which bad samples are replaced by.
+            ahead: whether batches of the epoch before are still counted, until hand_to().
         """
         self.mapping.check_open()
         self.told = RING_UNTOLD if told is None else told
-        self.free_cells = list(range(self.cells))
-        self.left = [(<uint32_t>NO_CELL, 0)] * self.workers
+        if not ahead:
+            self.free_cells = list(range(self.cells))
+            self.left = [(<uint32_t>NO_CELL, 0)] * self.workers
+            self.delivered = Progress() if delivered is None else delivered
         self.epoch += self.begun
+        self.header.epoch_seed[self.epoch & 1] = seed
         self.begun, self.opened, self.samples = True, 0, 0
-        self.delivered = Progress() if delivered is None else delivered
         self.batched = batched
+
+    def hand_to(self, Progress delivered not None) -> None:
+        """From now on, batches that are handed out are of the epoch that was begun ahead, and this counts them."""
+        self.delivered = delivered
 
     cdef int samples_of(self, task) except -1:
         """How many samples a task is of.  What has no length counts as one."""

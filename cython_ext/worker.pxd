@@ -21,7 +21,8 @@ cdef class WorkerSide(Ring):
     cdef bint in_order                  # whether it walks, or looks through all entries
     cdef uint64_t task_bytes            # of the task that is claimed, in the entry's area
     cdef uint32_t to_leave              # the cell for what the stream says of itself
-    cdef uint32_t state_size            # bytes that were left there
+    cdef uint32_t state_size            # bytes that were left there, or of the report
+    cdef uint64_t described             # where what describe() wrote ends, in the entry's area
     cdef uint64_t *cell_room            # bytes that are known here to have pages in each cell
     cdef uint64_t *room                 # bytes that are known here to have pages in each entry's area
     cdef uint8_t *mapped                # for each AROUND of the ring, whether map_written() has been there

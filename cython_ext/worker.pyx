@@ -158,6 +158,11 @@ cdef class WorkerSide(Ring):
         return ring_once_32(&self.entry[self.cursor % self.entries].ask.epoch)
 
     @property
+    def epoch_seed(self) -> int:
+        """The seed of the epoch of the batch that is claimed."""
+        return ring_once(&self.header.epoch_seed[self.epoch & 1])
+
+    @property
     def told(self):
         """What the dataset is told by set_epoch() for the batch that is claimed; None: nothing."""
         cdef int64_t told = <int64_t>ring_once(<uint64_t *>&self.entry[self.cursor % self.entries].ask.told)
@@ -290,7 +295,24 @@ cdef class WorkerSide(Ring):
         entry.answer.meta_at, entry.answer.meta_size = meta_at, 8 * count
         entry.answer.plan_at, entry.answer.plan_size = plan_at, size
         entry.answer.objects_at, entry.answer.objects_size = plan_at + size, more
+        self.described = plan_at + size + more
         return 0
+
+    def report(self, const unsigned char[::1] said) -> None:
+        """Say something of the batch beside what it holds, behind what describe() wrote, before it is published.
+
+        Raises:
+            MemoryError: there are no pages for it.
+        """
+        cdef int at = self.cursor % self.entries
+        cdef uint64_t size = said.shape[0]
+        self.check_claimed()
+        if not size:
+            return
+        if self.described + size > self.room[at]:
+            self.room[at] = self.segment.commit_answer(at, self.described + size)
+        memcpy(self.area(self.cursor) + self.described, &said[0], size)
+        self.state_size = <uint32_t>size
 
     cpdef int point_to_objects(self, Py_ssize_t at, Py_ssize_t size) except -1:
         """Say where in the payload the table of the batch's pickled leaves lies."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import weakref
 from collections.abc import Callable, Iterable
 from multiprocessing.context import BaseContext
@@ -11,20 +10,19 @@ from typing import Any, Generic, TypeVar
 
 import torch
 import torch.utils.data
-from torch.utils.data import Dataset, IterableDataset, Sampler
+from torch.utils.data import Dataset, Sampler
 
 from shmloader import _torch, off_the_ring
-from shmloader.device import accelerator
 from shmloader.device.ahead import ahead, stop_at_exit
-from shmloader.device.ahead_thread import Stage
-from shmloader.device.to_device import OnCpu, Pinned, ToDevice
-from shmloader.options import check_device, check_ring, check_work
+from shmloader.device.to_device import stage_of
+from shmloader.options import check_bad_samples, check_device, check_division, check_ring, check_work
 from shmloader.resume import epochs
 from shmloader.resume.place import place_of
-from shmloader.row_wise import is_row_wise
+from shmloader.trainer import early
 
 if off_the_ring.why_not_here() is None:  # else there are no extensions, or names are missing that these build on
     from shmloader.trainer.alone import alone
+    from shmloader.trainer.bad_samples import BadSamples, bad_samples_of, pool_of
     from shmloader.trainer.iterator import RingIterator
 
 T_co = TypeVar("T_co", covariant=True)
@@ -101,6 +99,21 @@ class DataLoader(torch.utils.data.DataLoader, Generic[T_co]):  # type: ignore[ty
             loader is resumed.  Ranks that draw the same seed do not augment alike: a sample is seeded by its place in
             the order of all ranks.  It needs a map-style dataset.
 
+        prefetch_epochs: Whether the first batches of the next epoch are made while the last of this one are under way
+            (default False), so that its first `next()` need not wait.  The sampler draws the next epoch's order when it
+            has given the last index of this one, and not at `iter()`.  If `set_epoch` then says something else than it
+            said so far (the next number), what is ready is made anew.  It needs `persistent_workers=True` and a
+            map-style dataset; without workers it does nothing.  See docs/next-epoch.md.
+
+        on_bad_sample: What happens when a sample's `__getitem__` raises.  "raise" (default): the exception, in place of
+            the batch, as in torch.  "skip": another sample of the dataset comes in its place, which follows from the
+            loader's seed, the epoch and the index.  So batches are the same for any number of workers and after a
+            resume.  The first time gives a RuntimeWarning; see `bad_samples`.  It needs a map-style dataset.
+
+        max_bad_samples: How many samples may be skipped in an epoch: an int, or a float, a share of the samples that
+            were asked for by then, and 10 at least (default None: 0.001).  More are a RuntimeError with the first
+            tracebacks.  Needs `on_bad_sample="skip"`.
+
         strict_pinning: With `pin_memory=True`, wait for all streams of all devices before a slot is filled again, and
             not only for those that were current while its batch was lent (default False).  You need it where C++ copies
             a batch on a stream that Python has not made current, and does not wait for the copy.
@@ -132,6 +145,9 @@ class DataLoader(torch.utils.data.DataLoader, Generic[T_co]):  # type: ignore[ty
     on_device: Callable[[Any], Any] | None = None
     strict_pinning = False
     sample_seeds = False
+    prefetch_epochs = False
+    on_bad_sample = "raise"
+    max_bad_samples: int | float | None = None
 
     def __init__(
         self,
@@ -165,6 +181,9 @@ class DataLoader(torch.utils.data.DataLoader, Generic[T_co]):  # type: ignore[ty
         on_device: Callable[[Any], Any] | None = None,
         strict_pinning: bool = False,
         sample_seeds: bool = False,
+        prefetch_epochs: bool = False,
+        on_bad_sample: str = "raise",
+        max_bad_samples: int | float | None = None,
     ) -> None:
         check_ring(spare_slots, ring_memory, max_ring_bytes, on_worker_death, workers_outlive_signals)
         check_work(schedule, chunk_size)
@@ -181,6 +200,9 @@ class DataLoader(torch.utils.data.DataLoader, Generic[T_co]):  # type: ignore[ty
         self.schedule = schedule
         self.chunk_size = chunk_size
         self.sample_seeds = sample_seeds
+        self.prefetch_epochs = prefetch_epochs
+        self.on_bad_sample = on_bad_sample
+        self.max_bad_samples = max_bad_samples
         super().__init__(
             dataset,
             batch_size,
@@ -200,7 +222,10 @@ class DataLoader(torch.utils.data.DataLoader, Generic[T_co]):  # type: ignore[ty
             pin_memory_device=pin_memory_device,
             in_order=in_order,
         )
-        self._check_division()
+        check_division(self)
+        check_bad_samples(self)
+        if on_bad_sample == "skip" and off_the_ring.why_not_here() is None:
+            pool_of(self)
         epochs.listen(self.dataset)
         if num_workers and (why := off_the_ring.why_not(self)):
             off_the_ring.refuse(self, why)
@@ -215,37 +240,6 @@ class DataLoader(torch.utils.data.DataLoader, Generic[T_co]):  # type: ignore[ty
             off_the_ring.refuse(cls, why)
             off_the_ring.warn_once(
                 f"loaders of the class {cls.__name__} will not ride shmloader's ring: {why}", stacklevel=3
-            )
-
-    def _check_division(self) -> None:
-        """Raise where work cannot be stolen or cut as was asked for."""
-        options = {
-            "schedule='steal'": self.schedule == "steal",
-            "chunk_size": self.chunk_size is not None,
-            "sample_seeds=True": self.sample_seeds,
-        }
-        for name, asked in options.items():
-            if not asked:
-                continue
-            if isinstance(self.dataset, IterableDataset) or _torch.is_pipe(self.dataset):
-                raise ValueError(
-                    f"{name} needs a map-style dataset, but got {type(self.dataset).__name__}: each worker reads its "
-                    "own part of a stream, where no sample has a number and no other worker can go on"
-                )
-            if not self.in_order:
-                raise ValueError(
-                    f"{name} delivers batches in order, but got in_order=False: leave one of the two out; where work "
-                    "is stolen, a slow batch holds up no worker"
-                )
-        if self.chunk_size is None:
-            return
-        if self.batch_sampler is None:
-            raise ValueError("chunk_size cuts batches, but got batch_size=None: leave one of the two out")
-        if not is_row_wise(self.collate_fn):
-            raise ValueError(
-                f"chunk_size needs default_collate or a collate_fn that is marked with shmloader.row_wise, but got "
-                f"collate_fn={self.collate_fn!r}: mark it if what it makes of some samples is the rows that they "
-                "have in the whole batch"
             )
 
     # _get_iterator is torch's: its profiler knows a loader without workers by finding it called from __iter__, both in
@@ -272,29 +266,63 @@ class DataLoader(torch.utils.data.DataLoader, Generic[T_co]):  # type: ignore[ty
         rides = why is None
         if not rides and self.device is None:
             return self._counted(super().__iter__)
+        return self._begun(rides)
+
+    def _begun(self, rides: bool) -> Any:
+        """An iterator of ours whose epoch begins; of workers that persist, the one that there is."""
+        if self.persistent_workers:
+            self._end_workers_seeded_otherwise()
+        if rides and (started := early.taken(self)) is not None:
+            return started
         if not self.persistent_workers:
             return self._iterator_of_ours(rides)
-        self._end_workers_seeded_otherwise()
-        if self._iterator is None or not _goes_on(self._iterator):
+        if self._iterator is None or not early.goes_on(self._iterator):
             self._iterator = self._iterator_of_ours(rides)
         else:
             self._iterator._reset(self)
         return self._iterator
 
+    def start(self) -> None:
+        """Begin the next epoch now: workers start, and make the first batches while you do something else.
+
+        What the next `iter()` would draw is drawn now, and it returns what was begun here.  If by then the sampler or
+        the dataset was told another epoch, that is begun anew, with the seeds that were drawn; if a state was loaded,
+        from there.  Called twice, or without workers, it does nothing.  `close()` drops what was begun.
+
+        Raises:
+            RuntimeError: An iterator of this loader is in the midst of an epoch, or the loader does not ride the ring.
+
+        Example:
+            >>> loader.start()
+            >>> model = load_model()
+            >>> for batch in loader: ...
+        """
+        if not self.num_workers:
+            return
+        if why := off_the_ring.why_not(self):
+            raise RuntimeError(f"start() needs a loader that rides shmloader's ring: {why}")
+        mine = [iterator for iterator in list(_iterators) if iterator.loader() is self]
+        early.start(self, mine, lambda: self._begun(True))
+
     def _counted(self, make: Callable[[], Any]) -> Any:
         """An iterator of torch's; without workers, it is counted what it gives."""
         counts = not self.num_workers and off_the_ring.why_not_here() is None
+        why = off_the_ring.why_not_here() or off_the_ring.why_not_of(type(self))
+        if why is not None and self.on_bad_sample != "raise":  # of what the ring alone can honour, this needs no ring
+            off_the_ring.refuse(self, why)
         return alone(self, make) if counts else make()
 
     def _end_workers_seeded_otherwise(self) -> None:
         """End workers that persist, if a state was loaded and seeds are set when workers start."""
-        seeded = self.schedule == "steal" or self.sample_seeds
-        if self._iterator is not None and place_of(self).loaded is not None and not seeded:
+        seeded, place = self.schedule == "steal" or self.sample_seeds, place_of(self)
+        if self._iterator is None or place.loaded is None or seeded:
+            return
+        if place.ahead is None or not place.holds(self, place.ahead):  # else start() has begun with that state
             self.close()
 
     def _iterator_of_ours(self, rides: bool) -> Any:
         source = self._ring_iterator() if rides else self._counted(self._get_iterator)
-        stage, depth = _stage(self, source)
+        stage, depth = stage_of(self, source)
         if stage is None:
             return source
         _iterators.discard(source)
@@ -310,6 +338,21 @@ class DataLoader(torch.utils.data.DataLoader, Generic[T_co]):  # type: ignore[ty
         _iterators.add(iterator)
         stop_at_exit(iterator)
         return iterator
+
+    @property
+    def bad_samples(self) -> BadSamples:
+        """The samples that raised and were replaced, in the batches that were made ready for you, of all epochs.
+
+        It has the `count`, and the `first` ten with `index`, `instead` (the index of the sample that came in its place)
+        and `error` (the traceback, a str).  A loaded state does not change it.
+
+        Example:
+            >>> DataLoader(range(4), on_bad_sample="skip").bad_samples
+            BadSamples(count=0, first=())
+        """
+        if why := off_the_ring.why_not_here():
+            raise RuntimeError(f"no sample can be skipped: {why}")
+        return bad_samples_of(self)
 
     def state_dict(self) -> dict[str, Any]:
         """Where the user is: what `load_state_dict` needs to go on from there, in another process too.
@@ -392,27 +435,10 @@ class DataLoader(torch.utils.data.DataLoader, Generic[T_co]):  # type: ignore[ty
             if iterator.loader() is self:
                 iterator.close()
         self._iterator = None
+        early.drop(self)
 
     def __enter__(self) -> DataLoader[T_co]:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
-
-
-def _goes_on(iterator: Any) -> bool:
-    """Whether an iterator can begin another epoch: it was not closed, and this process was not forked from its own."""
-    return not getattr(iterator, "_shutdown", False) and getattr(iterator, "_owner", os.getpid()) == os.getpid()
-
-
-def _stage(loader: DataLoader[Any], source: Any) -> tuple[Stage | None, int]:
-    """What is to be done with an iterator's batches, and how many batches ahead; None if nothing is."""
-    device = None if loader.device is None else torch.device(loader.device)
-    found = None if device is None else accelerator.find(device)
-    if found is not None:
-        return ToDevice(found, loader.on_device), loader.device_prefetch
-    if getattr(source, "copies_to_pin", False):
-        pinned = accelerator.find()
-        assert pinned is not None
-        return Pinned(pinned), loader.device_prefetch
-    return (None if loader.on_device is None else OnCpu(loader.on_device)), 0

@@ -31,6 +31,8 @@ ONLY_ON_THE_RING: dict[str, Any] = {
     "max_ring_bytes": None,
     "ring_memory": "auto",
     "sample_seeds": False,
+    "on_bad_sample": "raise",
+    "prefetch_epochs": False,
 }
 
 _said: set[str] = set()

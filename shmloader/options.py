@@ -5,8 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch.utils.data import IterableDataset
 
+from shmloader import _torch
 from shmloader.device import accelerator
+from shmloader.row_wise import is_row_wise
 
 
 def check_ring(
@@ -72,3 +75,62 @@ def check_device(device: Any, device_prefetch: int, on_device: Any) -> None:
         )
     if at.type != "cpu" and at.index is not None and at.index >= accelerator.count():
         raise ValueError(f"device={device!r} does not exist: there are {accelerator.count()}, counted from 0")
+
+
+def check_division(loader: Any) -> None:
+    """Raise where work cannot be stolen or cut as was asked for."""
+    options = {
+        "schedule='steal'": loader.schedule == "steal",
+        "chunk_size": loader.chunk_size is not None,
+        "sample_seeds=True": loader.sample_seeds,
+        "prefetch_epochs=True": loader.prefetch_epochs,
+    }
+    for name, asked in options.items():
+        if not asked:
+            continue
+        if isinstance(loader.dataset, IterableDataset) or _torch.is_pipe(loader.dataset):
+            raise ValueError(
+                f"{name} needs a map-style dataset, but got {type(loader.dataset).__name__}: each worker reads its "
+                "own part of a stream, where no sample has a number and no other worker can go on"
+            )
+        if not loader.in_order:
+            raise ValueError(
+                f"{name} delivers batches in order, but got in_order=False: leave one of the two out; where work "
+                "is stolen, a slow batch holds up no worker"
+            )
+    if loader.prefetch_epochs and loader.num_workers and not loader.persistent_workers:
+        raise ValueError(
+            "prefetch_epochs=True needs persistent_workers=True: workers that go on with the next epoch must outlive "
+            "this one. loader.start() begins an epoch early with workers of its own"
+        )
+    if loader.chunk_size is None:
+        return
+    if loader.batch_sampler is None:
+        raise ValueError("chunk_size cuts batches, but got batch_size=None: leave one of the two out")
+    if not is_row_wise(loader.collate_fn):
+        raise ValueError(
+            f"chunk_size needs default_collate or a collate_fn that is marked with shmloader.row_wise, but got "
+            f"collate_fn={loader.collate_fn!r}: mark it if what it makes of some samples is the rows that they "
+            "have in the whole batch"
+        )
+
+
+def check_bad_samples(loader: Any) -> None:
+    """Raise where bad samples cannot be skipped as was asked for."""
+    what, most = loader.on_bad_sample, loader.max_bad_samples
+    if what not in ("raise", "skip"):
+        raise ValueError(f"on_bad_sample should be 'raise' or 'skip', but got on_bad_sample={what!r}")
+    if most is not None:
+        is_count = isinstance(most, int) and not isinstance(most, bool) and most >= 0
+        if not is_count and not (isinstance(most, float) and 0 < most <= 1):
+            raise ValueError(
+                "max_bad_samples should be a non-negative integer, how many samples of an epoch may be bad, or a float "
+                f"above 0 and at most 1, their share, but got max_bad_samples={most!r}; None is 0.001"
+            )
+        if what == "raise":
+            raise ValueError(f"max_bad_samples={most!r} needs on_bad_sample='skip': else the first bad sample raises")
+    if what == "skip" and (isinstance(loader.dataset, IterableDataset) or _torch.is_pipe(loader.dataset)):
+        raise ValueError(
+            f"on_bad_sample='skip' needs a map-style dataset, but got {type(loader.dataset).__name__}: in a stream no "
+            "sample has an index that another could be derived from. Catch the exception where the stream is read"
+        )

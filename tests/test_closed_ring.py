@@ -13,6 +13,7 @@ from hostile import BothSides
 
 from shmloader._free_slots import Slots
 from shmloader._lease import Lease
+from shmloader._progress import Progress
 from shmloader._sequences import Sequences
 from shmloader._trainer import TrainerSide
 
@@ -48,12 +49,14 @@ RAISE: dict[str, tuple[Any, ...]] = {
     "ring.move_to_memfd": (0, 0),
     "lease.meta": (),
     "lease.plan": (),
+    "lease.reports": (),
     "lease.chunk_objects": (0, 0),
     "lease.first_row": (0,),
     "lease.overflowed": (),
 }
 # These do nothing, or look at no shared word; and what they return then.
 QUIET: dict[str, tuple[tuple[Any, ...], Any]] = {
+    "ring.hand_to": ((Progress(),), None),
     "ring.stop": ((), None),
     "ring.wait": ((), False),
     "ring.alarm": ((), None),

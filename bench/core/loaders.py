@@ -33,6 +33,7 @@ class Job:
         start_method: of these.
         batch_bytes: of the largest batch, about.
         persistent: whether workers are to outlive an epoch, where the loader can have them do so.
+        overlaps: whether the next epoch is to be begun while this one's last batches are under way, where it can be.
     """
 
     dataset: Dataset[Any]
@@ -42,6 +43,7 @@ class Job:
     start_method: str
     batch_bytes: int
     persistent: bool = False
+    overlaps: bool = False
 
     @property
     def batches(self) -> BatchSampler:
@@ -114,7 +116,8 @@ def _torch(job: Job) -> Iterable[Any]:
 def _shmloader(job: Job) -> Iterable[Any]:
     import shmloader
 
-    return shmloader.DataLoader(job.dataset, **torch_options(job))
+    options = torch_options(job) | ({"prefetch_epochs": True} if job.overlaps else {})  # none, for other checkouts
+    return shmloader.DataLoader(job.dataset, **options)
 
 
 TORCH, OURS = "torch", "shmloader"

@@ -5,12 +5,15 @@ It imports neither rich nor matplotlib: a spawned worker would have to import th
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from typing import Any
 
 from bench.core.cases import CASES
 from bench.core.loaders import LOADERS
 from bench.core.throughput import job, toucher
+
+STEP = 0.02  # seconds that a trainer computes for each batch: longer than workers need for one
 
 
 def waits(loader: str, case: str, workers: int, start_method: str, batches: int, restarts: int) -> dict[str, Any]:
@@ -20,7 +23,10 @@ def waits(loader: str, case: str, workers: int, start_method: str, batches: int,
         first: seconds from iter() to the first batch of the first epoch in this process;
         next, persistent: the same of each further epoch, a list;
         next_gap, persistent_gap: seconds from the last batch of one epoch to the first of the next, with all that
-        lies between: the end of the old workers and the iter().
+        lies between: the end of the old workers and the iter();
+        boundary, overlapped, steady: of a trainer that computes for STEP seconds a batch, with persistent workers, the
+        seconds that the first next() of each further epoch takes, behind iter(); the same where epochs
+        overlap (with torch's loader they do not); and for all other batches, a list.
     """
     what = CASES[case]
     dataset = what.dataset(batches * what.batch_size, "")
@@ -44,4 +50,27 @@ def waits(loader: str, case: str, workers: int, start_method: str, batches: int,
             result |= {"persistent": from_iter[1:], "persistent_gap": from_last[1:]}
         else:
             result |= {"first": from_iter[0], "next": from_iter[1:], "next_gap": from_last[1:]}
+    result["boundary"], result["steady"] = boundaries(loader, case, workers, start_method, batches, restarts, False)
+    result["overlapped"], _ = boundaries(loader, case, workers, start_method, batches, restarts, True)
     return result
+
+
+def boundaries(
+    loader: str, case: str, workers: int, start_method: str, batches: int, restarts: int, overlaps: bool
+) -> tuple[list[float], list[float]]:
+    """What a trainer waits for that computes for STEP seconds a batch: for first batches, and for the others."""
+    what = CASES[case]
+    of = job(what, what.dataset(batches * what.batch_size, ""), workers, start_method, persistent=True)
+    epochs = LOADERS[loader].open(dataclasses.replace(of, overlaps=overlaps))
+    first: list[float] = []
+    others: list[float] = []
+    for epoch in range(1 + restarts):
+        waiting = iter(epochs)  # which is no wait: see the other figures for what it takes
+        for k in range(batches):
+            start = time.perf_counter()
+            next(waiting)
+            if epoch:
+                (others if k else first).append(time.perf_counter() - start)
+            time.sleep(STEP)
+        next(waiting, None)
+    return first, others

@@ -13,8 +13,12 @@ import ctypes
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 from shmloader.batch.tree import replaced, tensors_of
+from shmloader.device import accelerator
 from shmloader.device.accelerator import Accelerator
+from shmloader.device.ahead_thread import Stage
 
 OnDevice = Callable[[Any], Any]
 
@@ -116,3 +120,16 @@ def _called(on_device: OnDevice, batch: Any) -> Any:
         return on_device(batch)
     except StopIteration as error:
         raise RuntimeError("on_device raised StopIteration") from error
+
+
+def stage_of(loader: Any, source: Any) -> tuple[Stage | None, int]:
+    """What is to be done with an iterator's batches, and how many batches ahead; None if nothing is."""
+    device = None if loader.device is None else torch.device(loader.device)
+    found = None if device is None else accelerator.find(device)
+    if found is not None:
+        return ToDevice(found, loader.on_device), loader.device_prefetch
+    if getattr(source, "copies_to_pin", False):
+        pinned = accelerator.find()
+        assert pinned is not None
+        return Pinned(pinned), loader.device_prefetch
+    return (None if loader.on_device is None else OnCpu(loader.on_device)), 0

@@ -13,6 +13,9 @@ NOTE [ Place ]
        that was before the first draw, and only when it is asked for.  When an epoch goes on, its base seed is that of
        the state, and no generator is where it would not be in the run that was not interrupted, if the user has
        restored the global one too.
+    6. An epoch that was begun early (start(), prefetch_epochs) is not where the user is.  It is `ahead` until it is
+       asked for, and told as the `next` of the one that the user is in.  If by then something else was said than it
+       assumes, it is given up: its state is loaded, with what was said, so that what it has drawn is drawn once.
 """
 
 from __future__ import annotations
@@ -20,7 +23,8 @@ from __future__ import annotations
 import os
 import warnings
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -57,6 +61,7 @@ class Epoch:
         told: What a state has of it that does not change while it is under way.
         drawn: None while nothing is.
         states: Of streams: what each says of itself behind the last batch that was handed out by the iterator.
+        loads, from_loaded: How often a state was loaded when it was begun, and whether it was begun with such a state.
     """
 
     number: int
@@ -68,6 +73,8 @@ class Epoch:
     told: dict[str, Any]
     drawn: Drawn | None = None
     states: Callable[[], list[bytes | None]] | None = None
+    loads: int = 0
+    from_loaded: bool = False
 
 
 class Place:
@@ -76,18 +83,37 @@ class Place:
     def __init__(self) -> None:
         self.next_number = 0
         self.counts_with = -1  # so many workers, that it is known to be counted what is given
+        self.loads = 0
         self.loaded: State | None = None
+        self.then: State | None = None  # what is loaded when the epoch of `loaded` is over
         self.epoch: Epoch | None = None
+        self._ahead: weakref.ref[Epoch] | None = None
+        self._is_early = False
+        self._steps: tuple[int, int] = (1, 1)  # from epoch to epoch, of what the sampler and the dataset were told
 
     # -------------------------------------------------------------------------------------------- what is told
 
     def tell(self, loader: Any) -> dict[str, Any]:
         """Where the user is."""
-        epoch = self.epoch
+        epoch, ahead = self.epoch, self.ahead
         if self.loaded is not None:
-            return self.loaded.as_dict()
+            return self.loaded.as_dict() | {"next": None if self.then is None else self.then.as_dict()}
         if epoch is None or epoch.delivered.over:
-            return self._between(loader, epoch).as_dict()
+            if self.then is not None:
+                return self.then.as_dict()
+            return self._between(loader, epoch).as_dict() if ahead is None else self._told_of_ahead(loader, ahead)
+        told = self._told_of(loader, epoch)
+        if ahead is not None or self.then is not None:
+            told["next"] = self._told_of(loader, ahead) if ahead is not None else self.then.as_dict()  # type: ignore[union-attr]
+        return told
+
+    def _told_of_ahead(self, loader: Any, ahead: Epoch) -> dict[str, Any]:
+        told = self._told_of(loader, ahead)
+        if self.holds(loader, ahead):
+            return told | {"epoch": self.next_number}
+        return self._as_told(loader, state_of(told)).as_dict()
+
+    def _told_of(self, loader: Any, epoch: Epoch) -> dict[str, Any]:
         if not epoch.told["drawn"]:
             epoch.told.update(self._about_to_draw(loader, epoch) if epoch.drawn is None else epoch.drawn.tell())
         told = dict(epoch.told)
@@ -143,7 +169,9 @@ class Place:
         streams.check(loader, state)
         if state.batches and seek.is_guessed(sampler):
             _say_that_it_is_guessed(seek.name_of(sampler))
-        self.loaded, self.next_number = state, state.epoch
+        self.loaded, self.next_number = changed(state, next=None), state.epoch
+        self.then = None if state.next is None else state_of(state.next)
+        self.loads += 1
         if state.sampler_epoch is not None:
             _tell_samplers(loader, state.sampler_epoch)
         if state.dataset_epoch is not None:
@@ -151,6 +179,8 @@ class Place:
 
     def starting(self, loader: Any) -> State | None:
         """The loaded state that the next epoch starts from; None if it starts anew."""
+        if self.loaded is None and self.then is not None:
+            self.loaded, self.then = self._as_told(loader, self.then), None
         state = self.loaded
         if state is None:
             return None
@@ -189,12 +219,83 @@ class Place:
             rank=_rank_of_state(loader),
             workers=streams.workers_of(loader),
         )
-        return Epoch(self.next_number, base_seed, served, start, delivered, ranks, told.as_dict())
+        made = Epoch(self.next_number, base_seed, served, start, delivered, ranks, told.as_dict())
+        made.loads, made.from_loaded = self.loads, self.loaded is not None
+        return made
 
     def began(self, epoch: Epoch) -> None:
         """This epoch is under way."""
-        self.epoch, self.loaded = epoch, None
+        if self._is_early:
+            self._ahead = weakref.ref(epoch)
+            return
+        before = {} if self.epoch is None else self.epoch.told
+        told = epoch.told
+        self._steps = (
+            _step(before.get("sampler_epoch"), told["sampler_epoch"]),
+            _step(before.get("dataset_epoch"), told["dataset_epoch"]),
+        )
+        self.epoch, self.loaded, self._ahead = epoch, None, None
         self.next_number = epoch.number + 1
+
+    # ------------------------------------------------------------------------------------------ an epoch begun early
+
+    @property
+    def ahead(self) -> Epoch | None:
+        """The epoch that was begun early and not asked for yet, as long as there is its iterator."""
+        return None if self._ahead is None else self._ahead()
+
+    @contextmanager
+    def early(self) -> Iterator[None]:
+        """Meanwhile, an epoch that is begun is ahead of the user."""
+        self._is_early = True
+        try:
+            yield
+        finally:
+            self._is_early = False
+
+    def begun_early(self, epoch: Epoch) -> None:
+        """This epoch is ahead of the user."""
+        self._ahead = weakref.ref(epoch)
+
+    def assumed(self, epoch: Epoch) -> tuple[int | None, int | None]:
+        """What sampler and dataset are going to be told for the epoch after this one, if set_epoch() goes on as it
+        did."""
+        sampler, dataset = epoch.told["sampler_epoch"], epoch.told["dataset_epoch"]
+        return (
+            None if sampler is None else sampler + self._steps[0],
+            None if dataset is None else dataset + self._steps[1],
+        )
+
+    def holds(self, loader: Any, epoch: Epoch) -> bool:
+        """Whether an epoch that was begun early is the one that iter() would begin now."""
+        return (
+            epoch.loads == self.loads
+            and epoch.from_loaded == (self.loaded is not None)
+            and epoch.told["sampler_epoch"] == _epoch_of(sampler_of(loader))
+            and epoch.told["dataset_epoch"] == epochs.told(loader.dataset)
+        )
+
+    def ask_for(self, epoch: Epoch) -> None:
+        """The user asks for the epoch that was begun early."""
+        epoch.number = epoch.told["epoch"] = self.next_number
+        self.began(epoch)
+
+    def give_up(self, loader: Any, epoch: Epoch) -> None:
+        """Have the next iter() begin that epoch anew; if another state was loaded meanwhile, as that says."""
+        self._ahead = None
+        if epoch.loads != self.loads:
+            return
+        state = state_of(self._told_of(loader, epoch))
+        if epoch.from_loaded and self.loaded is None:  # dropped: the epoch comes whole
+            state = _whole(state)
+        self.loaded = self._as_told(loader, state)
+
+    def _as_told(self, loader: Any, state: State) -> State:
+        """The state of an epoch that nothing was got of, with what sampler and dataset were told since."""
+        now = _epoch_of(sampler_of(loader))
+        if now != state.sampler_epoch:
+            state = _whole(state)
+        return changed(state, epoch=self.next_number, sampler_epoch=now, dataset_epoch=epochs.told(loader.dataset))
 
     def set_epoch(self, loader: Any, number: int) -> None:
         """Have the next epoch be this one, and tell the samplers and the dataset."""
@@ -209,6 +310,15 @@ class Place:
         epochs.tell(loader.dataset, number)
         if self.loaded is not None:
             self.loaded = changed(self.loaded, sampler_epoch=_epoch_of(sampler_of(loader)))
+
+
+def _step(before: int | None, now: int | None) -> int:
+    return 1 if before is None or now is None else now - before
+
+
+def _whole(state: State) -> State:
+    """The state before its epoch."""
+    return changed(state, begun=False, batches=0, samples=0, beyond=())
 
 
 _said: set[str] = set()

@@ -40,6 +40,7 @@ class State:
         streams: For each of them (without workers, for the trainer): the batches that it has given, whether it has
             ended, and what the stream says of itself behind the last of them.
         latest: The worker that has given the last batch; -1: none has.
+        next: The state of the epoch after this one, if that was begun early: what it has drawn is not drawn again.
     """
 
     epoch: int = 0
@@ -63,6 +64,7 @@ class State:
     workers: int | None = None
     streams: Any = None
     latest: int = -1
+    next: dict[str, Any] | None = None
 
     def as_dict(self) -> dict[str, Any]:
         return {
@@ -98,6 +100,8 @@ def state_of(given: Any) -> State:
             "shmloader that saved it"
         )
     found = {name: given[name] for name in _NAMES}
+    if found["next"] is not None:
+        state_of(found["next"])
     found["beyond"] = tuple((int(number), int(samples)) for number, samples in found["beyond"])
     for name, value in found.items():
         _check(name, value)

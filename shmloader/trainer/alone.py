@@ -13,10 +13,12 @@ from shmloader._progress import Progress
 from shmloader.resume.place import Epoch, place_of, sampler_of
 from shmloader.resume.seek import ranks_of
 from shmloader.resume.state import State
+from shmloader.trainer.bad_samples import Tally, epoch_seed, pool_of, tally_of
 from shmloader.trainer.begin import begin_iterator, left_of_streams, seed_of_samples
 from shmloader.trainer.draws import Draws
 from shmloader.worker import random_states
-from shmloader.worker.fetch import Left, pass_over, restore, said_by
+from shmloader.worker.fetch import Left, fetch_from, pass_over, restore, said_by
+from shmloader.worker.skip import Skips
 
 
 def alone(loader: Any, make: Callable[[], Any]) -> Any:
@@ -46,6 +48,8 @@ def alone(loader: Any, make: Callable[[], Any]) -> Any:
         place.began(epoch)
         return iterator
     iterator._sampler_iter = indices = _Indices(loader, iterator._sampler_iter, epoch, start)
+    if (tally := tally_of(loader)) is not None:
+        iterator._dataset_fetcher = _Skipping(loader, iterator._dataset_fetcher, epoch, tally)
     if loader.sample_seeds:
         iterator._dataset_fetcher = _Seeding(loader, iterator._dataset_fetcher, epoch, indices)
     place.began(epoch)
@@ -137,6 +141,32 @@ class _Streaming:
             raise
         self._delivered.add(self._size)
         return batch
+
+
+class _Skipping:
+    """Makes batches as torch's fetcher does, with other samples in place of those that raise."""
+
+    def __init__(self, loader: Any, fetcher: Any, epoch: Epoch, tally: Tally) -> None:
+        self._fetcher = fetcher
+        self._skips = Skips(loader.dataset, pool_of(loader))
+        self._skips.begin(epoch_seed(epoch))
+        self._make = fetch_from(
+            fetcher.dataset, fetcher.auto_collation, fetcher.collate_fn, fetcher.drop_last, None, self._skips
+        )
+        self._tally, self._delivered = tally, epoch.delivered
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "_fetcher":  # there is none before __init__
+            raise AttributeError(name)
+        return getattr(self._fetcher, name)
+
+    def fetch(self, index: Any) -> Any:
+        """The batch of what the sampler gave."""
+        try:
+            return self._make(index)
+        finally:
+            if said := self._skips.report():
+                self._tally.note([said], self._delivered.samples, self._delivered.batches)
 
 
 class _Seeding:

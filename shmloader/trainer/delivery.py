@@ -36,6 +36,7 @@ from shmloader._torch import ExceptionWrapper
 from shmloader._trainer import TrainerSide
 from shmloader.device.pinning import Pinning
 from shmloader.ring.segment import warn_overflow
+from shmloader.trainer.bad_samples import Tally
 
 
 class Delivery:
@@ -47,6 +48,7 @@ class Delivery:
         ends: Whether workers may run out of samples and have nothing for a sequence: iterable datasets.
         pinning: Page-locks the slots; then all batches are delivered in page-locked memory.
         clone: Copies a tensor out of its slot.
+        tally: Notes the samples that were bad; None: none are skipped.
     """
 
     def __init__(
@@ -56,6 +58,7 @@ class Delivery:
         ends: bool,
         pinning: Pinning | None = None,
         clone: Callable[[torch.Tensor], torch.Tensor] = torch.Tensor.clone,
+        tally: Tally | None = None,
     ) -> None:
         self._ring = ring
         self._spare = spare
@@ -63,6 +66,7 @@ class Delivery:
         self._pinning = pinning
         self._reader = Reader(ExceptionWrapper, clone)
         self._overflowed = False
+        self._tally = tally
 
     def take(self) -> Any:
         """The batch that the ring has ready, lent or copied; NOTHING if its worker has nothing more to give.
@@ -82,6 +86,9 @@ class Delivery:
         copy = outcome == KEPT or ring.slots.lent > self._spare or (pinning is not None and not pinning.guard(lease))
         try:
             batch = self._reader.read(lease, copy)
+            if self._tally is not None and lease.reported:
+                had = ring.delivered.samples + sum(ring.delivered.beyond.values())
+                self._tally.note(lease.reports(), had + ring.taken_samples, ring.taken)
             if pinning is not None:
                 batch = pinning.finish(batch, lease)
         except Exception:

@@ -54,14 +54,16 @@ from shmloader.resume.epochs import listen, told
 from shmloader.resume.place import place_of, restore
 from shmloader.ring.segment import Segment
 from shmloader.system.signals import held, held_in_del
+from shmloader.trainer.bad_samples import epoch_seed, pool_of, tally_of
 from shmloader.trainer.begin import begin_iterator, left_of_streams, seed_of_samples, seed_of_workers
 from shmloader.trainer.crew import Crew, raise_at_exit
 from shmloader.trainer.delivery import Delivery
 from shmloader.trainer.draws import Draws
+from shmloader.trainer.next_epoch import Overlapping
 from shmloader.trainer.schedule import schedule_of
 
 
-class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
+class RingIterator(Overlapping, _torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
     """Iterates over the batches of a DataLoader, through a ring of its own.
 
     It can be closed, and used as a context manager.  An iterator that is dropped closes itself.
@@ -111,6 +113,7 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
         """Make the ring and everything around it.  Nobody works on it yet."""
         cores = len(os.sched_getaffinity(0)) // _ranks_here()
         self._spin = cores > self._num_workers + 1  # else a side that pauses on its core keeps another from it
+        self._prefetches = loader.prefetch_epochs and loader.persistent_workers
         self._schedule = schedule_of(loader, self._dismiss_weakly())
         size, spare, memory = self._schedule.size, loader.spare_slots, self._schedule.size.memory
         device = accelerator_of(loader)
@@ -133,12 +136,13 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
         self._ring = TrainerSide(segment, self._spin, spare, self._in_order, objects.dump_whole)
         segment.format(self._ring)
         self._steps = Steps(self._ring, size.at_first)
+        self._tally = tally_of(loader)
         self._schedule.attach(self._ring, self._steps)
         if device is None:
-            self._delivery = Delivery(self._ring, spare, self._streams)
+            self._delivery = Delivery(self._ring, spare, self._streams, tally=self._tally)
         else:
             self._pinning = Pinning(self._ring, device, loader.strict_pinning, private=loader.device is not None)
-            self._delivery = Delivery(self._ring, spare, self._streams, self._pinning, device.clone)
+            self._delivery = Delivery(self._ring, spare, self._streams, self._pinning, device.clone, self._tally)
         # what next_batch.pyx calls
         self._read, self._open = self._delivery.take, self._schedule.open
         self._worker_ended = self._schedule.ended
@@ -193,6 +197,7 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
                 "stride": self._schedule.stride,
                 "told": told(self._dataset),
                 "left": self._left,
+                "pool": None if self._tally is None else pool_of(loader),
             },
         )
         if self._pinning is not None:
@@ -206,6 +211,8 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
     def _reset(self, loader: DataLoader[Any], first_iter: bool = False) -> None:
         """Begin an epoch, or what is left of one: as in torch, ask the sampler for an iterator, and for indices."""
         self._interrupted = False
+        if self._turn_over(loader):
+            return
         self._steps.drain(self)  # of an epoch that was left half-way
         place = place_of(loader)
         start = place.starting(loader)
@@ -223,14 +230,16 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
         self._IterableDataset_len_called = loader._IterableDataset_len_called
         delivered = Progress(not self._in_order and not self._streams, self._num_workers if self._streams else 0)
         listen(self._dataset)  # whose loader may be of a class that has an __init__ of its own
-        self._ring.begin_epoch(delivered, self._auto_collation, told(self._dataset))
         self.epoch = place.epoch_of(loader, self._base_seed, self._served, delivered)
+        self._ring.begin_epoch(delivered, self._auto_collation, told(self._dataset), epoch_seed(self.epoch))
+        if self._tally is not None:
+            self._tally.begin()
         self.epoch.drawn = self._draws
         self._draws.draw_for(self.epoch)
         if self._streams:
             self.epoch.states = self._states_weakly()
         self._schedule.begin(seed_of_samples(loader, self.epoch), self.epoch.start.latest)
-        self._steps.begin(self, self._sampler_iter)
+        self._steps.begin(self, self._sampler_iter, self._prefetches)
         place.began(self.epoch)
 
     def _draw_again(self, count: int) -> Any:
@@ -288,7 +297,7 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
     @property
     def _rcvd_idx(self) -> int:
         """Batches of these that were taken."""
-        return self._ring.opened - self._ring.under_way
+        return self._num_yielded if self._ahead is not None else self._ring.opened - self._ring.under_way
 
     @property
     def _tasks_outstanding(self) -> int:
@@ -323,6 +332,7 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
             if self._ended:
                 return
             self._shutdown = True
+            self._ahead = None
             try:
                 if self._crew is not None:
                     self._ring.alarm()  # ends the wait of another thread

@@ -12,6 +12,7 @@ from torch.utils.data import IterableDataset
 
 from shmloader._batch_writer import Writer
 from shmloader.worker.in_place import in_place
+from shmloader.worker.skip import Skips
 
 Fetch = Callable[[Any], Any]
 
@@ -29,7 +30,8 @@ def fetch_from(
     auto_collation: bool,
     collate_fn: Callable[[Any], Any],
     drop_last: bool,
-    writer: Writer,
+    writer: Writer | None,
+    skips: Skips | None = None,
     left: Left | None = None,
 ) -> Fetch:
     """The function that makes a batch of a task, for one epoch.
@@ -39,7 +41,8 @@ def fetch_from(
         auto_collation: Whether a task is the indices of a batch; if not, it is the index of one sample.
         collate_fn: Makes the batch.
         drop_last: Whether the last batch of a stream is dropped if it is not full.
-        writer: Where samples have their places: see in_place.py.
+        writer: Where samples have their places: see in_place.py.  None: nowhere.
+        skips: Gets samples where those that raise are replaced.
         left: Where a stream goes on; None: it begins.
 
     Returns:
@@ -48,13 +51,16 @@ def fetch_from(
     if isinstance(dataset, IterableDataset):
         return Stream(dataset, auto_collation, collate_fn, drop_last, left)
     if not auto_collation:
-        return lambda index: collate_fn(dataset[index])
+        get = None if skips is None else skips.sample
+        return lambda index: collate_fn(dataset[index] if get is None else get(index))
 
-    placed = in_place(dataset, collate_fn, writer)
+    placed = None if writer is None else in_place(dataset, collate_fn, writer, skips)
 
     def fetch(indices: Any) -> Any:
         if placed is not None and hasattr(indices, "__len__"):
             return collate_fn(placed.samples(indices))
+        if skips is not None:
+            return collate_fn(skips.samples(indices))
         if at_once := getattr(dataset, "__getitems__", None):
             return collate_fn(at_once(indices))
         return collate_fn([dataset[index] for index in indices])

@@ -42,6 +42,7 @@ from torch.utils.data import Subset, default_collate
 from shmloader._batch_tree import ATOMS, is_namedtuple
 from shmloader._batch_writer import Writer
 from shmloader._torch import collate_tensor_fn, default_collate_fn_map
+from shmloader.worker.skip import Skips
 
 Into = Callable[[Any, Any], Any]
 
@@ -199,14 +200,14 @@ class InPlace:
     """Fetches the samples of a batch, in their places in the slot where they have any.
 
     Args:
-        dataset: map-style.
+        get: gives a sample of a map-style dataset.
         into: its __getitem_into__.
         told: its `row_spec`.
         writer: lays places in the slot.
     """
 
-    def __init__(self, dataset: Any, into: Into, told: Any, writer: Writer) -> None:
-        self._dataset = dataset
+    def __init__(self, get: Callable[[Any], Any], into: Into, told: Any, writer: Writer) -> None:
+        self._get = get
         self._into = into
         self._writer = writer
         self._spec: Any = None if told is None else _spec_or_none(told, is_told=True)
@@ -217,10 +218,10 @@ class InPlace:
         rows = None if self._writer.in_chunks else self._lay(len(indices))
         for index in indices:
             if not samples and rows is None:  # the first tells what the others are like
-                sample = self._dataset[index]
+                sample = self._get(index)
                 rows = self._lay_like(sample, len(indices))
             elif rows is None:
-                samples.append(self._dataset[index])
+                samples.append(self._get(index))
                 continue
             else:
                 sample = self._into(index, rows[len(samples)])
@@ -264,8 +265,12 @@ def _spec_or_none(sample: Any, is_told: bool = False) -> Any:
     return spec if next(_leaves(spec), None) is not None else None
 
 
-def in_place(dataset: Any, collate_fn: Any, writer: Writer) -> InPlace | None:
+def in_place(dataset: Any, collate_fn: Any, writer: Writer, skips: Skips | None = None) -> InPlace | None:
     """What fetches samples in their places; None where the dataset cannot, or what collates must not see them so."""
     into, told = into_of(dataset)
     is_stock = default_collate_fn_map.get(torch.Tensor) is not collate_tensor_fn and collate_fn is default_collate
-    return InPlace(dataset, into, told, writer) if into is not None and is_stock else None
+    if into is None or not is_stock:
+        return None
+    if skips is not None:
+        return InPlace(skips.sample, skips.into(into), told, writer)
+    return InPlace(lambda index: dataset[index], into, told, writer)

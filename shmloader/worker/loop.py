@@ -31,6 +31,7 @@ from shmloader.system.parents_death import begin
 from shmloader.worker import random_states
 from shmloader.worker.collate import collate_into
 from shmloader.worker.fetch import Fetch, Left, Stream, fetch_from
+from shmloader.worker.skip import Skips
 
 Seed = Callable[[Any, int, int, int], Any]  # what random_states.py seeds a task with
 
@@ -87,6 +88,7 @@ class Worker:
         seeds_samples: whether each sample is seeded for itself (random_states.py).
         left: where each worker's stream goes on in the first epoch; None: they begin.
         told: the epoch that the dataset in the trainer was told by set_epoch(); None: none.
+        pool: what replaces bad samples (skip.py); None: nothing does.
         stride: with seeds_samples, how many places of the epoch's order one sample of a batch is behind the other.
     """
 
@@ -106,6 +108,7 @@ class Worker:
         stride: int,
         told: int | None,
         left: list[Left] | None,
+        pool: Any = None,
     ) -> None:
         self._segment = segment
         self._ring = ring
@@ -119,7 +122,8 @@ class Worker:
         self._stride = stride
         self._where = f"in DataLoader worker process {ring.me}"
         self._streams = isinstance(dataset, IterableDataset)
-        self._fetching = dataset, auto_collation, collate_fn, drop_last, self._writer
+        self._skips = None if pool is None else Skips(dataset, pool)
+        self._fetching = dataset, auto_collation, collate_fn, drop_last, self._writer, self._skips
         self._fetch: Fetch | None = None
         self._is_over = False  # the stream, in this epoch
         self._epoch: int | None = None  # whatever it is when it begins
@@ -147,6 +151,8 @@ class Worker:
                 if self._epoch is not None or ring.told != self._told:  # who takes a dead one's place comes later
                     self._begin(ring.told)
                 self._epoch = ring.epoch
+                if self._skips is not None:
+                    self._skips.begin(ring.epoch_seed)
             task = read_task(written)
             self._writer.begin(len(task) if ring.rows else 0)
             if ring.rows:
@@ -208,6 +214,11 @@ class Worker:
             self._writer.write(batch)
         except Exception:
             self._write_exception(batch)
+        if self._skips is not None and (said := self._skips.report()):
+            try:
+                self._ring.report(said)
+            except Exception:  # there is no memory for it, and a batch must not come as if all its samples were good
+                self._write_exception(None)
         return FILLED
 
     def _leave_state(self) -> None:

@@ -1,0 +1,177 @@
+"""How many samples of a loader raised and were replaced, and when that is too many: NOTE [ Bad samples ] in skip.py."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+import warnings
+import weakref
+from dataclasses import dataclass
+from typing import Any
+
+import numpy
+from torch.utils.data import WeightedRandomSampler
+
+from shmloader.resume import seek
+from shmloader.resume.place import Epoch, sampler_of
+from shmloader.system.signals import held
+from shmloader.worker.random_states import mix
+
+SHARE = 0.001  # of the samples asked for, if the user gives no other limit
+AT_LEAST = 10  # bad samples that any share allows: else the first of an epoch would be too many
+KEPT = 10
+_SHOWN = 3  # tracebacks in an error
+
+
+@dataclass(frozen=True)
+class BadSample:
+    """A sample that raised.
+
+    Attributes:
+        index: Its index.
+        instead: The index of the sample that came in its place.
+        error: Its traceback, as text; of a long one the end.
+    """
+
+    index: int
+    instead: int
+    error: str
+
+
+@dataclass(frozen=True)
+class BadSamples:
+    """Samples that raised and were replaced, in the batches that a loader has given in this process.
+
+    Attributes:
+        count: How many there were.
+        first: The first ten of them.
+    """
+
+    count: int = 0
+    first: tuple[BadSample, ...] = ()
+
+    def more(self, count: int, first: list[Any], most: int = KEPT) -> BadSamples:
+        return BadSamples(self.count + count, (self.first + tuple(BadSample(*each) for each in first))[:most])
+
+
+class _Account:
+    """What is known of one loader's."""
+
+    def __init__(self) -> None:
+        self.all = BadSamples()
+        self.warned = False
+
+
+_lock = threading.Lock()  # two iterators of one loader may be in two threads
+_accounts: weakref.WeakKeyDictionary[Any, _Account] = weakref.WeakKeyDictionary()  # see NOTE [ Place ], 2
+
+
+def bad_samples_of(loader: Any) -> BadSamples:
+    """Those of this loader, until now."""
+    account = _accounts.get(loader)
+    return BadSamples() if account is None else account.all
+
+
+class Tally:
+    """Notes what an iterator's batches report.
+
+    Args:
+        loader: The loader.
+    """
+
+    def __init__(self, loader: Any) -> None:
+        self._account = _accounts.setdefault(loader, _Account())
+        self._limit: int | float | None = loader.max_bad_samples
+        self.begin()
+
+    def begin(self) -> None:
+        """Another epoch begins, or what is left of one: the limit is for each."""
+        self._here = BadSamples()
+        self._noted: int | None = None
+
+    def note(self, report: list[bytes], asked: int, number: int) -> None:
+        """Note what was replaced in a batch.
+
+        Args:
+            report: What was said of the batch, or of each of its chunks.
+            asked: How many samples were asked for in this epoch, up to and with this batch.
+            number: The batch's.  It may be noted again, as a signal may have come since, and counts once.
+
+        Raises:
+            RuntimeError: There were too many in this epoch.
+        """
+        with held(), _lock:
+            if self._noted != number:
+                for said in filter(None, report):
+                    count, first = pickle.loads(said)
+                    self._here = self._here.more(count, first)
+                    self._account.all = self._account.all.more(count, first)
+                self._noted = number
+            first_time, self._account.warned = not self._account.warned, True
+        self._check(asked)
+        if first_time:
+            bad = self._here.first[0]
+            warnings.warn(
+                f"sample {bad.index} raised, and sample {bad.instead} came in its place (on_bad_sample='skip'). This "
+                f"is said once: loader.bad_samples has the count and the first errors. This one is\n{bad.error}",
+                RuntimeWarning,
+                stacklevel=5,
+            )
+
+    def _check(self, asked: int) -> None:
+        limit = SHARE if self._limit is None else self._limit
+        most = limit if isinstance(limit, int) else max(AT_LEAST, int(limit * asked))
+        if self._here.count > most:
+            shown = "\n".join(f"sample {bad.index}: {bad.error}" for bad in self._here.first[:_SHOWN])
+            given = "the default" if self._limit is None else f"max_bad_samples={self._limit!r}"
+            raise RuntimeError(
+                f"{self._here.count} of the {asked} samples asked for in this epoch raised, and {given} allows {most}: "
+                f"mend them, or raise max_bad_samples. The first were\n\n{shown}"
+            )
+
+
+def tally_of(loader: Any) -> Tally | None:
+    """What notes the bad samples of an iterator that begins; None where none are skipped."""
+    return Tally(loader) if loader.on_bad_sample == "skip" else None
+
+
+def epoch_seed(epoch: Epoch) -> int:
+    """What the sequences of an epoch's replacements follow from."""
+    return mix(epoch.base_seed, epoch.served)
+
+
+def pool_of(loader: Any) -> Any:
+    """What may replace a bad sample: an array of the indices that the sampler may give, or the dataset's length.
+
+    A sampler may leave samples out, those of the validation set for instance, and they must not come that way.
+
+    Raises:
+        ValueError: The sampler does not say which indices it gives, and the dataset has no length.
+    """
+    last = seek.inner(sampler_of(loader))
+    if isinstance(last, WeightedRandomSampler):
+        return last.weights.nonzero().flatten().numpy()
+    if isinstance(last, (list, tuple, range)):
+        found = _indices([index for each in last for index in (each if isinstance(each, (list, tuple)) else [each])])
+    else:
+        found = _indices(getattr(last, "indices", None))
+    if found is not None:
+        return found
+    try:
+        return len(loader.dataset)
+    except TypeError:
+        raise ValueError(
+            "on_bad_sample='skip' needs to know which samples there are to replace a bad one, but "
+            f"{type(loader.dataset).__name__} has no __len__ and {type(last).__name__} no indices: give one of them"
+        ) from None
+
+
+def _indices(given: Any) -> Any:
+    """An array of these indices; None where they are something else."""
+    if given is None or callable(given):
+        return None
+    try:
+        found = numpy.asarray(given)
+    except (TypeError, ValueError, RuntimeError):
+        return None
+    return found if found.ndim == 1 and found.size and found.dtype.kind in "iu" else None

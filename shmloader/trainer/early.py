@@ -1,0 +1,72 @@
+"""An iterator that is begun before it is asked for: `loader.start()`.
+
+It is kept beside the loader, and not in it, for frameworks copy a loader's __dict__, and two loaders must not take one
+iterator.  It goes with its loader: nothing else holds it, and it holds none.
+"""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from shmloader.resume.place import Epoch, place_of
+
+_started: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+
+
+def start(loader: Any, iterators: Iterable[Any], begin: Callable[[], Any]) -> None:
+    """Begin the loader's next epoch early, unless it was begun.
+
+    Args:
+        loader: The loader.
+        iterators: Its iterators that there are.
+        begin: Begins the epoch, and returns its iterator.
+
+    Raises:
+        RuntimeError: The user is in the midst of an epoch.
+    """
+    place = place_of(loader)
+    if place.ahead is not None:
+        return
+    epoch = place.epoch
+    if epoch is not None and not epoch.delivered.over and any(_is_in(iterator, epoch) for iterator in iterators):
+        if loader.prefetch_epochs:  # which begins it when it is time
+            return
+        raise RuntimeError(
+            f"start() begins the next epoch, and an iterator is in the midst of epoch {epoch.number}: call start() "
+            "before an epoch or behind its last batch, or close() the iterator first, or give prefetch_epochs=True"
+        )
+    with place.early():
+        _started[loader] = begin()
+
+
+def _is_in(iterator: Any, epoch: Epoch) -> bool:
+    return getattr(iterator, "epoch", None) is epoch and not iterator._shutdown
+
+
+def goes_on(iterator: Any) -> bool:
+    """Whether an iterator can begin another epoch: it was not closed, and this process was not forked from its own."""
+    return not getattr(iterator, "_shutdown", False) and getattr(iterator, "_owner", os.getpid()) == os.getpid()
+
+
+def taken(loader: Any) -> Any:
+    """The iterator that was started, for whoever asks for one; None where there is none, or the epoch it has begun is
+    not the one that is asked for now."""
+    started = _started.pop(loader, None)
+    place = place_of(loader)
+    if started is None or not goes_on(started) or (epoch := place.ahead) is None:
+        return None
+    if place.holds(loader, epoch):
+        place.ask_for(epoch)
+        return started
+    place.give_up(loader, epoch)
+    if not loader.persistent_workers:
+        started.close()
+    return None
+
+
+def drop(loader: Any) -> None:
+    """The loader was closed."""
+    _started.pop(loader, None)

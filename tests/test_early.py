@@ -1,0 +1,295 @@
+"""start(): an epoch that is begun before it is asked for, and is the one that iter() would have begun."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import os
+import warnings
+from typing import Any
+
+import pytest
+import torch
+from conftest import assert_same, children, iterate, label, rng_states, seed_all
+from test_next_epoch import BATCH, BATCHES, LENGTH, Told, shared
+from torch.utils.data import IterableDataset
+
+import shmloader
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:This DataLoader will create"),
+    pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork"),
+]
+
+
+def loader(**options: Any) -> shmloader.DataLoader[Any]:
+    dataset = options.pop("dataset", None) or Told(LENGTH)
+    options = {"batch_size": BATCH, "shuffle": True, "num_workers": 2, **options}
+    if "sampler" in options:
+        options["shuffle"] = None
+    return shmloader.DataLoader(dataset, **options)
+
+
+class Stream(IterableDataset):
+    def __iter__(self) -> Any:
+        for k in range(10):
+            yield {"i": k, "x": torch.rand(2)}
+
+
+BOTH = pytest.mark.parametrize("persistent", [False, True])
+
+
+@BOTH
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"schedule": "steal"},
+        pytest.param({"multiprocessing_context": "spawn"}, marks=pytest.mark.long),
+        {"device": "cpu", "on_device": dict},
+        {"dataset": Stream(), "shuffle": None},
+        {"prefetch_epochs": True},
+    ],
+    ids=label,
+)
+def test_what_comes_is_what_iter_would_have_begun(options: dict[str, Any], persistent: bool) -> None:
+    if "multiprocessing_context" in options and persistent:
+        pytest.skip("a start by spawn takes a second")
+    if "prefetch_epochs" in options and not persistent:
+        pytest.skip("needs persistent workers")
+    given = []
+    for early in (False, True):
+        seed_all()
+        with loader(persistent_workers=persistent, **options) as made:
+            epochs = []
+            for _ in range(1 if "multiprocessing_context" in options else 3):
+                if early:
+                    before = len(children())
+                    made.start()
+                    assert len(children()) - before == (2 if not persistent or not epochs else 0)
+                    workers = children()
+                    made.start()  # the second time it does nothing
+                    begun = iter(made)
+                    assert children() == workers, "taken"
+                    epochs.append([begun, list(begun)][1])
+                    del begun
+                else:
+                    epochs.append(iterate(made))
+            given.append((epochs, rng_states()))
+    assert_same(given[1][0], given[0][0])
+    if "prefetch_epochs" not in options:
+        assert_same(given[1][1], given[0][1])
+
+
+@BOTH
+def test_it_draws_at_once_and_iter_draws_nothing(persistent: bool) -> None:
+    seed_all()
+    with loader(persistent_workers=persistent) as made:
+        iter(made)
+        after_iter = rng_states()
+    seed_all()
+    with loader(persistent_workers=persistent) as made:
+        made.start()
+        assert_same(rng_states(), after_iter)
+        iter(made)
+        assert_same(rng_states(), after_iter)
+
+
+@BOTH
+@pytest.mark.parametrize("epochs", [0, 1])
+def test_the_state_between_is_of_what_the_user_has_got(epochs: int, persistent: bool) -> None:
+    seed_all()
+    with loader(persistent_workers=persistent, sample_seeds=True) as made:
+        for _ in range(epochs):
+            iterate(made)
+        made.start()
+        state, generator = made.state_dict(), torch.get_rng_state()
+        assert (state["epoch"], state["batches"]) == (epochs, 0)
+        expected = [iterate(made), iterate(made)]
+        assert made.state_dict()["epoch"] == epochs + 2
+    torch.set_rng_state(generator)
+    with loader(persistent_workers=persistent, sample_seeds=True) as again:
+        again.load_state_dict(state)
+        assert_same([iterate(again), iterate(again)], expected)
+
+
+@BOTH
+@pytest.mark.parametrize("sampler", [None, "shared"])
+def test_another_epoch_is_told(sampler: Any, persistent: bool) -> None:
+    """It is begun anew, and draws nothing twice."""
+    given = []
+    for early in (False, True):
+        seed_all()
+        options = {"sampler": shared()} if sampler else {}
+        with loader(persistent_workers=persistent, sample_seeds=True, **options) as made:
+            made.set_epoch(1)
+            if early:
+                made.start()
+            made.set_epoch(3)
+            given.append([iterate(made), iterate(made), made.state_dict()["epoch"], rng_states()])
+            assert set(given[-1][0][0]["epoch"].tolist()) == {3}
+    assert_same(given[1], given[0])
+
+
+@BOTH
+def test_the_same_epoch_is_told(persistent: bool) -> None:
+    with loader(persistent_workers=persistent, sampler=shared()) as made:
+        made.set_epoch(2)
+        made.start()
+        workers = children()
+        made.set_epoch(2)
+        batches = iter(made)
+        assert children() == workers and made.state_dict()["epoch"] == 2
+        del batches
+
+
+@BOTH
+@pytest.mark.parametrize("first", ["start", "load"])
+@pytest.mark.parametrize("seeds", [True, False])
+def test_a_state_is_loaded(first: str, persistent: bool, seeds: bool) -> None:
+    seed_all()
+    with loader(sample_seeds=seeds) as of:
+        batches = iter(of)
+        next(batches)
+        state = of.state_dict()
+    given = []
+    for early in (False, True):
+        seed_all(8)
+        with loader(persistent_workers=persistent, sample_seeds=seeds) as made:
+            if early and first == "start":
+                made.start()
+            made.load_state_dict(state)
+            if early and first == "load":
+                made.start()
+                workers = children()
+            assert made.state_dict() == state
+            begun = iter(made)
+            if early and first == "load":
+                assert children() == workers, "taken"
+            given.append(list(begun))
+            assert len(given[-1]) == BATCHES - 1
+            del begun
+    assert_same(given[1], given[0])
+
+
+def test_a_state_that_is_dropped() -> None:
+    with loader(sampler=shared(), sample_seeds=True) as made:
+        whole = iterate(made)
+        next(iter(made))
+        state = made.state_dict()
+        made.load_state_dict(state)
+        made.start()
+        with pytest.warns(RuntimeWarning, match="is dropped"):
+            made.set_epoch(4)
+        assert len(iterate(made)) == len(whole)
+
+
+@BOTH
+@pytest.mark.parametrize("how", ["dropped", "closed"])
+def test_nothing_is_left_of_what_is_never_asked_for(how: str, persistent: bool) -> None:
+    before = children()
+    made = loader(persistent_workers=persistent)
+    made.start()
+    assert len(children() - before) == 2
+    if how == "closed":
+        made.close()
+        assert children() == before
+        assert len(iterate(made)) == BATCHES
+        made.close()
+    del made
+    gc.collect()
+    assert children() == before
+
+
+@BOTH
+def test_in_the_midst_of_an_epoch(persistent: bool) -> None:
+    with loader(persistent_workers=persistent) as made:
+        batches = iter(made)
+        next(batches)
+        with pytest.raises(RuntimeError, match="an iterator is in the midst of epoch 0"):
+            made.start()
+        assert made.state_dict()["batches"] == 1
+        assert len(list(batches)) == BATCHES - 1
+        made.start()
+        assert len(iterate(made)) == BATCHES
+
+
+def test_in_the_midst_of_an_epoch_whose_next_is_begun_anyway() -> None:
+    with loader(persistent_workers=True, prefetch_epochs=True) as made:
+        batches = iter(made)
+        next(batches)
+        made.start()
+        assert len(list(batches)) == BATCHES - 1
+        made.start()
+        assert len(iterate(made)) == BATCHES
+
+
+def test_an_iterator_that_was_left_and_is_gone() -> None:
+    with loader() as made:
+        next(iter(made))
+        made.start()
+        assert len(iterate(made)) == BATCHES
+
+
+def test_without_workers_it_does_nothing() -> None:
+    made = loader(num_workers=0)
+    seed_all()
+    before = rng_states()
+    made.start()
+    assert_same(rng_states(), before)
+    assert len(iterate(made)) == BATCHES
+
+
+def test_a_copy_of_the_loader_takes_nothing() -> None:
+    with loader() as made:
+        made.start()
+        other = copy.copy(made)
+        assert len(iterate(other)) == BATCHES
+        workers = children()
+        batches = iter(made)
+        assert children() == workers, "taken"
+        del batches
+        other.close()
+
+
+def test_what_cannot_be_begun_is_told_and_can_be_tried_again() -> None:
+    class Broken(shmloader.DistributedSampler[Any]):
+        broken = True
+
+        def __iter__(self) -> Any:
+            if self.broken:
+                raise ValueError("no order")
+            return super().__iter__()
+
+    sampler = Broken(range(LENGTH), 1, 0)
+    with loader(sampler=sampler, batch_size=None) as made:
+        with pytest.raises(ValueError, match="no order"):
+            made.start()
+        sampler.broken = False
+        assert made.state_dict()["begun"] is False
+        made.start()
+        assert len(iterate(made)) == LENGTH
+
+
+def test_in_a_process_that_was_forked() -> None:
+    with loader(num_workers=1) as made:
+        made.start()
+        child = os.fork()
+        if not child:  # it makes its own
+            code = 1
+            try:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")
+                    code = 0 if len(list(made)) == BATCHES else 2
+            finally:
+                os._exit(code)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert len(iterate(made)) == BATCHES
+
+
+def test_off_the_ring() -> None:
+    from torch.utils.data.datapipes.iter import IterableWrapper
+
+    made = shmloader.DataLoader(IterableWrapper(range(4)), num_workers=1)
+    with pytest.raises(RuntimeError, match=r"start\(\) needs a loader that rides shmloader's ring: torch seeds"):
+        made.start()

@@ -1,0 +1,303 @@
+"""prefetch_epochs: the next epoch is begun while this one's last batches are under way, and is the same."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+import torch
+from conftest import Augmented, assert_same, iterate, label, rng_states, seed_all
+from torch.utils.data import BatchSampler, DistributedSampler, RandomSampler, Sampler
+
+import shmloader
+
+LENGTH, BATCH = 22, 4
+BATCHES = 6
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:This DataLoader will create"),
+    pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork"),
+]
+
+
+class Told(Augmented):
+    """Samples that say which epoch their dataset was told."""
+
+    epoch = -1
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __getitem__(self, index: int) -> Any:
+        return {"i": index, "x": torch.rand(2), "epoch": self.epoch}
+
+
+def loader(prefetch: bool = True, **options: Any) -> shmloader.DataLoader[Any]:
+    dataset = options.pop("dataset", None) or Told(LENGTH)
+    options = {"batch_size": BATCH, "shuffle": True, "num_workers": 2, "persistent_workers": True, **options}
+    if "sampler" in options or "batch_sampler" in options:
+        options["shuffle"] = None
+    if "batch_sampler" in options:
+        options["batch_size"] = 1
+    return shmloader.DataLoader(dataset, prefetch_epochs=prefetch, **options)
+
+
+def shared(**options: Any) -> Any:
+    return DistributedSampler(range(LENGTH), 2, 0, **options)
+
+
+def is_ahead(made: shmloader.DataLoader[Any]) -> bool:
+    """Whether batches of the next epoch are under way."""
+    return made._iterator is not None and made._iterator._ahead is not None
+
+
+def rows(batches: list[Any]) -> list[Any]:
+    return [batch["i"].tolist() for batch in batches]
+
+
+OPTIONS = [
+    {},
+    {"sample_seeds": True},
+    {"schedule": "steal"},
+    {"chunk_size": 2, "sample_seeds": True},
+    {"batch_size": None},
+    {"generator": 7},
+    {"sampler": "shared"},
+    {"batch_sampler": "shared"},
+    {"on_worker_death": "respawn"},
+    {"prefetch_factor": 5},
+]
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=label)
+@pytest.mark.parametrize("tells", [True, False])
+def test_the_same_epochs_come(options: dict[str, Any], tells: bool) -> None:
+    given = []
+    for prefetch in (False, True):
+        seed_all()
+        made_of: dict[str, Any] = dict(options)
+        if "generator" in options:
+            made_of["generator"] = torch.Generator().manual_seed(7)
+        if "sampler" in options:
+            made_of.update(sampler=shared(), sample_seeds=not tells)  # else it is made anew, by workers that draw on
+        if "batch_sampler" in options:
+            made_of.update(batch_sampler=BatchSampler(shared(), 3, False), sample_seeds=not tells)
+        with loader(prefetch, **made_of) as made:
+            epochs, ahead = [], []
+            for epoch in range(3):
+                if tells:
+                    made.set_epoch(epoch)
+                epochs.append(iterate(made))
+                ahead.append(is_ahead(made))
+            assert ahead == [prefetch] * 3
+        given.append(epochs)
+    assert_same(given[1], given[0])
+
+
+def test_it_is_taken_over_and_not_made_anew() -> None:
+    with loader() as made:
+        iterate(made)
+        ahead = made._iterator._ahead
+        assert ahead is not None and made._iterator._ring.under_way == 4
+        assert iter(made).epoch is ahead
+        assert made.state_dict()["epoch"] == 1
+
+
+def test_off_by_default_nothing_is_drawn_early() -> None:
+    states = []
+    for prefetch in (False, True):
+        seed_all()
+        with loader(prefetch) as made:
+            iterate(made)
+            states.append(rng_states())
+    seed_all()
+    theirs = torch.utils.data.DataLoader(Told(LENGTH), BATCH, shuffle=True, num_workers=2)
+    iterate(theirs)
+    assert_same(states[0], rng_states())
+    torch.empty((), dtype=torch.int64).random_()
+    assert_same(states[1], rng_states())
+
+
+@pytest.mark.parametrize("sampler", [None, "shared"])
+def test_another_epoch_is_told_than_was_assumed(sampler: Any) -> None:
+    told = [0, 1, 5, 6, 6, 7]
+    given = []
+    for prefetch in (False, True):
+        seed_all()
+        options: dict[str, Any] = {"sampler": shared()} if sampler else {}
+        with loader(prefetch, sample_seeds=True, **options) as made:
+            epochs = []
+            for epoch in told:
+                made.set_epoch(epoch)
+                epochs.append(iterate(made))
+                assert is_ahead(made) == prefetch
+        given.append(epochs)
+    assert_same(given[1], given[0])
+    assert [set(epoch[0]["epoch"].tolist()) for epoch in given[1]] == [{epoch} for epoch in told]
+
+
+def test_a_sampler_that_is_told_nothing_is_waited_for_once() -> None:
+    sampler = shared()
+    with loader(sampler=sampler) as made:
+        first = iterate(made)
+        assert made._iterator._ahead.told["sampler_epoch"] == 1, "assumed"
+        for _ in range(2):
+            assert rows(iterate(made)) == rows(first)
+            assert made._iterator._ahead.told["sampler_epoch"] == 0, "learnt"
+        assert sampler.epoch == 0
+
+
+@pytest.mark.parametrize("after", [0, 1, BATCHES - 1, BATCHES])
+def test_an_epoch_that_is_left_half_way(after: int) -> None:
+    given = []
+    for prefetch in (False, True):
+        seed_all()
+        with loader(prefetch, sample_seeds=True, shuffle=False) as made:
+            first = list(itertools.islice(iter(made), after))
+            given.append([first, iterate(made), iterate(made)])
+    assert_same(given[1], given[0])
+
+
+@pytest.mark.parametrize("left", [3, 1, 0])
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("sampler", [None, "shared"])
+def test_the_state_is_of_what_the_user_has_got(left: int, workers: int, sampler: Any) -> None:
+    """And what the next epoch has drawn is not drawn again."""
+    options: dict[str, Any] = {"sample_seeds": True, **({"sampler": shared()} if sampler else {})}
+    seed_all()
+    with loader(**options) as first:
+        iterate(first)
+        batches, at = iter(first), len(first) - left
+        for _ in range(at):
+            next(batches)
+        state, generator = first.state_dict(), torch.get_rng_state()
+        assert (state["epoch"], state["batches"]) == (1, at)
+        assert (state["next"] is not None) == is_ahead(first)
+        expected = [list(batches), iterate(first), iterate(first)]
+    seed_all(8)
+    torch.set_rng_state(generator)
+    if sampler:
+        options["sampler"] = shared()
+    if workers == 0:
+        options.update(prefetch=False, num_workers=0, persistent_workers=False)
+    with loader(**options) as again:
+        again.load_state_dict(state)
+        assert again.state_dict() == state
+        # without workers each epoch draws a seed of its own, but what was begun early has one
+        given = [iterate(again) for _ in range(3 if workers else 1 + (state["next"] is not None))]
+    assert_same(given, expected[: len(given)])
+
+
+def test_at_the_end_the_state_is_of_the_next_epoch() -> None:
+    seed_all()
+    with loader(sample_seeds=True) as first:
+        iterate(first)
+        state, generator = first.state_dict(), torch.get_rng_state()
+        assert (state["epoch"], state["batches"], state["next"]) == (1, 0, None)
+        expected = [iterate(first), iterate(first)]
+    torch.set_rng_state(generator)
+    with loader(sample_seeds=True) as again:
+        again.load_state_dict(state)
+        assert_same([iterate(again), iterate(again)], expected)
+
+
+def test_a_state_that_is_loaded_comes_first() -> None:
+    seed_all()
+    with loader(sample_seeds=True) as made:
+        batches = iter(made)
+        next(batches)
+        state, rest = made.state_dict(), list(batches)
+        assert is_ahead(made)
+        made.load_state_dict(state)
+        assert_same(iterate(made), rest)
+
+
+class Failing(Sampler):
+    """Raises in its second epoch, once."""
+
+    def __init__(self, at: int) -> None:
+        self.at, self.epochs = at, 0
+
+    def __iter__(self) -> Any:
+        self.epochs += 1
+        for index in range(8):
+            if self.epochs == 2 and index == self.at:
+                raise ValueError("the sampler's second epoch")
+            yield index
+
+
+def test_what_is_wrong_with_the_next_epoch_is_no_affair_of_this_one() -> None:
+    with loader(sampler=Failing(2), batch_size=None) as made:
+        assert len(list(made)) == 8
+        assert made._iterator._steps.spoilt
+        assert [int(sample["i"]) for sample in made] == list(range(8))
+
+
+class Teachable(RandomSampler):
+    """Has a set_epoch of its own: nobody knows what that does."""
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+
+def test_a_sampler_of_ones_own_that_is_told_epochs_is_not_asked_early() -> None:
+    with loader(sampler=Teachable(range(LENGTH))) as made:
+        for epoch in range(2):
+            made.set_epoch(epoch)
+            assert len(iterate(made)) == BATCHES and not is_ahead(made)
+
+
+@pytest.mark.filterwarnings("ignore:sample 0 raised")
+def test_bad_samples_are_of_their_epoch() -> None:
+    class Rotten(Augmented):
+        def __getitem__(self, index: int) -> Any:
+            if index in (0, 21):
+                raise OSError("rotten")
+            return index
+
+    options: dict[str, Any] = {"dataset": Rotten(LENGTH), "shuffle": False, "on_bad_sample": "skip"}
+    given = []
+    for prefetch in (False, True):
+        seed_all()
+        with loader(prefetch, max_bad_samples=2, **options) as made:
+            given.append([iterate(made) for _ in range(3)])
+            assert made.bad_samples.count == 6
+    assert_same(given[1], given[0])
+
+
+def test_an_iterator_that_is_closed_drops_what_is_ahead() -> None:
+    with loader() as made:
+        iterate(made)
+        assert is_ahead(made)
+        made._iterator.close()
+        assert made.state_dict()["epoch"] == 1 and not made.state_dict()["begun"]
+        assert len(iterate(made)) == BATCHES
+
+
+def test_through_a_thread_that_is_ahead() -> None:
+    given = []
+    for prefetch in (False, True):
+        seed_all()
+        with loader(prefetch, device="cpu", on_device=dict) as made:
+            given.append([iterate(made) for _ in range(3)])
+            assert (made._iterator._source._ahead is not None) == prefetch
+    assert_same(given[1], given[0])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"persistent_workers": False}, "prefetch_epochs=True needs persistent_workers=True"),
+        ({"in_order": False}, "prefetch_epochs=True delivers batches in order"),
+    ],
+    ids=label,
+)
+def test_bad_options(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        loader(**options)
+
+
+def test_without_workers_it_does_nothing() -> None:
+    with loader(num_workers=0, persistent_workers=False) as made:
+        assert len(iterate(made)) == BATCHES
