@@ -1,7 +1,7 @@
 """How much memory this process can still get, from the machine and from the control groups it is in.
 
 A container that may use 8 GiB on a machine with 64 sees all 64 in /proc/meminfo.  If it takes more than its 8, nothing
-is refused: the OOM killer comes.  So we ask before pages are committed, which is rare (segment.py).
+is refused: the OOM killer comes.  So we ask before pages are committed, which is rare (growth.py).
 """
 
 from __future__ import annotations

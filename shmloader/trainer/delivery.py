@@ -35,7 +35,7 @@ from shmloader._ring import KEPT, SKIPPED, SKIPPED_KEPT
 from shmloader._torch import ExceptionWrapper
 from shmloader._trainer import TrainerSide
 from shmloader.device.pinning import Pinning
-from shmloader.ring.segment import warn_overflow
+from shmloader.ring.growth import warn_overflow
 from shmloader.trainer.bad_samples import Tally
 
 

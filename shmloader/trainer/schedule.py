@@ -17,7 +17,7 @@ from shmloader._next_batch import Steps
 from shmloader._ring import ANY
 from shmloader._trainer import TrainerSide
 from shmloader.resume.seek import ranks_of
-from shmloader.ring.segment import RingMemory
+from shmloader.ring.growth import RingMemory
 from shmloader.worker.random_states import further
 
 FURTHER = 4  # where work is stolen and batches are small, so many times as many may be under way as in torch

@@ -19,7 +19,6 @@ from shmloader import _torch
 from shmloader._batch_writer import Writer
 from shmloader._process import outlive_signals
 from shmloader._ring import FILLED, KEPT, SKIPPED, SKIPPED_KEPT
-from shmloader._torch import ExceptionWrapper
 from shmloader._worker import WorkerSide
 from shmloader.batch import objects
 from shmloader.batch.chunk_walk import ChunkWalks
@@ -30,6 +29,7 @@ from shmloader.system.call_stacks import Paper
 from shmloader.system.parents_death import begin
 from shmloader.worker import random_states
 from shmloader.worker.collate import collate_into
+from shmloader.worker.exceptions import caught, write_instead
 from shmloader.worker.fetch import Fetch, Left, Stream, fetch_from
 from shmloader.worker.skip import Skips
 
@@ -192,7 +192,7 @@ class Worker:
                 self._fetching[0].set_epoch(told)
             self._fetch = fetch_from(*self._fetching, left)
         except Exception:
-            self._fetch, self._error = None, ExceptionWrapper(where=self._where)
+            self._fetch, self._error = None, caught(self._where)
 
     def _fill(self, task: Any) -> int:
         """Fetch a batch and write it into the payload; the outcome to publish."""
@@ -209,16 +209,16 @@ class Worker:
                 if isinstance(error, StopIteration) and self._streams:
                     self._is_over = True
                     return SKIPPED
-                batch = ExceptionWrapper(where=self._where)
+                batch = caught(self._where)
         try:
             self._writer.write(batch)
         except Exception:
-            self._write_exception(batch)
+            write_instead(self._writer, self._ring, batch, self._where)
         if self._skips is not None and (said := self._skips.report()):
             try:
                 self._ring.report(said)
             except Exception:  # there is no memory for it, and a batch must not come as if all its samples were good
-                self._write_exception(None)
+                write_instead(self._writer, self._ring, None, self._where)
         return FILLED
 
     def _leave_state(self) -> None:
@@ -226,23 +226,10 @@ class Worker:
         try:
             said = self._fetch.said() if isinstance(self._fetch, Stream) else b""
         except Exception:
-            said = pickle.dumps(ExceptionWrapper(where=self._where))
+            said = pickle.dumps(caught(self._where))
         # without room for it, the stream is read through where it goes on
         with contextlib.suppress(MemoryError):
             self._ring.leave_state(said)
-
-    def _write_exception(self, batch: Any) -> None:
-        """What cannot be pickled, or does not fit, becomes an exception at its place in the order."""
-        wrapped = ExceptionWrapper(where=self._where)
-        if type(batch) is ExceptionWrapper:  # its class cannot be pickled: what it said still matters most
-            wrapped = ExceptionWrapper((RuntimeError, RuntimeError(), None), self._where)
-            wrapped.exc_msg = batch.exc_msg
-        try:
-            self._writer.write(wrapped)  # behind what was stacked there: a collate function may keep it
-        except Exception:  # its class cannot be pickled, or memory is so short that its traceback does not fit
-            self._ring.rewind()
-            short = ExceptionWrapper((RuntimeError, RuntimeError(wrapped.exc_msg[-2000:]), None), self._where)
-            self._writer.write(short)
 
     def _let_go_or_keep(self, outcome: int) -> int:
         """What to publish where something here holds on to what default_collate returned.

@@ -1,0 +1,204 @@
+"""How the ring's memory grows: pages for a batch that is larger than those before it, or why there are none.
+
+The kernel is asked for pages before anything is written to them, for a write to memory that cannot be had is a SIGBUS.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import warnings
+from typing import Literal
+
+from shmloader._ring import Mapping, Ring
+from shmloader.ring.geometry import PAGE, SPARE_COMMIT, Geometry, up
+from shmloader.system.limits import available_memory
+
+RingMemory = Literal["auto", "posix", "memfd"]
+
+SHM_MOUNT = "/dev/shm"
+NO_PAGES = (errno.ENOSPC, errno.ENOMEM)
+
+
+def free_in_shm() -> int:
+    """Bytes free in /dev/shm, 0 where there is none."""
+    try:
+        mount = os.statvfs(SHM_MOUNT)
+    except OSError:
+        return 0
+    return mount.f_bavail * mount.f_frsize
+
+
+def _allocate(fd: int, at: int, size: int, least: int) -> int:
+    """Have pages for `size` bytes at this place, or for `least` if there are no more; returns for how many.
+
+    If it is refused, nothing is left behind: the kernel takes back the pages that it had found.
+    """
+    try:
+        os.posix_fallocate(fd, at, size)
+        return size
+    except OSError as error:
+        if error.errno not in NO_PAGES or least == size:
+            raise
+    os.posix_fallocate(fd, at, least)
+    return least
+
+
+class Growth:
+    """What of a segment grows: its areas by the indices and descriptions in them, its slots by the batches."""
+
+    fd: int
+    memfd: int
+    memory: RingMemory
+    budget: int | None
+    spare: int
+    geometry: Geometry
+    mapping: Mapping
+
+    def commit_task(self, entry: int, size: int) -> int:
+        """Have pages for a task of `size` bytes in an entry's area; returns for how many.  By the trainer."""
+        if size > self.geometry.area_stride:
+            raise MemoryError(
+                f"a batch's indices take {in_units(size)}, and {in_units(self.geometry.area_stride)} are reserved for "
+                "them: use a smaller batch_size, or indices that pickle smaller"
+            )
+        return self._commit_area(entry, size)
+
+    def commit_answer(self, entry: int, size: int) -> int:
+        """Have pages for `size` bytes of an entry's area; returns for how many.  By the worker that holds it."""
+        if size > self.geometry.area_stride:
+            raise MemoryError(
+                f"the indices of a batch and the description of what it holds take {in_units(size)}, and "
+                f"{in_units(self.geometry.area_stride)} are reserved for them: use a smaller batch_size, or batches of "
+                "fewer tensors"
+            )
+        return self._commit_area(entry, size)
+
+    def commit_state(self, cell: int, size: int) -> int:
+        """Have pages for `size` bytes of a cell; returns for how many.  By the worker that may write there."""
+        geometry = self.geometry
+        if size > geometry.cell_stride:
+            raise MemoryError(
+                f"what a stream says of itself takes {in_units(size)}, and {in_units(geometry.cell_stride)} are "
+                "reserved for it: have its state_dict() return less"
+            )
+        least, size = up(size, PAGE), min(up(size + size // 4, PAGE), geometry.cell_stride)
+        try:
+            return _allocate(self.fd, geometry.cell_at + cell * geometry.cell_stride, size, least)
+        except OSError as error:
+            raise MemoryError(self.no_room(geometry.cells, least)) from error
+
+    def _commit_area(self, entry: int, size: int) -> int:
+        least, size = up(size, PAGE), min(up(size + size // 4, PAGE), self.geometry.area_stride)
+        try:
+            return _allocate(self.fd, self.geometry.area_offset(entry), size, least)
+        except OSError as error:
+            raise MemoryError(self.no_room(self.geometry.entries, least)) from error
+
+    def commit(self, ring: Ring, payload: int, size: int, filled: int) -> None:
+        """Have pages for the first `size` bytes of a payload, of which the first `filled` hold data.  By its holder.
+
+        A payload grows by a quarter at least, so that it need not grow with each batch if sizes creep up; if there is
+        less memory than that, by what is needed.
+
+        Raises:
+            MemoryError: The machine, or /dev/shm, does not have them.
+        """
+        stride = self.geometry.slot_stride
+        if size > stride:
+            raise MemoryError(
+                f"a batch takes more than {in_units(size)}, and each of the ring's {self.geometry.payloads} slots may "
+                f"grow to {in_units(stride)}: use a smaller batch_size, or fewer slots (num_workers, prefetch_factor, "
+                "spare_slots)"
+            )
+        have = ring.committed(payload)
+        least, size = up(size, PAGE), min(up(max(size + SPARE_COMMIT, have + have // 4), PAGE), stride)
+        if self.forbidden(size, have):
+            size = least
+            if why := self.forbidden(size, have):
+                raise MemoryError(why)
+        moved = ring.overflowed(payload)
+        if not moved and self.memfd >= 0 and not self._fits(ring, payload, size):
+            size = self._overflow(ring, payload, size, least, filled)
+        else:
+            try:
+                size = _allocate(self.memfd if moved else self.fd, ring.slot_offset(payload), size, least)
+            except OSError as error:
+                if error.errno not in NO_PAGES:
+                    raise
+                if moved or self.memfd < 0:
+                    raise MemoryError(self.no_room(self.geometry.batches + self.spare, least)) from None
+                size = self._overflow(ring, payload, size, least, filled)
+        ring.note_committed(payload, size)
+
+    def forbidden(self, size: int, have: int = 0) -> str:
+        """Why a slot that has pages for `have` bytes may not have them for `size`; empty if it may.
+
+        The budget is compared with all slots at this size.  So the first batch that is too large is refused, and not a
+        later one, when by chance all slots have held one like it.
+        """
+        slots = self.geometry.batches + self.spare
+        if self.budget is not None and slots * size > self.budget:
+            return (
+                f"the ring needs {slots} slots x {in_units(size)} = {in_units(slots * size)}, and max_ring_bytes "
+                f"allows {in_units(self.budget)}: raise it, use a smaller batch_size, or fewer slots (num_workers x "
+                "prefetch_factor + spare_slots)"
+            )
+        return self.no_room(slots, size) if size - have > available_memory() else ""
+
+    def _fits(self, ring: Ring, payload: int, size: int) -> bool:
+        """Whether /dev/shm has room for all slots at this size, and a sixteenth of it left for others."""
+        slots = self.geometry.batches + self.spare
+        mount = os.statvfs(SHM_MOUNT)
+        wanted = max(slots * size - ring.committed_in_all(), size - ring.committed(payload))
+        return wanted <= mount.f_bavail * mount.f_frsize - mount.f_blocks * mount.f_frsize // 16
+
+    def _overflow(self, ring: Ring, payload: int, size: int, least: int, filled: int) -> int:
+        """Move a payload to the memfd; returns how many bytes of it have pages there."""
+        try:
+            size = _allocate(self.memfd, ring.slot_offset(payload), size, least)
+        except OSError as error:
+            if error.errno not in NO_PAGES:
+                raise
+            raise MemoryError(self.no_room(self.geometry.batches + self.spare, least)) from None
+        ring.move_to_memfd(payload, filled)
+        return size
+
+    def no_room(self, slots: int, size: int) -> str:
+        machine = f"the machine, or this container, {in_units(available_memory())}"
+        elsewhere = ""
+        if self.memory == "posix":
+            elsewhere = "ring_memory='auto' or 'memfd', a larger /dev/shm (docker run --shm-size), "
+        return (
+            f"the ring needs {slots} slots x {in_units(size)} = {in_units(slots * size)} of shared memory, and "
+            f"{SHM_MOUNT} has {in_units(free_in_shm())} free, {machine}: use {elsewhere}"
+            "a smaller batch_size, or fewer slots (num_workers x prefetch_factor + spare_slots)"
+        )
+
+
+def warn_overflow() -> None:
+    """Say once that "auto" has moved payloads out of /dev/shm.  In the trainer: nobody may see a worker's warning."""
+    say_moved(f"{SHM_MOUNT} is too small for the ring's slots ({in_units(free_in_shm())} free)")
+
+
+_said = False
+
+
+def say_moved(why: str) -> None:
+    global _said
+    if not _said:
+        _said = True
+        warnings.warn(
+            f"{why}; the ring's slots lie in a memfd instead, which is as fast. Give ring_memory='memfd' to have them "
+            "there from the start.",
+            stacklevel=2,
+        )
+
+
+def in_units(number: float) -> str:
+    """A number of bytes, as people read it."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(number) < 1024:
+            return f"{number:.0f} {unit}" if unit == "B" else f"{number:.1f} {unit}"
+        number /= 1024
+    return f"{number:.1f} TiB"
