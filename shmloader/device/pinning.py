@@ -44,6 +44,7 @@ import os
 import queue
 import threading
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import numpy
@@ -88,6 +89,7 @@ class Pinning:
         self._hopeless: set[int] = set()
         self._refused = ""  # why, until it was said
         self._requests: queue.SimpleQueue[int | None] = queue.SimpleQueue()
+        self._short_look: Callable[[], bool] | None = None
         self._closed = False
         self._owner = os.getpid()
         self.thread: threading.Thread | None = None
@@ -112,6 +114,8 @@ class Pinning:
         self._ring.slots.guard_with(self._accelerator.current, self._accelerator.devices)
         for device in self._accelerator.devices:
             self._accelerator.current(device)  # the first call sets something up: not where a lease dies
+        if not self._strict:
+            self._short_look = self._accelerator.short_look(self._ring.slots, self._lent, self._alone)
         self.thread = threading.Thread(target=self._lock, name="shmloader_pin", daemon=True)
         self.thread.start()
         return True
@@ -183,14 +187,14 @@ class Pinning:
         """
         if self._private:
             self._alone[lease.payload] = _is_of_tensors(batch)
-        any_pickled = lease.rows > 0 or lease.objects(0)[1] > 0  # of chunks that is not known
-        return batch if _is_locked(batch, any_pickled) else _torch.pin_memory(batch)
+        return batch if _is_locked(batch, lease.may_have_objects) else _torch.pin_memory(batch)
 
     def free(self) -> None:
         """Free the slots that no copy reads any more.  Called with every hand-out of a batch."""
-        slots = self._ring.slots
-        if slots.any_held_back:
-            slots.look(self._look)
+        if self._short_look is None or not self._short_look():
+            slots = self._ring.slots
+            if slots.any_held_back:
+                slots.look(self._look)
         if _late:
             _free_late()
 
@@ -210,7 +214,7 @@ class Pinning:
                     accelerator.synchronize()
                 else:
                     events = accelerator.record(streams)
-                    if captures_begun() != begun or accelerator.capturing(streams):
+                    if accelerator.capturing(streams) or captures_begun() != begun:
                         return  # an event that was recorded in a capture can be neither asked nor waited for
                 slots.await_events(len(returned), events)
             for entry in slots.awaiting():
