@@ -1,7 +1,7 @@
 """On a GPU: slots are page-locked, no byte changes under a late copy, and no capture of a graph is broken.
 
-`make test-cuda` runs these where there is no GPU, over tests/software_cuda.  tests/test_pinning.py and
-tests/test_device.py hold the same, and more, with a device that is none.
+`make test-cuda` runs these where there is no GPU, over tests/software_cuda.  tests/test_pinning.py,
+tests/test_copies_under_way.py and tests/test_device.py hold the same, and more, with a device that is none.
 """
 
 from __future__ import annotations

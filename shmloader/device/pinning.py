@@ -22,13 +22,17 @@ delivered from its slot, with `is_pinned()` true and no copy.
        (NOTE [ Streams ]).  An event that is recorded later covers more, so it does no harm that this is not done at the
        death.  When all events have passed, the slot is free.  Until then it counts as lent, and if too many slots are
        lent, batches are copied: nothing ever waits for a device.
+       This is done once a batch, by the trainer.  So for all usual cases it is one call of C, in look.pyx, which asks
+       the driver without the GIL and uses the same events again and again.  What is written here in Python does the
+       same for all cases: streams that others have made or that nobody was seen to choose, errors, ROCm, and the end.
        Batches for `device=` are copied by one thread, on one stream.  If one is made of nothing but tensors, nobody
        else ever has any part of it, neither `on_device` nor the consumer.  Then events on that thread's current streams
        are enough, and no slot waits for what the consumer computes.
        Streams that cannot be watched are not covered; `strict_pinning=True` waits for all streams of all devices.
     4. While a CUDA graph is captured on one of these streams, nothing is recorded or asked, and slots stay lent.  If a
        capture has begun meanwhile, in another thread, the events are forgotten, and recorded anew with the next
-       hand-out.  All calls are made in the thread's relaxed mode, so they break no capture of another thread.
+       hand-out, also if that capture is over by now: captures are counted.  All calls are made in the thread's relaxed
+       mode, so they break no capture of another thread.
     5. When the iterator ends, it waits for the device, so that no copy runs, not even one that nobody knows of.  Then
        slots that are not lent are unregistered, and after that unmapped.  While a graph is captured nobody may wait for
        a device, and events must do.  A slot that is lent, or read by a copy, stays locked and mapped until its lease

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -75,10 +76,25 @@ def test_a_stream_that_is_chosen_late_is_found() -> None:
     """What an earlier look has told of the streams holds no longer than they do."""
     copies = []
     for k, batch in enumerate(loader()):
+        if k == 30:
+            torch.cuda.synchronize()  # so nothing on the default stream is later than what follows
         with current() if k < 30 else side():
             copies.append(copied(batch))
         del batch
     wrong = changed(copies)
+    assert (len(copies), wrong) == (100, 0)
+
+
+@pytest.mark.usefixtures("late")
+def test_the_default_stream_counts_where_another_one_is_current() -> None:
+    """Nobody notes when it is left."""
+    copies = []
+    with side():
+        for batch in loader():
+            with torch.cuda.stream(torch.cuda.default_stream()):
+                copies.append(copied(batch))
+            del batch
+        wrong = changed(copies)
     assert (len(copies), wrong) == (100, 0)
 
 
@@ -140,6 +156,35 @@ def test_a_capture_that_begins_while_events_are_recorded(is_over: bool, long_loo
             batch = next(batches)
         assert len(slots.returns()) == 1
         del batch
+    assert not any(long_looks)
+
+
+@on_software
+@pytest.mark.filterwarnings("ignore:The CUDA Graph is empty")
+def test_a_capture_that_begins_while_events_are_asked_is_not_broken(long_looks: list[bool]) -> None:
+    """In another thread, in the mode that forgives least: ours says that it has nothing to do with it."""
+    begun, over = threading.Event(), threading.Event()
+
+    def capture() -> None:
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, capture_error_mode="global"):
+            begun.set()
+            over.wait()
+
+    def begin() -> None:
+        thread.start()
+        begun.wait()
+
+    batches, thread = iter(loader()), threading.Thread(target=capture)
+    for _ in range(50):
+        batch = next(batches)
+    runtime.before("cuEventQuery", begin)
+    for _ in range(3):
+        batch = next(batches)
+    assert begun.is_set()
+    over.set()
+    thread.join()
+    del batch
     assert not any(long_looks)
 
 
