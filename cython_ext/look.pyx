@@ -17,6 +17,8 @@ cdef enum:
     MOST = 64                   # streams, and events, that one look is about
     RELAXED = 2                 # of CUstreamCaptureMode
 
+cdef uint64_t NEVER = <uint64_t>-1
+
 cdef enum found:
     DONE
     CAPTURED                    # so nothing was done
@@ -48,9 +50,10 @@ cdef class Look:
     cdef tuple devices
     cdef list lent, alone
     cdef dict addresses         # by stream; torch's own live as long as the process
-    cdef bint is_chosen, alone_then     # `streams` are the same as last time, if all of these are:
+    cdef bint is_chosen         # `streams` may be those of this time too, by:
     cdef list here
-    cdef uint64_t switches, first
+    cdef uint64_t switches
+    cdef uint64_t first         # when the first of the batches was lent; NEVER to any other thread
     cdef on streams[MOST]
     cdef asked events[MOST]
     cdef int stream_count, event_count, device_count
@@ -103,7 +106,7 @@ cdef class Look:
     cdef bint choose(self, Py_ssize_t died) except -1:
         """Have `streams` be those that copies from the first `died` may be on; false where that takes longer to tell."""
         cdef list here = self.slots.streams_here()
-        cdef uint64_t first = <uint64_t>-1, switches = switches_so_far()
+        cdef uint64_t first = NEVER, switches = switches_so_far()
         cdef bint alone = True, any_left = False, usual = here is self.here
         cdef set streams, chosen
         cdef tuple each
@@ -119,8 +122,10 @@ cdef class Look:
                 usual = False
             alone = alone and self.alone[payload]
             first = min(first, <uint64_t>self.lent[payload])
-        if self.is_chosen and usual and alone == self.alone_then and (
-            alone or (switches == self.switches and first >= self.first)
+        if alone:
+            first = NEVER
+        if self.is_chosen and usual and (
+            self.first == NEVER if alone else switches == self.switches and first >= self.first
         ):
             return True
         streams = set(here)
@@ -141,7 +146,7 @@ cdef class Look:
             return False
         # A stream that was left is not asked for ever, and one that others have made is not asked twice.
         self.is_chosen = not any_left and all([stream in self.addresses for stream in streams])
-        self.here, self.alone_then, self.switches, self.first = here, alone, switches, first
+        self.here, self.switches, self.first = here, switches, first
         return True
 
     cdef bint place(self, set streams, list here) except -1:

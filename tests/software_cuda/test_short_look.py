@@ -75,9 +75,11 @@ def test_a_stream_of_others_takes_the_long_way(long_looks: list[bool]) -> None:
 def test_a_stream_that_is_chosen_late_is_found() -> None:
     """What an earlier look has told of the streams holds no longer than they do."""
     copies = []
+    runtime.late(0, 0)
     for k, batch in enumerate(loader()):
         if k == 30:
             torch.cuda.synchronize()  # so nothing on the default stream is later than what follows
+            runtime.late(5, 50)
         with current() if k < 30 else side():
             copies.append(copied(batch))
         del batch
@@ -149,7 +151,10 @@ def test_a_capture_that_begins_while_events_are_recorded(is_over: bool, long_loo
         assert seen == ["begun", "over"][: 1 + is_over]
         assert len(slots.returns()) == 2, "the one that has died since, and one that waits for other events"
         if not is_over:
+            runtime.before("cuEventRecord", lambda: seen.append("recorded"))
             batch = next(batches)
+            runtime.before("", lambda: None)
+            assert seen == ["begun"], "an event was put into the capture"
             assert len(slots.returns()) == 3
             end()
         for _ in range(3):
