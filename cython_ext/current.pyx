@@ -20,6 +20,7 @@ cdef enum:
     CUDA = 1                    # of torch's device types; ROCm's devices are of this one too
 
 cdef uint64_t now = 0           # counted up by each thing that is to be told from what was before it
+cdef uint64_t switches = 0      # counted up where `here` or `left` changes
 cdef dict here = {}             # by (thread, device): the stream that is current there, unless it is the default one
 cdef dict left = {}             # by stream: when it was last left
 cdef list marks = []            # when which stream of others was left, and an event behind what it had to do by then
@@ -48,10 +49,11 @@ cdef bint _is_of_others(tuple stream):
 
 cdef _move(unsigned long thread, object device, tuple before, tuple after):
     """A stream is left, then another one is current.  In this order: one too many does no harm, one too few does."""
-    global now
+    global now, switches
     cdef object event, when
     cdef tuple noted = here.get((thread, device))
     now += 1
+    switches += 1
     if not _is_default(before):
         left[before] = now
     if not _is_default(noted) and not _is_of_others(noted):     # it was left out of sight, for `before`
@@ -158,6 +160,23 @@ def since(begin: int) -> tuple[set[tuple[int, int, int]], set[tuple[int, int, in
             gone.add(stream)
             events.append(event)
     return streams, gone, events
+
+
+cdef uint64_t switches_so_far() noexcept:
+    return switches
+
+
+cdef set chosen_since(uint64_t begin, bint *any_left):
+    cdef set streams = set(here.values())
+    any_left[0] = False
+    for stream, when in left.items():
+        if <uint64_t>when > begin:
+            streams.add(stream)
+            any_left[0] = True
+    for when, stream, event in marks:
+        if <uint64_t>when > begin:
+            return None
+    return streams
 
 
 def drop_marks(passed: object) -> None:

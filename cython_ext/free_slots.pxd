@@ -22,11 +22,15 @@ cdef class Slots:
     cdef bint looking                   # look() is called
     cdef object current                 # tells a guarded lease that dies which stream is current; None: none is guarded
     cdef tuple devices                  # on which of these devices
+    cdef list usual                     # what streams_here() has returned last
 
     cdef int pick(self) except -1                       # a free one, which a worker is to fill
     cdef void lend(self, int payload) noexcept          # it is a lease's now
     cdef void give_back(self, int payload) noexcept     # it is no lease's any more
     cdef void hold_back(self, int payload) noexcept     # a guarded lease of it has died
+    cdef list streams_here(self)                        # what a guarded lease that dies here would note
+    cdef int await_them(self, Py_ssize_t count, list events) except -1  # await_events()
+    cdef int reclaim_at(self, Py_ssize_t at) except -1          # reclaim(), of this one of awaiting()
     cdef int retire(self, int payload, set keepers) except -1   # what was lent is kept by these workers
     cdef int died(self, int worker) except -1           # it keeps nothing any more
     cdef void close(self) noexcept                      # all but what is lent goes

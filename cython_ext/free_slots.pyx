@@ -96,7 +96,7 @@ cdef class Slots:
             devices: what it is called with.
         """
         self.mapping.check_open()
-        self.current, self.devices = current, devices
+        self.current, self.devices, self.usual = current, devices, None
 
     cdef void hold_back(self, int payload) noexcept:
         """The guarded lease of `payload` has died: it counts as lent until reclaim()."""
@@ -104,11 +104,24 @@ cdef class Slots:
         if self.mapping.pid != getpid():    # a forked child copies nothing to a device
             return
         try:
-            noted = [self.current(device) for device in self.devices]
+            noted = self.streams_here()
         except BaseException:
             pass
         self.held_back[payload] = True
         self.returned.append((payload, noted))
+
+    cdef list streams_here(self):
+        """The streams that are current in this thread, one for each device; the same list as long as they are the same."""
+        cdef list usual = self.usual, now
+        cdef Py_ssize_t k, devices = len(self.devices)
+        cdef object stream
+        for k in range(devices):
+            stream = self.current(self.devices[k])
+            if usual is None or stream != usual[k]:
+                now = [self.current(device) for device in self.devices]
+                self.usual = now
+                return now
+        return usual if usual is not None else []
 
     @property
     def any_held_back(self) -> bool:
@@ -134,9 +147,19 @@ cdef class Slots:
 
     def await_events(self, int count, events) -> None:
         """The first `count` of returns() are free when these events have passed."""
-        cdef object entry = ([payload for payload, _ in self.returned[:count]], events)
-        self.reading.append(entry)
-        del self.returned[:count]
+        self.await_them(count, events)
+
+    cdef int await_them(self, Py_ssize_t count, list events) except -1:
+        cdef list payloads = []
+        cdef Py_ssize_t k
+        for k in range(count):
+            payloads.append((<tuple>self.returned[k])[0])
+        self.reading.append((payloads, events))
+        if count == len(self.returned):
+            self.returned.clear()
+        else:
+            del self.returned[:count]
+        return 0
 
     def awaiting(self) -> list[tuple[list[int], object]]:
         """What await_events() was told: payloads and their events, the first ones first."""
@@ -144,15 +167,21 @@ cdef class Slots:
 
     def reclaim(self, entry) -> None:
         """Nothing reads the payloads of this one of awaiting() any more: they are free, also where the ring is closed."""
-        cdef int k, payload
+        cdef int k
         for k in range(len(self.reading)):
             if self.reading[k] is entry:
-                del self.reading[k]
-                for payload in entry[0]:
-                    self.held_back[payload] = False
-                    self.give_back(payload)
+                self.reclaim_at(k)
                 return
         raise ValueError(f"payloads {entry[0]} are not held back: they were reclaimed, or no guarded lease has died")
+
+    cdef int reclaim_at(self, Py_ssize_t at) except -1:
+        cdef int payload
+        cdef list payloads = self.reading[at][0]
+        del self.reading[at]
+        for payload in payloads:
+            self.held_back[payload] = False
+            self.give_back(payload)
+        return 0
 
     def address(self, int payload) -> int:
         """Where this payload starts in this process's memory; while it is lent, also where the ring is closed."""

@@ -162,6 +162,11 @@ cdef class Lease:
             check("the table of a batch's pickled leaves", self.whole.objects_at, self.whole.objects_size, self.bytes)
         return self.whole.objects_at, self.whole.objects_size
 
+    @property
+    def may_have_objects(self) -> bool:
+        """Whether any of its leaves is pickled, as far as is known: of chunks it is not."""
+        return self.rows > 0 or self.whole.objects_size > 0
+
     cpdef int first_row(self, int chunk) except -1:
         """Which row of the batch a chunk begins at."""
         return self.said(chunk).row

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from shmloader import _torch
-from shmloader.device import accelerator, captures
+from shmloader.device import accelerator, captures, events
 
 OURS = 0xC0  # torch's primary context
 INVALID_VALUE, INVALID_CONTEXT, REGISTERED, NOT_REGISTERED = 1, 201, 712, 713
@@ -91,6 +91,7 @@ class CudaDouble:
         here = {
             accelerator: {"_driver": lambda: self, "_is_pinned": self._is_pinned},
             captures: {"_exchange": lambda: self.exchange},
+            events: {"has_driver": lambda: False},
             torch.cuda: {
                 "init": lambda: None,
                 "cudart": lambda: self,
@@ -99,7 +100,6 @@ class CudaDouble:
                 "Event": Event,
                 "Stream": lambda stream_id, device_index, device_type: self.stream(stream_id, device_index),
                 "current_stream": lambda device: self.stream(*self.current[torch.device(device).index][:2]),
-                "is_current_stream_capturing": lambda: self.stream(*self.current[1][:2]).captures,
             },
             torch: {"ones": self._ones},
             _torch: {

@@ -107,6 +107,49 @@ def handing(way: str, seconds: float, workers: int) -> dict[str, float]:
     return {"next_p50": statistics.median(waits), "gil_wait": stood / len(waits), "batches": len(waits)}
 
 
+def locking(seconds: float, workers: int) -> dict[str, float]:
+    """Take small batches of two loaders by turns, of which one locks pages, and copy each batch of both.
+
+    Both have the same machine, the same caches and the same neighbours, which two processes do not have.
+
+    Returns:
+        more, more_cpu: seconds that a next() takes more where pages are locked than the other's beside it, and seconds
+        of this thread's processor; more_quarter: what is more between the quickest quarters of both; batches.
+    """
+    loaders = {pins: iter(_loader("shmloader", workers, None, HANDED, pins=pins)) for pins in (False, True)}
+    batches: dict[bool, Any] = {}
+    for pins, source in loaders.items():
+        for _ in range(10 * WARM_UP):
+            batches[pins] = next(source)
+    there = torch.empty_like(batches[True], device="cuda")
+    took: dict[bool, list[int]] = {False: [], True: []}
+    cpu: dict[bool, list[int]] = {False: [], True: []}
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        for pins in (True, False) if len(took[True]) % 2 else (False, True):
+            there.copy_(batches[pins], non_blocking=True)
+            for _ in range(TURNS // 5):
+                pass
+            cpu_start, start = time.thread_time_ns(), time.perf_counter_ns()
+            batches[pins] = next(loaders[pins])
+            took[pins].append(time.perf_counter_ns() - start)
+            cpu[pins].append(time.thread_time_ns() - cpu_start)
+    batches.clear()
+    for source in loaders.values():
+        source._shutdown_workers()
+    quarter, quarter_unlocked = (statistics.quantiles(took[pins], n=4)[0] for pins in (True, False))
+    return {
+        "more": _median_difference(took[True], took[False]) / 1e9,
+        "more_cpu": _median_difference(cpu[True], cpu[False]) / 1e9,
+        "more_quarter": (quarter - quarter_unlocked) / 1e9,
+        "batches": len(took[True]),
+    }
+
+
+def _median_difference(these: list[int], those: list[int]) -> float:
+    return statistics.median(this - that for this, that in zip(these, those, strict=True))
+
+
 def _stood_still(account: Any) -> float:
     """Seconds in which this thread has neither run nor waited for a core, up to now, and a constant."""
     account.seek(0)

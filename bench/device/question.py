@@ -58,6 +58,7 @@ class Device(Question):
         todo: list[tuple[str, str, dict[str, Any]]] = [
             (f"handed by {way}", "handing", {"way": way, "workers": given.workers}) for way in handed_by
         ]
+        todo.append(("locking", "locking", {"workers": 1}))
         if not self._is_software():  # which has no kernels, and whose copies are no device's
             todo += [
                 ("ceiling", "ceiling", {}),
@@ -90,7 +91,10 @@ class Device(Question):
                     f"the trainer's wait for the GIL {shown(figures['gil_wait'], 1e6, all_of_it=True)} us a batch"
                     for way, figures in of["handed"].items()
                 ),
-                f"so page-locking takes {shown(of['page_locking'], 1e6, all_of_it=True)} us of next()",
+                f"page-locking takes {shown(of['page_locking'], 1e6, all_of_it=True)} us of a next(), "
+                f"{shown(of['page_locking_cpu'], 1e6, all_of_it=True)} us of the thread's CPU, "
+                f"{shown(of['page_locking_quarter'], 1e6, all_of_it=True)} us in the quickest quarter (by turns in one "
+                "process)",
                 f"copies from page-locked memory: {shown(of['ceiling'], 1e-9, all_of_it=True)} GB/s",
                 f"copies from slots: {shown(of['transfer'], 1e-9, all_of_it=True)} GB/s, "
                 f"{shown(of['of_ceiling'], 100, all_of_it=True)} % of that; "
@@ -121,7 +125,8 @@ def summary(measurements: list[dict[str, Any]]) -> dict[str, Any]:
     ceiling, transfer: bytes a second; of_ceiling: the one by the other, round by round; page_locked: the share of
     batches that were not copied on the host; training: each of FIGURES for each way; next_p99_of_torch: of
     shmloader's ways, against torch's in the same round; handed: of each of HANDED_BY, the time of next() and the
-    trainer's wait for the GIL; page_locking: seconds that it adds to a next(), round by round.
+    trainer's wait for the GIL; page_locking, page_locking_cpu, page_locking_quarter: seconds that it adds to a next(),
+    as locking() has them.
     """
     rounds: dict[int, dict[str, Any]] = {}
     for of in measurements:
@@ -138,11 +143,11 @@ def summary(measurements: list[dict[str, Any]]) -> dict[str, Any]:
     def handed(way: str, figure: str) -> Any:
         return each(f"handed by {way}", figure)
 
-    _, locked, unlocked = (f"handed by {way}" for way in measure.HANDED_BY)
-    more = spread(by[locked]["next_p50"] - by[unlocked]["next_p50"] for by in known if {locked, unlocked} <= by.keys())
     return {
         "handed": {way: {of: handed(way, of) for of in ("next_p50", "gil_wait")} for way in measure.HANDED_BY},
-        "page_locking": more,
+        "page_locking": each("locking", "more"),
+        "page_locking_cpu": each("locking", "more_cpu"),
+        "page_locking_quarter": each("locking", "more_quarter"),
         "ceiling": each("ceiling", "bytes_per_second"),
         "transfer": each("transfer", "bytes_per_second"),
         "of_ceiling": against("transfer", "ceiling", "bytes_per_second"),

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import sys
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
@@ -24,8 +25,13 @@ from typing import Any, Protocol
 import torch
 
 from shmloader import _torch
+from shmloader.device import events
 from shmloader.device.captures import relax, relaxed
-from shmloader.device.streams import CUDA, WATCHED, is_of_others, since, stream_of
+from shmloader.device.streams import CUDA, WATCHED, since
+
+if sys.platform == "linux":
+    from shmloader._free_slots import Slots
+    from shmloader._look import Look
 
 PORTABLE = 1  # cuMemHostRegister, cudaHostRegister: page-locked for all contexts
 
@@ -75,6 +81,17 @@ class Accelerator(Protocol):
 
     def passed(self, event: Any) -> bool:
         """Whether an event has passed."""
+
+    def short_look(self, slots: Slots, lent: list[int], alone: list[bool]) -> Callable[[], bool] | None:
+        """What frees slots that were held back as Pinning._look() does, in a few microseconds; None if nothing does.
+
+        Called, it returns False where Pinning._look() has to do it.
+
+        Args:
+            slots: Those of a ring.
+            lent: When each was lent last.
+            alone: Of each, whether only the thread that copies can have had its batch.
+        """
 
     def synchronize(self) -> None:
         """Wait until all streams of all devices are done."""
@@ -171,7 +188,10 @@ class Other:
         return event
 
     def passed(self, event: Any) -> bool:
-        return bool(event.query())
+        return events.passed(event)
+
+    def short_look(self, slots: Slots, lent: list[int], alone: list[bool]) -> Callable[[], bool] | None:
+        return None
 
     def synchronize(self) -> None:
         self._module.synchronize(self.device)
@@ -300,37 +320,36 @@ class Cuda(Other):
     def streams(self, noted: Iterable[Any], lent: int | None) -> Streams:
         here = {self.current(index) for index in self.devices}
         found = here.union(*noted)
-        events: list[Any] = []
+        left: list[Any] = []  # events
         unknown: set[Any] = set()
         if lent is not None:
-            chosen, gone, events = since(lent) if WATCHED else (set(), set(), [])
+            chosen, gone, left = since(lent) if WATCHED else (set(), set(), [])
             unknown = {stream for stream in found - chosen - gone if stream[0]}
             found = (found - gone) | chosen | self._defaults
-        gone_unseen = {stream for stream in unknown - here if is_of_others(stream)}  # it may have been destroyed
+        gone_unseen = {stream for stream in unknown - here if events.is_of_others(stream)}  # it may have been destroyed
         # To record an event on a device that this process does not use would take some hundred megabytes there.
-        used = [stream for stream in found - gone_unseen if _torch.has_primary_context(stream[1])]
+        used = [stream for stream in found - gone_unseen if events.is_in_use(stream[1])]
         known = lent is None or (WATCHED and not gone_unseen)
-        return Streams(used, events, next(iter(unknown), None), known)
+        return Streams(used, left, next(iter(unknown), None), known)
 
     def capturing(self, streams: Streams) -> bool:
+        here = [self.current(index) for index in self.devices if events.is_in_use(index)]
         try:
-            if torch.cuda.is_current_stream_capturing():
-                return True
-            return any(_torch.is_capturing(stream_of(stream)) for stream in streams.those)
+            return any(map(events.is_capturing, {*here, *streams.those}))
         except RuntimeError:  # the driver's answer for the default stream while one that blocks it is captured
             return True
 
     def record(self, streams: Streams) -> list[Any]:
-        events = streams.events
-        for stream in streams.those:
-            event = torch.cuda.Event()
-            event.record(stream_of(stream))
-            events.append(event)
-        return events
+        return [*streams.events, *map(events.record, streams.those)]
+
+    def short_look(self, slots: Slots, lent: list[int], alone: list[bool]) -> Callable[[], bool] | None:
+        if not WATCHED or not events.has_driver():
+            return None
+        return Look(slots, self.devices, lent, alone, events.address_of)
 
     def synchronize(self) -> None:
         for index in self.devices:
-            if _torch.has_primary_context(index):
+            if events.is_in_use(index):
                 torch.cuda.synchronize(index)
 
     def relaxed(self) -> contextlib.AbstractContextManager[None]:
@@ -342,7 +361,7 @@ class Cuda(Other):
         relax()
 
     def _wait(self, stream: Any, event: Any) -> None:
-        if torch.cuda.is_current_stream_capturing():
+        if events.is_capturing(self.current(self.device.index)):
             with self.relaxed():
                 event.synchronize()  # a capture may not wait for an event from outside, so the thread waits
         else:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import sys
 from collections.abc import Iterator
 from functools import cache
 from typing import Any
@@ -17,31 +18,35 @@ import torch
 
 from shmloader import _torch
 
+if sys.platform == "linux":
+    from shmloader._driver import captures_begun, count_capture
+else:  # there are no extensions, and no ring whose slots would wait for a stream
+    captures_begun = count_capture = None
+
+__all__ = ["GLOBAL", "RELAXED", "captures_begun", "count_capture", "exchange_mode", "relax", "relaxed"]
+
 GLOBAL, RELAXED = 0, 2  # cuThreadExchangeStreamCaptureMode; a thread begins with the first
 
 
-_begun = 0
-
-
-def captures_begun() -> int:
-    """How many captures have begun, or were about to, from the import of shmloader on.
-
-    Whoever finds no capture, records an event and then finds this number as it was has recorded no part of a capture.
-    Captures that C++ begins are not counted.
-    """
-    return _begun
-
-
 def _counted(begin: Any) -> Any:
+    """Have the captures counted that this begins; those that C++ begins are not.
+
+    Each counts twice, before it begins and behind that.  So whoever reads captures_begun(), records an event, finds no
+    capture and then reads the same number has recorded no part of a capture, not even of one that is over.
+    """
+
     def capture_begin(*arguments: Any, **options: Any) -> Any:
-        global _begun
-        _begun += 1
-        return begin(*arguments, **options)
+        count_capture()
+        try:
+            return begin(*arguments, **options)
+        finally:
+            count_capture()
 
     return capture_begin
 
 
-_torch.replace_capture_begin(_counted)
+if count_capture is not None:
+    _torch.replace_capture_begin(_counted)
 
 
 @contextlib.contextmanager

@@ -22,13 +22,17 @@ delivered from its slot, with `is_pinned()` true and no copy.
        (NOTE [ Streams ]).  An event that is recorded later covers more, so it does no harm that this is not done at the
        death.  When all events have passed, the slot is free.  Until then it counts as lent, and if too many slots are
        lent, batches are copied: nothing ever waits for a device.
+       This is done once a batch, by the trainer.  So for all usual cases it is one call of C, in look.pyx, which asks
+       the driver without the GIL and uses the same events again and again.  What is written here in Python does the
+       same for all cases: streams that others have made or that nobody was seen to choose, errors, ROCm, and the end.
        Batches for `device=` are copied by one thread, on one stream.  If one is made of nothing but tensors, nobody
        else ever has any part of it, neither `on_device` nor the consumer.  Then events on that thread's current streams
        are enough, and no slot waits for what the consumer computes.
        Streams that cannot be watched are not covered; `strict_pinning=True` waits for all streams of all devices.
     4. While a CUDA graph is captured on one of these streams, nothing is recorded or asked, and slots stay lent.  If a
        capture has begun meanwhile, in another thread, the events are forgotten, and recorded anew with the next
-       hand-out.  All calls are made in the thread's relaxed mode, so they break no capture of another thread.
+       hand-out, also if that capture is over by now: captures are counted.  All calls are made in the thread's relaxed
+       mode, so they break no capture of another thread.
     5. When the iterator ends, it waits for the device, so that no copy runs, not even one that nobody knows of.  Then
        slots that are not lent are unregistered, and after that unmapped.  While a graph is captured nobody may wait for
        a device, and events must do.  A slot that is lent, or read by a copy, stays locked and mapped until its lease
@@ -44,6 +48,7 @@ import os
 import queue
 import threading
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import numpy
@@ -88,6 +93,7 @@ class Pinning:
         self._hopeless: set[int] = set()
         self._refused = ""  # why, until it was said
         self._requests: queue.SimpleQueue[int | None] = queue.SimpleQueue()
+        self._short_look: Callable[[], bool] | None = None
         self._closed = False
         self._owner = os.getpid()
         self.thread: threading.Thread | None = None
@@ -112,6 +118,8 @@ class Pinning:
         self._ring.slots.guard_with(self._accelerator.current, self._accelerator.devices)
         for device in self._accelerator.devices:
             self._accelerator.current(device)  # the first call sets something up: not where a lease dies
+        if not self._strict:
+            self._short_look = self._accelerator.short_look(self._ring.slots, self._lent, self._alone)
         self.thread = threading.Thread(target=self._lock, name="shmloader_pin", daemon=True)
         self.thread.start()
         return True
@@ -183,14 +191,14 @@ class Pinning:
         """
         if self._private:
             self._alone[lease.payload] = _is_of_tensors(batch)
-        any_pickled = lease.rows > 0 or lease.objects(0)[1] > 0  # of chunks that is not known
-        return batch if _is_locked(batch, any_pickled) else _torch.pin_memory(batch)
+        return batch if _is_locked(batch, lease.may_have_objects) else _torch.pin_memory(batch)
 
     def free(self) -> None:
         """Free the slots that no copy reads any more.  Called with every hand-out of a batch."""
-        slots = self._ring.slots
-        if slots.any_held_back:
-            slots.look(self._look)
+        if self._short_look is None or not self._short_look():
+            slots = self._ring.slots
+            if slots.any_held_back:
+                slots.look(self._look)
         if _late:
             _free_late()
 
@@ -210,7 +218,7 @@ class Pinning:
                     accelerator.synchronize()
                 else:
                     events = accelerator.record(streams)
-                    if captures_begun() != begun or accelerator.capturing(streams):
+                    if accelerator.capturing(streams) or captures_begun() != begun:
                         return  # an event that was recorded in a capture can be neither asked nor waited for
                 slots.await_events(len(returned), events)
             for entry in slots.awaiting():

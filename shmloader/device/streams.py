@@ -38,6 +38,7 @@ from typing import Any
 import torch
 
 from shmloader import _torch
+from shmloader.device import events
 from shmloader.device.captures import relaxed
 
 if sys.platform == "linux":
@@ -45,7 +46,7 @@ if sys.platform == "linux":
 else:  # there are no extensions, and no ring whose slots would wait for a stream
     moment = since = None
 
-__all__ = ["CUDA", "WATCHED", "is_of_others", "moment", "say_unknown", "since", "stream_of"]
+__all__ = ["CUDA", "WATCHED", "moment", "say_unknown", "since"]
 
 CUDA = 1  # the type of a device, as a stream's numbers have it; ROCm's too
 
@@ -73,16 +74,6 @@ def _device_of_stream(stream: Any, *ignored: Any) -> int | None:
     return int(stream.device_index) if stream.device_type == CUDA else None
 
 
-def is_of_others(stream: tuple[int, int, int]) -> bool:
-    """Whether others have made this stream and may destroy it.  Then its number is an address."""
-    return stream[0] != 0 and not stream[0] & 1
-
-
-def stream_of(stream: tuple[int, int, int]) -> Any:
-    """torch's object for a stream, from the stream's numbers."""
-    return torch.cuda.Stream(stream_id=stream[0], device_index=stream[1], device_type=stream[2])
-
-
 def _mark(stream: tuple[int, int, int]) -> Any:
     """An event behind what a stream has to do; None if it is being captured, or the device has failed.
 
@@ -92,11 +83,9 @@ def _mark(stream: tuple[int, int, int]) -> Any:
     if _torch.is_in_bad_fork():
         return None
     with contextlib.suppress(RuntimeError), relaxed():
-        at = stream_of(stream)
-        if not _torch.is_capturing(at):
-            event = torch.cuda.Event()
-            event.record(at)
-            drop_marks(torch.cuda.Event.query)
+        if not events.is_capturing(stream):
+            event = events.record(stream)
+            drop_marks(events.passed)
             return event
     return None
 

@@ -35,7 +35,7 @@ cudaError_t cudaThreadExchangeStreamCaptureMode(enum cudaStreamCaptureMode *mode
     return cudaSuccess;
 }
 
-static enum cudaStreamCaptureStatus status(const struct stream *stream)
+int status(const struct stream *stream)
 {
     if (!stream->capturing)
         return cudaStreamCaptureStatusNone;
@@ -48,7 +48,7 @@ cudaError_t cudaStreamIsCapturing(cudaStream_t handle, enum cudaStreamCaptureSta
     pthread_mutex_lock(&lock);
     struct stream *stream = stream_of(handle);
     if (stream)
-        *found = status(stream);
+        *found = (enum cudaStreamCaptureStatus)status(stream);
     pthread_mutex_unlock(&lock);
     return stream ? cudaSuccess : failed(cudaErrorInvalidResourceHandle);
 }
@@ -61,7 +61,7 @@ cudaError_t cudaStreamGetCaptureInfo(cudaStream_t handle, enum cudaStreamCapture
     pthread_mutex_lock(&lock);
     struct stream *stream = stream_of(handle);
     if (stream) {
-        *found = status(stream);
+        *found = (enum cudaStreamCaptureStatus)status(stream);
         if (id)
             *id = stream->capture;
         if (graph)

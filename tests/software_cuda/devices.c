@@ -4,9 +4,11 @@
 #include <dlfcn.h>
 #include <stdio.h>
 
+enum { FIRST_CONTEXT = 0xC000 };
+
 __thread int current_device;
 static __thread int chosen;              /* this thread has a context */
-static __thread uintptr_t contexts[32];  /* pushed by the driver's calls */
+static __thread struct { uintptr_t context; int before; } contexts[32];  /* pushed by the driver's calls */
 static __thread int pushed;
 static int in_use[MOST_DEVICES];         /* the device has a primary context */
 
@@ -121,11 +123,14 @@ int software_cuda_devices(void) { return devices(); }
 int software_cuda_is_in_use(int device) { return device >= 0 && device < devices() && in_use[device]; }
 void software_cuda_retain(int device) { in_use[device] = 1; }
 
+/* A context that is pushed makes its device this thread's, for the runtime too. */
 int software_cuda_push(uintptr_t context)
 {
     if (pushed == 32)
         return cudaErrorInvalidValue;
-    contexts[pushed++] = context;
+    contexts[pushed].context = context;
+    contexts[pushed++].before = current_device;
+    current_device = context - FIRST_CONTEXT;
     return 0;
 }
 
@@ -133,7 +138,8 @@ int software_cuda_pop(uintptr_t *context)
 {
     if (!pushed)
         return cudaErrorDeviceUninitialized;
-    *context = contexts[--pushed];
+    *context = contexts[--pushed].context;
+    current_device = contexts[pushed].before;
     return 0;
 }
 
@@ -141,6 +147,6 @@ int software_cuda_pop(uintptr_t *context)
 uintptr_t software_cuda_context(void)
 {
     if (pushed)
-        return contexts[pushed - 1];
-    return chosen ? 0xC000u + current_device : 0;
+        return contexts[pushed - 1].context;
+    return chosen ? FIRST_CONTEXT + current_device : 0;
 }

@@ -1,6 +1,7 @@
-/* libcuda.so.1, as far as torch and shmloader/device/accelerator.py ask it.  It only returns its errors, and remembers none.
+/* libcuda.so.1, as far as torch and shmloader/device ask it.  It only returns its errors, and remembers none.
 
-   Documented: page-locking needs a context that is current in the calling thread. */
+   Documented: page-locking, and making and recording an event, need a context that is current in the calling thread; the
+   default stream is that context's; streams and events are the runtime's. */
 
 #include "runtime.h"
 
@@ -53,6 +54,7 @@ int cuDevicePrimaryCtxRelease_v2(int device) { return 0; }
 
 int cuDevicePrimaryCtxGetState(int device, unsigned *flags, int *active)
 {
+    blocks("cuDevicePrimaryCtxGetState");
     *flags = 0;
     *active = software_cuda_is_in_use(device) && !is_forked();
     return 0;
@@ -98,6 +100,63 @@ int cuMemHostUnregister(void *start)
     if (error == INVALID_CONTEXT)
         violation("memory is unregistered by a thread without a context");
     return error ? error : unlock_pages(start);
+}
+
+/* ------------------------------------------------------------------------------------------------ streams, events */
+
+static int may_begin(const char *call)
+{
+    int error = begin(call);
+    blocks(call);
+    if (!error && !software_cuda_context()) {
+        violation("%s by a thread without a context", call);
+        return INVALID_CONTEXT;
+    }
+    return error;
+}
+
+int cuEventCreate(struct event **made, unsigned flags)
+{
+    int error = may_begin("cuEventCreate");
+    if (!error)
+        *made = make_event();
+    return error;
+}
+
+int cuEventRecord(struct event *event, cudaStream_t handle)
+{
+    int error = may_begin("cuEventRecord");
+    if (error)
+        return error;
+    pthread_mutex_lock(&lock);
+    error = record(event, stream_of(handle));
+    pthread_mutex_unlock(&lock);
+    return error;
+}
+
+int cuEventQuery(struct event *event)
+{
+    int error = begin("cuEventQuery");
+    blocks("cuEventQuery");
+    if (error)
+        return error;
+    pthread_mutex_lock(&lock);
+    error = breaks_a_capture("cuEventQuery") ? cudaErrorStreamCaptureUnsupported : ask(event);
+    pthread_mutex_unlock(&lock);
+    return error == cudaErrorNotReady && driver_lies() ? cudaSuccess : error;
+}
+
+int cuStreamIsCapturing(cudaStream_t handle, int *found)
+{
+    int error = may_begin("cuStreamIsCapturing");
+    if (error)
+        return error;
+    pthread_mutex_lock(&lock);
+    struct stream *stream = stream_of(handle);
+    if (stream)
+        *found = status(stream);
+    pthread_mutex_unlock(&lock);
+    return stream ? cudaSuccess : cudaErrorInvalidResourceHandle;
 }
 
 int cuGetErrorName(int error, const char **name)

@@ -27,6 +27,9 @@ static int refusal, sticks;
 
 static struct { const char *call; long calls, held; } blocking[64];
 static int (*gil_is_held)(void);
+static const char *volatile awaited;  /* a call */
+static void (*ordered)(void);         /* is done where that is made next */
+static int lies;
 
 static void before_fork(void) { pthread_mutex_lock(&lock); }
 static void in_parent(void) { pthread_mutex_unlock(&lock); }
@@ -181,6 +184,10 @@ double lateness(void)
 
 void blocks(const char *call)
 {
+    if (awaited && !strcmp(awaited, call)) {
+        awaited = NULL;
+        ordered();
+    }
     if (!gil_is_held)
         return;
     int held = gil_is_held();
@@ -210,6 +217,15 @@ void software_cuda_refuse(int error, long after)
 }
 
 void software_cuda_stick(int error) { stuck = error; }
+
+void software_cuda_before(const char *call, void (*function)(void))
+{
+    ordered = function;
+    awaited = function ? call : NULL;
+}
+
+void software_cuda_lie(int on) { lies = on; }
+int driver_lies(void) { return lies; }
 
 long software_cuda_blocked(const char *call, int held)
 {

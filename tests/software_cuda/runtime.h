@@ -95,6 +95,9 @@ uint64_t put(struct stream *stream, struct operation *operation);
 void wait_until(struct stream *stream, uint64_t done);
 void wait_for_device(int device);               /* -1: for all */
 void release(struct event *event);
+struct event *make_event(void);                 /* of this thread's device */
+cudaError_t record(struct event *event, struct stream *stream);
+cudaError_t ask(struct event *event);
 
 void use_device(void);
 
@@ -121,6 +124,7 @@ cudaError_t unlock_pages(void *start);
 /* ---------------------------------------------------------------------------------------------- captures, faults */
 
 extern __thread int capture_mode;
+int status(const struct stream *stream);        /* of its capture */
 int breaks_a_capture(const char *call);         /* whether this call, by this thread, is illegal now */
 
 void software_cuda_log(const char *format, ...) __attribute__((format(printf, 1, 2)));
@@ -130,7 +134,8 @@ cudaError_t cudaGetLastError(void);
 const char *cudaGetErrorName(cudaError_t error);
 cudaError_t cudaThreadExchangeStreamCaptureMode(enum cudaStreamCaptureMode *mode);
 cudaError_t begin(const char *call);            /* of every call: the error it must return at once, or 0 */
-void blocks(const char *call);                  /* of a call that may wait: was the GIL held? */
+void blocks(const char *call);                  /* of a call that may wait: was the GIL held?  What has a test ordered? */
+int driver_lies(void);                          /* it says that all events have passed: a test has ordered that */
 cudaError_t ordered_refusal(size_t in_all);     /* of page-locking, by a test: so many bytes with these */
 int is_forked(void);
 int has_failed(void);                           /* for good: it does nothing any more */

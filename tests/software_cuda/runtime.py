@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from functools import cache
 from typing import Any
+
+_Function = ctypes.CFUNCTYPE(None)
+_ordered: list[Any] = []  # what the library still has
 
 
 @cache
@@ -19,6 +23,7 @@ def library() -> Any:
     this_process.software_cuda_under_way.restype = ctypes.c_long
     this_process.software_cuda_late.argtypes = [ctypes.c_double, ctypes.c_double]
     this_process.software_cuda_refuse.argtypes = [ctypes.c_int, ctypes.c_long]
+    this_process.software_cuda_before.argtypes = [ctypes.c_char_p, _Function]
     this_process.software_cuda_blocked.argtypes = [ctypes.c_char_p, ctypes.c_int]
     this_process.software_cuda_blocked.restype = ctypes.c_long
     this_process.software_cuda_blocking.restype = ctypes.c_char_p
@@ -62,6 +67,17 @@ def refuse(error: int, after: int = 0) -> None:
 def stick(error: int) -> None:
     """Have the device fail for good."""
     library().software_cuda_stick(error)
+
+
+def before(call: str, function: Callable[[], None]) -> None:
+    """Do this where this call, one of blocking_calls(), is made next, by the thread that makes it."""
+    _ordered.append((call.encode(), _Function(function)))
+    library().software_cuda_before(*_ordered[-1])
+
+
+def lie(on: bool) -> None:
+    """Have the driver say of every event that it has passed; the runtime, which torch asks, goes on as before."""
+    library().software_cuda_lie(on)
 
 
 def blocking_calls() -> dict[str, tuple[int, int]]:

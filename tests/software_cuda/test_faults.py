@@ -195,20 +195,30 @@ def test_constants_belong_to_the_stream_that_they_are_used_on() -> None:
 # -------------------------------------------------------------------------------------------------------------- the GIL
 
 
+TORCHS = {"cuDevicePrimaryCtxGetState"}  # torch.accelerator.current_device_index(), where an epoch begins
+
+
 @on_software
 @pytest.mark.parametrize("options", [{"pin_memory": True}, {"device": "cuda"}])
-def test_no_call_that_waits_is_made_with_the_gil_held(options: dict[str, Any]) -> None:
+def test_no_call_is_made_with_the_gil_held(options: dict[str, Any]) -> None:
+    """Any may wait for a lock of the driver's, and who has that may wait for the GIL."""
     out = script(
         f"""
-    kept = [batch.to("cuda", non_blocking=True) for batch in loader(**{options!r})]
+    from software_cuda.loops import current, external, side
+    kept = []
+    for k, batch in enumerate(loader(**{options!r})):
+        with (current, side, external)[k // 30 % 3]():  # the short look, and the long one
+            kept.append(batch.to("cuda", non_blocking=True))
+            del batch
     torch.cuda.synchronize()
     calls = runtime.blocking_calls()
-    assert calls["cudaEventQuery"][0], calls
+    for name in ("cuEventQuery", "cuEventRecord", "cuStreamIsCapturing"):
+        assert calls[name][0], calls
     print("held:", *sorted(name for name, (made, held) in calls.items() if held))
     """,
         gil=1,
     )
-    assert out.split("held:")[1].split() == ["cudaEventQuery", "cudaStreamIsCapturing"], "which never wait"
+    assert set(out.split("held:")[1].split()) <= TORCHS
 
 
 # -------------------------------------------------------------------------------------------------------------- the end

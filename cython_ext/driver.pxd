@@ -1,0 +1,23 @@
+# cython: language_level=3
+"""What is asked of CUDA's driver for each batch; the GIL is not held."""
+
+from libc.stdint cimport uint64_t
+
+cdef enum:
+    NOT_IN_USE = -1             # of enter(): this process has no context there, and gets none
+
+
+cdef class Event:
+    cdef void *handle           # NULL until it is recorded
+    cdef int device
+    cdef bint is_of_a_capture   # it may be recorded in one: nobody may ask it, or record it again
+
+cdef uint64_t captures_so_far() noexcept
+
+# Each returns the driver's error, or 0.
+cdef int exchange_mode(int *mode) noexcept nogil
+cdef int enter(int device) noexcept nogil                   # its context is current in this thread until leave()
+cdef void leave() noexcept nogil
+cdef int find_capture(void *stream, int *found) noexcept nogil
+cdef int record_event(void **event, void *stream) noexcept nogil    # on a stream of the device that was entered
+cdef int ask_event(void *event, bint *passed) noexcept nogil
