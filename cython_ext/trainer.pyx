@@ -107,9 +107,9 @@ cdef class TrainerSide(Ring):
         self.begun, self.opened, self.samples = True, 0, 0
         self.batched = batched
 
-    def hand_to(self, Progress delivered not None) -> None:
+    def hand_to(self, Progress delivered=None) -> None:
         """From now on, batches that are handed out are of the epoch that was begun ahead, and this counts them."""
-        self.delivered = delivered
+        self.delivered = Progress() if delivered is None else delivered
 
     cdef int samples_of(self, task) except -1:
         """How many samples a task is of.  What has no length counts as one."""

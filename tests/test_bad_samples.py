@@ -40,7 +40,7 @@ class Rotten(torch.utils.data.Dataset):
         noise = torch.rand(2)
         if index in self.bad:
             raise OSError(f"sample {index} is rotten")
-        return {"i": index, "noise": noise}
+        return {"i": index, "noise": noise, "s": f"item {index}"}  # of which only pickle carries one
 
 
 class AtOnce(Rotten):
@@ -319,6 +319,17 @@ def test_a_batch_that_is_read_again_counts_once() -> None:
 class Stream(IterableDataset):
     def __iter__(self) -> Any:
         return iter(range(4))
+
+
+class Foreign(shmloader.DataLoader[Any]):
+    def _get_iterator(self) -> Any:
+        return super()._get_iterator()
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_what_takes_its_iterators_from_elsewhere_is_refused(workers: int) -> None:
+    with pytest.raises(RuntimeError, match="only the ring can honour on_bad_sample='skip'"):
+        iter(Foreign(Rotten(), num_workers=workers, on_bad_sample="skip"))
 
 
 class Unsized:

@@ -68,7 +68,8 @@ def test_what_comes_is_what_iter_would_have_begun(options: dict[str, Any], persi
                     made.start()
                     assert len(children()) - before == (2 if not persistent or not epochs else 0)
                     workers = children()
-                    made.start()  # the second time it does nothing
+                    made.start()
+                    assert children() == workers, "the second time it does nothing"
                     begun = iter(made)
                     assert children() == workers, "taken"
                     epochs.append([begun, list(begun)][1])
@@ -172,16 +173,57 @@ def test_a_state_is_loaded(first: str, persistent: bool, seeds: bool) -> None:
     assert_same(given[1], given[0])
 
 
-def test_a_state_that_is_dropped() -> None:
-    with loader(sampler=shared(), sample_seeds=True) as made:
+def told(made: Any, who: str) -> None:
+    if who == "loader":
+        made.set_epoch(4)
+        return
+    made.sampler.set_epoch(4)
+    iter(made)  # which finds out
+
+
+@pytest.mark.parametrize("who", ["loader", "sampler"])
+@pytest.mark.parametrize("sampler", [None, "shared"])
+def test_a_state_that_is_dropped(sampler: Any, who: str) -> None:
+    if not sampler and who == "sampler":
+        return
+    with loader(sample_seeds=True, **({"sampler": shared()} if sampler else {})) as made:
         whole = iterate(made)
         next(iter(made))
         state = made.state_dict()
         made.load_state_dict(state)
         made.start()
         with pytest.warns(RuntimeWarning, match="is dropped"):
-            made.set_epoch(4)
+            told(made, who)
         assert len(iterate(made)) == len(whole)
+
+
+class Own(torch.utils.data.Sampler):
+    """Says where it is, and is told epochs."""
+
+    def __init__(self) -> None:
+        self.epoch = self.given = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch, self.given = epoch, 0
+
+    def state_dict(self) -> Any:
+        return {"epoch": self.epoch, "given": self.given}
+
+    def load_state_dict(self, state: Any) -> None:
+        self.epoch, self.given = state["epoch"], state["given"]
+
+    def __iter__(self) -> Any:
+        while self.given < 6:
+            self.given += 1
+            yield self.epoch + self.given - 1
+        self.given = 0
+
+
+def test_a_sampler_of_ones_own_that_is_told_another_epoch() -> None:
+    with loader(sampler=Own(), batch_size=None) as made:
+        made.start()
+        made.set_epoch(3)
+        assert [sample["i"] for sample in made] == list(range(3, 9))
 
 
 @BOTH

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import itertools
+import signal
 from typing import Any
 
 import pytest
 import torch
+from at_line import AtLine
 from conftest import Augmented, assert_same, iterate, label, rng_states, seed_all
+from test_one_step import Numbers, interrupts, of
 from torch.utils.data import BatchSampler, DistributedSampler, RandomSampler, Sampler
 
 import shmloader
+from shmloader.resume import place
+from shmloader.trainer import iterator, next_epoch
 
 LENGTH, BATCH = 22, 4
 BATCHES = 6
@@ -102,6 +107,15 @@ def test_it_is_taken_over_and_not_made_anew() -> None:
         assert ahead is not None and made._iterator._ring.under_way == 4
         assert iter(made).epoch is ahead
         assert made.state_dict()["epoch"] == 1
+
+
+def test_to_begin_it_twice_draws_nothing() -> None:
+    """A signal may come behind the first time."""
+    with loader() as made:
+        iterate(made)
+        before = rng_states()
+        assert made._iterator._begin_next() is made._iterator._draws.indices
+        assert_same(rng_states(), before)
 
 
 def test_off_by_default_nothing_is_drawn_early() -> None:
@@ -301,3 +315,70 @@ def test_bad_options(options: dict[str, Any], message: str) -> None:
 def test_without_workers_it_does_nothing() -> None:
     with loader(num_workers=0, persistent_workers=False) as made:
         assert len(iterate(made)) == BATCHES
+
+
+@pytest.mark.parametrize("options", [{}, {"schedule": "steal"}], ids=label)
+def test_no_interrupt_loses_or_repeats_a_batch(options: dict[str, Any]) -> None:
+    """In neither of the epochs, though the sampler's next epoch is begun in next() as well."""
+
+    def made(prefetch: bool) -> Any:
+        torch.manual_seed(3)
+        return loader(prefetch, dataset=Numbers(), **options)
+
+    with made(False) as plain:
+        expected = [[of(batch) for batch in plain] for _ in range(3)]
+    for seed in range(2):
+        with made(True) as overlapping:
+            got: list[Any] = []
+            for _ in range(3):
+                batches = iter(overlapping)
+                got.append([])
+                with interrupts(seed) as raising:
+                    while True:
+                        try:
+                            got[-1].append(of(raising.next(batches)))
+                        except KeyboardInterrupt:
+                            continue
+                        except StopIteration:
+                            break
+            assert got == expected
+
+
+def test_ctrl_c_at_any_line_of_iter() -> None:
+    """The epoch that was begun early comes, or the one after it if this one was begun by then."""
+
+    def press() -> None:
+        signal.raise_signal(signal.SIGINT)
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    files = (next_epoch.__file__, place.__file__, iterator.__file__)
+    try:
+        with loader(shuffle=False, dataset=Numbers(), sampler=shared(shuffle=True)) as made:
+            expected = []
+            for epoch in range(99):
+                made.set_epoch(epoch)
+                expected.append(
+                    [
+                        of(batch)
+                        for batch in loader(
+                            False, dataset=Numbers(), sampler=made.sampler, num_workers=0, persistent_workers=False
+                        )
+                    ]
+                )
+                at = 1 + 5 * epoch  # each fifth line
+                with AtLine(at, press, files) as line:
+                    try:
+                        batches = iter(made)
+                    except KeyboardInterrupt:
+                        batches = None
+                if batches is None:
+                    batches = iter(made)
+                assert made.state_dict()["sampler_epoch"] == epoch
+                assert [of(batch) for batch in batches] == expected[-1]
+                if line.lines < at:
+                    break
+            else:
+                pytest.fail("more lines than that")
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert epoch > 9

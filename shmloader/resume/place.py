@@ -283,7 +283,7 @@ class Place:
     def give_up(self, loader: Any, epoch: Epoch) -> None:
         """Have the next iter() begin that epoch anew; if another state was loaded meanwhile, as that says."""
         self._ahead = None
-        if epoch.loads != self.loads:
+        if epoch.loads != self.loads or (epoch.from_loaded and self.loaded is not None and self.loaded.begun):
             return
         state = state_of(self._told_of(loader, epoch))
         if epoch.from_loaded and self.loaded is None:  # dropped: the epoch comes whole
@@ -293,8 +293,8 @@ class Place:
     def _as_told(self, loader: Any, state: State) -> State:
         """The state of an epoch that nothing was got of, with what sampler and dataset were told since."""
         now = _epoch_of(sampler_of(loader))
-        if now != state.sampler_epoch:
-            state = _whole(state)
+        if now != state.sampler_epoch:  # what the sampler said of itself was before it was told that
+            state = changed(_whole(state), sampler_state=None)
         return changed(state, epoch=self.next_number, sampler_epoch=now, dataset_epoch=epochs.told(loader.dataset))
 
     def set_epoch(self, loader: Any, number: int) -> None:
