@@ -16,7 +16,7 @@ from setuptools.command.build_ext import build_ext
 CORE = (
     *("ring", "free_slots", "sequences", "lease", "progress", "trainer", "next_batch", "worker"),
     *("tensors", "gather", "batch_tree", "batch_writer", "batch_reader"),
-    *("process", "current", "driver", "look", "late", "jpeg"),
+    *("process", "current", "cuda_driver", "reclaim", "late_signals", "jpeg"),
 )
 SOURCES = {"jpeg": sorted(glob("cython_ext/jpeg/*.c"))}  # in C, beside a module's own .pyx
 # No fused multiplications: they round once where Pillow's weights of a resize are rounded twice.

@@ -19,7 +19,7 @@ cdef class Slots:
     cdef uint8_t *held_back             # those whose guarded leases have died, until reclaim()
     cdef list returned                  # of these, those for which no events are awaited yet, and what was noted
     cdef list reading                   # the others, and the events
-    cdef bint looking                   # look() is called
+    cdef bint reclaiming                # one_at_a_time() has called something
     cdef object current                 # tells a guarded lease that dies which stream is current; None: none is guarded
     cdef tuple devices                  # on which of these devices
     cdef list usual                     # what streams_here() has returned last

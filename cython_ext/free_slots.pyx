@@ -128,18 +128,18 @@ cdef class Slots:
         """Whether a guarded lease has died whose payload is not reclaimed yet."""
         return len(self.returned) > 0 or len(self.reading) > 0
 
-    def look(self, function) -> None:
+    def one_at_a_time(self, function) -> None:
         """Call a function that frees what is held back; not while it runs already, here or in another thread.
 
         A signal's exception may end it at any line: nothing is half done by then, and the next call goes on from there.
         """
-        if self.looking:
+        if self.reclaiming:
             return
-        self.looking = True
+        self.reclaiming = True
         try:
             function()
         finally:
-            self.looking = False
+            self.reclaiming = False
 
     def returns(self) -> list[tuple[int, object]]:
         """The payloads whose guarded leases have died, and what was noted then; those that await_events() has had are left out."""

@@ -192,7 +192,7 @@ class DoubleGpu:
         self.asked += 1
         return event.left == 0
 
-    def short_look(self, slots: Any, lent: list[int], alone: list[bool]) -> None:
+    def quick_reclaim(self, slots: Any, lent: list[int], alone: list[bool]) -> None:
         """There is none: what it does differently, tests/software_cuda shows."""
 
     def relaxed(self) -> Any:

@@ -232,7 +232,7 @@ def test_no_byte_changes_in_ten_thousand_batches(clones: list[int]) -> None:
 def test_without_events_bytes_change(look: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """That the tests above can fail."""
     if look == "long":
-        monkeypatch.setattr(accelerator.Cuda, "short_look", lambda *arguments: None)
+        monkeypatch.setattr(accelerator.Cuda, "quick_reclaim", lambda *arguments: None)
         monkeypatch.setattr(accelerator.Cuda, "passed", lambda self, event: True)
     elif not runtime.is_software():
         pytest.skip("a driver does not lie")

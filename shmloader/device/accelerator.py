@@ -31,7 +31,7 @@ from shmloader.device.streams import CUDA, WATCHED, since
 
 if sys.platform == "linux":
     from shmloader._free_slots import Slots
-    from shmloader._look import Look
+    from shmloader._reclaim import Reclaim
 
 PORTABLE = 1  # cuMemHostRegister, cudaHostRegister: page-locked for all contexts
 
@@ -82,10 +82,10 @@ class Accelerator(Protocol):
     def passed(self, event: Any) -> bool:
         """Whether an event has passed."""
 
-    def short_look(self, slots: Slots, lent: list[int], alone: list[bool]) -> Callable[[], bool] | None:
-        """What frees slots that were held back as Pinning._look() does, in a few microseconds; None if nothing does.
+    def quick_reclaim(self, slots: Slots, lent: list[int], alone: list[bool]) -> Callable[[], bool] | None:
+        """What frees slots that were held back as Pinning._reclaim() does, in a few microseconds; None if nothing does.
 
-        Called, it returns False where Pinning._look() has to do it.
+        Called, it returns False where Pinning._reclaim() has to do it.
 
         Args:
             slots: Those of a ring.
@@ -190,7 +190,7 @@ class Other:
     def passed(self, event: Any) -> bool:
         return events.passed(event)
 
-    def short_look(self, slots: Slots, lent: list[int], alone: list[bool]) -> Callable[[], bool] | None:
+    def quick_reclaim(self, slots: Slots, lent: list[int], alone: list[bool]) -> Callable[[], bool] | None:
         return None
 
     def synchronize(self) -> None:
@@ -342,10 +342,10 @@ class Cuda(Other):
     def record(self, streams: Streams) -> list[Any]:
         return [*streams.events, *map(events.record, streams.those)]
 
-    def short_look(self, slots: Slots, lent: list[int], alone: list[bool]) -> Callable[[], bool] | None:
+    def quick_reclaim(self, slots: Slots, lent: list[int], alone: list[bool]) -> Callable[[], bool] | None:
         if not WATCHED or not events.has_driver():
             return None
-        return Look(slots, self.devices, lent, alone, events.address_of)
+        return Reclaim(slots, self.devices, lent, alone, events.address_of)
 
     def synchronize(self) -> None:
         for index in self.devices:

@@ -22,8 +22,8 @@ delivered from its slot, with `is_pinned()` true and no copy.
        (NOTE [ Streams ]).  An event that is recorded later covers more, so it does no harm that this is not done at the
        death.  When all events have passed, the slot is free.  Until then it counts as lent, and if too many slots are
        lent, batches are copied: nothing ever waits for a device.
-       This is done once a batch, by the trainer.  So for all usual cases it is one call of C, in look.pyx, which asks
-       the driver without the GIL and uses the same events again and again.  What is written here in Python does the
+       This is done once a batch, by the trainer.  So for all usual cases it is one call of C, in reclaim.pyx: it asks
+       the driver without the GIL, and uses the same events again and again.  What is written here in Python does the
        same for all cases: streams that others have made or that nobody was seen to choose, errors, ROCm, and the end.
        Batches for `device=` are copied by one thread, on one stream.  If one is made of nothing but tensors, nobody
        else ever has any part of it, neither `on_device` nor the consumer.  Then events on that thread's current streams
@@ -93,7 +93,7 @@ class Pinning:
         self._hopeless: set[int] = set()
         self._refused = ""  # why, until it was said
         self._requests: queue.SimpleQueue[int | None] = queue.SimpleQueue()
-        self._short_look: Callable[[], bool] | None = None
+        self._quick_reclaim: Callable[[], bool] | None = None
         self._closed = False
         self._owner = os.getpid()
         self.thread: threading.Thread | None = None
@@ -119,7 +119,7 @@ class Pinning:
         for device in self._accelerator.devices:
             self._accelerator.current(device)  # the first call sets something up: not where a lease dies
         if not self._strict:
-            self._short_look = self._accelerator.short_look(self._ring.slots, self._lent, self._alone)
+            self._quick_reclaim = self._accelerator.quick_reclaim(self._ring.slots, self._lent, self._alone)
         self.thread = threading.Thread(target=self._lock, name="shmloader_pin", daemon=True)
         self.thread.start()
         return True
@@ -195,14 +195,14 @@ class Pinning:
 
     def free(self) -> None:
         """Free the slots that no copy reads any more.  Called with every hand-out of a batch."""
-        if self._short_look is None or not self._short_look():
+        if self._quick_reclaim is None or not self._quick_reclaim():
             slots = self._ring.slots
             if slots.any_held_back:
-                slots.look(self._look)
+                slots.one_at_a_time(self._reclaim)
         if _late:
             _free_late()
 
-    def _look(self) -> None:
+    def _reclaim(self) -> None:
         slots, accelerator = self._ring.slots, self._accelerator
         returned, begun = slots.returns(), captures_begun()
         noted = [streams for _, streams in returned if streams is not None]
@@ -268,7 +268,7 @@ class Pinning:
         self._closed = True
         self._wait()
         slots = self._ring.slots
-        slots.look(self._look)  # slots that were being read a moment ago
+        slots.one_at_a_time(self._reclaim)  # slots that were being read a moment ago
         for payload in set(self._registered) - slots.lent_payloads():
             self._unregister(payload)
         if self._registered:
@@ -288,7 +288,7 @@ def _free_late() -> None:
             if pinning.is_childs:
                 _late.discard(pinning)
                 continue
-            pinning._ring.slots.look(pinning._look)
+            pinning._ring.slots.one_at_a_time(pinning._reclaim)
             if not pinning._registered:
                 _late.discard(pinning)
 

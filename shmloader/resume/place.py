@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
-from shmloader.resume import epochs, seek, streams
+from shmloader.resume import epochs, iterables, seek
 from shmloader.resume.generators import pack, unpack
 from shmloader.resume.state import State, changed, state_of
 
@@ -121,7 +121,7 @@ class Place:
         if told["rank"] is not None and epoch.drawn is not None:
             told["sampler_state"] = epoch.drawn.sampler_state(epoch.delivered.batches)
         if epoch.states is not None:
-            told["streams"], told["latest"] = streams.tell(epoch.start, epoch.delivered, epoch.states)
+            told["streams"], told["latest"] = iterables.tell(epoch.start, epoch.delivered, epoch.states)
         return told
 
     def _between(self, loader: Any, over: Epoch | None) -> State:
@@ -138,7 +138,7 @@ class Place:
             dataset_epoch=epochs.told(loader.dataset),
             rank=_rank_of_state(loader),
             sampler_state=seek.said_by(sampler),
-            workers=streams.workers_of(loader),
+            workers=iterables.workers_of(loader),
             **_where_generators_are(loader),
         )
 
@@ -166,7 +166,7 @@ class Place:
                 f"this state is that of rank {state.rank}, and this is rank {this_rank()}: what a stream, or a sampler "
                 "of your own, says of itself is for its own rank. Save the state of each rank, and load it there"
             )
-        streams.check(loader, state)
+        iterables.check(loader, state)
         if state.batches and seek.is_guessed(sampler):
             _say_that_it_is_guessed(seek.name_of(sampler))
         self.loaded, self.next_number = changed(state, next=None), state.epoch
@@ -217,7 +217,7 @@ class Place:
             sampler_epoch=_epoch_of(sampler),
             dataset_epoch=epochs.told(loader.dataset),
             rank=_rank_of_state(loader),
-            workers=streams.workers_of(loader),
+            workers=iterables.workers_of(loader),
         )
         made = Epoch(self.next_number, base_seed, served, start, delivered, ranks, told.as_dict())
         made.loads, made.from_loaded = self.loads, self.loaded is not None
@@ -413,7 +413,7 @@ def _number(start: State, k: int) -> int:
 
 def _rank_of_state(loader: Any) -> int | None:
     """This rank, if the loader's state is no other's."""
-    own = seek.keeps_state(sampler_of(loader)) is not None or streams.workers_of(loader) is not None
+    own = seek.keeps_state(sampler_of(loader)) is not None or iterables.workers_of(loader) is not None
     return this_rank() if own else None
 
 

@@ -207,10 +207,10 @@ class Torment:
         for trial in trials:
             trial.loader.close()
         batches = sum(trial.batches for trial in trials)
-        self._look(number, batches, trials)
+        self._reclaim(number, batches, trials)
         return batches
 
-    def _look(self, number: int, batches: int, trials: list[Trial]) -> None:
+    def _reclaim(self, number: int, batches: int, trials: list[Trial]) -> None:
         changed = sum(trial.changed for trial in trials)
         options = [trial.options for trial in trials]
         trials.clear()

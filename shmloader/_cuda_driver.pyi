@@ -1,4 +1,4 @@
-"""Types of the extension built from cython_ext/driver.pyx, where each is explained."""
+"""Types of the extension built from cython_ext/cuda_driver.pyx, where each is explained."""
 
 from typing import final
 

@@ -1,10 +1,10 @@
-"""Types of the extension built from cython_ext/look.pyx, where each is explained."""
+"""Types of the extension built from cython_ext/reclaim.pyx, where each is explained."""
 
 from collections.abc import Callable
 
 from shmloader._free_slots import Slots
 
-class Look:
+class Reclaim:
     def __init__(
         self,
         slots: Slots,

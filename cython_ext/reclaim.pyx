@@ -1,14 +1,14 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
-"""The look at what was held back, as Pinning._look() has it, for all usual cases and in a few microseconds.
+"""Which slots may be filled again, as Pinning._reclaim() finds it, for all usual cases and in a few microseconds.
 
 The trainer does this once a batch: NOTE [ Pinning ] in pinning.py.  What takes longer to tell (streams that others have
-made, or that nobody was seen to choose) is left to Pinning._look(), and so is every error, which is raised there.
+made, or that nobody was seen to choose) is left to Pinning._reclaim(), and so is every error, which is raised there.
 """
 
 from libc.stdint cimport uint64_t, uintptr_t
 
 from shmloader._current cimport chosen_since, switches_so_far
-from shmloader._driver cimport (
+from shmloader._cuda_driver cimport (
     NOT_IN_USE, Event, ask_event, captures_so_far, enter, exchange_mode, find_capture, leave, record_event,
 )
 from shmloader._free_slots cimport Slots
@@ -35,8 +35,8 @@ cdef struct asked:
     bint passed
 
 
-cdef class Look:
-    """Called with no arguments, it frees what no copy reads any more; False if Pinning._look() is to do it.
+cdef class Reclaim:
+    """Called with no arguments, it frees what no copy reads any more; False if Pinning._reclaim() is to do it.
 
     Args:
         slots: Those that are held back.
@@ -65,15 +65,15 @@ cdef class Look:
         self.addresses = {(0, device, 1): 0 for device in devices}      # the default ones
 
     def __call__(self) -> bool:
-        if self.slots.looking or not (self.slots.returned or self.slots.reading):
+        if self.slots.reclaiming or not (self.slots.returned or self.slots.reading):
             return True
-        self.slots.looking = True
+        self.slots.reclaiming = True
         try:
-            return self.look()
+            return self.ask_and_reclaim()
         finally:
-            self.slots.looking = False
+            self.slots.reclaiming = False
 
-    cdef bint look(self) except -1:
+    cdef bint ask_and_reclaim(self) except -1:
         cdef Py_ssize_t died = len(self.slots.returned)
         cdef list events = []
         cdef Event event

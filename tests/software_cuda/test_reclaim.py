@@ -37,13 +37,13 @@ on_software = pytest.mark.skipif(not runtime.is_software(), reason="that is orde
 def long_looks(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Grows by one with each look that is taken the long way, with whether the ring is closed."""
     taken: list[bool] = []
-    look = pinning.Pinning._look
+    look = pinning.Pinning._reclaim
 
     def counting(self: pinning.Pinning) -> None:
         taken.append(self._closed)
         look(self)
 
-    monkeypatch.setattr(pinning.Pinning, "_look", counting)
+    monkeypatch.setattr(pinning.Pinning, "_reclaim", counting)
     return taken
 
 
