@@ -73,12 +73,12 @@ help:
 	@echo 'make bench   measure shmloader beside all other loaders, and more; says first how long that takes'
 	@echo '             ARGS="peers --rounds 1 --cases scalar" or any other of python -m bench --help'
 	@echo 'make di-engine   an environment for DI-engine, whose loader is then measured too'
-	@echo 'make test    lint, types and tests, as .ci/run does; ARGS="-k name" goes to pytest alone'
+	@echo 'make test    lint, types and tests; ARGS="-k name" goes to pytest alone'
 	@echo 'make test-long   kill workers at random, torment loaders in 19 ways, then the long tests; about 15 minutes'
 	@echo '             SEED=  ARGS="--only interrupts --seconds 600" or any other of python -m tests.chaos --help'
 	@echo 'make test-ecosystem   train with Lightning, accelerate, transformers, timm and ignite, through either loader'
 	@echo 'make test-torchvision   fused datasets beside torchvision itself: the same samples, to the bit'
-	@echo 'make test-cuda   the tests that need a GPU, over a CUDA in software, with torch 2.13 and the newest; ALL=1: the long ones too'
+	@echo 'make test-cuda   the tests that need a GPU, over a CUDA in software, with torch 2.13 and the newest (not with NEWEST=no); ALL=1: the long ones too'
 	@echo 'make torment-cuda   100,000 batches there, with late copies and all that may befall a loader; half an hour'
 	@echo '             SEED=  ARGS="--late 500 --quick 5000"'
 	@echo 'make test-torch   the suite with each torch from 2.6.0 on, in an environment a version; TORCH="2.6.0 2.15.0"'
@@ -99,6 +99,9 @@ bench: $(PEERS_STAMP)
 
 di-engine: $(DI_ENGINE)/installed
 
+# .ci/run takes half an hour on two cores: make test (the environment four minutes, the suite five), test-long with fewer
+# kills and a minute of chaos (ten), and test-cuda with the torch that all is pinned to (five).
+#
 # One pytest a core and one more, up to four: most tests wait for processes.  Each has leftovers of its own to answer for
 # (tests/conftest.py).
 PYTESTS := --numprocesses $(shell echo $$(($$(nproc) < 4 ? $$(nproc) + 1 : 4))) --dist worksteal
@@ -107,13 +110,16 @@ test: lint
 	$(BIN)/pytest $(PYTESTS) $(ARGS)
 
 # What finds the rare moments.  Each part is bounded: 600 kills in three ways (two minutes), all scenarios of tests/chaos
-# by turns (seven), the tests marked long.  As a gate it draws from one seed, so that it says the same of a change and of main.
+# by turns (seven), the tests marked long (eight).  As a gate it draws from one seed, so that it says the same of a change
+# and of main.
+KILLS ?= 200
+CHAOS ?= 420
 test-long: LONG := $(or $(SEED),1)
 test-long: $(STAMP)
-	$(BIN)/python -W ignore tests/soak.py --seed $(LONG) --kills 300 --seconds 300
-	$(BIN)/python -W ignore tests/soak.py --seed $(LONG) --kills 150 --seconds 300 --share steal
-	$(BIN)/python -W ignore tests/soak.py --seed $(LONG) --kills 150 --seconds 300 --share chunks
-	$(BIN)/python -W ignore -m tests.chaos --seed $(LONG) --seconds 420 $(ARGS)
+	$(BIN)/python -W ignore tests/soak.py --seed $(LONG) --kills $(KILLS) --seconds 300
+	$(BIN)/python -W ignore tests/soak.py --seed $(LONG) --kills $(KILLS) --seconds 300 --share steal
+	$(BIN)/python -W ignore tests/soak.py --seed $(LONG) --kills $(KILLS) --seconds 300 --share chunks
+	$(BIN)/python -W ignore -m tests.chaos --seed $(LONG) --seconds $(CHAOS) $(ARGS)
 	$(BIN)/pytest $(PYTESTS) -m long
 
 test-ecosystem: $(ECOSYSTEM)
@@ -122,9 +128,10 @@ test-ecosystem: $(ECOSYSTEM)
 test-torchvision: $(TORCHVISION)/installed
 	$(TORCHVISION)/bin/python -m pytest tests/with_torchvision $(ARGS)
 
-test-cuda: $(CUDA)/installed $(CUDA_NEWEST)/installed
+NEWEST ?= yes
+test-cuda: $(CUDA)/installed $(if $(filter yes,$(NEWEST)),$(CUDA_NEWEST)/installed)
 	$(CUDA)/bin/python $(CUDA_TESTS) $(ARGS)
-	$(CUDA_NEWEST)/bin/python $(CUDA_TESTS) $(ARGS)
+	$(if $(filter yes,$(NEWEST)),$(CUDA_NEWEST)/bin/python $(CUDA_TESTS) $(ARGS))
 
 # 5,000 batches with copies that are 5 to 50 ms late, and 95,000 with copies that are 0 to 1 ms late.
 torment-cuda: $(CUDA)/installed
