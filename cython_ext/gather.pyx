@@ -25,6 +25,7 @@ cdef extern from "stream.h" nogil:
     void stream_drain()
 
 cdef object Tensor = torch.Tensor
+cdef object strided = torch.strided
 cdef const dlpack_api *dlpack = dlpack_of(Tensor)
 
 cdef enum:
@@ -100,6 +101,8 @@ cpdef bint rows_lie_at(object batch, uint64_t at) except -1:
     on: then that is where torch.stack's result is already."""
     cdef dlpack_tensor first, row
     cdef object tensor
+    if not dlpack:
+        return lie_at(batch, at)
     if not dlpack_read(dlpack, batch[0], &first):
         return False
     for tensor in batch:
@@ -110,4 +113,18 @@ cpdef bint rows_lie_at(object batch, uint64_t at) except -1:
         if dlpack_may_be_negated(&row) and tensor.is_neg() or row.dtype.code == DLPACK_COMPLEX and tensor.is_conj():
             return False
         at += dlpack_bytes(&row)
+    return True
+
+
+cdef bint lie_at(object batch, uint64_t at) except -1:
+    """The same, by torch's own words: it does not offer DLPack in C (torch < 2.10)."""
+    cdef object tensor, first = batch[0]
+    for tensor in batch:
+        if type(tensor) is not Tensor or tensor.requires_grad or tensor.layout is not strided or not tensor.is_cpu:
+            return False
+        if tensor.is_nested or tensor.is_quantized or tensor.dtype is not first.dtype or tensor.shape != first.shape:
+            return False
+        if not tensor.is_contiguous() or tensor.is_neg() or tensor.is_conj() or tensor.data_ptr() != at:
+            return False
+        at += tensor.nbytes
     return True

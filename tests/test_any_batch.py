@@ -820,6 +820,12 @@ def test_a_torch_that_does_not_offer_dlpack_in_c() -> None:
         tests.test_kinds_of_tensors()
         for count in (1, 4):
             tests.test_lazy_tensors_made_of_what_was_collated(torch.conj, count)
+
+        import test_in_place
+
+        for options in ({}, {"chunk_size": 2}):
+            test_in_place.test_they_are_written_there_and_nowhere_else(options)
+        test_in_place.test_rows_that_a_dataset_keeps_are_not_written_again({"num_workers": 1, "chunk_size": 3})
         print("as ever")
         """
     )
