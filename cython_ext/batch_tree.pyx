@@ -19,7 +19,7 @@ A token is
     (list, n), (tuple, n), (a namedtuple class, n)      n children follow
     (a class, names)    an instance whose whole state is its __dict__, with these names; the values follow
     (a class of tensors, names)     the same, and before the values its elements, a tensor leaf
-    (Shell, n)          in chunks: an object that says what n children are put into, and these follow; see shells.py
+    (Shell, n)          in chunks: an object that says what n children are put into, and these follow; see containers.py
     (Again, k)          in chunks: leaf k once more
 """
 

@@ -35,7 +35,7 @@ cdef class Steps:
            the batch that was taken and is not handed out.  The next call goes on from there, and no batch is lost but
            one that next() had given already.
         2. What can be lost is the sampler's place, if the handler raised in the sampler: a generator ends by that.  Then
-           the indices are drawn anew up to there, or it is said that they cannot be (draws.py).
+           the indices are drawn anew up to there, or it is said that they cannot be (indices.py).
         3. Two threads may call next() of one iterator.  One of them is in here, the others wait until it has left, on a
            lock that nobody touches otherwise.  The GIL makes looking at `occupied` and setting it one step.
         4. A process that is forked has a copy of all this, but the ring is one: if it opened and took what its parent

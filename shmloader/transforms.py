@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from shmloader.batch.tree import replaced
+from shmloader.batch.replace_tensors import replaced
 
 __all__ = ["normalize_on_device"]
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 from cuda_double import GLOBAL, RELAXED, CudaDouble
 
-from shmloader.device import accelerator, captures
+from shmloader.device import accelerator, captures, copy_stream
 from shmloader.device.accelerator import Cuda, Other, Streams
 
 ADDRESS_OF_SLOT, SIZE_OF_SLOT = 0x7000_0000_1000, 1 << 33
@@ -214,7 +214,7 @@ class _Mark:
 def module(monkeypatch: pytest.MonkeyPatch) -> Module:
     module = Module()
     monkeypatch.setattr(torch, "get_device_module", lambda device: module)
-    monkeypatch.setattr(accelerator, "_own_streams", {})
+    monkeypatch.setattr(copy_stream, "_streams", {})
     return module
 
 

@@ -23,7 +23,7 @@ from gpu_double import DoubleGpu, installed
 from torch.nn.utils.rnn import PackedSequence, pack_sequence
 
 import shmloader
-from shmloader.batch.tree import replaced, tensors_of
+from shmloader.batch.replace_tensors import replaced, tensors_of
 from shmloader.device.ahead import Ahead
 from shmloader.transforms import normalize_on_device
 

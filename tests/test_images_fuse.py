@@ -16,8 +16,8 @@ from PIL import Image
 
 import shmloader
 from shmloader import images
-from shmloader.images.draws import Draws
-from shmloader.images.steps import RandomResizedCrop
+from shmloader.images.crops import RandomResizedCrop
+from shmloader.images.random_numbers import Draws
 from shmloader.images.view import View
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)

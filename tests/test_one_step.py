@@ -21,7 +21,7 @@ from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler, Wei
 
 import shmloader
 from shmloader import _torch
-from shmloader.trainer import draws
+from shmloader.trainer import indices
 from shmloader.trainer.iterator import RingIterator
 
 LENGTH = 3000
@@ -206,7 +206,7 @@ def test_interrupts_in_the_sampler_and_while_it_draws_again(monkeypatch: pytest.
             iterator = iter(loader())
             while len(got) < len(expected):
                 try:
-                    with AtLine(at, press, (draws.__file__,)) if raised == 1 else nullcontext() as reached:
+                    with AtLine(at, press, (indices.__file__,)) if raised == 1 else nullcontext() as reached:
                         got.append(of(next(iterator)))
                 except KeyboardInterrupt:
                     raised += 1
@@ -366,7 +366,7 @@ def test_each_method_of_torchs_iterator_is_ours_or_harmless() -> None:
 
 
 def test_the_samplers_that_are_known_to_repeat_themselves_do() -> None:
-    from shmloader.trainer.draws import REPEATABLE, Draws
+    from shmloader.trainer.indices import REPEATABLE, Draws
 
     weights = torch.rand(50)
     samplers = [

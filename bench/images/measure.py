@@ -22,10 +22,10 @@ from bench.core._probe import touch_pages
 from bench.core.loaders import LOADERS, Job
 from bench.images.methods import METHODS, PIL, ROWS, SIZE, Box
 from shmloader import _jpeg
+from shmloader.images.crops import RandomHorizontalFlip, RandomResizedCrop, Step
 from shmloader.images.decode import Picture
-from shmloader.images.draws import Draws
+from shmloader.images.random_numbers import Draws
 from shmloader.images.rows import Rows
-from shmloader.images.steps import RandomHorizontalFlip, RandomResizedCrop, Step
 from shmloader.images.view import View
 
 SEED = 5  # of boxes and flips

@@ -11,8 +11,8 @@ import torch
 
 from shmloader._batch_tree import ATOMS, DEEPEST, Again, Shell, all_of_str, is_its_dict, is_namedtuple, walk
 from shmloader._torch import ExceptionWrapper
-from shmloader.batch import objects, shells
-from shmloader.batch.shells import Containers, Holed, Made
+from shmloader.batch import containers, objects
+from shmloader.batch.containers import Containers, Holed, Made
 
 Apart = tuple[tuple[Any, ...], list[Any], list[Any]]  # a batch's plan, its leaves and its objects
 
@@ -62,7 +62,7 @@ def _is_plain(other: Any, count: int) -> bool:
 
 
 class _ChunkWalk:
-    """Walks through a chunk that has more than walk() makes a plan of that can be cut: see shells.py.
+    """Walks through a chunk that has more than walk() makes a plan of that can be cut: see containers.py.
 
     It gives the same tokens, and those of shells.
 
@@ -108,10 +108,10 @@ class _ChunkWalk:
             self.parts((kind, len(node)), node)
         elif is_its_dict(kind):
             self.parts((kind, tuple(node.__dict__)), node.__dict__.values())
-        elif shells.is_container(node) and not isinstance(node, shells.TEXTS):
-            self.holed(node, *shells.items_of(node))
+        elif containers.is_container(node) and not isinstance(node, containers.TEXTS):
+            self.holed(node, *containers.items_of(node))
         else:
-            raise self.cannot(f"a {shells.named(node)} ({reprlib.repr(node)})")
+            raise self.cannot(f"a {containers.named(node)} ({reprlib.repr(node)})")
 
     def parts(self, token: Any, parts: Iterable[Any]) -> None:
         self.plan.append(token)
@@ -126,7 +126,7 @@ class _ChunkWalk:
         return (
             type(node) in (list, tuple)
             and len(node) == self.count
-            and all(shells.is_one_object(one) and id(one) not in self.made for one in node)
+            and all(containers.is_one_object(one) and id(one) not in self.made for one in node)
         )
 
     def tensor(self, tensor: torch.Tensor) -> None:
@@ -136,7 +136,8 @@ class _ChunkWalk:
         elements = objects.elements_of(tensor)
         if elements is None:
             raise self.cannot(
-                f"a {shells.named(tensor)} that is more than its elements, of layout {tensor.layout} on {tensor.device}"
+                f"a {containers.named(tensor)} that is more than its elements, of layout {tensor.layout} "
+                f"on {tensor.device}"
             )
         self.others.append(Holed(None, objects.dump_around(tensor, [elements])[0] if self.first else None))
         self.plan.append((Shell, 1))
@@ -156,12 +157,12 @@ class _ChunkWalk:
         if self.first:
             pickled, met = objects.dump_around(node, items)
             if any(item is not None and id(item) not in met for item in items):
-                raise self.cannot(f"a {shells.named(node)}, which is not pickled with the items that it has")
+                raise self.cannot(f"a {containers.named(node)}, which is not pickled with the items that it has")
         self.others.append(Holed(keys, pickled))
         self.parts((Shell, len(items)), items)
 
     def cannot(self, what: str) -> RuntimeError:
         return RuntimeError(
             f"chunk_size needs a collate function that gives rows, and for {self.count} samples it gave "
-            f"{what}: {shells.WHAT_CAN}"
+            f"{what}: {containers.WHAT_CAN}"
         )

@@ -16,7 +16,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import sys
-import threading
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -27,6 +26,7 @@ import torch
 from shmloader import _torch
 from shmloader.device import events
 from shmloader.device.captures import relax, relaxed
+from shmloader.device.copy_stream import copy_stream
 from shmloader.device.streams import CUDA, WATCHED, since
 
 if sys.platform == "linux":
@@ -203,7 +203,7 @@ class Other:
         self._module.set_device(self.device)
 
     def own_stream(self) -> None:
-        self._module.set_stream(_stream_of_this_thread(self.device, lambda: self._module.Stream(device=self.device)))
+        self._module.set_stream(copy_stream(self.device, lambda: self._module.Stream(device=self.device)))
 
     def failed(self) -> bool:
         try:
@@ -231,24 +231,6 @@ class Other:
 
     def _wait(self, stream: Any, event: Any) -> None:
         stream.wait_event(event)
-
-
-# Each epoch has a thread of its own.  torch keeps freed memory of a device for the stream that it was allocated on, so
-# with a new stream for each epoch, the last epoch's memory would stay with its stream.  And torch has only 32, given in
-# turn.
-_own_streams: dict[torch.device, list[tuple[Any, threading.Thread]]] = {}
-_choosing = threading.Lock()
-
-
-def _stream_of_this_thread(device: torch.device, make: Callable[[], Any]) -> Any:
-    with _choosing:
-        streams = _own_streams.setdefault(device, [])
-        for k, (stream, thread) in enumerate(streams):
-            if not thread.is_alive():
-                streams[k] = stream, threading.current_thread()
-                return stream
-        streams.append((make(), threading.current_thread()))
-        return streams[-1][0]
 
 
 def _no_stream(index: int) -> None:

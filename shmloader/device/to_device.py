@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from shmloader.batch.tree import replaced, tensors_of
+from shmloader.batch.replace_tensors import replaced, tensors_of
 from shmloader.device import accelerator
 from shmloader.device.accelerator import Accelerator
 from shmloader.device.ahead_thread import Stage

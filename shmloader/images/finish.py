@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from shmloader.batch.tree import replaced
+from shmloader.batch.replace_tensors import replaced
 
 __all__ = ["Divide", "Finish", "Multiply", "Normalize", "OnDevice"]
 

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 
 from shmloader.images.decode import Picture
-from shmloader.images.draws import drawing
 from shmloader.images.finish import Finish, OnDevice
+from shmloader.images.random_numbers import drawing
 from shmloader.images.recipe import Recipe
 from shmloader.images.rows import Rows
 from shmloader.images.view import View

@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
+from shmloader.images.crops import CenterCrop, RandomHorizontalFlip, RandomResizedCrop, Resize, Step
 from shmloader.images.finish import Divide, Finish, Normalize
-from shmloader.images.steps import CenterCrop, RandomHorizontalFlip, RandomResizedCrop, Resize, Step
 
 __all__ = ["Recipe", "evaluation", "training"]
 

@@ -14,9 +14,9 @@ from typing import Any
 
 import torch
 
+from shmloader.images.crops import CenterCrop, RandomCrop, RandomHorizontalFlip, RandomResizedCrop, Resize, Step
 from shmloader.images.finish import Divide, Finish, Multiply, Normalize
 from shmloader.images.recipe import Recipe
-from shmloader.images.steps import CenterCrop, RandomCrop, RandomHorizontalFlip, RandomResizedCrop, Resize, Step
 
 __all__ = ["recognise"]
 

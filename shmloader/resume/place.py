@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 class Drawn(Protocol):
-    """What an epoch's indices were drawn from: Draws in draws.py."""
+    """What an epoch's indices were drawn from: Draws in indices.py."""
 
     def tell(self) -> dict[str, Any]:
         """The fields of State that say how to draw the same again."""

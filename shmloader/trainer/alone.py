@@ -15,10 +15,10 @@ from shmloader.resume.seek import ranks_of
 from shmloader.resume.state import State
 from shmloader.trainer.bad_samples import Tally, epoch_seed, pool_of, tally_of
 from shmloader.trainer.begin import begin_iterator, left_of_streams, seed_of_samples
-from shmloader.trainer.draws import Draws
+from shmloader.trainer.indices import Draws
 from shmloader.worker import random_states
 from shmloader.worker.fetch import Left, fetch_from, pass_over, restore, said_by
-from shmloader.worker.skip import Skips
+from shmloader.worker.replace_bad_samples import Skips
 
 
 def alone(loader: Any, make: Callable[[], Any]) -> Any:

@@ -1,4 +1,4 @@
-"""How many samples of a loader raised and were replaced, and when that is too many: NOTE [ Bad samples ] in skip.py."""
+"""How many samples of a loader raised and were replaced, and when that is too many: NOTE [ Bad samples ]."""
 
 from __future__ import annotations
 

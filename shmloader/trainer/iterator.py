@@ -58,7 +58,7 @@ from shmloader.trainer.bad_samples import epoch_seed, pool_of, tally_of
 from shmloader.trainer.begin import begin_iterator, left_of_streams, seed_of_samples, seed_of_workers
 from shmloader.trainer.crew import Crew, raise_at_exit
 from shmloader.trainer.delivery import Delivery
-from shmloader.trainer.draws import Draws
+from shmloader.trainer.indices import Draws
 from shmloader.trainer.next_epoch import Overlapping
 from shmloader.trainer.schedule import schedule_of
 

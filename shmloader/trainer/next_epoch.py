@@ -34,7 +34,7 @@ from shmloader.resume.place import Epoch, Place, place_of
 from shmloader.system.signals import held
 from shmloader.trainer.bad_samples import Tally, epoch_seed
 from shmloader.trainer.begin import seed_of_samples
-from shmloader.trainer.draws import Draws
+from shmloader.trainer.indices import Draws
 from shmloader.trainer.schedule import Schedule
 
 

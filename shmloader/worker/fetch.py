@@ -12,7 +12,7 @@ from torch.utils.data import IterableDataset
 
 from shmloader._batch_writer import Writer
 from shmloader.worker.in_place import in_place
-from shmloader.worker.skip import Skips
+from shmloader.worker.replace_bad_samples import Skips
 
 Fetch = Callable[[Any], Any]
 

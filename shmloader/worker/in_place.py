@@ -42,7 +42,7 @@ from torch.utils.data import Subset, default_collate
 from shmloader._batch_tree import ATOMS, is_namedtuple
 from shmloader._batch_writer import Writer
 from shmloader._torch import collate_tensor_fn, default_collate_fn_map
-from shmloader.worker.skip import Skips
+from shmloader.worker.replace_bad_samples import Skips
 
 Into = Callable[[Any, Any], Any]
 

@@ -22,7 +22,7 @@ from shmloader._ring import FILLED, KEPT, SKIPPED, SKIPPED_KEPT
 from shmloader._worker import WorkerSide
 from shmloader.batch import objects
 from shmloader.batch.chunk_walk import ChunkWalks
-from shmloader.batch.shells import collate_containers_by
+from shmloader.batch.containers import collate_containers_by
 from shmloader.ring.segment import Segment
 from shmloader.ring.tasks import read_task
 from shmloader.system.call_stacks import Paper
@@ -31,7 +31,7 @@ from shmloader.worker import random_states
 from shmloader.worker.collate import collate_into
 from shmloader.worker.exceptions import caught, write_instead
 from shmloader.worker.fetch import Fetch, Left, Stream, fetch_from
-from shmloader.worker.skip import Skips
+from shmloader.worker.replace_bad_samples import Skips
 
 Seed = Callable[[Any, int, int, int], Any]  # what random_states.py seeds a task with
 
@@ -88,7 +88,7 @@ class Worker:
         seeds_samples: whether each sample is seeded for itself (random_states.py).
         left: where each worker's stream goes on in the first epoch; None: they begin.
         told: the epoch that the dataset in the trainer was told by set_epoch(); None: none.
-        pool: what replaces bad samples (skip.py); None: nothing does.
+        pool: what replaces bad samples (replace_bad_samples.py); None: nothing does.
         stride: with seeds_samples, how many places of the epoch's order one sample of a batch is behind the other.
     """
 

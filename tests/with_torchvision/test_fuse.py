@@ -18,7 +18,7 @@ from torchvision.transforms import v2
 import shmloader
 from bench.core.jpegs import make
 from shmloader import images
-from shmloader.images.draws import Draws
+from shmloader.images.random_numbers import Draws
 from shmloader.images.recognise import recognise
 from shmloader.images.view import View
 

@@ -33,7 +33,7 @@ import torch
 from shmloader._batch_tree import ATOMS, Shell
 from shmloader._torch import collate, default_collate_fn_map
 from shmloader.batch import objects
-from shmloader.batch.tree import tensors_of, updated
+from shmloader.batch.replace_tensors import tensors_of, updated
 
 TEXTS = (str, bytes, bytearray, memoryview)  # sequences that are one object
 WHAT_CAN = (

@@ -12,7 +12,7 @@ from typing import Protocol
 
 import torch
 
-from shmloader.images.draws import Draws
+from shmloader.images.random_numbers import Draws
 from shmloader.images.view import View
 
 __all__ = ["CenterCrop", "RandomCrop", "RandomHorizontalFlip", "RandomResizedCrop", "Resize", "Step"]
