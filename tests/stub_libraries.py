@@ -18,6 +18,9 @@ from collections import defaultdict
 from pathlib import Path
 
 NVIDIAS = re.compile(r"lib(cu|nccl|nv)\w*\.so")
+# Python's, and C++'s own: some of torch's libraries ask for the latter without a version.  A stub of `operator delete` or
+# of a string's `append` would be called by all of torch.
+NOT_NVIDIAS = re.compile(r"_?Py|_ZT?[IVS]?(NK?)?S[tabsiod]|_Z[dn][al]|__cxa_|__gxx_")
 NO_DEVICE = 100  # cudaErrorNoDevice; to the other libraries just an error
 UNVERSIONED = ""
 
@@ -44,7 +47,7 @@ def wanted(libraries: Path) -> Wanted:
             if version:
                 if versions.get(version) in found:
                     found[versions[version]][version].add(symbol)
-            elif kind == "U" and symbol not in theirs and not symbol.startswith(("Py", "_Py")):
+            elif kind == "U" and symbol not in theirs and not NOT_NVIDIAS.match(symbol):
                 for soname in unversioned:
                     found[soname][UNVERSIONED].add(symbol)
     return found

@@ -225,7 +225,7 @@ def check_what_is_imported(result: Result) -> None:
     ran = subprocess.run([inside("python"), "-c", code], cwd=SUITE, env=variables(), capture_output=True, text=True)
     (LOGS / f"{result.torch}.import.log").write_text(ran.stdout + ran.stderr)
     if ran.returncode:
-        raise Refused(f"does not import: {last_line(ran.stderr)}")
+        raise Refused(f"does not import: {last_line(ran.stderr)} (status {ran.returncode})")
     *files, version = ran.stdout.splitlines()
     for file in files:
         if not Path(file).is_relative_to(ENVIRONMENT):
