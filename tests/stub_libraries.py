@@ -18,8 +18,8 @@ from collections import defaultdict
 from pathlib import Path
 
 NVIDIAS = re.compile(r"lib(cu|nccl|nv)\w*\.so")
-# Python's, and C++'s own: some of torch's libraries ask for the latter without a version.  A stub of `operator delete` or
-# of a string's `append` would be called by all of torch.
+# Python's, and C++'s own: some of torch's libraries ask for the latter without a version.  A stub of `operator delete`
+# or of a string's `append` would be called by all of torch.
 NOT_NVIDIAS = re.compile(r"_?Py|_ZT?[IVS]?(NK?)?S[tabsiod]|_Z[dn][al]|__cxa_|__gxx_")
 NO_DEVICE = 100  # cudaErrorNoDevice; to the other libraries just an error
 UNVERSIONED = ""
