@@ -315,7 +315,11 @@ class DataLoader(torch.utils.data.DataLoader, Generic[T_co]):  # type: ignore[ty
     def _end_workers_seeded_otherwise(self) -> None:
         """End workers that persist, if a state was loaded and seeds are set when workers start."""
         seeded, place = self.schedule == "steal" or self.sample_seeds, place_of(self)
-        if self._iterator is None or place.loaded is None or seeded:
+        if self._iterator is None or place.loaded is None:
+            return
+        if (
+            seeded and place.loaded.base_seed is not None
+        ):  # else it was drawn when the iterator was made, as it was then
             return
         if place.ahead is None or not place.holds(self, place.ahead):  # else start() has begun with that state
             self.close()

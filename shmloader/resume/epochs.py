@@ -9,11 +9,16 @@ called with is noted here, the loader looks at its next iter(), and each task sa
 from __future__ import annotations
 
 import functools
+import operator
 import types
 import weakref
 from typing import Any
 
-_MOST = (1 << 63) - 1  # a task has 64 bits for it
+from torch.utils.data import IterableDataset
+
+from shmloader.resume.seek import behind
+
+MOST = (1 << 63) - 1  # a task has 64 bits for it
 
 _told: dict[int, tuple[weakref.ref[Any], int]] = {}  # by id: a dataset may compare and hash as it likes
 _heard: weakref.WeakSet[type] = weakref.WeakSet()
@@ -45,7 +50,7 @@ def listen(dataset: Any) -> None:
 
 def note(dataset: Any, *epoch: Any) -> None:
     """A dataset was told this epoch.  What is none that a task can say is not noted."""
-    if len(epoch) != 1 or not isinstance(epoch[0], int) or abs(epoch[0]) > _MOST:
+    if len(epoch) != 1 or not isinstance(epoch[0], int) or abs(epoch[0]) > MOST:
         return
     key = id(dataset)
     try:
@@ -66,3 +71,48 @@ def tell(dataset: Any, epoch: int) -> None:
     if callable(set_epoch := getattr(dataset, "set_epoch", None)):
         set_epoch(epoch)
         note(dataset, epoch)
+
+
+def number_of(epoch: Any) -> int:
+    """The number of an epoch, as a state and a task can hold it.
+
+    Raises:
+        TypeError, ValueError: It is none.
+    """
+    try:
+        number = operator.index(epoch)
+    except TypeError:
+        raise TypeError(f"set_epoch() takes the number of an epoch, an int, and not {epoch!r}") from None
+    if abs(number) > MOST:
+        raise ValueError(f"set_epoch() takes a number of 64 bits, from {-MOST} to {MOST}, and not {number}")
+    return number
+
+
+def length_of(dataset: Any) -> int | None:
+    """How long a dataset is that is told epochs; None for any other, and for a stream."""
+    if told(dataset) is None or isinstance(dataset, IterableDataset):
+        return None
+    try:
+        return len(dataset)
+    except TypeError:
+        return None
+
+
+def of_sampler(sampler: Any) -> int | None:
+    """The epoch that a sampler of this chain was told, where it says so."""
+    for part in behind(sampler):
+        if callable(getattr(part, "set_epoch", None)):
+            number = getattr(part, "epoch", None)
+            if type(number) is int:
+                return number
+    return None
+
+
+def tell_samplers(loader: Any, number: int) -> None:
+    """Call set_epoch() of the sampler, the batch sampler, and what they are wrapped around."""
+    told: list[Any] = []
+    for sampler in (*behind(loader.sampler), *behind(loader.batch_sampler)):
+        tell = getattr(sampler, "set_epoch", None)
+        if callable(tell) and not any(sampler is other for other in told):
+            told.append(sampler)
+            tell(number)

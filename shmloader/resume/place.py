@@ -62,6 +62,7 @@ class Epoch:
         drawn: None while nothing is.
         states: Of streams: what each says of itself behind the last batch that was handed out by the iterator.
         loads, from_loaded: How often a state was loaded when it was begun, and whether it was begun with such a state.
+        length: The dataset's when it was begun, if that is told epochs: it may be another one in each.
     """
 
     number: int
@@ -75,6 +76,7 @@ class Epoch:
     states: Callable[[], list[bytes | None]] | None = None
     loads: int = 0
     from_loaded: bool = False
+    length: int | None = None
 
 
 class Place:
@@ -134,7 +136,7 @@ class Place:
             served=over.served + 1 if over is not None and lasts else 0,
             ranks=seek.ranks_of(loader)[1],
             sampler=seek.name_of(sampler),
-            sampler_epoch=_epoch_of(sampler),
+            sampler_epoch=epochs.of_sampler(sampler),
             dataset_epoch=epochs.told(loader.dataset),
             rank=_rank_of_state(loader),
             sampler_state=seek.said_by(sampler),
@@ -173,7 +175,7 @@ class Place:
         self.then = None if state.next is None else state_of(state.next)
         self.loads += 1
         if state.sampler_epoch is not None:
-            _tell_samplers(loader, state.sampler_epoch)
+            epochs.tell_samplers(loader, state.sampler_epoch)
         if state.dataset_epoch is not None:
             epochs.tell(loader.dataset, state.dataset_epoch)
 
@@ -184,7 +186,7 @@ class Place:
         state = self.loaded
         if state is None:
             return None
-        now = _epoch_of(sampler_of(loader))
+        now = epochs.of_sampler(sampler_of(loader))
         if state.begun and now != state.sampler_epoch:
             self._drop(f"the sampler was told epoch {now}, and the state is of its epoch {state.sampler_epoch}")
         return self.loaded
@@ -214,13 +216,14 @@ class Place:
             base_seed=base_seed,
             served=served,
             sampler=seek.name_of(sampler),
-            sampler_epoch=_epoch_of(sampler),
+            sampler_epoch=epochs.of_sampler(sampler),
             dataset_epoch=epochs.told(loader.dataset),
             rank=_rank_of_state(loader),
             workers=iterables.workers_of(loader),
         )
         made = Epoch(self.next_number, base_seed, served, start, delivered, ranks, told.as_dict())
         made.loads, made.from_loaded = self.loads, self.loaded is not None
+        made.length = epochs.length_of(loader.dataset)
         return made
 
     def began(self, epoch: Epoch) -> None:
@@ -271,8 +274,9 @@ class Place:
         return (
             epoch.loads == self.loads
             and epoch.from_loaded == (self.loaded is not None)
-            and epoch.told["sampler_epoch"] == _epoch_of(sampler_of(loader))
+            and epoch.told["sampler_epoch"] == epochs.of_sampler(sampler_of(loader))
             and epoch.told["dataset_epoch"] == epochs.told(loader.dataset)
+            and epoch.length == epochs.length_of(loader.dataset)
         )
 
     def ask_for(self, epoch: Epoch) -> None:
@@ -292,24 +296,31 @@ class Place:
 
     def _as_told(self, loader: Any, state: State) -> State:
         """The state of an epoch that nothing was got of, with what sampler and dataset were told since."""
-        now = _epoch_of(sampler_of(loader))
+        now = epochs.of_sampler(sampler_of(loader))
         if now != state.sampler_epoch:  # what the sampler said of itself was before it was told that
             state = changed(_whole(state), sampler_state=None)
         return changed(state, epoch=self.next_number, sampler_epoch=now, dataset_epoch=epochs.told(loader.dataset))
 
-    def set_epoch(self, loader: Any, number: int) -> None:
+    def set_epoch(self, loader: Any, epoch: Any) -> None:
         """Have the next epoch be this one, and tell the samplers and the dataset."""
+        number = epochs.number_of(epoch)
         state = self.loaded
-        if state is not None and state.epoch != number:
+        # nothing was got of it, so there is nothing to drop, and what was drawn for it stays drawn
+        whole = state is not None and state.begun and not state.batches and not state.beyond
+        if state is not None and state.epoch != number and not whole:
             if state.begun:
                 self._drop(f"set_epoch({number}) was called")
             else:
                 self.loaded = changed(state, epoch=number)
         self.next_number = number
-        _tell_samplers(loader, number)
+        epochs.tell_samplers(loader, number)
         epochs.tell(loader.dataset, number)
-        if self.loaded is not None:
-            self.loaded = changed(self.loaded, sampler_epoch=_epoch_of(sampler_of(loader)))
+        if self.loaded is None:
+            return
+        if whole:
+            self.loaded = self._as_told(loader, self.loaded)
+        else:
+            self.loaded = changed(self.loaded, sampler_epoch=epochs.of_sampler(sampler_of(loader)))
 
 
 def _step(before: int | None, now: int | None) -> int:
@@ -415,23 +426,3 @@ def _rank_of_state(loader: Any) -> int | None:
     """This rank, if the loader's state is no other's."""
     own = seek.keeps_state(sampler_of(loader)) is not None or iterables.workers_of(loader) is not None
     return this_rank() if own else None
-
-
-def _epoch_of(sampler: Any) -> int | None:
-    """The epoch that a sampler of this chain was told, where it says so."""
-    for part in seek.chain(sampler):
-        if callable(getattr(part, "set_epoch", None)):
-            number = getattr(part, "epoch", None)
-            if type(number) is int:
-                return number
-    return None
-
-
-def _tell_samplers(loader: Any, number: int) -> None:
-    """Call set_epoch() of the sampler, the batch sampler, and what that batches."""
-    told: list[Any] = []
-    for sampler in (loader.sampler, loader.batch_sampler, getattr(loader.batch_sampler, "sampler", None)):
-        tell = getattr(sampler, "set_epoch", None)
-        if callable(tell) and not any(sampler is other for other in told):
-            told.append(sampler)
-            tell(number)

@@ -43,6 +43,16 @@ def chain(sampler: Any) -> list[Any]:
     return parts
 
 
+def behind(sampler: Any) -> list[Any]:
+    """A sampler and whatever it is wrapped around, by whatever class: one of them may be told epochs, or deal out."""
+    parts: list[Any] = []
+    while sampler is not None and not any(sampler is part for part in parts):
+        parts.append(sampler)
+        inside = vars(sampler) if hasattr(sampler, "__dict__") else {}
+        sampler = next((inside[name] for name in ("sampler", "batch_sampler") if name in inside), None)
+    return parts
+
+
 def is_a(sampler: Any, *kinds: type) -> bool:
     """Whether a sampler gives its samples as one of these classes does, also if its own class inherits from that."""
     return isinstance(sampler, kinds) and any(type(sampler).__iter__ is kind.__iter__ for kind in kinds)  # type: ignore[attr-defined]
@@ -64,9 +74,9 @@ def name_of(sampler: Any) -> str:
 
 def ranks_of(loader: Any) -> tuple[int, int]:
     """This rank, and how many ranks share the samples of a loader: what its sampler says."""
-    last = inner(loader.batch_sampler if loader.batch_sampler is not None else loader.sampler)
-    if isinstance(last, _SHARED):
-        return last.rank, last.num_replicas
+    for part in behind(loader.batch_sampler if loader.batch_sampler is not None else loader.sampler):
+        if isinstance(part, _SHARED):
+            return part.rank, part.num_replicas
     return 0, 1
 
 
@@ -147,11 +157,15 @@ def why_not(sampler: Any, state: State, ranks: int) -> str | None:
     elastic = is_a(inner(sampler), DistributedSampler)
     if elastic and not state.beyond:
         return None
-    remedy = (
-        "with in_order=False an epoch goes on with as many ranks only"
-        if elastic
-        else "use shmloader.DistributedSampler, which deals out what is left of the epoch to any number of ranks"
-    )
+    if elastic:
+        remedy = "with in_order=False an epoch goes on with as many ranks only"
+    elif any(isinstance(part, DistributedSampler) for part in behind(sampler)):
+        remedy = (
+            f"what is left of the epoch is dealt out to any number of ranks where a BatchSampler is around the "
+            f"shmloader.DistributedSampler, and not a {type(sampler).__name__}"
+        )
+    else:
+        remedy = "use shmloader.DistributedSampler, which deals out what is left of the epoch to any number of ranks"
     return f"it is of an epoch that {state.ranks} ranks share, and now there are {ranks}: {remedy}"
 
 

@@ -76,6 +76,7 @@ class State:
 
 
 _NAMES = [field.name for field in fields(State)]
+_MOST = 1 << 63
 _COUNTS = ("epoch", "batches", "samples", "ranks", "served")
 _TEXTS = ("loader_generator", "sampler_generator", "global_generator")
 _SEEDS = ("base_seed", "sampler_seed", "sampler_epoch", "dataset_epoch", "rank", "workers")
@@ -102,9 +103,9 @@ def state_of(given: Any) -> State:
     found = {name: given[name] for name in _NAMES}
     if found["next"] is not None:
         state_of(found["next"])
-    found["beyond"] = tuple((int(number), int(samples)) for number, samples in found["beyond"])
     for name, value in found.items():
         _check(name, value)
+    found["beyond"] = tuple((number, samples) for number, samples in found["beyond"])
     return State(**found)
 
 
@@ -112,13 +113,25 @@ def _check(name: str, value: Any) -> None:
     """Raise where a value is none that as_dict() writes."""
     right = True
     if name in _COUNTS:
-        right = type(value) is int and (value >= 0 or name == "epoch")
+        right = type(value) is int and (0 if name != "epoch" else -_MOST) <= value < _MOST
     elif name in _SEEDS:
-        right = value is None or type(value) is int
+        right = value is None or (type(value) is int and -_MOST <= value < 2 * _MOST)
     elif name in _TEXTS:
         right = value is None or type(value) is str
+    elif name == "beyond":
+        right = isinstance(value, (list, tuple)) and all(map(_are_two_counts, value))
+    elif name == "streams":
+        right = value is None or (isinstance(value, (list, tuple)) and all(map(_is_a_stream, value)))
     if not right:
         raise ValueError(f"the state was changed since it was saved: {name} is {value!r}")
+
+
+def _are_two_counts(value: Any) -> bool:
+    return isinstance(value, (list, tuple)) and len(value) == 2 and all(type(one) is int for one in value)
+
+
+def _is_a_stream(value: Any) -> bool:
+    return isinstance(value, Mapping) and {"batches", "ended", "state"} <= set(value) and type(value["batches"]) is int
 
 
 def changed(state: State, **to: Any) -> State:

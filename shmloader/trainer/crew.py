@@ -248,7 +248,7 @@ class Crew:
             )
         debts = self._ring.sequences.owes(index)
         # where work is stolen, several workers may die over one sequence
-        stuck = (-1, debts[0]) if debts else (index, self._ring.sequences.next_open)
+        stuck = (-1, debts[0]) if debts else (index, self._ring.sequences.next_take)
         deaths = self._deaths.get(stuck, 0) + 1
         self._deaths = {
             over: count for over, count in self._deaths.items() if over[1] >= self._ring.sequences.next_take

@@ -109,13 +109,15 @@ class Overlapping:
 
 def told(sampler: Any, epoch: int | None) -> Any:
     """A copy of a sampler that was told this epoch; itself if it is told none; None if nobody knows what that does."""
-    parts = seek.chain(sampler)
-    if not any(callable(getattr(part, "set_epoch", None)) for part in parts):
+    if not any(callable(getattr(part, "set_epoch", None)) for part in seek.behind(sampler)):
         return sampler
+    parts = seek.chain(sampler)
     last = parts[-1]
     if epoch is None or not seek.is_a(last, DistributedSampler) or seek.keeps_state(sampler) is not None:
         return None
-    if any(hasattr(part, "set_epoch") for part in parts[:-1]):
+    if type(last).set_epoch is not DistributedSampler.set_epoch or any(
+        hasattr(part, "set_epoch") for part in parts[:-1]
+    ):
         return None
     made = copy.copy(last)
     made.set_epoch(epoch)

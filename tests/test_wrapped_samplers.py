@@ -1,0 +1,191 @@
+"""Samplers that something of the user's is wrapped around, and datasets that are another one in each epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from conftest import BOTH, iterate, seed_all
+from torch.utils.data import BatchSampler, Dataset, DistributedSampler
+
+import shmloader
+
+
+class Grouped(BatchSampler):
+    """Puts like by like, as torchvision's GroupedBatchSampler."""
+
+    def __iter__(self) -> Iterator[list[int]]:
+        batch: list[int] = []
+        for index in self.sampler:
+            batch.append(index)
+            if len(batch) == self.batch_size:
+                yield batch
+                batch = []
+
+
+class Drawing(Dataset[Any]):
+    def __len__(self) -> int:
+        return 32
+
+    def __getitem__(self, index: int) -> Any:
+        return index, torch.randint(10_000, ())
+
+
+def grouped(kind: Any, ranks: int = 1, rank: int = 0, **options: Any) -> tuple[Any, Any]:
+    sampler = shmloader.DistributedSampler(Drawing(), ranks, rank)
+    return kind(Drawing(), batch_sampler=Grouped(sampler, 4, True), **options), sampler
+
+
+def orders(kind: Any, tells_loader: bool, **options: Any) -> list[list[int]]:
+    loader, sampler = grouped(kind, num_workers=1, persistent_workers=True, **options)
+    found = []
+    for epoch in (0, 1, 2):
+        (loader if tells_loader else sampler).set_epoch(epoch)
+        found.append([index for batch in loader for index in batch[0].tolist()])
+    return found
+
+
+@pytest.mark.parametrize("tells_loader", [False, True])
+def test_an_epoch_that_begins_early_is_not_the_one_before(tells_loader: bool) -> None:
+    expected = orders(torch.utils.data.DataLoader, False)
+    assert orders(shmloader.DataLoader, tells_loader, prefetch_epochs=True) == expected
+
+
+def test_another_epoch_than_the_one_that_was_started() -> None:
+    expected = orders(torch.utils.data.DataLoader, False)[1]
+    loader, _ = grouped(shmloader.DataLoader, num_workers=1)
+    loader.start()
+    loader.set_epoch(1)
+    assert [index for batch in loader for index in batch[0].tolist()] == expected
+
+
+def test_ranks_do_not_augment_alike() -> None:
+    drawn = []
+    for rank in range(2):
+        loader, _ = grouped(shmloader.DataLoader, 2, rank, num_workers=0, sample_seeds=True)
+        seed_all()
+        drawn.append(next(iter(loader))[1].tolist())
+    assert not set(drawn[0]) & set(drawn[1])
+
+
+def test_other_ranks_cannot_go_on() -> None:
+    before, _ = grouped(shmloader.DataLoader, 2)
+    next(iter(before))
+    state = before.state_dict()
+    after, _ = grouped(shmloader.DataLoader, 4)
+    with pytest.raises(ValueError, match=r"2 ranks share, and now there are 4: .* a BatchSampler is around .* Grouped"):
+        after.load_state_dict(state)
+
+
+class Noting(DistributedSampler[Any]):
+    """Does more in set_epoch than torch's: it is not for a copy."""
+
+    def __init__(self) -> None:
+        super().__init__(Drawing(), 1, 0)
+        self.told: list[int] = []
+
+    def set_epoch(self, epoch: int) -> None:
+        self.told.append(epoch)
+        super().set_epoch(epoch)
+
+
+def test_a_set_epoch_of_ones_own_is_called_when_the_user_calls_it() -> None:
+    sampler = Noting()
+    loader = shmloader.DataLoader(
+        Drawing(), 4, sampler=sampler, num_workers=1, persistent_workers=True, prefetch_epochs=True
+    )
+    for epoch in range(3):
+        sampler.set_epoch(epoch)
+        iterate(loader)
+    assert sampler.told == [0, 1, 2]
+
+
+class Growing(Dataset[int]):
+    """Is longer in each epoch."""
+
+    epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        return 8 + 4 * self.epoch
+
+    def __getitem__(self, index: int) -> int:
+        return index
+
+
+def test_a_dataset_that_is_longer_in_each_epoch() -> None:
+    found = []
+    for kind, options in zip(BOTH, ({}, {"prefetch_epochs": True}), strict=True):
+        data = Growing()
+        loader = kind(data, 4, num_workers=1, persistent_workers=True, **options)
+        found.append([])
+        for epoch in range(4):
+            data.set_epoch(epoch)
+            found[-1].append([batch.tolist() for batch in loader])
+    assert found[1] == found[0]
+
+
+@pytest.mark.parametrize("epoch", [2.0, "3", None])
+def test_what_is_no_number_of_an_epoch(epoch: Any) -> None:
+    with pytest.raises(TypeError, match=r"set_epoch\(\) takes the number of an epoch"):
+        shmloader.DataLoader([1]).set_epoch(epoch)
+    with pytest.raises(ValueError, match="64 bits"):
+        shmloader.DataLoader([1]).set_epoch(1 << 63)
+
+
+def test_numbers_of_other_libraries() -> None:
+    loader = shmloader.DataLoader([1])
+    for epoch in (torch.tensor(2), True):
+        loader.set_epoch(epoch)
+        assert type(loader.state_dict()["epoch"]) is int
+        loader.load_state_dict(loader.state_dict())
+
+
+@pytest.mark.parametrize("early", [False, True])
+def test_workers_that_persist_go_back_to_before_their_first_epoch(early: bool) -> None:
+    loader = shmloader.DataLoader(Drawing(), 4, shuffle=True, num_workers=1, persistent_workers=True, sample_seeds=True)
+    state = loader.state_dict()
+    epochs = []
+    for _ in range(2):
+        seed_all()
+        loader.load_state_dict(state)
+        epochs.append([batch.tolist() for pair in loader for batch in pair])
+        if early:
+            loader.start()
+    assert epochs[0] == epochs[1]
+
+
+@pytest.mark.parametrize("early", [False, True])
+def test_an_epochs_end_and_then_another_number(early: bool) -> None:
+    """What was drawn early for the next epoch is not drawn once more."""
+
+    def made() -> Any:
+        return shmloader.DataLoader(
+            range(32), 4, shuffle=True, num_workers=1, persistent_workers=True, prefetch_epochs=early
+        )
+
+    seed_all()
+    one = made()
+    iterate(one)
+    state, generator = one.state_dict(), torch.get_rng_state()
+    one.set_epoch(5)
+    expected = [batch.tolist() for batch in one]
+    torch.set_rng_state(generator)
+    other = made()
+    other.load_state_dict(state)
+    other.set_epoch(5)
+    assert [batch.tolist() for batch in other] == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("beyond", 3), ("beyond", [[1]]), ("samples", 1 << 70), ("sampler_seed", 1 << 70), ("streams", [3])],
+)
+def test_states_that_were_damaged(name: str, value: Any) -> None:
+    loader = shmloader.DataLoader(range(8))
+    with pytest.raises(ValueError, match=f"the state was changed since it was saved: {name} is "):
+        loader.load_state_dict(loader.state_dict() | {name: value})
