@@ -422,7 +422,7 @@ def _rank_of_state(loader: Any) -> int | None:
 
 def _epoch_of(sampler: Any) -> int | None:
     """The epoch that a sampler of this chain was told, where it says so."""
-    for part in seek.chain(sampler):
+    for part in seek.within(sampler):
         if callable(getattr(part, "set_epoch", None)):
             number = getattr(part, "epoch", None)
             if type(number) is int:
@@ -431,9 +431,9 @@ def _epoch_of(sampler: Any) -> int | None:
 
 
 def _tell_samplers(loader: Any, number: int) -> None:
-    """Call set_epoch() of the sampler, the batch sampler, and what that batches."""
+    """Call set_epoch() of the sampler, the batch sampler, and what these draw from."""
     told: list[Any] = []
-    for sampler in (loader.sampler, loader.batch_sampler, getattr(loader.batch_sampler, "sampler", None)):
+    for sampler in (loader.sampler, *seek.within(sampler_of(loader))):
         tell = getattr(sampler, "set_epoch", None)
         if callable(tell) and not any(sampler is other for other in told):
             told.append(sampler)

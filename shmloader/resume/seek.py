@@ -43,6 +43,17 @@ def chain(sampler: Any) -> list[Any]:
     return parts
 
 
+def within(sampler: Any) -> list[Any]:
+    """A sampler and what it draws from, also where it is none of torch's: accelerate's shards have one inside."""
+    parts = [sampler]
+    while True:
+        inside = (getattr(parts[-1], name, None) for name in ("batch_sampler", "sampler"))
+        found = next((part for part in inside if part is not None), None)
+        if found is None or any(found is part for part in parts):
+            return parts
+        parts.append(found)
+
+
 def is_a(sampler: Any, *kinds: type) -> bool:
     """Whether a sampler gives its samples as one of these classes does, also if its own class inherits from that."""
     return isinstance(sampler, kinds) and any(type(sampler).__iter__ is kind.__iter__ for kind in kinds)  # type: ignore[attr-defined]
@@ -130,8 +141,8 @@ def is_guessed(sampler: Any) -> bool:
 
 def generator_of(sampler: Any) -> torch.Generator | None:
     """The generator of its own that it draws from."""
-    found = getattr(inner(sampler), "generator", None)
-    return found if isinstance(found, torch.Generator) else None
+    found = (getattr(part, "generator", None) for part in reversed(within(sampler)))
+    return next((each for each in found if isinstance(each, torch.Generator)), None)
 
 
 def why_not(sampler: Any, state: State, ranks: int) -> str | None:
