@@ -193,6 +193,19 @@ class Guessed:
         return iter(torch.randperm(LENGTH).tolist())
 
 
+class Shard(BatchSampler):
+    """Every other batch of another sampler, as accelerate deals them out to its ranks."""
+
+    def __init__(self, batch_sampler: BatchSampler) -> None:
+        self.batch_sampler = batch_sampler
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return itertools.islice(iter(self.batch_sampler), 1, None, 2)
+
+    def __len__(self) -> int:
+        return len(self.batch_sampler) // 2
+
+
 class Own:
     """One that says of itself where it is."""
 
@@ -235,6 +248,7 @@ SAMPLERS: dict[str, Any] = {
     "batches": lambda g: {"batch_sampler": BatchSampler(RandomSampler(range(LENGTH)), 3, True)},
     "no batches": lambda g: {"batch_size": None, "shuffle": True},
     "batches of one's own": lambda g: {"batch_sampler": [[0, 1, 2], (3, 4), [5], [6, 7, 8]]},
+    "shards": lambda g: {"batch_sampler": Shard(BatchSampler(RandomSampler(range(LENGTH), generator=g), 2, True))},
     "guessed": lambda g: {"sampler": Guessed()},
     "its own state": lambda g: {"sampler": Own()},
 }
@@ -261,7 +275,7 @@ def test_every_sampler(sampler: str, workers: int, after: int) -> None:
     again = made(2)
     torch.set_rng_state(generator)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore" if sampler == "guessed" else "error", RuntimeWarning)
+        warnings.simplefilter("ignore" if sampler in ("guessed", "shards") else "error", RuntimeWarning)
         got = resumed(again, state, 2)
     if sampler == "guessed" and not workers and not after:
         got, expected = (
