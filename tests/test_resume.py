@@ -196,8 +196,9 @@ class Guessed:
 class Shard(BatchSampler):
     """Every other batch of another sampler, as accelerate deals them out to its ranks."""
 
-    def __init__(self, batch_sampler: BatchSampler) -> None:
+    def __init__(self, batch_sampler: BatchSampler, ranks: int = 2) -> None:
         self.batch_sampler = batch_sampler
+        self.num_processes, self.process_index = ranks, 1
 
     def __iter__(self) -> Iterator[list[int]]:
         return itertools.islice(iter(self.batch_sampler), 1, None, 2)
@@ -283,6 +284,18 @@ def test_every_sampler(sampler: str, workers: int, after: int) -> None:
             expected[:1],
         )  # nothing was drawn of it when it was saved, and nobody knows what will be
     assert_same(got, expected)
+
+
+def test_shards_go_on_with_as_many_ranks() -> None:
+    def made(ranks: int) -> shmloader.DataLoader[Any]:
+        return shmloader.DataLoader(range(60), batch_sampler=Shard(BatchSampler(range(60), 2, True), ranks))
+
+    first = made(2)
+    next(iter(first))
+    state = first.state_dict()
+    assert (state["ranks"], state["samples"], state["batches"]) == (2, 4, 1)
+    with pytest.raises(ValueError, match="that 2 ranks share, and now there are 4"):
+        made(4).load_state_dict(state)
 
 
 def test_another_batch_size_goes_on_with_the_same_samples() -> None:

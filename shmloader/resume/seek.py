@@ -74,10 +74,16 @@ def name_of(sampler: Any) -> str:
 
 
 def ranks_of(loader: Any) -> tuple[int, int]:
-    """This rank, and how many ranks share the samples of a loader: what its sampler says."""
-    last = inner(loader.batch_sampler if loader.batch_sampler is not None else loader.sampler)
-    if isinstance(last, _SHARED):
-        return last.rank, last.num_replicas
+    """This rank, and how many ranks share the samples of a loader: what its sampler says.
+
+    torch's sampler has one pair of names for it, and accelerate's shards have another.
+    """
+    for part in within(loader.batch_sampler if loader.batch_sampler is not None else loader.sampler):
+        if isinstance(part, _SHARED):
+            return part.rank, part.num_replicas
+        rank, ranks = getattr(part, "process_index", None), getattr(part, "num_processes", None)
+        if type(rank) is int and type(ranks) is int:
+            return rank, ranks
     return 0, 1
 
 
