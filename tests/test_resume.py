@@ -298,6 +298,12 @@ def test_shards_go_on_with_as_many_ranks() -> None:
         made(4).load_state_dict(state)
 
 
+def test_a_sampler_that_has_itself_inside() -> None:
+    order = Guessed()
+    order.sampler = order  # type: ignore[attr-defined]
+    assert len(iterate(shmloader.DataLoader(range(LENGTH), sampler=order))) == LENGTH
+
+
 def test_another_batch_size_goes_on_with_the_same_samples() -> None:
     seed_all()
     with loader(2, **EXACT) as first:

@@ -32,6 +32,7 @@ _SHARED = torch.utils.data.DistributedSampler
 _STRAIGHT = (SubsetRandomSampler, WeightedRandomSampler)  # what they draw from their generator are the samples
 _DRAWS = (RandomSampler, *_STRAIGHT)
 _ORDERED = ("list", "tuple", "range", "_InfiniteConstantSampler")  # the last is what streams have
+_DEEPEST = 8  # samplers in each other; a mock has one inside for ever
 _KNOWN = (SequentialSampler, *_DRAWS, DistributedSampler, _SHARED)
 
 
@@ -46,12 +47,13 @@ def chain(sampler: Any) -> list[Any]:
 def within(sampler: Any) -> list[Any]:
     """A sampler and what it draws from, also where it is none of torch's: accelerate's shards have one inside."""
     parts = [sampler]
-    while True:
+    while len(parts) < _DEEPEST:
         inside = (getattr(parts[-1], name, None) for name in ("batch_sampler", "sampler"))
         found = next((part for part in inside if part is not None), None)
-        if found is None or any(found is part for part in parts):
-            return parts
+        if found is None:
+            break
         parts.append(found)
+    return parts
 
 
 def is_a(sampler: Any, *kinds: type) -> bool:
