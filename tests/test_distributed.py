@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -348,12 +349,9 @@ note("got-" + rank, got)
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("now", [1, 3])
-def test_training_that_is_told_to_end_goes_on_with_other_ranks(
-    torchrun: Callable[..., Run], images: Path, now: int
-) -> None:
+def test_training_that_is_told_to_end_goes_on_with_other_ranks(torchrun: Callable[..., Run], images: Path) -> None:
     arguments = ("--data", str(images), "--epochs", "2", "--batch-size", "2", "--image-size", "32", "--workers", "2")
-    run = torchrun(NUMBERED, "0.3", *arguments, "--checkpoint", "checkpoint.pt")
+    run = torchrun(NUMBERED, "0.3", *arguments, "--checkpoint", "1.pt")
     assert [len(those) for those in shares(run, "under-way-{rank}")] == [WORKERS] * RANKS
     run.signal_all(signal.SIGTERM)
     _, out, err = run.end()
@@ -361,15 +359,19 @@ def test_training_that_is_told_to_end_goes_on_with_other_ranks(
     assert saved, out + err
     samples = int(saved[1])
     assert 12 <= samples < IMAGES
-    before = shares(run, "got-{rank}")
-    status, out, err = (run := torchrun(NUMBERED, "0", *arguments, "--checkpoint", "checkpoint.pt", ranks=now)).end()
-    assert status == 0 and f"going on behind {samples} samples of epoch 1 of checkpoint.pt\n" in out, out + err
-    after = [run.noted(f"got-{rank}") for rank in range(now)]
-    had, rest = ([i for epochs in got for i in epochs[0]] for got in (before, after))
-    filled = -(IMAGES - samples) % now
-    assert len(had) == samples and len(rest) == IMAGES - samples + filled
-    assert set(had) | set(rest) == set(range(IMAGES)) and (filled or not set(had) & set(rest))
-    assert sorted(i for epochs in after for i in epochs[1]) == list(range(IMAGES))
+    had = [i for epochs in shares(run, "got-{rank}") for i in epochs[0]]
+    assert len(had) == samples
+    shutil.copy(run.folder / "1.pt", run.folder / "3.pt")
+    for ranks in (1, 3):
+        run = torchrun(NUMBERED, "0", *arguments, "--checkpoint", f"{ranks}.pt", ranks=ranks)
+        status, out, err = run.end()
+        assert status == 0 and f"going on behind {samples} samples of epoch 1 of {ranks}.pt\n" in out, out + err
+        after = [run.noted(f"got-{rank}") for rank in range(ranks)]
+        rest = [i for epochs in after for i in epochs[0]]
+        filled = -(IMAGES - samples) % ranks
+        assert len(rest) == IMAGES - samples + filled
+        assert set(had) | set(rest) == set(range(IMAGES)) and (filled or not set(had) & set(rest))
+        assert sorted(i for epochs in after for i in epochs[1]) == list(range(IMAGES))
 
 
 # Each rank hears SIGTERM, takes 20 more batches, saves and ends; a second run takes what is left.
