@@ -76,7 +76,8 @@ help:
 	@echo 'make test    lint, types and tests; ARGS="-k name" goes to pytest alone'
 	@echo 'make test-long   kill workers at random, torment loaders in 19 ways, then the long tests; about 15 minutes'
 	@echo '             SEED=  ARGS="--only interrupts --seconds 600" or any other of python -m tests.chaos --help'
-	@echo 'make test-ecosystem   train with Lightning, accelerate, transformers, timm and ignite, through either loader'
+	@echo 'make test-ecosystem   train with Lightning, accelerate, transformers, timm and ignite, through either loader;'
+	@echo '             resume in mid-epoch through the first three, torch.distributed.checkpoint and as torchtitan does'
 	@echo 'make test-torchvision   fused datasets beside torchvision itself: the same samples, to the bit'
 	@echo 'make test-cuda   the tests that need a GPU, over a CUDA in software, with torch 2.13 and the newest (not with NEWEST=no); ALL=1: the long ones too'
 	@echo 'make torment-cuda   100,000 batches there, with late copies and all that may befall a loader; half an hour'
@@ -123,7 +124,7 @@ test-long: $(STAMP)
 	$(BIN)/pytest $(PYTESTS) -m long
 
 test-ecosystem: $(ECOSYSTEM)
-	$(BIN)/pytest --disable-warnings tests/ecosystem $(ARGS)
+	$(BIN)/pytest --disable-warnings -m "long or not long" tests/ecosystem tests/test_resume_checkpoints.py $(ARGS)
 
 test-torchvision: $(TORCHVISION)/installed
 	$(TORCHVISION)/bin/python -m pytest tests/with_torchvision $(ARGS)

@@ -1,8 +1,10 @@
 r"""Trains the network of examples.train in many processes, each on its share of the images; torchrun starts them.
 
-Each rank has its own loader, workers and ring.  A checkpoint is written after each epoch, and a run that finds one
-goes on from it and ends as the run that wrote it would have.  Restarts by torchrun need the variable: without it, ranks
-that start again may look for those that were killed (pytorch/pytorch#135712).
+Each rank has its own loader, workers and ring.  A checkpoint is written after each epoch, every so many batches with
+--save-every, and on SIGTERM, behind the batch that is under way; then the run ends.  A run that finds a checkpoint goes
+on behind the last batch that is in it, and ends as the run that wrote it would have.  With another number of ranks it
+goes on as well, with what nobody had of the epoch.  Restarts by torchrun need the variable: without it, ranks that
+start again may look for those that were killed (pytorch/pytorch#135712).
 
     torchrun --standalone --nproc-per-node 2 -m examples.train_ddp --workers 2
     TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 torchrun --standalone --nproc-per-node 2 --max-restarts 3 \
@@ -13,9 +15,11 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -37,45 +41,59 @@ def train(split: Split, options: argparse.Namespace, device: torch.device) -> No
     make_repeatable(options.seed, options.threads)
     net = SmallNet(len(split.classes)).to(device)
     optimizer = torch.optim.AdamW(net.parameters(), options.lr)
-    done = load_checkpoint(options.checkpoint, net, optimizer, device)
-    if rank == 0 and done:
-        print(f"going on after epoch {done} of {options.checkpoint}")
-
     dataset = ImageFolder(split.train, options.image_size, augment=True)
     sampler: loader.DistributedSampler[Any] = loader.DistributedSampler(dataset, seed=options.seed)
     training = make_loader(dataset, options, sampler)
+    place = load_checkpoint(options.checkpoint, net, optimizer, training, device)
+    if rank == 0 and place["samples"]:
+        print(f"going on behind {place['samples']} samples of epoch {place['epoch'] + 1} of {options.checkpoint}")
+    elif rank == 0 and place["epoch"]:
+        print(f"going on after epoch {place['epoch']} of {options.checkpoint}")
+
     steps = len(training)
+    left = -(-max(0, len(dataset) - place["samples"]) // (options.batch_size * ranks))  # batches of this epoch
+    done = (place["epoch"] + 1) * steps - left
     schedule = torch.optim.lr_scheduler.OneCycleLR(
-        optimizer, options.lr, total_steps=options.epochs * steps, last_epoch=done * steps - 1
+        optimizer, options.lr, total_steps=options.epochs * steps, last_epoch=done - 1
     )
     replica = DistributedDataParallel(net)
     loss_of = nn.CrossEntropyLoss(label_smoothing=0.1)
     clock = LoaderClock()
-    started = time.perf_counter()
-    for epoch in range(done, options.epochs):
-        sampler.set_epoch(epoch)  # else each epoch has the first one's order
-        # The loader draws its workers' seeds from here: no two ranks augment alike, and a resumed run goes on with the
-        # augmentation that it would have had.  (Workers that persist would be seeded once, and not by the epoch.)
-        torch.manual_seed(options.seed + epoch * ranks + rank)
-        loss_sum = torch.zeros((), device=device)
-        for batch in clock.batches(training):
-            images, labels = (part.to(device, non_blocking=True) for part in batch)
-            optimizer.zero_grad()
-            loss = loss_of(replica(images), labels)
-            loss.backward()  # averages the gradients over all ranks
-            optimizer.step()
-            schedule.step()
-            loss_sum += loss.detach()
-        dist.all_reduce(loss_sum)
-        if rank == 0:
-            save_checkpoint(options.checkpoint, net, optimizer, epoch + 1)
-            print(f"epoch {epoch + 1}/{options.epochs}: loss {loss_sum.item() / (ranks * steps):.3f}")
+    started, trained = time.perf_counter(), 0
+    with preemption() as preempted:
+        for epoch in range(place["epoch"], options.epochs):
+            training.set_epoch(epoch)  # else each epoch has the first one's order
+            # The loader draws the epoch's seed from here, alike on all ranks, so that one state does for all of them.
+            # With sample_seeds the place in the epoch's order is in each sample's seed: no two ranks augment alike.
+            torch.manual_seed(options.seed + epoch)
+            loss_sum, taken = torch.zeros((), device=device), 0
+            for batch in clock.batches(training):
+                images, labels = (part.to(device, non_blocking=True) for part in batch)
+                optimizer.zero_grad()
+                loss = loss_of(replica(images), labels)
+                loss.backward()  # averages the gradients over all ranks
+                optimizer.step()
+                schedule.step()
+                loss_sum += loss.detach()
+                taken, trained = taken + 1, trained + len(labels)
+                stops = preempted.on_any_rank()
+                if rank == 0 and (stops or (options.save_every and taken % options.save_every == 0)):
+                    save_checkpoint(options.checkpoint, net, optimizer, training)
+                if stops:
+                    training.close()
+                    if rank == 0:
+                        print(f"SIGTERM: saved behind {training.state_dict()['samples']} samples of epoch {epoch + 1}")
+                    return
+            dist.all_reduce(loss_sum)
+            if rank == 0:
+                save_checkpoint(options.checkpoint, net, optimizer, training)
+                print(f"epoch {epoch + 1}/{options.epochs}: loss {loss_sum.item() / (ranks * max(taken, 1)):.3f}")
     seconds = time.perf_counter() - started
     if rank == 0:  # alone: it has the weights of all, and the running means that are in the checkpoint
         test = make_loader(ImageFolder(split.test, options.image_size, augment=False), options)
         print(
             f"{ranks} ranks x {options.workers} workers:"
-            f" {(options.epochs - done) * len(sampler) * ranks / seconds:.0f} images/s"
+            f" {trained * ranks / seconds:.0f} images/s"
             f" | {100 * clock.waiting / seconds:.1f} % of the time waiting for data"
             f" | test accuracy {100 * accuracy(net, test, device):.2f} %"
         )
@@ -90,7 +108,37 @@ def make_loader(
         sampler=sampler,
         num_workers=options.workers,
         pin_memory=torch.cuda.is_available(),
+        sample_seeds=True,  # augmentation goes on to the bit, with any number of workers and ranks
     )
+
+
+class Preemption:
+    """Whether SIGTERM came: a scheduler sends it to some of the job's processes or to all, and then to some again.
+
+    The ranks have to stop behind the same batch, for in each they wait for each other.  A worker outlives the signal.
+    """
+
+    def __init__(self) -> None:
+        self.heard = False
+
+    def on_any_rank(self) -> bool:
+        heard = torch.tensor(int(self.heard))  # of the CPU: no device waits for it
+        dist.all_reduce(heard, dist.ReduceOp.MAX)
+        return bool(heard)
+
+    def hear(self, *_: object) -> None:
+        self.heard = True
+
+
+@contextmanager
+def preemption() -> Iterator[Preemption]:
+    """Meanwhile, SIGTERM is heard and not died of."""
+    preempted = Preemption()
+    before = signal.signal(signal.SIGTERM, preempted.hear)
+    try:
+        yield preempted
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @torch.no_grad()
@@ -103,22 +151,34 @@ def accuracy(net: nn.Module, batches: loader.DataLoader[Any], device: torch.devi
     return right / total
 
 
-def save_checkpoint(path: Path, net: nn.Module, optimizer: torch.optim.Optimizer, done: int) -> None:
-    """Replaces `path` in one rename: whenever a rank is killed, there is a whole checkpoint or none."""
+def save_checkpoint(
+    path: Path, net: nn.Module, optimizer: torch.optim.Optimizer, training: loader.DataLoader[Any]
+) -> None:
+    """Replaces `path` in one rename: whenever a rank is killed, there is a whole checkpoint or none.
+
+    The loader's state is the same on all ranks, so that of one is enough.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(f"{path.name}.unfinished")
-    torch.save({"net": net.state_dict(), "optimizer": optimizer.state_dict(), "done": done}, unfinished)
+    state = {"net": net.state_dict(), "optimizer": optimizer.state_dict(), "loader": training.state_dict()}
+    torch.save(state, unfinished)
     unfinished.replace(path)
 
 
-def load_checkpoint(path: Path, net: nn.Module, optimizer: torch.optim.Optimizer, device: torch.device) -> int:
-    """Takes up the state in `path` and gives the number of epochs that led to it, 0 where there is no checkpoint."""
-    if not path.exists():
-        return 0
-    state = torch.load(path, map_location=device, weights_only=True)
-    net.load_state_dict(state["net"])
-    optimizer.load_state_dict(state["optimizer"])
-    return int(state["done"])
+def load_checkpoint(
+    path: Path,
+    net: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    training: loader.DataLoader[Any],
+    device: torch.device,
+) -> dict[str, Any]:
+    """Takes up the state in `path`, where there is one, and gives the place that training begins at."""
+    if path.exists():
+        state = torch.load(path, map_location=device, weights_only=True)
+        net.load_state_dict(state["net"])
+        optimizer.load_state_dict(state["optimizer"])
+        training.load_state_dict(state["loader"])
+    return training.state_dict()
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -136,6 +196,12 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     option("--epochs", int, 20, "times through the training images")
     option("--batch-size", int, 32, "images a batch of one rank")
     option("--workers", int, 2, "worker processes of one rank; 0 loads in the training process")
+    option(
+        "--save-every",
+        int,
+        0,
+        "a checkpoint each so many batches of a rank, too; 0: after each epoch alone",
+    )
     option("--seed", int, 0, "of the weights, the order of the images and their augmentation")
     option("--lr", float, 1e-2, "learning rate at its highest")
     option("--image-size", int, 64, "height and width that images are scaled to, in pixels")
@@ -143,6 +209,8 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     options = parser.parse_args(arguments)
     if options.epochs < 1:
         parser.error(f"--epochs is {options.epochs}; training needs at least 1")
+    if options.save_every < 0:
+        parser.error(f"--save-every is {options.save_every}; it counts batches, and 0 is for none")
     if "LOCAL_RANK" not in os.environ:
         parser.error("start it with torchrun, as above in --help")
     return options
@@ -155,7 +223,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     device = torch.device("cuda", local_rank) if torch.cuda.is_available() else torch.device("cpu")
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo")
     if local_rank == 0 and options.data == DIGITS and not DIGITS.exists():
         from examples.digits import build_digits  # needs scikit-learn, which is of no use beside other data
 

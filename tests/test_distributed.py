@@ -1,4 +1,5 @@
-"""Under torchrun: every rank has its share, bit for bit torch's; and a rank that dies takes its workers with it.
+"""Under torchrun: every rank has its share, bit for bit torch's; a rank that dies takes its workers with it; and a job
+that is to end saves in the midst of an epoch, and goes on there, also with other ranks.
 
 torchrun puts each rank into a session of its own, so what belongs to a run is known by a mark in its environment.
 """
@@ -8,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -24,6 +26,7 @@ from PIL import Image
 
 from examples import train_ddp
 from examples.image_folder import find_images
+from examples.loader_clock import LoaderClock
 
 pytestmark = pytest.mark.timeout(300)  # torch is imported up to five times in a test
 
@@ -33,9 +36,9 @@ IMAGES = 48  # to train on
 
 
 class Run:
-    """A script under torchrun: two ranks, a port of its own."""
+    """A script under torchrun: two ranks, if not said otherwise, and a port of its own."""
 
-    def __init__(self, folder: Path, text: str, *arguments: str, restarts: int = 0) -> None:
+    def __init__(self, folder: Path, text: str, *arguments: str, restarts: int = 0, ranks: int = RANKS) -> None:
         self.folder = folder
         self.mark = f"{MARK}={uuid.uuid4()}"
         environment = {
@@ -46,7 +49,7 @@ class Run:
             "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
             MARK: self.mark.partition("=")[2],
         }
-        torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={RANKS}"]
+        torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
         self.process = subprocess.Popen(
             [*torchrun, f"--max-restarts={restarts}", *script_file(text), *arguments],
             cwd=folder,
@@ -68,6 +71,11 @@ class Run:
                 except OSError:
                     continue
         return found
+
+    def signal_all(self, number: int) -> None:
+        """As a scheduler does that ends a job: to each of its processes, in the groups that they are in."""
+        for group in {os.getpgid(pid) for pid in self.members()}:
+            os.killpg(group, number)
 
     def end(self, seconds: float = 240) -> tuple[int, str, str]:
         """Wait for torchrun, and for all that holds its pipes; exit status, output and errors."""
@@ -248,17 +256,16 @@ def one_rank(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 def test_a_resumed_run_ends_as_one_that_was_never_stopped(
     images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def run(name: str) -> tuple[list[str], Any]:
+    def run(name: str, *more: str) -> tuple[list[str], Any]:
         monkeypatch.setenv("LOCAL_RANK", "0")
-        options = train_ddp.parse(
-            f"--data {images} --checkpoint {tmp_path / name} --epochs 3 --batch-size 8 --image-size 32".split()
-        )
+        arguments = f"--data {images} --checkpoint {tmp_path / name} --epochs 3 --batch-size 8 --image-size 32".split()
+        options = train_ddp.parse([*arguments, *more])
         train_ddp.train(find_images(images), options, torch.device("cpu"))
         lines = [re.sub(r"\d+ images/s.*waiting for data", "", line) for line in capsys.readouterr().out.splitlines()]
         return lines, torch.load(tmp_path / name, weights_only=True)
 
     def interrupted(state: Any, path: Path) -> None:
-        if state["done"] == 2:
+        if state["loader"]["epoch"] == 2:
             path.write_bytes(b"half a checkpoint")
             raise KeyboardInterrupt
         save(state, path)
@@ -274,6 +281,154 @@ def test_a_resumed_run_ends_as_one_that_was_never_stopped(
     assert_same(resumed_state, state)
     again, _ = run("parts.pt")
     assert again == [f"going on after epoch 3 of {tmp_path / 'parts.pt'}", whole[-1]]
+
+    taken = 0
+
+    def signalled(self: LoaderClock, batches: Any) -> Iterator[Any]:
+        nonlocal taken
+        for batch in clocked(self, batches):
+            taken += 1
+            if taken == 9:
+                signal.raise_signal(signal.SIGTERM)
+            yield batch
+
+    clocked, before = LoaderClock.batches, signal.getsignal(signal.SIGTERM)
+    with monkeypatch.context() as patch:
+        patch.setattr(LoaderClock, "batches", signalled)
+        stopped, _ = run("signalled.pt")
+    assert stopped == [whole[0], "SIGTERM: saved behind 24 samples of epoch 2"]
+    assert signal.getsignal(signal.SIGTERM) is before
+    resumed, resumed_state = run("signalled.pt")
+    assert resumed[0] == f"going on behind 24 samples of epoch 2 of {tmp_path / 'signalled.pt'}"
+    assert resumed[2:] == whole[2:]
+    assert_same(resumed_state, state)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(LoaderClock, "batches", interrupted_at_ninth)
+        run("every.pt", "--save-every", "2")
+    capsys.readouterr()
+    resumed, resumed_state = run("every.pt")
+    assert resumed[0] == f"going on behind 16 samples of epoch 2 of {tmp_path / 'every.pt'}"
+    assert_same(resumed_state, state)
+
+
+def interrupted_at_ninth(self: LoaderClock, batches: Any) -> Iterator[Any]:
+    for k, batch in enumerate(iter(batches)):
+        self.waiting += 1
+        if self.waiting == 9:
+            raise KeyboardInterrupt
+        yield batch
+        assert k < 6
+
+
+# ------------------------------------------------------------------------------------------------- a job is to end
+
+# The training example, with images that are told apart by their labels, which it notes as it gets them.
+NUMBERED = (
+    NOTE
+    + """
+import runpy, torch, examples.image_folder, examples.loader_clock
+class Folder(examples.image_folder.ImageFolder):
+    def __getitem__(self, k):
+        time.sleep(seconds)  # so that an epoch takes its time
+        image, label = super().__getitem__(k)
+        return image, label + 2 * k
+class Clock(examples.loader_clock.LoaderClock):
+    def batches(self, loader):
+        got.append([])
+        for images, labels in super().batches(loader):
+            got[-1] += (labels // 2).tolist()
+            if len(got[-1]) == 6: note("under-way-" + rank, workers())
+            yield images, labels % 2
+got, seconds = [], float(sys.argv.pop(1))
+examples.image_folder.ImageFolder, examples.loader_clock.LoaderClock = Folder, Clock
+runpy.run_module("examples.train_ddp", run_name="__main__")
+note("got-" + rank, got)
+"""
+)
+
+
+@pytest.mark.long
+def test_training_that_is_told_to_end_goes_on_with_other_ranks(torchrun: Callable[..., Run], images: Path) -> None:
+    arguments = ("--data", str(images), "--epochs", "2", "--batch-size", "2", "--image-size", "32", "--workers", "2")
+    run = torchrun(NUMBERED, "0.3", *arguments, "--checkpoint", "1.pt")
+    assert [len(those) for those in shares(run, "under-way-{rank}")] == [WORKERS] * RANKS
+    run.signal_all(signal.SIGTERM)
+    _, out, err = run.end()
+    saved = re.search(r"^SIGTERM: saved behind (\d+) samples of epoch 1$", out, re.MULTILINE)
+    assert saved, out + err
+    samples = int(saved[1])
+    assert 12 <= samples < IMAGES
+    had = [i for epochs in shares(run, "got-{rank}") for i in epochs[0]]
+    assert len(had) == samples
+    shutil.copy(run.folder / "1.pt", run.folder / "3.pt")
+    for ranks in (1, 3):
+        run = torchrun(NUMBERED, "0", *arguments, "--checkpoint", f"{ranks}.pt", ranks=ranks)
+        status, out, err = run.end()
+        assert status == 0 and f"going on behind {samples} samples of epoch 1 of {ranks}.pt\n" in out, out + err
+        after = [run.noted(f"got-{rank}") for rank in range(ranks)]
+        rest = [i for epochs in after for i in epochs[0]]
+        filled = -(IMAGES - samples) % ranks
+        assert len(rest) == IMAGES - samples + filled
+        assert set(had) | set(rest) == set(range(IMAGES)) and (filled or not set(had) & set(rest))
+        assert sorted(i for epochs in after for i in epochs[1]) == list(range(IMAGES))
+
+
+# Each rank hears SIGTERM, takes 20 more batches, saves and ends; a second run takes what is left.
+TAKING_TWENTY_MORE = (
+    NOTE
+    + """
+import signal, torch, torch.distributed as dist, torch.utils.data, shmloader
+kind, path, heard, got, more = sys.argv[1], pathlib.Path("state-" + rank), [], [], None
+class Slow(torch.utils.data.Dataset):
+    def __len__(self): return 1000
+    def __getitem__(self, k):
+        time.sleep(0 if path.exists() else 0.02)
+        return k
+signal.signal(signal.SIGTERM, lambda *_: heard.append(1))
+dist.init_process_group("gloo")
+of = {"torch": torch.utils.data, "shmloader": shmloader}[kind]
+loader = of.DataLoader(Slow(), 2, sampler=of.DistributedSampler(Slow()), num_workers=2)
+if path.exists(): loader.load_state_dict(json.loads(path.read_text()))
+for batch in loader:
+    got.append(batch.tolist())
+    if len(got) == 5: note("under-way-" + rank, workers())
+    more = more - 1 if more is not None else 20 if heard else None
+    if more == 0:
+        note(path.name, loader.state_dict())
+        break
+note("got-" + rank, got)
+dist.destroy_process_group()
+"""
+)
+
+
+@pytest.mark.long
+def test_a_job_takes_twenty_more_batches_and_goes_on(torchrun: Callable[..., Run]) -> None:
+    """Nothing is lost and nothing is left; torch's loader dies in the same trainer."""
+
+    def told_to_end(kind: str) -> Run:
+        run = torchrun(TAKING_TWENTY_MORE, kind)
+        assert [len(those) for those in shares(run, "under-way-{rank}")] == [WORKERS] * RANKS
+        run.signal_all(signal.SIGTERM)
+        _, out, err = run.end()
+        said.append(out + err)
+        for path in run.folder.glob("under-way-*"):
+            path.unlink()
+        return run
+
+    said: list[str] = []
+    run = told_to_end("torch")
+    assert re.search(r"killed by signal: Terminated|exited unexpectedly", said[0]), said
+    assert not [*run.folder.glob("got-*"), *run.folder.glob("state-*")]
+    run = told_to_end("shmloader")
+    before, states = shares(run, "got-{rank}"), shares(run, "state-{rank}")
+    for batches, state in zip(before, states, strict=True):
+        assert 25 <= len(batches) == state["batches"] < 250
+    status, out, err = torchrun(TAKING_TWENTY_MORE, "shmloader").end()
+    assert status == 0, out + err
+    after = shares(run, "got-{rank}")
+    assert sorted(i for share in (*before, *after) for batch in share for i in batch) == list(range(1000))
 
 
 # ------------------------------------------------------------------------------------------------------- a rank raises

@@ -193,6 +193,20 @@ class Guessed:
         return iter(torch.randperm(LENGTH).tolist())
 
 
+class Shard(BatchSampler):
+    """Every other batch of another sampler, as accelerate deals them out to its ranks."""
+
+    def __init__(self, batch_sampler: BatchSampler, ranks: int = 2) -> None:
+        self.batch_sampler = batch_sampler
+        self.num_processes, self.process_index = ranks, 1
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return itertools.islice(iter(self.batch_sampler), 1, None, 2)
+
+    def __len__(self) -> int:
+        return len(self.batch_sampler) // 2
+
+
 class Own:
     """One that says of itself where it is."""
 
@@ -235,6 +249,7 @@ SAMPLERS: dict[str, Any] = {
     "batches": lambda g: {"batch_sampler": BatchSampler(RandomSampler(range(LENGTH)), 3, True)},
     "no batches": lambda g: {"batch_size": None, "shuffle": True},
     "batches of one's own": lambda g: {"batch_sampler": [[0, 1, 2], (3, 4), [5], [6, 7, 8]]},
+    "shards": lambda g: {"batch_sampler": Shard(BatchSampler(RandomSampler(range(LENGTH), generator=g), 2, True))},
     "guessed": lambda g: {"sampler": Guessed()},
     "its own state": lambda g: {"sampler": Own()},
 }
@@ -261,7 +276,7 @@ def test_every_sampler(sampler: str, workers: int, after: int) -> None:
     again = made(2)
     torch.set_rng_state(generator)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore" if sampler == "guessed" else "error", RuntimeWarning)
+        warnings.simplefilter("ignore" if sampler in ("guessed", "shards") else "error", RuntimeWarning)
         got = resumed(again, state, 2)
     if sampler == "guessed" and not workers and not after:
         got, expected = (
@@ -269,6 +284,24 @@ def test_every_sampler(sampler: str, workers: int, after: int) -> None:
             expected[:1],
         )  # nothing was drawn of it when it was saved, and nobody knows what will be
     assert_same(got, expected)
+
+
+def test_shards_go_on_with_as_many_ranks() -> None:
+    def made(ranks: int) -> shmloader.DataLoader[Any]:
+        return shmloader.DataLoader(range(60), batch_sampler=Shard(BatchSampler(range(60), 2, True), ranks))
+
+    first = made(2)
+    next(iter(first))
+    state = first.state_dict()
+    assert (state["ranks"], state["samples"], state["batches"]) == (2, 4, 1)
+    with pytest.raises(ValueError, match="that 2 ranks share, and now there are 4"):
+        made(4).load_state_dict(state)
+
+
+def test_a_sampler_that_has_itself_inside() -> None:
+    order = Guessed()
+    order.sampler = order  # type: ignore[attr-defined]
+    assert len(iterate(shmloader.DataLoader(range(LENGTH), sampler=order))) == LENGTH
 
 
 def test_another_batch_size_goes_on_with_the_same_samples() -> None:

@@ -185,7 +185,7 @@ def test_it_is_read_only_when_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -
             if count == 50:
                 state = made.state_dict()
         assert cells in (None, 2 * 3 + 2)
-    assert [stream["state"]["dataset"]["at"] for stream in state["streams"]] == [75, 75]
+    assert [stream["state"]["dataset"]["at"] for stream in state["streams"][0]] == [75, 75]
     assert state["latest"] == 1
 
 
@@ -196,7 +196,7 @@ def test_an_epoch_that_was_left_keeps_its_place() -> None:
         if count == 3:
             break
     state = made.state_dict()
-    assert [stream["state"]["dataset"] for stream in state["streams"]] == [{"at": 6}, {"at": 3}]
+    assert [stream["state"]["dataset"] for stream in state["streams"][0]] == [{"at": 6}, {"at": 3}]
     made.load_state_dict(state)
     with made:
         assert [first(batch) for batch in made] == expected[3:]
@@ -282,7 +282,7 @@ def test_states_may_be_large_and_grow() -> None:
         for _ in range(4):
             next(batches)
         state = one.state_dict()
-    assert all(len(stream["state"]["dataset"]["more"]) == 800_000 for stream in state["streams"])
+    assert all(len(stream["state"]["dataset"]["more"]) == 800_000 for stream in state["streams"][0])
     with loader(Large(), 2) as other:
         other.load_state_dict(state)
         assert [first(batch) for batch in other] == expected[4:]

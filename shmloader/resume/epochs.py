@@ -16,7 +16,7 @@ from typing import Any
 
 from torch.utils.data import IterableDataset
 
-from shmloader.resume.seek import behind
+from shmloader.resume.seek import within
 
 MOST = (1 << 63) - 1  # a task has 64 bits for it
 
@@ -100,7 +100,7 @@ def length_of(dataset: Any) -> int | None:
 
 def of_sampler(sampler: Any) -> int | None:
     """The epoch that a sampler of this chain was told, where it says so."""
-    for part in behind(sampler):
+    for part in within(sampler):
         if callable(getattr(part, "set_epoch", None)):
             number = getattr(part, "epoch", None)
             if type(number) is int:
@@ -111,7 +111,7 @@ def of_sampler(sampler: Any) -> int | None:
 def tell_samplers(loader: Any, number: int) -> None:
     """Call set_epoch() of the sampler, the batch sampler, and what they are wrapped around."""
     told: list[Any] = []
-    for sampler in (*behind(loader.sampler), *behind(loader.batch_sampler)):
+    for sampler in (*within(loader.sampler), *within(loader.batch_sampler)):
         tell = getattr(sampler, "set_epoch", None)
         if callable(tell) and not any(sampler is other for other in told):
             told.append(sampler)

@@ -32,7 +32,7 @@ import torch
 
 from shmloader.resume import epochs, iterables, seek
 from shmloader.resume.generators import pack, unpack
-from shmloader.resume.state import State, changed, state_of
+from shmloader.resume.state import State, changed, closed, opened, state_of
 
 if TYPE_CHECKING:
     from shmloader._progress import Progress  # there is none off Linux
@@ -97,6 +97,9 @@ class Place:
 
     def tell(self, loader: Any) -> dict[str, Any]:
         """Where the user is."""
+        return closed(self._told(loader))
+
+    def _told(self, loader: Any) -> dict[str, Any]:
         epoch, ahead = self.epoch, self.ahead
         if self.loaded is not None:
             return self.loaded.as_dict() | {"next": None if self.then is None else self.then.as_dict()}
@@ -158,7 +161,7 @@ class Place:
 
     def load(self, loader: Any, given: Any) -> None:
         """Have the next iter() go on from there."""
-        state = state_of(given)
+        state = state_of(opened(given))
         sampler = sampler_of(loader)
         ranks = seek.ranks_of(loader)[1]
         if why := seek.why_not(sampler, state, ranks):

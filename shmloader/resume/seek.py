@@ -32,6 +32,7 @@ _SHARED = torch.utils.data.DistributedSampler
 _STRAIGHT = (SubsetRandomSampler, WeightedRandomSampler)  # what they draw from their generator are the samples
 _DRAWS = (RandomSampler, *_STRAIGHT)
 _ORDERED = ("list", "tuple", "range", "_InfiniteConstantSampler")  # the last is what streams have
+_DEEPEST = 8  # samplers in each other; a mock has one inside for ever
 _KNOWN = (SequentialSampler, *_DRAWS, DistributedSampler, _SHARED)
 
 
@@ -43,13 +44,15 @@ def chain(sampler: Any) -> list[Any]:
     return parts
 
 
-def behind(sampler: Any) -> list[Any]:
-    """A sampler and whatever it is wrapped around, by whatever class: one of them may be told epochs, or deal out."""
-    parts: list[Any] = []
-    while sampler is not None and not any(sampler is part for part in parts):
-        parts.append(sampler)
-        inside = vars(sampler) if hasattr(sampler, "__dict__") else {}
-        sampler = next((inside[name] for name in ("sampler", "batch_sampler") if name in inside), None)
+def within(sampler: Any) -> list[Any]:
+    """A sampler and what it draws from, also where it is none of torch's: accelerate's shards have one inside."""
+    parts = [sampler]
+    while len(parts) < _DEEPEST:
+        inside = (getattr(parts[-1], name, None) for name in ("batch_sampler", "sampler"))
+        found = next((part for part in inside if part is not None), None)
+        if found is None:
+            break
+        parts.append(found)
     return parts
 
 
@@ -73,10 +76,16 @@ def name_of(sampler: Any) -> str:
 
 
 def ranks_of(loader: Any) -> tuple[int, int]:
-    """This rank, and how many ranks share the samples of a loader: what its sampler says."""
-    for part in behind(loader.batch_sampler if loader.batch_sampler is not None else loader.sampler):
+    """This rank, and how many ranks share the samples of a loader: what its sampler says.
+
+    torch's sampler has one pair of names for it, and accelerate's shards have another.
+    """
+    for part in within(loader.batch_sampler if loader.batch_sampler is not None else loader.sampler):
         if isinstance(part, _SHARED):
             return part.rank, part.num_replicas
+        rank, ranks = getattr(part, "process_index", None), getattr(part, "num_processes", None)
+        if type(rank) is int and type(ranks) is int:
+            return rank, ranks
     return 0, 1
 
 
@@ -140,8 +149,8 @@ def is_guessed(sampler: Any) -> bool:
 
 def generator_of(sampler: Any) -> torch.Generator | None:
     """The generator of its own that it draws from."""
-    found = getattr(inner(sampler), "generator", None)
-    return found if isinstance(found, torch.Generator) else None
+    found = (getattr(part, "generator", None) for part in reversed(within(sampler)))
+    return next((each for each in found if isinstance(each, torch.Generator)), None)
 
 
 def why_not(sampler: Any, state: State, ranks: int) -> str | None:
@@ -159,7 +168,7 @@ def why_not(sampler: Any, state: State, ranks: int) -> str | None:
         return None
     if elastic:
         remedy = "with in_order=False an epoch goes on with as many ranks only"
-    elif any(isinstance(part, DistributedSampler) for part in behind(sampler)):
+    elif any(isinstance(part, DistributedSampler) for part in within(sampler)):
         remedy = (
             f"what is left of the epoch is dealt out to any number of ranks where a BatchSampler is around the "
             f"shmloader.DistributedSampler, and not a {type(sampler).__name__}"

@@ -16,6 +16,8 @@ _ACCELERATES = {"_sampler_iter_yielded": 0, "_num_yielded": 0, "_index_sampler_s
 class State:
     """A loader's place.  The fields are the keys of its dict, which has a version as well.
 
+    In a dict that the user gets, `sampler_state`, `streams` and `next` are closed().
+
     Attributes:
         epoch: The number of the epoch that is under way, or of the next one.
         begun: Whether it is under way; if not, nothing of it was drawn yet.
@@ -79,6 +81,7 @@ _NAMES = [field.name for field in fields(State)]
 _MOST = 1 << 63
 _COUNTS = ("epoch", "batches", "samples", "ranks", "served")
 _TEXTS = ("loader_generator", "sampler_generator", "global_generator")
+_SHAPED = ("sampler_state", "streams", "next")
 _SEEDS = ("base_seed", "sampler_seed", "sampler_epoch", "dataset_epoch", "rank", "workers")
 
 
@@ -107,6 +110,36 @@ def state_of(given: Any) -> State:
         _check(name, value)
     found["beyond"] = tuple((number, samples) for number, samples in found["beyond"])
     return State(**found)
+
+
+def closed(told: dict[str, Any]) -> dict[str, Any]:
+    """The same dict, with what has a shape of its own in tuples of one.
+
+    torch.distributed.checkpoint takes apart dicts, and lists of dicts, to any depth, and looks for the keys that a
+    fresh loader's state has.  A tuple it leaves whole, so that the keys are always the same.
+    """
+    for name in _SHAPED:
+        if told[name] is not None:
+            told[name] = (told[name],)
+    return told
+
+
+def opened(given: Any) -> Any:
+    """What closed() was given; of JSON, tuples come back as lists.
+
+    Raises:
+        ValueError: It was changed.
+    """
+    if not isinstance(given, Mapping):
+        return given
+    found = dict(given)
+    for name in _SHAPED:
+        value = found.get(name)
+        if value is not None:
+            if not isinstance(value, list | tuple) or len(value) != 1:
+                raise ValueError(f"the state was changed since it was saved: {name} is {value!r}")
+            found[name] = value[0]
+    return found
 
 
 def _check(name: str, value: Any) -> None:

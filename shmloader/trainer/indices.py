@@ -160,4 +160,6 @@ class Noting:
 
 
 def _generators(sampler: Any) -> list[torch.Generator]:
-    return [of for part in seek.chain(sampler) if isinstance(of := getattr(part, "generator", None), torch.Generator)]
+    """Those that it draws from, the innermost first: a state has one, that of seek.generator_of()."""
+    found = (getattr(part, "generator", None) for part in reversed(seek.within(sampler)))
+    return [each for each in found if isinstance(each, torch.Generator)]

@@ -109,7 +109,7 @@ class Overlapping:
 
 def told(sampler: Any, epoch: int | None) -> Any:
     """A copy of a sampler that was told this epoch; itself if it is told none; None if nobody knows what that does."""
-    if not any(callable(getattr(part, "set_epoch", None)) for part in seek.behind(sampler)):
+    if not any(callable(getattr(part, "set_epoch", None)) for part in seek.within(sampler)):
         return sampler
     parts = seek.chain(sampler)
     last = parts[-1]

@@ -1,0 +1,212 @@
+"""A loader's state in checkpoints: torch.distributed.checkpoint, and a key for each rank, as torchtitan has."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import pickle
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch.distributed.checkpoint as dcp
+import torch.utils.data
+from conftest import ROOT, Augmented, assert_same, iterate, script_file, seed_all
+
+import shmloader
+
+
+class Counting(torch.utils.data.IterableDataset):
+    """Says where it is with a tensor and a dict, and more the further it is."""
+
+    def __init__(self) -> None:
+        self.at = 0
+
+    def __iter__(self) -> Iterator[int]:
+        while self.at < 20:
+            self.at += 1
+            yield self.at
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"at": torch.tensor([self.at]), "seen": {str(k): k for k in range(self.at)}}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.at = int(state["at"])
+        assert len(state["seen"]) == self.at
+
+
+class Keeping(torch.utils.data.Sampler):
+    """A sampler with a state, whose shape changes."""
+
+    def __init__(self) -> None:
+        self.given: list[int] = []
+
+    def __len__(self) -> int:
+        return 22
+
+    def __iter__(self) -> Iterator[int]:
+        while len(self.given) < 22:
+            self.given.append(21 - len(self.given))
+            yield self.given[-1]
+        self.given = []
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"given": torch.tensor(self.given), "each": [{"of": k} for k in self.given]}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.given = [int(k) for k in state["given"]]
+
+
+def shuffled() -> Any:
+    return shmloader.DataLoader(Augmented(), 4, shuffle=True, num_workers=1, sample_seeds=True)
+
+
+def two_epochs_at_once() -> Any:
+    return shmloader.DataLoader(
+        Augmented(), 4, shuffle=True, num_workers=1, sample_seeds=True, persistent_workers=True, prefetch_epochs=True
+    )
+
+
+def streaming() -> Any:
+    return shmloader.DataLoader(Counting(), 2, num_workers=2)
+
+
+def keeping() -> Any:
+    return shmloader.DataLoader(Augmented(), 4, sampler=Keeping(), num_workers=1, sample_seeds=True)
+
+
+LOADERS = (shuffled, two_epochs_at_once, streaming, keeping)
+
+
+def rest_of(loader: Any, batches: Any) -> list[Any]:
+    seed_all(3)  # the next epoch's seed is drawn from there
+    rest = [*batches]
+    rest += iterate(loader) if loader.persistent_workers else []
+    loader.close()
+    return rest
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+@pytest.mark.parametrize("taken", [0, 2, 5])
+@pytest.mark.parametrize("made", LOADERS)
+def test_torch_distributed_checkpoint(made: Any, taken: int, tmp_path: pathlib.Path) -> None:
+    """It asks a fresh loader which keys there are, and takes dicts in the state apart."""
+    seed_all()
+    first = made()
+    batches = iter(first)
+    for _ in range(taken):
+        next(batches)
+    while made is two_epochs_at_once and taken == 5 and first.state_dict()["next"] is None:
+        pass  # the next epoch begins as soon as all batches of this one are asked for
+    dcp.save({"loader": first}, checkpoint_id=tmp_path, no_dist=True)
+    state, second = first.state_dict(), made()
+    dcp.load({"loader": second}, checkpoint_id=tmp_path, no_dist=True)
+    assert list(second.state_dict()) == list(state) == list(made().state_dict())
+    if made is not streaming or taken:
+        assert_same(second.state_dict(), state)
+    assert_same(rest_of(second, second), rest_of(first, batches))
+
+
+@pytest.mark.parametrize("name", ["next", "streams", "sampler_state"])
+def test_a_state_that_was_taken_apart(name: str) -> None:
+    loader = shuffled()
+    state = {**loader.state_dict(), name: {"at": 1}}
+    with pytest.raises(ValueError, match=f"the state was changed since it was saved: {name} is"):
+        loader.load_state_dict(state)
+
+
+class Titans(shmloader.DataLoader):
+    """What torchtitan makes of StatefulDataLoader: the ranks' states beside each other, pickled."""
+
+    def __init__(self, rank: int, ranks: int, *arguments: Any, **options: Any) -> None:
+        self.key, self.ranks = f"dp_rank_{rank}", ranks
+        super().__init__(*arguments, **options)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {self.key: pickle.dumps(super().state_dict()), "world_size": self.ranks}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        assert state["world_size"] == self.ranks
+        super().load_state_dict(pickle.loads(state[self.key]))
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_key_for_each_rank(stream: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    def made(rank: int) -> Any:
+        monkeypatch.setenv("RANK", str(rank))
+        dataset: Any = Counting() if stream else Augmented()
+        sampler = None if stream else shmloader.DistributedSampler(dataset, 2, rank)
+        return Titans(rank, 2, dataset, 2, sampler=sampler, num_workers=1, sample_seeds=not stream)
+
+    saved: dict[str, Any] = {}
+    rests = []
+    for rank in range(2):
+        seed_all(rank)
+        batches = iter(loader := made(rank))
+        for _ in range(2 + rank):
+            next(batches)
+        saved |= loader.state_dict()
+        rests.append([*batches])
+    assert len(saved) == 3
+    for rank in range(2):
+        loader = made(rank)
+        loader.load_state_dict(saved)
+        assert_same([*loader], rests[rank])
+    if stream:
+        saved["dp_rank_1"] = saved["dp_rank_0"]
+        with pytest.raises(ValueError, match="Save the state of each rank, and load it there"):
+            made(1).load_state_dict(saved)
+
+
+# One state for all ranks, and one of a stream for each; the first may be loaded on another number of ranks.
+RANKS = """
+import json, os, sys, torch, torch.distributed as dist, torch.distributed.checkpoint as dcp, shmloader
+from conftest import Augmented, seed_all
+from test_resume_checkpoints import Counting
+dist.init_process_group("gloo")
+rank, ranks, loads = dist.get_rank(), dist.get_world_size(), sys.argv[1] == "load"
+seed_all(5)
+sampler = shmloader.DistributedSampler(Augmented(48), seed=3)
+loader = shmloader.DataLoader(Augmented(48), 8 // ranks, sampler=sampler, num_workers=1, sample_seeds=True)
+stream = shmloader.DataLoader(Counting(), 2, num_workers=1)
+together = {"loader": loader}
+if ranks == 2: together[f"stream-{rank}"] = stream
+if loads: dcp.load(together, checkpoint_id="checkpoint")
+given, streamed = iter(loader), iter(stream)
+if not loads:
+    for _ in range(2): next(given)
+    for _ in range(2 + rank): next(streamed)
+    dcp.save(together, checkpoint_id="checkpoint")
+mine = [i for batch in given for i in zip(batch["i"].tolist(), batch["r"].tolist())]
+all_of_them = [None] * ranks
+dist.all_gather_object(all_of_them, (mine, [batch.tolist() for batch in streamed]))
+if rank == 0:
+    order = [sample for one_each in zip(*(samples for samples, _ in all_of_them)) for sample in one_each]
+    print(json.dumps([order, [batches for _, batches in all_of_them]]))
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.long
+def test_torch_distributed_checkpoint_of_many_ranks(tmp_path: pathlib.Path) -> None:
+    def run(ranks: int, what: str) -> Any:
+        torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
+        paths = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
+        ran = subprocess.run(
+            [*torchrun, *script_file(RANKS), what],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            env={**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"},
+            timeout=200,
+        )
+        assert ran.returncode == 0, ran.stderr
+        return json.loads(ran.stdout.splitlines()[-1])
+
+    order, streams = run(2, "save")
+    assert len(order) == 48 - 16 and [len(batches) for batches in streams] == [8, 7]
+    assert run(2, "load") == [order, streams]
+    assert run(1, "load")[0] == order
