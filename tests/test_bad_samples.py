@@ -82,7 +82,7 @@ def indices(batches: list[Any]) -> list[int]:
 def test_bad_samples_are_replaced_counted_and_said_once() -> None:
     with pytest.warns(RuntimeWarning, match="sample .* raised, and sample .* came in its place") as said:
         (first, second), found = epochs(1, 2)
-    assert len(said) == 1
+    assert len([one for one in said if "came in its place" in str(one.message)]) == 1  # others may be of the fork
     assert found.count == 2 * len(BAD) and {bad.index for bad in found.first} == BAD
     for batches in (first, second):
         given = indices(batches)

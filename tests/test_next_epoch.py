@@ -344,6 +344,48 @@ def test_no_interrupt_loses_or_repeats_a_batch(options: dict[str, Any]) -> None:
             assert got == expected
 
 
+@pytest.mark.parametrize("schedule", ["round_robin", "steal"])
+def test_ctrl_c_while_the_next_epoch_is_drawn(schedule: str) -> None:
+    """The sampler draws its seed once, whether it had drawn it when the signal came or not."""
+    options: Any = {"batch_size": 4, "shuffle": True, "num_workers": 1, "persistent_workers": True}
+
+    def press() -> None:
+        signal.raise_signal(signal.SIGINT)
+
+    def epochs(line: int, prefetch: bool) -> tuple[list[Any], int]:
+        torch.manual_seed(3)
+        with shmloader.DataLoader(range(24), schedule=schedule, prefetch_epochs=prefetch, **options) as made:
+            got: list[Any] = []
+            lines = 0
+            for epoch in range(3):
+                batches = iter(made)
+                got.append([])
+                with AtLine(0 if epoch else line, press, (torch.utils.data.sampler.__file__,)) as reached:
+                    while (batch := next_of(batches)) is not None:
+                        got[-1].append(batch)
+                lines = lines if epoch else reached.lines
+        return got, lines
+
+    def next_of(batches: Any) -> Any:
+        while True:
+            try:
+                return next(batches).tolist()
+            except KeyboardInterrupt:
+                continue
+            except StopIteration:
+                return None
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        expected, first = epochs(0, False)
+        _, both = epochs(0, True)
+        for line in range(first, both + 1):
+            assert epochs(line, True)[0] == expected, line
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert both > first + 10
+
+
 def test_ctrl_c_at_any_line_of_iter() -> None:
     """The epoch that was begun early comes, or the one after it if this one was begun by then."""
 

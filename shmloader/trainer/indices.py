@@ -101,6 +101,8 @@ class Draws:
                     generator.set_state(state)
                 source = self._begin()
                 drawn = list(itertools.islice(source, count + 1))[count:]  # in here, for the first draws the seed
+                if torch.equal(now, self._global):  # the handler was called before that had been drawn
+                    now = torch.get_rng_state()
             finally:
                 torch.set_rng_state(now)
             left = itertools.chain(drawn, source)
