@@ -21,7 +21,7 @@ from __future__ import annotations
 import operator
 import pickle
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from shmloader.worker.random_states import mix
@@ -40,12 +40,12 @@ class Skips:
 
     Args:
         dataset: Where samples are got.
-        pool: What replaces them: indices, or a number, for all below it.
+        pool: The indices of those that may replace them.
     """
 
-    def __init__(self, dataset: Any, pool: Any) -> None:
+    def __init__(self, dataset: Any, pool: Sequence[int]) -> None:
         self._dataset = dataset
-        self._pool = range(pool) if isinstance(pool, int) else pool
+        self._pool = pool
         self._seed = 0
         self._count = 0
         self._first: list[Bad] = []
