@@ -269,6 +269,33 @@ def test_what_no_sample_raises_by_itself_is_raised(workers: int) -> None:
         next(iter(made))
 
 
+class TakingOff(AtOnce):
+    def __getitems__(self, indices: list[int]) -> list[Any]:
+        return [self[indices.pop(0)] for _ in range(len(indices))]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_dataset_that_takes_indices_off_its_list(workers: int) -> None:
+    batches = [list(range(at, at + BATCH)) for at in range(0, 20, BATCH)]
+    options = {"batch_sampler": batches, "batch_size": 1, "shuffle": None, "max_bad_samples": 99}
+    given, found = epochs(workers, 2, dataset=TakingOff(), **options)
+    assert [len(indices(of)) for of in given] == [20, 20] and found.count == 2 * 3
+
+
+class Dropping(AtOnce):
+    def __getitems__(self, indices: list[int]) -> list[Any]:
+        return [self[index] for index in indices if index not in self.bad]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_dataset_that_gives_fewer_samples(workers: int) -> None:
+    said = "__getitems__ of Dropping gave 3 samples for 4 indices"
+    with loader(workers, dataset=Dropping(), shuffle=False) as made, pytest.raises(RuntimeError, match=said):
+        next(iter(made))
+    with loader(workers, dataset=Dropping(), shuffle=False, collate_fn=len) as made:  # may be meant
+        assert next(iter(made)) == 3
+
+
 @pytest.mark.parametrize("workers", [0, 1])
 def test_what_the_sampler_leaves_out_does_not_come(workers: int) -> None:
     """It may be the validation set."""

@@ -18,6 +18,7 @@ was replaced, and where an epoch goes on.
 
 from __future__ import annotations
 
+import copy
 import operator
 import pickle
 import traceback
@@ -73,23 +74,38 @@ class Skips:
         """The same for a dataset's __getitem_into__: whatever comes overwrites a row that was half written."""
         return lambda index, row: self._or_another(lambda other: into(other, row), index)
 
-    def samples(self, indices: Any) -> Any:
+    def samples(self, indices: Any, one_each: bool = False) -> Any:
         """The samples of a batch.  If the dataset makes all at once and raises, they are made one by one.
+
+        Args:
+            one_each: Whether they must be as many as the indices: what collates them takes any number.
 
         Raises:
             Exception: What it raised, if none of the samples raises by itself.
+            RuntimeError: They are not as many.
         """
         at_once = getattr(self._dataset, "__getitems__", None)
         if not at_once:
             return [self.sample(index) for index in indices]
+        if not hasattr(indices, "__len__"):
+            indices = list(indices)
+        # a copy, for a dataset that takes indices off its list would leave none to be made one by one
+        given = indices.copy() if type(indices) is list else copy.deepcopy(indices)
         try:
-            return at_once(indices)
+            samples = at_once(given)
         except Exception as error:
             count = self._count
             samples = [self.sample(index) for index in indices]
             if self._count == count:
                 raise error from None
             return samples
+        if one_each and hasattr(samples, "__len__") and len(samples) != len(indices):
+            raise RuntimeError(
+                f"__getitems__ of {type(self._dataset).__name__} gave {len(samples)} samples for {len(indices)} "
+                "indices, and with on_bad_sample='skip' a batch keeps its size. Have it raise where a sample is bad: "
+                "then the samples are made one by one, and another one comes in its place"
+            )
+        return samples
 
     def _or_another(self, get: Callable[[Any], Any], index: Any) -> Any:
         try:
