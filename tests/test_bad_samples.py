@@ -258,15 +258,25 @@ def test_an_end_is_no_bad_sample(error: type[BaseException]) -> None:
         next(iter(loader(0, dataset=Interrupting(error), shuffle=False)))
 
 
-class AtOnceOnly(AtOnce):
-    def __getitems__(self, indices: list[int]) -> list[Any]:
-        raise ValueError("not at once")
+class Hiccuping(Rotten):
+    """Its file system is away for a moment: two samples raise once."""
+
+    def __init__(self) -> None:
+        super().__init__(bad=())
+        self.away = {3, 17}
+
+    def __getitem__(self, index: int) -> Any:
+        if index in self.away:
+            self.away.remove(index)
+            raise OSError(f"sample {index} is away")
+        return super().__getitem__(index)
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_what_no_sample_raises_by_itself_is_raised(workers: int) -> None:
-    with loader(workers, dataset=AtOnceOnly(bad=())) as made, pytest.raises(ValueError, match="not at once"):
-        next(iter(made))
+def test_an_error_that_does_not_come_again_is_no_bad_sample(workers: int) -> None:
+    """Subset has a __getitems__, so each of its samples is asked for once more."""
+    (given,), found = epochs(workers, dataset=Subset(Hiccuping(), range(LENGTH)), shuffle=False)
+    assert indices(given) == list(range(LENGTH)) and found == BadSamples()
 
 
 class TakingOff(AtOnce):
