@@ -16,6 +16,7 @@ from torch.utils.data import IterableDataset, Subset, SubsetRandomSampler
 
 import shmloader
 from shmloader.trainer.bad_samples import BadSample, BadSamples, Tally
+from shmloader.worker.replace_bad_samples import _like
 
 LENGTH, BATCH = 60, 4
 BAD = {3, 17, 18, 40}
@@ -223,7 +224,8 @@ def test_where_all_are_bad_it_is_given_up(workers: int) -> None:
     with loader(workers, dataset=Rotten(bad=range(LENGTH))) as made:
         with pytest.raises(RuntimeError, match="the 16 others that were tried") as error:
             next(iter(made))
-        assert "is rotten" in str(error.value)
+        first, last = str(error.value).split("The last of theirs was:")
+        assert first.count("is rotten") == last.count("is rotten") == 2, "the line of the code, and the error's"
         assert made.bad_samples.count == 0
     with loader(workers, dataset=Rotten(1, bad=[0])) as made, pytest.raises(RuntimeError, match="the 0 others"):
         next(iter(made))
@@ -324,6 +326,33 @@ def test_an_index_without_a_number(workers: int) -> None:
 def test_other_numbers() -> None:
     given, found = epochs(1, sampler=[numpy.int64(i) for i in range(8)], shuffle=None)
     assert found.count == 1 and found.first[0].index == 3 and len(indices(given[0])) == 8
+
+
+class Typed(Rotten):
+    """Takes indices of one type only."""
+
+    def __init__(self, kind: type) -> None:
+        super().__init__()
+        self.kind = kind
+
+    def __getitem__(self, index: Any) -> Any:
+        assert type(index) is self.kind, f"{index!r} is no {self.kind}"
+        return super().__getitem__(int(index))
+
+
+@pytest.mark.parametrize(
+    "sampler",
+    [list(numpy.arange(8, dtype=numpy.uint8)), list(torch.arange(8)), [numpy.array(i) for i in range(8)]],
+    ids=lambda given: type(given[0]).__name__,
+)
+def test_what_comes_instead_is_asked_for_in_the_type_of_the_index(sampler: Any) -> None:
+    given, found = epochs(0, sampler=sampler, shuffle=None, dataset=Typed(type(sampler[0])))
+    assert found.count == 1 and type(found.first[0].instead) is int and len(indices(given[0])) == 8
+
+
+def test_a_number_that_does_not_fit_into_the_type_of_the_index() -> None:
+    for index in (numpy.uint8(3), numpy.array(3, dtype=numpy.uint8), torch.tensor(3, dtype=torch.uint8)):
+        assert type(_like(index, 300)) is int and _like(index, 300) == 300 and int(_like(index, 7)) == 7
 
 
 @pytest.mark.parametrize("workers", [0, 1])

@@ -18,12 +18,16 @@ was replaced, and where an epoch goes on.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import operator
 import pickle
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
+
+import numpy
+import torch
 
 from shmloader.worker.random_states import mix
 
@@ -114,12 +118,13 @@ class Skips:
                     "on_bad_sample='skip' replaces a sample by its number, and this index is a "
                     f"{type(index).__name__}: {index!r:.200}. Have the sampler give ints, or leave the option out"
                 ) from error
-        tried = [number]
+        tried, last = [number], ""
         for other in self._others(number):
             try:
-                sample = get(other)
-            except Exception:
+                sample = get(_like(index, other))
+            except Exception as error:
                 tried.append(other)
+                last = _text(error)
                 continue
             self._count += 1
             if len(self._first) < TOLD:
@@ -128,6 +133,7 @@ class Skips:
         raise RuntimeError(
             f"on_bad_sample='skip' found no sample to replace sample {number}: it raised, and so did the "
             f"{len(tried) - 1} others that were tried ({str(tried[1:])[1:-1]}). Its error was:\n\n{said}"
+            + (f"\n\nThe last of theirs was:\n\n{last}" if last else "")
         )
 
     def _others(self, index: int) -> Iterator[int]:
@@ -140,6 +146,19 @@ class Skips:
                 yield other
             if len(met) > TRIES:
                 return
+
+
+def _like(index: Any, number: int) -> Any:
+    """A number as the sampler would give it: a dataset may know by the type what it is asked for."""
+    made: Any = number
+    with contextlib.suppress(OverflowError, RuntimeError):  # no such number fits into that type
+        if isinstance(index, numpy.integer):
+            made = type(index)(number)
+        elif isinstance(index, numpy.ndarray):
+            made = numpy.full_like(index, number)
+        elif isinstance(index, torch.Tensor):
+            made = torch.full_like(index, number)
+    return made if int(made) == number else number  # numpy 1 wraps
 
 
 def _text(error: BaseException) -> str:
