@@ -22,8 +22,9 @@ from shmloader.trainer import early
 
 if off_the_ring.why_not_here() is None:  # else there are no extensions, or names are missing that these build on
     from shmloader.trainer.alone import alone
-    from shmloader.trainer.bad_samples import BadSamples, bad_samples_of, pool_of
+    from shmloader.trainer.bad_samples import BadSamples, bad_samples_of
     from shmloader.trainer.iterator import RingIterator
+    from shmloader.trainer.pool import pool_of
 
 T_co = TypeVar("T_co", covariant=True)
 

@@ -12,10 +12,11 @@ import numpy
 import pytest
 import torch
 from conftest import assert_same, iterate, label, seed_all
-from torch.utils.data import IterableDataset, Subset, SubsetRandomSampler, WeightedRandomSampler
+from torch.utils.data import IterableDataset, Subset, SubsetRandomSampler
 
 import shmloader
 from shmloader.trainer.bad_samples import BadSample, BadSamples, Tally
+from shmloader.worker.replace_bad_samples import _like
 
 LENGTH, BATCH = 60, 4
 BAD = {3, 17, 18, 40}
@@ -223,7 +224,8 @@ def test_where_all_are_bad_it_is_given_up(workers: int) -> None:
     with loader(workers, dataset=Rotten(bad=range(LENGTH))) as made:
         with pytest.raises(RuntimeError, match="the 16 others that were tried") as error:
             next(iter(made))
-        assert "is rotten" in str(error.value)
+        first, last = str(error.value).split("The last of theirs was:")
+        assert first.count("is rotten") == last.count("is rotten") == 2, "the line of the code, and the error's"
         assert made.bad_samples.count == 0
     with loader(workers, dataset=Rotten(1, bad=[0])) as made, pytest.raises(RuntimeError, match="the 0 others"):
         next(iter(made))
@@ -258,25 +260,58 @@ def test_an_end_is_no_bad_sample(error: type[BaseException]) -> None:
         next(iter(loader(0, dataset=Interrupting(error), shuffle=False)))
 
 
-class AtOnceOnly(AtOnce):
+class Hiccuping(Rotten):
+    """Its file system is away for a moment: two samples raise once."""
+
+    def __init__(self) -> None:
+        super().__init__(bad=())
+        self.away = {3, 17}
+
+    def __getitem__(self, index: int) -> Any:
+        if index in self.away:
+            self.away.remove(index)
+            raise OSError(f"sample {index} is away")
+        return super().__getitem__(index)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_an_error_that_does_not_come_again_is_no_bad_sample(workers: int) -> None:
+    """Subset has a __getitems__, so each of its samples is asked for once more."""
+    (given,), found = epochs(workers, dataset=Subset(Hiccuping(), range(LENGTH)), shuffle=False)
+    assert indices(given) == list(range(LENGTH)) and found == BadSamples()
+
+
+class TakingOff(AtOnce):
     def __getitems__(self, indices: list[int]) -> list[Any]:
-        raise ValueError("not at once")
+        return [self[indices.pop(0)] for _ in range(len(indices))]
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_what_no_sample_raises_by_itself_is_raised(workers: int) -> None:
-    with loader(workers, dataset=AtOnceOnly(bad=())) as made, pytest.raises(ValueError, match="not at once"):
+def test_a_dataset_that_takes_indices_off_its_list(workers: int) -> None:
+    batches = [list(range(at, at + BATCH)) for at in range(0, 20, BATCH)]
+    options = {"batch_sampler": batches, "batch_size": 1, "shuffle": None, "max_bad_samples": 99}
+    given, found = epochs(workers, 2, dataset=TakingOff(), **options)
+    assert [len(indices(of)) for of in given] == [20, 20] and found.count == 2 * 3
+
+
+class Dropping(AtOnce):
+    def __getitems__(self, indices: list[int]) -> list[Any]:
+        return [self[index] for index in indices if index not in self.bad]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_dataset_that_gives_fewer_samples(workers: int) -> None:
+    said = "__getitems__ of Dropping gave 3 samples for 4 indices"
+    with loader(workers, dataset=Dropping(), shuffle=False) as made, pytest.raises(RuntimeError, match=said):
         next(iter(made))
+    with loader(workers, dataset=Dropping(), shuffle=False, collate_fn=len) as made:  # may be meant
+        assert next(iter(made)) == 3
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-@pytest.mark.parametrize("sampler", [SubsetRandomSampler, WeightedRandomSampler, list])
-def test_what_the_sampler_leaves_out_does_not_come(sampler: Any, workers: int) -> None:
+def test_what_the_sampler_leaves_out_does_not_come(workers: int) -> None:
     """It may be the validation set."""
-    if sampler is WeightedRandomSampler:
-        made = WeightedRandomSampler([float(i < 20) for i in range(LENGTH)], 40)
-    else:
-        made = sampler(range(20))
+    made = SubsetRandomSampler(range(20))
     given, found = epochs(workers, sampler=made, shuffle=None, dataset=Rotten(bad=range(0, 20, 3)), max_bad_samples=99)
     assert max(indices(given[0])) < 20 and found.count > 2
 
@@ -291,6 +326,33 @@ def test_an_index_without_a_number(workers: int) -> None:
 def test_other_numbers() -> None:
     given, found = epochs(1, sampler=[numpy.int64(i) for i in range(8)], shuffle=None)
     assert found.count == 1 and found.first[0].index == 3 and len(indices(given[0])) == 8
+
+
+class Typed(Rotten):
+    """Takes indices of one type only."""
+
+    def __init__(self, kind: type) -> None:
+        super().__init__()
+        self.kind = kind
+
+    def __getitem__(self, index: Any) -> Any:
+        assert type(index) is self.kind, f"{index!r} is no {self.kind}"
+        return super().__getitem__(int(index))
+
+
+@pytest.mark.parametrize(
+    "sampler",
+    [list(numpy.arange(8, dtype=numpy.uint8)), list(torch.arange(8)), [numpy.array(i) for i in range(8)]],
+    ids=lambda given: type(given[0]).__name__,
+)
+def test_what_comes_instead_is_asked_for_in_the_type_of_the_index(sampler: Any) -> None:
+    given, found = epochs(0, sampler=sampler, shuffle=None, dataset=Typed(type(sampler[0])))
+    assert found.count == 1 and type(found.first[0].instead) is int and len(indices(given[0])) == 8
+
+
+def test_a_number_that_does_not_fit_into_the_type_of_the_index() -> None:
+    for index in (numpy.uint8(3), numpy.array(3, dtype=numpy.uint8), torch.tensor(3, dtype=torch.uint8)):
+        assert type(_like(index, 300)) is int and _like(index, 300) == 300 and int(_like(index, 7)) == 7
 
 
 @pytest.mark.parametrize("workers", [0, 1])

@@ -13,9 +13,10 @@ from shmloader._progress import Progress
 from shmloader.resume.place import Epoch, place_of, sampler_of
 from shmloader.resume.seek import ranks_of
 from shmloader.resume.state import State
-from shmloader.trainer.bad_samples import Tally, epoch_seed, pool_of, tally_of
+from shmloader.trainer.bad_samples import Tally, epoch_seed, tally_of
 from shmloader.trainer.begin import begin_iterator, left_of_streams, seed_of_samples
 from shmloader.trainer.indices import Draws
+from shmloader.trainer.pool import pool_of
 from shmloader.worker import random_states
 from shmloader.worker.fetch import Left, fetch_from, pass_over, restore, said_by
 from shmloader.worker.replace_bad_samples import Skips

@@ -9,11 +9,7 @@ import weakref
 from dataclasses import dataclass
 from typing import Any
 
-import numpy
-from torch.utils.data import WeightedRandomSampler
-
-from shmloader.resume import seek
-from shmloader.resume.place import Epoch, sampler_of
+from shmloader.resume.place import Epoch
 from shmloader.system.signals import held
 from shmloader.worker.random_states import mix
 
@@ -138,40 +134,3 @@ def tally_of(loader: Any) -> Tally | None:
 def epoch_seed(epoch: Epoch) -> int:
     """What the sequences of an epoch's replacements follow from."""
     return mix(epoch.base_seed, epoch.served)
-
-
-def pool_of(loader: Any) -> Any:
-    """What may replace a bad sample: an array of the indices that the sampler may give, or the dataset's length.
-
-    A sampler may leave samples out, those of the validation set for instance, and they must not come that way.
-
-    Raises:
-        ValueError: The sampler does not say which indices it gives, and the dataset has no length.
-    """
-    last = seek.inner(sampler_of(loader))
-    if isinstance(last, WeightedRandomSampler):
-        return last.weights.nonzero().flatten().numpy()
-    if isinstance(last, (list, tuple, range)):
-        found = _indices([index for each in last for index in (each if isinstance(each, (list, tuple)) else [each])])
-    else:
-        found = _indices(getattr(last, "indices", None))
-    if found is not None:
-        return found
-    try:
-        return len(loader.dataset)
-    except TypeError:
-        raise ValueError(
-            "on_bad_sample='skip' needs to know which samples there are to replace a bad one, but "
-            f"{type(loader.dataset).__name__} has no __len__ and {type(last).__name__} no indices: give one of them"
-        ) from None
-
-
-def _indices(given: Any) -> Any:
-    """An array of these indices; None where they are something else."""
-    if given is None or callable(given):
-        return None
-    try:
-        found = numpy.asarray(given)
-    except (TypeError, ValueError, RuntimeError):
-        return None
-    return found if found.ndim == 1 and found.size and found.dtype.kind in "iu" else None

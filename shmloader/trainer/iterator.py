@@ -54,12 +54,13 @@ from shmloader.resume.epochs import listen, told
 from shmloader.resume.place import place_of, restore
 from shmloader.ring.segment import Segment
 from shmloader.system.signals import held, held_in_del
-from shmloader.trainer.bad_samples import epoch_seed, pool_of, tally_of
+from shmloader.trainer.bad_samples import epoch_seed, tally_of
 from shmloader.trainer.begin import begin_iterator, left_of_streams, seed_of_samples, seed_of_workers
 from shmloader.trainer.crew import Crew, raise_at_exit
 from shmloader.trainer.delivery import Delivery
 from shmloader.trainer.indices import Draws
 from shmloader.trainer.next_epoch import Overlapping
+from shmloader.trainer.pool import pool_of
 from shmloader.trainer.schedule import schedule_of
 
 

@@ -8,7 +8,7 @@ import pickle
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from torch.utils.data import IterableDataset
+from torch.utils.data import IterableDataset, default_collate
 
 from shmloader._batch_writer import Writer
 from shmloader.worker.in_place import in_place
@@ -60,7 +60,7 @@ def fetch_from(
         if placed is not None and hasattr(indices, "__len__"):
             return collate_fn(placed.samples(indices))
         if skips is not None:
-            return collate_fn(skips.samples(indices))
+            return collate_fn(skips.samples(indices, one_each=collate_fn is default_collate))
         if at_once := getattr(dataset, "__getitems__", None):
             return collate_fn(at_once(indices))
         return collate_fn([dataset[index] for index in indices])

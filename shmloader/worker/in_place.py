@@ -31,7 +31,7 @@ for samples like it.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,7 +60,8 @@ class _Leaf:
     def has(self, part: Any) -> bool:
         """Whether a part of a sample is like it."""
         if self.array is None:
-            return type(part) is torch.Tensor and part.dtype is self.dtype and tuple(part.shape) == self.shape
+            is_like = type(part) is torch.Tensor and part.dtype is self.dtype and tuple(part.shape) == self.shape
+            return is_like and part.layout is torch.strided and part.is_cpu and not part.requires_grad
         return type(part) is numpy.ndarray and part.dtype == self.array and part.shape == self.shape
 
 
@@ -132,41 +133,71 @@ def _row(spec: Any, places: Iterator[Any]) -> Any:
     if spec is None:
         return None
     if isinstance(spec, _Leaf):
-        place = next(places)
-        return place if spec.array is None else place.numpy()
+        return next(places)
     return spec.around([_row(part, places) for part in spec.parts])
 
 
-def _put(spec: Any, part: Any, place: Any) -> Any:
-    """A sample, or a part of it, with all that has a place in its place; what is not there yet is copied.
+def _put(spec: Any, sample: Any, places: Iterable[Any]) -> Any:
+    """A sample with all that has a place in its place; what is not there yet is copied.
 
     Raises:
-        _Unlike: it does not fit.
+        _Unlike: it does not fit.  Nothing was written.
     """
+    copies: list[tuple[Any, Any]] = []
+    placed = _placed(spec, sample, iter(places), copies)
+    if copies:
+        _copy(copies)
+    return placed
+
+
+def _placed(spec: Any, part: Any, places: Iterator[Any], copies: list[tuple[Any, Any]]) -> Any:
+    """The same of a part, but what is to be copied is noted: it may lie where something else is to be written."""
     if spec is None:
         if isinstance(part, (torch.Tensor, numpy.ndarray)):
             raise _Unlike
         return part
     if isinstance(spec, _Leaf):
+        place = next(places)
         if part is not place:
             if not spec.has(part):
                 raise _Unlike
-            _copy(part, place)
+            copies.append((part, place))
         return place
     parts = spec.parts_of(part)
     if parts is None:
         raise _Unlike
-    places = place.values() if spec.keys is not None else place
-    return spec.around([_put(*of) for of in zip(spec.parts, parts, places, strict=True)])
+    return spec.around([_placed(of, one, places, copies) for of, one in zip(spec.parts, parts, strict=True)])
 
 
-def _copy(part: Any, place: Any) -> None:
-    if isinstance(place, torch.Tensor):
-        if part.requires_grad or part.layout is not torch.strided or not part.is_cpu:
-            raise _Unlike
-        place.copy_(part)
+def _copy(copies: list[tuple[Any, Any]]) -> None:
+    """Copy parts of a sample into their places.
+
+    What lies where any of them is to be written is read before: places that come back in another order, or a view of
+    the place itself whose elements are in another order.
+    """
+    bounds = [_bounds(place) for _, place in copies]
+    parts = []
+    for part, _ in copies:
+        low, high = _bounds(part)
+        is_in_the_way = any(low < end and start < high for start, end in bounds)
+        if is_in_the_way:
+            part = part.clone() if isinstance(part, torch.Tensor) else part.copy()
+        parts.append(part)
+    for part, (_, place) in zip(parts, copies, strict=True):
+        if isinstance(place, torch.Tensor):
+            place.copy_(part)
+        else:
+            place[...] = part
+
+
+def _bounds(part: Any) -> tuple[int, int]:
+    """The addresses between which the elements of a tensor or an array lie."""
+    if isinstance(part, torch.Tensor):
+        at, size, strides = part.data_ptr(), part.element_size(), [part.element_size() * of for of in part.stride()]
     else:
-        place[...] = part
+        at, size, strides = part.ctypes.data, part.itemsize, part.strides
+    steps = [(count - 1) * stride for count, stride in zip(part.shape, strides, strict=True)]
+    return at + sum(step for step in steps if step < 0), at + sum(step for step in steps if step > 0) + size
 
 
 def _apart(part: Any) -> Any:
@@ -215,7 +246,7 @@ class InPlace:
     def samples(self, indices: Any) -> list[Any]:
         """The samples of a batch, for default_collate."""
         samples: list[Any] = []
-        rows = None if self._writer.in_chunks else self._lay(len(indices))
+        rows = None if self._writer.in_chunks else self._lay(len(indices))  # the places of each sample
         for index in indices:
             if not samples and rows is None:  # the first tells what the others are like
                 sample = self._get(index)
@@ -224,7 +255,7 @@ class InPlace:
                 samples.append(self._get(index))
                 continue
             else:
-                sample = self._into(index, rows[len(samples)])
+                sample = self._into(index, _row(self._spec, iter(rows[len(samples)])))
             if rows is not None:
                 try:
                     samples.append(_put(self._spec, sample, rows[len(samples)]))
@@ -238,7 +269,10 @@ class InPlace:
         return samples
 
     def _lay(self, count: int) -> list[Any] | None:
-        """A row for each sample; None where there are no places."""
+        """The places of each sample, in the order of its leaves; None where there are none.
+
+        They are kept apart from the tree that a dataset is given, which it may change.
+        """
         if self._spec is None:
             return None
         columns = []
@@ -247,8 +281,8 @@ class InPlace:
             if column is None:
                 self._writer.forget_places()
                 return None
-            columns.append(column)
-        return [_row(self._spec, iter(places)) for places in zip(*columns, strict=True)]
+            columns.append(column if leaf.array is None else [place.numpy() for place in column])
+        return list(zip(*columns, strict=True))
 
     def _lay_like(self, sample: Any, count: int, has_others: bool = False) -> list[Any] | None:
         """The same for samples like this one; where the batch has others already, only the next one's."""

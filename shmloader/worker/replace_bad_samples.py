@@ -18,11 +18,16 @@ was replaced, and where an epoch goes on.
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import operator
 import pickle
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
+
+import numpy
+import torch
 
 from shmloader.worker.random_states import mix
 
@@ -40,12 +45,12 @@ class Skips:
 
     Args:
         dataset: Where samples are got.
-        pool: What replaces them: indices, or a number, for all below it.
+        pool: The indices of those that may replace them.
     """
 
-    def __init__(self, dataset: Any, pool: Any) -> None:
+    def __init__(self, dataset: Any, pool: Sequence[int]) -> None:
         self._dataset = dataset
-        self._pool = range(pool) if isinstance(pool, int) else pool
+        self._pool = pool
         self._seed = 0
         self._count = 0
         self._first: list[Bad] = []
@@ -73,23 +78,33 @@ class Skips:
         """The same for a dataset's __getitem_into__: whatever comes overwrites a row that was half written."""
         return lambda index, row: self._or_another(lambda other: into(other, row), index)
 
-    def samples(self, indices: Any) -> Any:
+    def samples(self, indices: Any, one_each: bool = False) -> Any:
         """The samples of a batch.  If the dataset makes all at once and raises, they are made one by one.
 
+        Args:
+            one_each: Whether they must be as many as the indices: what collates them takes any number.
+
         Raises:
-            Exception: What it raised, if none of the samples raises by itself.
+            RuntimeError: They are not as many.
         """
         at_once = getattr(self._dataset, "__getitems__", None)
         if not at_once:
             return [self.sample(index) for index in indices]
+        if not hasattr(indices, "__len__"):
+            indices = list(indices)
+        # a copy, for a dataset that takes indices off its list would leave none to be made one by one
+        given = indices.copy() if type(indices) is list else copy.deepcopy(indices)
         try:
-            return at_once(indices)
-        except Exception as error:
-            count = self._count
-            samples = [self.sample(index) for index in indices]
-            if self._count == count:
-                raise error from None
-            return samples
+            samples = at_once(given)
+        except Exception:  # if none of them raises now, all are at hand: none is bad, whatever it was
+            return [self.sample(index) for index in indices]
+        if one_each and hasattr(samples, "__len__") and len(samples) != len(indices):
+            raise RuntimeError(
+                f"__getitems__ of {type(self._dataset).__name__} gave {len(samples)} samples for {len(indices)} "
+                "indices, and with on_bad_sample='skip' a batch keeps its size. Have it raise where a sample is bad: "
+                "then the samples are made one by one, and another one comes in its place"
+            )
+        return samples
 
     def _or_another(self, get: Callable[[Any], Any], index: Any) -> Any:
         try:
@@ -103,12 +118,13 @@ class Skips:
                     "on_bad_sample='skip' replaces a sample by its number, and this index is a "
                     f"{type(index).__name__}: {index!r:.200}. Have the sampler give ints, or leave the option out"
                 ) from error
-        tried = [number]
+        tried, last = [number], ""
         for other in self._others(number):
             try:
-                sample = get(other)
-            except Exception:
+                sample = get(_like(index, other))
+            except Exception as error:
                 tried.append(other)
+                last = _text(error)
                 continue
             self._count += 1
             if len(self._first) < TOLD:
@@ -117,6 +133,7 @@ class Skips:
         raise RuntimeError(
             f"on_bad_sample='skip' found no sample to replace sample {number}: it raised, and so did the "
             f"{len(tried) - 1} others that were tried ({str(tried[1:])[1:-1]}). Its error was:\n\n{said}"
+            + (f"\n\nThe last of theirs was:\n\n{last}" if last else "")
         )
 
     def _others(self, index: int) -> Iterator[int]:
@@ -129,6 +146,19 @@ class Skips:
                 yield other
             if len(met) > TRIES:
                 return
+
+
+def _like(index: Any, number: int) -> Any:
+    """A number as the sampler would give it: a dataset may know by the type what it is asked for."""
+    made: Any = number
+    with contextlib.suppress(OverflowError, RuntimeError):  # no such number fits into that type
+        if isinstance(index, numpy.integer):
+            made = type(index)(number)
+        elif isinstance(index, numpy.ndarray):
+            made = numpy.full_like(index, number)
+        elif isinstance(index, torch.Tensor):
+            made = torch.full_like(index, number)
+    return made if int(made) == number else number  # numpy 1 wraps
 
 
 def _text(error: BaseException) -> str:

@@ -1,0 +1,112 @@
+"""Which samples may come in place of bad ones: those that the sampler may give.  See NOTE [ Bad samples ].
+
+A sampler may leave samples out, those of the validation set for instance, and they must not come that way.
+"""
+
+from __future__ import annotations
+
+import array
+import collections
+from collections.abc import Iterable, KeysView, Sequence, ValuesView
+from typing import Any
+
+import numpy
+import torch
+from torch.utils.data import DistributedSampler, RandomSampler, SequentialSampler, WeightedRandomSampler
+
+from shmloader.resume.distributed import DistributedSampler as Ours
+from shmloader.resume.place import sampler_of
+from shmloader.resume.seek import is_a
+
+_COUNTING = (RandomSampler, SequentialSampler, DistributedSampler, Ours)  # give all numbers below a length
+_COLLECTIONS = (
+    *(list, tuple, range, set, frozenset, dict, KeysView, ValuesView),
+    *(collections.deque, array.array, numpy.ndarray, torch.Tensor),
+)
+_WITHIN = ("sampler", "batch_sampler", "_sampler")  # how samplers, and what lists their samples, call what they wrap
+
+
+def pool_of(loader: Any) -> Sequence[int]:
+    """What may replace a bad sample: the indices that the sampler may give, as an array or a range.
+
+    Those of the whole dataset, where a sampler of the user's does not say.
+
+    Raises:
+        ValueError: The sampler does not say which indices it gives, and the dataset has no length.
+    """
+    met: list[Any] = []
+    part = sampler_of(loader)
+    while part is not None and not any(part is other for other in met):
+        met.append(part)
+        found: Sequence[int] | None = _said_by(part)
+        if found is not None:
+            return found
+        part = _within(part)
+    try:
+        return range(len(loader.dataset))
+    except TypeError:
+        raise ValueError(
+            "on_bad_sample='skip' needs to know which samples there are to replace a bad one, but "
+            f"{type(loader.dataset).__name__} has no __len__ and {type(met[-1]).__name__} no indices: give one of them"
+        ) from None
+
+
+def _said_by(sampler: Any) -> Any:
+    """The indices that a sampler gives by itself; None where it does not say, or only hands on what another gives."""
+    if isinstance(sampler, WeightedRandomSampler):
+        return sampler.weights.nonzero().flatten().numpy()
+    if isinstance(sampler, _COLLECTIONS):
+        return _indices(sampler)
+    found, source = _indices(getattr(sampler, "indices", None)), _source(sampler)
+    if found is not None or source is None or (not is_a(sampler, *_COUNTING) and _within(sampler) is not None):
+        return found
+    return range(len(source))
+
+
+def _source(sampler: Any) -> Any:
+    """What has the samples that one of torch's samplers counts: the dataset, or something that is shorter."""
+    if isinstance(sampler, (RandomSampler, SequentialSampler)):
+        return sampler.data_source
+    return sampler.dataset if isinstance(sampler, DistributedSampler) else None
+
+
+def _within(sampler: Any) -> Any:
+    """The sampler that a sampler wraps, or that it has the samples of listed (as Lightning does, to deal them out)."""
+    for holder in (sampler, _source(sampler)):
+        for name in _WITHIN:
+            if (found := getattr(holder, name, None)) is not None:
+                return found
+    return None
+
+
+def _indices(given: Any) -> Any:
+    """An array or a range of these indices, or of those of these batches; None where they are something else."""
+    if given is None or callable(given):
+        return None
+    if isinstance(given, range):
+        return given or None
+    if not isinstance(given, (numpy.ndarray, torch.Tensor)):
+        given = list(given) if isinstance(given, Iterable) else [given]
+    try:
+        found = _array(given)
+        if found is None or found.dtype.kind == "O":
+            found = _array([index for batch in given for index in _each(batch)])
+    except (TypeError, RuntimeError):
+        return None
+    return found.ravel() if found is not None and found.size and found.dtype.kind in "iu" else None
+
+
+def _array(given: Any) -> Any:
+    """None where batches are of different sizes."""
+    try:
+        return numpy.asarray(given)
+    except ValueError:
+        return None
+
+
+def _each(batch: Any) -> list[Any]:
+    """The indices of a batch; an index is a batch of one."""
+    try:
+        return list(batch)
+    except TypeError:
+        return [batch]
