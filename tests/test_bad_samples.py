@@ -237,7 +237,7 @@ def raise_always(samples: Any) -> Any:
 
 @pytest.mark.parametrize("workers", [0, 1])
 def test_collate_is_never_skipped(workers: int) -> None:
-    with loader(workers, collate_fn=raise_always) as made:
+    with loader(workers, dataset=Rotten(bad=()), collate_fn=raise_always) as made:
         with pytest.raises(OSError, match="collate"):
             next(iter(made))
         assert made.bad_samples.count == 0
