@@ -24,7 +24,7 @@ if off_the_ring.why_not_here() is None:  # else there are no extensions, or name
     from shmloader.trainer.alone import alone
     from shmloader.trainer.bad_samples import BadSamples, bad_samples_of
     from shmloader.trainer.iterator import RingIterator
-    from shmloader.trainer.pool import pool_of
+    from shmloader.trainer.pool import end_workers_of_another_pool, pool_of
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -107,8 +107,8 @@ class DataLoader(torch.utils.data.DataLoader, Generic[T_co]):  # type: ignore[ty
             map-style dataset; without workers it does nothing.  See docs/next-epoch.md.
 
         on_bad_sample: What happens when a sample's `__getitem__` raises.  "raise" (default): the exception, in place of
-            the batch, as in torch.  "skip": another sample of the dataset comes in its place, which follows from the
-            loader's seed, the epoch and the index.  So batches are the same for any number of workers and after a
+            the batch, as in torch.  "skip": another sample that the sampler may give comes in its place, which
+            follows from the loader's seed, the epoch and the index.  So batches are the same for any number of workers and after a
             resume.  The first time gives a RuntimeWarning; see `bad_samples`.  It needs a map-style dataset.
 
         max_bad_samples: How many samples may be skipped in an epoch: an int, or a float, a share of the samples that
@@ -273,6 +273,7 @@ class DataLoader(torch.utils.data.DataLoader, Generic[T_co]):  # type: ignore[ty
         """An iterator of ours whose epoch begins; of workers that persist, the one that there is."""
         if self.persistent_workers:
             self._end_workers_seeded_otherwise()
+            end_workers_of_another_pool(self)
         if rides and (started := early.taken(self)) is not None:
             return started
         if not self.persistent_workers:

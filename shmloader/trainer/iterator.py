@@ -60,7 +60,7 @@ from shmloader.trainer.crew import Crew, raise_at_exit
 from shmloader.trainer.delivery import Delivery
 from shmloader.trainer.indices import Draws
 from shmloader.trainer.next_epoch import Overlapping
-from shmloader.trainer.pool import pool_of
+from shmloader.trainer.pool import given_pool
 from shmloader.trainer.schedule import schedule_of
 
 
@@ -198,7 +198,7 @@ class RingIterator(Overlapping, _torch._MultiProcessingDataLoaderIter):  # type:
                 "stride": self._schedule.stride,
                 "told": told(self._dataset),
                 "left": self._left,
-                "pool": None if self._tally is None else pool_of(loader),
+                "pool": None if self._tally is None else given_pool(loader),
             },
         )
         if self._pinning is not None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import array
 import collections
+import weakref
 from collections.abc import Iterable, KeysView, Sequence, ValuesView
 from typing import Any
 
@@ -15,7 +16,7 @@ import torch
 from torch.utils.data import DistributedSampler, RandomSampler, SequentialSampler, WeightedRandomSampler
 
 from shmloader.resume.distributed import DistributedSampler as Ours
-from shmloader.resume.place import sampler_of
+from shmloader.resume.place import place_of, sampler_of
 from shmloader.resume.seek import is_a
 
 _COUNTING = (RandomSampler, SequentialSampler, DistributedSampler, Ours)  # give all numbers below a length
@@ -23,6 +24,7 @@ _COLLECTIONS = (
     *(list, tuple, range, set, frozenset, dict, KeysView, ValuesView),
     *(collections.deque, array.array, numpy.ndarray, torch.Tensor),
 )
+_given: weakref.WeakKeyDictionary[Any, Sequence[int]] = weakref.WeakKeyDictionary()  # see NOTE [ Place ], 2
 _WITHIN = ("sampler", "batch_sampler", "_sampler")  # how samplers, and what lists their samples, call what they wrap
 
 
@@ -49,6 +51,29 @@ def pool_of(loader: Any) -> Sequence[int]:
             "on_bad_sample='skip' needs to know which samples there are to replace a bad one, but "
             f"{type(loader.dataset).__name__} has no __len__ and {type(met[-1]).__name__} no indices: give one of them"
         ) from None
+
+
+def given_pool(loader: Any) -> Sequence[int]:
+    """The same, for workers that start now."""
+    pool = _given[loader] = pool_of(loader)
+    return pool
+
+
+def end_workers_of_another_pool(loader: Any) -> None:
+    """End workers that persist, if the sampler gives other samples than when they started: they know only those."""
+    given = _given.get(loader)
+    if given is None or loader._iterator is None or _same(given, pool_of(loader)):
+        return
+    place = place_of(loader)
+    if place.ahead is not None:  # an epoch that they began early
+        place.give_up(loader, place.ahead)
+    loader.close()
+
+
+def _same(one: Sequence[int], other: Sequence[int]) -> bool:
+    if isinstance(one, range) and isinstance(other, range):
+        return one == other
+    return len(one) == len(other) and numpy.array_equal(one, other)
 
 
 def _said_by(sampler: Any) -> Any:
