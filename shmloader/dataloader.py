@@ -109,7 +109,7 @@ class DataLoader(torch.utils.data.DataLoader, Generic[T_co]):  # type: ignore[ty
         on_bad_sample: What happens when a sample's `__getitem__` raises.  "raise" (default): the exception, in place of
             the batch, as in torch.  "skip": another sample that the sampler may give comes in its place, which
             follows from the loader's seed, the epoch and the index.  So batches are the same for any number of workers
-            and after a resume.  The first time gives a RuntimeWarning; see `bad_samples`.  It needs a map-style dataset.
+            and after a resume.  The first time gives a RuntimeWarning; see `bad_samples`.  Needs a map-style dataset.
 
         max_bad_samples: How many samples may be skipped in an epoch: an int, or a float, a share of the samples that
             were asked for by then, and 10 at least (default None: 0.001).  More are a RuntimeError with the first
