@@ -319,9 +319,7 @@ class DataLoader(torch.utils.data.DataLoader, Generic[T_co]):  # type: ignore[ty
         seeded, place = self.schedule == "steal" or self.sample_seeds, place_of(self)
         if self._iterator is None or place.loaded is None:
             return
-        if (
-            seeded and place.loaded.base_seed is not None
-        ):  # else it was drawn when the iterator was made, as it was then
+        if seeded and place.loaded.base_seed is not None:  # else new ones draw it, as those of the state have
             return
         if place.ahead is None or not place.holds(self, place.ahead):  # else start() has begun with that state
             self.close()

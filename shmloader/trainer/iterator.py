@@ -219,9 +219,7 @@ class RingIterator(Overlapping, _torch._MultiProcessingDataLoaderIter):  # type:
         start = place.starting(loader)
         if not first_iter:
             self._served += 1
-            if (
-                start is not None
-            ):  # the workers that persist seed each sample; else they would be others (dataloader.py)
+            if start is not None:  # workers that persist seed each sample here; else they are others (dataloader.py)
                 restore(loader, start)
             if start is not None and start.base_seed is not None:
                 self._base_seed, self._served = start.base_seed, start.served
