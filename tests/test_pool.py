@@ -108,7 +108,11 @@ def test_torchs_samplers_over_something_shorter(sampler: Any) -> None:
     assert numbers(sampler=sampler) == list(range(100))
 
 
-@pytest.mark.parametrize("sampler", [None, Silent(), Wrapping(Silent()), RandomSampler(range(LENGTH))], ids=str)
+@pytest.mark.parametrize(
+    "sampler",
+    [None, Silent(), Wrapping(Silent()), RandomSampler(range(LENGTH))],
+    ids=lambda given: type(given).__name__,
+)
 def test_all_where_it_does_not_say_or_gives_all(sampler: Any) -> None:
     assert numbers(sampler=sampler) == list(range(LENGTH))
 
