@@ -72,7 +72,7 @@ QUIET: dict[str, tuple[tuple[Any, ...], Any]] = {
     "lease.fail": ((), None),
 }
 # Of what was never lent to a device nothing can be reclaimed; where a slot is may be asked until it is given back.
-OTHER: dict[str, tuple[Any, ...]] = {"slots.look": (None,), "slots.reclaim": (([0], []),), "slots.address": (0,)}
+OTHER: dict[str, tuple[Any, ...]] = {"slots.one_at_a_time": (None,), "slots.reclaim": (([0], []),), "slots.address": (0,)}
 
 # A child for each call, so that one that crashes is known by its name.
 SCRIPT = """
@@ -135,7 +135,7 @@ def test_every_method_of_a_closed_ring(lent: bool) -> None:
     for name, (_, value) in QUIET.items():
         assert told[name] == ("returned", value), (name, told[name])
     assert told["slots.reclaim"][1].startswith("ValueError: payloads [0] are not held back")
-    assert told["slots.look"][1].startswith("TypeError: "), "it calls what it is given"
+    assert told["slots.one_at_a_time"][1].startswith("TypeError: "), "it calls what it is given"
     for name in properties | {"slots.address"}:
         assert told[name][0] == "returned", (name, told[name])
     assert told["ring.alarmed"][1] is told["ring.stopped"][1] is False

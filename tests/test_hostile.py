@@ -466,7 +466,7 @@ def test_a_spawned_worker_of_another_version_says_so() -> None:
                 print(error)
         """
     )
-    assert "this is not a ring of version 5: magic 0x676e69726d6873, version 1; trainer and worker must run" in ran.err
+    assert "this is not a ring of version 6: magic 0x676e69726d6873, version 1; trainer and worker must run" in ran.err
     assert "exited unexpectedly" in ran.out
 
 
