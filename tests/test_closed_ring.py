@@ -72,7 +72,11 @@ QUIET: dict[str, tuple[tuple[Any, ...], Any]] = {
     "lease.fail": ((), None),
 }
 # Of what was never lent to a device nothing can be reclaimed; where a slot is may be asked until it is given back.
-OTHER: dict[str, tuple[Any, ...]] = {"slots.one_at_a_time": (None,), "slots.reclaim": (([0], []),), "slots.address": (0,)}
+OTHER: dict[str, tuple[Any, ...]] = {
+    "slots.one_at_a_time": (None,),
+    "slots.reclaim": (([0], []),),
+    "slots.address": (0,),
+}
 
 # A child for each call, so that one that crashes is known by its name.
 SCRIPT = """
