@@ -112,7 +112,18 @@ def _samples_of(index: Any, batched: bool) -> int:
     return operator.length_hint(index, 1) if batched and type(index) is not int else 1
 
 
-class _Streaming:
+class _InPlace:
+    """Stands in place of torch's fetcher, and has what that has."""
+
+    _fetcher: Any
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "_fetcher":  # there is none before __init__
+            raise AttributeError(name)
+        return getattr(self._fetcher, name)
+
+
+class _Streaming(_InPlace):
     """Makes batches as torch's fetcher does, of a stream, and counts them."""
 
     def __init__(self, loader: Any, fetcher: Any, epoch: Epoch, left: Left | None) -> None:
@@ -124,11 +135,6 @@ class _Streaming:
         pass_over(samples, left)
         if left is not None and left.ended:
             fetcher.ended = True
-
-    def __getattr__(self, name: str) -> Any:
-        if name == "_fetcher":  # there is none before __init__
-            raise AttributeError(name)
-        return getattr(self._fetcher, name)
 
     def fetch(self, index: Any) -> Any:
         """The next batch."""
@@ -144,7 +150,7 @@ class _Streaming:
         return batch
 
 
-class _Skipping:
+class _Skipping(_InPlace):
     """Makes batches as torch's fetcher does, with other samples in place of those that raise."""
 
     def __init__(self, loader: Any, fetcher: Any, epoch: Epoch, tally: Tally) -> None:
@@ -156,11 +162,6 @@ class _Skipping:
         )
         self._tally, self._delivered = tally, epoch.delivered
 
-    def __getattr__(self, name: str) -> Any:
-        if name == "_fetcher":  # there is none before __init__
-            raise AttributeError(name)
-        return getattr(self._fetcher, name)
-
     def fetch(self, index: Any) -> Any:
         """The batch of what the sampler gave."""
         try:
@@ -170,7 +171,7 @@ class _Skipping:
                 self._tally.note([said], self._delivered.samples, self._delivered.batches)
 
 
-class _Seeding:
+class _Seeding(_InPlace):
     """Makes batches as torch's fetcher does, whose samples are seeded one by one.
 
     The trainer's own generators are where they were, when a batch is made.
@@ -182,11 +183,6 @@ class _Seeding:
         self._seed = seed_of_samples(loader, epoch)
         self._stride = ranks_of(loader)[1]
         self._seeded = random_states.seed_one if loader.batch_sampler is None else random_states.seed_all
-
-    def __getattr__(self, name: str) -> Any:
-        if name == "_fetcher":  # there is none before __init__
-            raise AttributeError(name)
-        return getattr(self._fetcher, name)
 
     def fetch(self, index: Any) -> Any:
         """The batch of what the sampler gave."""
