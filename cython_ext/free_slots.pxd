@@ -11,6 +11,7 @@ cdef class Slots:
     cdef int payloads
     cdef Py_ssize_t slot_at, slot_stride
     cdef readonly int lent              # payloads that a Lease holds
+    cdef int spare                      # how many may be
     cdef uint8_t *is_lent               # which ones
     cdef int *free                      # payloads nobody uses, a stack
     cdef int frees

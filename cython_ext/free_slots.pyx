@@ -25,6 +25,7 @@ cdef class Slots:
         cdef int k, working = ring.batches + spare
         self.mapping, self.payloads = ring.mapping, ring.payloads
         self.slot_at, self.slot_stride = ring.slot_at, ring.slot_stride
+        self.spare = spare
         self.kept, self.returned, self.reading = {}, [], []
         self.is_lent = <uint8_t *>calloc(self.payloads, 1)
         self.held_back = <uint8_t *>calloc(self.payloads, 1)
