@@ -405,7 +405,8 @@ class DataLoader(torch.utils.data.DataLoader, Generic[T_co]):  # type: ignore[ty
 
         A worker's copy of the dataset is told before the first sample of that epoch is made, and never while batches of
         another one are, also if workers persist.  It is told as well if you call the dataset's own `set_epoch`: the
-        loader looks at `iter()` what that was called with last.
+        loader looks at `iter()` what that was called with last.  torch's Subset, ConcatDataset and the like have none;
+        those that are wrapped in them are told.
 
         Without it, epochs are counted from 0.  Say the number of the epoch that a loaded state is in, or nothing; with
         any other, that epoch comes whole, and a RuntimeWarning says so.

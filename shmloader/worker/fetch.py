@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from torch.utils.data import IterableDataset, default_collate
 
 from shmloader._batch_writer import Writer
+from shmloader.worker.at_once import makes_at_once
 from shmloader.worker.in_place import in_place
 from shmloader.worker.replace_bad_samples import Skips
 
@@ -61,7 +62,7 @@ def fetch_from(
             return collate_fn(placed.samples(indices))
         if skips is not None:
             return collate_fn(skips.samples(indices, one_each=collate_fn is default_collate))
-        if at_once := getattr(dataset, "__getitems__", None):
+        if at_once := makes_at_once(dataset, indices):
             return collate_fn(at_once(indices))
         return collate_fn([dataset[index] for index in indices])
 
