@@ -11,8 +11,9 @@ import torch
 
 import shmloader
 from shmloader.commands.doctor import command as doctor
+from shmloader.commands.tuning import command as tuning
 
-COMMANDS = (doctor,)
+COMMANDS = (doctor, tuning)
 
 
 def parser() -> argparse.ArgumentParser:
