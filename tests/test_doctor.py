@@ -134,7 +134,7 @@ def test_shm_that_is_too_small(mount: Any) -> None:
 
 def test_no_shm_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
     def gone(path: str) -> Any:
-        raise FileNotFoundError(errno.ENOENT, "gone")
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
 
     monkeypatch.setattr(os, "statvfs", gone)
     found = memory.shm(SMALL)

@@ -324,6 +324,10 @@ def test_a_loader() -> None:
     loader = torch.utils.data.DataLoader(list(range(64)), batch_size=8, drop_last=True, num_workers=2)
     options = options_of(loader)
     assert options["batch_sampler"] is loader.batch_sampler and "num_workers" not in options
+    assert (
+        "batch_sampler" not in options_of(loader, {"batch_size": 4}) and options_of(loader, {"batch_size"})["sampler"]
+    )
+    assert not {"sampler", "batch_sampler"} & set(options_of(loader, {"shuffle": True, "batch_size": 4}))
     taken: list[int] = []
     found = shmloader.tune(
         loader, consumer=lambda batch: taken.append(len(batch)), num_workers=1, schedule="steal", seconds=1.5,

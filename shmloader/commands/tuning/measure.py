@@ -6,7 +6,7 @@ import itertools
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
 
 import numpy
@@ -209,8 +209,13 @@ def _order(length: int, shuffle: bool) -> Iterator[int]:
             yield from draws.integers(length, size=LARGEST_ORDER).tolist()
 
 
-def options_of(loader: Any) -> dict[str, Any]:
-    """The options of a loader that exists, without those that are varied."""
+def options_of(loader: Any, others: Collection[str] = ()) -> dict[str, Any]:
+    """The options of a loader that exists, without those that are varied.
+
+    Args:
+        loader: Ours or torch's.
+        others: Options that are to take the place of its own.
+    """
     names = ["collate_fn", "pin_memory", "drop_last", "timeout", "worker_init_fn", "multiprocessing_context"]
     if isinstance(loader, DataLoader):
         names += [
@@ -222,6 +227,10 @@ def options_of(loader: Any) -> dict[str, Any]:
         return {**options, "batch_size": loader.batch_size}
     if loader.batch_sampler is None:
         return {**options, "batch_size": None, "sampler": loader.sampler}
+    if "batch_sampler" in others or "sampler" in others or "shuffle" in others:
+        return options
+    if "batch_size" in others:
+        return {**options, "sampler": loader.sampler}
     return {**options, "batch_sampler": loader.batch_sampler}
 
 

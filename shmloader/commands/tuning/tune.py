@@ -88,7 +88,7 @@ def tune(
 
     _check(step_s, consumer, seconds, memory_bytes, ranks, most_workers)
     if isinstance(dataset, torch.utils.data.DataLoader):
-        options = {**options_of(dataset), **options}
+        options = {**options_of(dataset, options), **options}
         dataset = dataset.dataset
     elif not isinstance(dataset, IterableDataset):
         options = {"batch_size": 1, "shuffle": True, **options}
