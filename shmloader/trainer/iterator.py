@@ -53,6 +53,7 @@ from shmloader.device.pinning import IN_TRANSIT, Pinning
 from shmloader.resume.epochs import listen, told
 from shmloader.resume.place import place_of, restore
 from shmloader.ring.segment import Segment
+from shmloader.statistics.account import account_of, label_of
 from shmloader.system.cores import ranks_here
 from shmloader.system.signals import held, held_in_del
 from shmloader.trainer.bad_samples import epoch_seed, tally_of
@@ -135,8 +136,11 @@ class RingIterator(Overlapping, _torch._MultiProcessingDataLoaderIter):  # type:
             streams=self._streams,
         )
         segment = self._segment
-        self._ring = TrainerSide(segment, self._spin, spare, self._in_order, objects.dump_whole)
-        segment.format(self._ring)
+        self._ring = TrainerSide(
+            segment, self._spin, spare, self._in_order, objects.dump_whole, account_of(loader).meter
+        )
+        self._turns = self._ring.turns
+        segment.format(self._ring, label_of(loader))
         self._steps = Steps(self._ring, size.at_first)
         self._tally = tally_of(loader)
         self._schedule.attach(self._ring, self._steps)

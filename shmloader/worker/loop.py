@@ -190,7 +190,7 @@ class Worker:
             if told is not None:
                 self._told = told
                 self._fetching[0].set_epoch(told)
-            self._fetch = fetch_from(*self._fetching, left)
+            self._fetch = fetch_from(*self._fetching, left, self._ring.fetched)
         except Exception:
             self._fetch, self._error = None, caught(self._where)
 
