@@ -192,7 +192,7 @@ class Worker:
                 self._told = told
                 for dataset in hearers(self._fetching[0]):
                     dataset.set_epoch(told)
-            self._fetch = fetch_from(*self._fetching, left)
+            self._fetch = fetch_from(*self._fetching, left, self._ring.fetched)
         except Exception:
             self._fetch, self._error = None, caught(self._where)
 
