@@ -28,6 +28,9 @@ DI_ENGINE := .venv-di-engine
 # torchvision imports only beside a torch of its own build, which is not the one that all is pinned to.
 TORCHVISION := .venv-torchvision
 TORCHVISION_NEEDS := torch==2.14.1 torchvision==0.29.1 pillow posix_ipc pytest pytest-timeout psutil tqdm
+# What the site is built and looked at with; it sees all else of .venv.
+DOCS := .venv-docs
+DOCS_PIP := $(BIN)/pip --python $(DOCS)/bin/python
 SOURCES := $(wildcard cython_ext/*.pyx cython_ext/*.pxd cython_ext/*.h cython_ext/jpeg/*.[ch]) bench/core/probe.pyx \
 	setup.py pyproject.toml constraints.txt
 
@@ -65,7 +68,7 @@ SANITIZING = LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-
 	ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1:max_allocation_size_mb=4096:$(SANITIZED_QUICKLY)
 
 .PHONY: help train test test-long test-torch test-ecosystem test-torchvision test-cuda torment-cuda soak bench di-engine lint \
-	sanitize fuzz-jpeg clean
+	docs sanitize fuzz-jpeg clean
 
 help:
 	@echo 'make train   train a small network on JPEG files and say what the loader cost'
@@ -86,6 +89,7 @@ help:
 	@echo '             ARGS="--long": the long tests too'
 	@echo 'make soak    500 random kills of workers, every batch checked; ARGS="--kills 2000 --start spawn --share steal"'
 	@echo 'make lint    lint, types and which room imports which, alone'
+	@echo 'make docs    the documentation, into build/docs/html; runs all code in it, and looks at it in Chromium'
 	@echo 'make sanitize  the tests of the ring under AddressSanitizer and UBSan (gcc); ARGS="..." goes to pytest'
 	@echo 'make fuzz-jpeg  100,000 made and damaged JPEG files under AddressSanitizer and UBSan; FUZZ=50000  SEED='
 	@echo 'make clean   remove all that these made: environments, build outputs, caches, data/digits'
@@ -151,6 +155,16 @@ lint: $(STAMP)
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/mypy
 
+# Warnings are errors.  Then every link is followed, every block of code is run, and a browser looks at every page.
+docs: $(DOCS)/installed
+	@command -v chromium >/dev/null || { test "$$(id -u)" = 0 && apt-get -qq update && \
+		apt-get -qq install --no-install-recommends -y chromium >/dev/null; } || \
+		{ echo 'the site is looked at in Chromium; on Debian: apt install chromium' >&2; exit 1; }
+	$(DOCS)/bin/python -m sphinx -E -W --keep-going -q docs build/docs/html
+	$(DOCS)/bin/python docs/machinery/blocks.py $(ARGS)
+	$(DOCS)/bin/python -m pytest -q docs/machinery
+	@echo 'build/docs/html/index.html  build/docs/external-links.txt  build/docs/screenshots'
+
 sanitize: $(STAMP)
 	@mkdir -p $(SANITIZED)/shmloader
 	@cp -ru setup.py pyproject.toml cython_ext tests examples bench $(SANITIZED)
@@ -172,7 +186,7 @@ fuzz-jpeg:
 	done
 
 clean:
-	rm -rf .venv $(DI_ENGINE) $(TORCHVISION) $(CUDA) $(CUDA_NEWEST) build dist *.egg-info data/digits
+	rm -rf .venv $(DI_ENGINE) $(TORCHVISION) $(CUDA) $(CUDA_NEWEST) $(DOCS) build dist *.egg-info data/digits
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	rm -f shmloader/*.so bench/core/*.so
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
@@ -208,6 +222,16 @@ $(PEERS_STAMP): $(STAMP)
 	@$(PEERS_PIP) install --quiet -c constraints.txt --no-build-isolation -e '.[peers]'
 	@$(PEERS_PIP) install --quiet -c constraints.txt --no-deps ffcv >$(PEERS)/ffcv.log 2>&1 && \
 		$(PEERS_PIP) install --quiet -c constraints.txt $(FFCV_NEEDS) || echo 'FFCV does not build here: bench skips it' >&2
+	@touch $@
+
+$(DOCS)/installed: $(STAMP)
+	@$(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo 'the documentation needs Python 3.11 or newer: make clean, make PYTHON=python3.12 docs' >&2; exit 1; }
+	@echo 'installing Sphinx and what the site is looked at with into $(DOCS) (about a minute)' >&2
+	@$(BIN)/python -m venv --without-pip $(DOCS)
+	@$(BIN)/python -c 'import sysconfig; print("import site; site.addsitedir(%r)" % sysconfig.get_path("purelib"))' \
+		> $$($(DOCS)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/shared.pth
+	@$(DOCS_PIP) install --quiet -c constraints.txt --no-build-isolation -e '.[docs]'
 	@touch $@
 
 # With the Python of .venv, as DI-engine's, and shmloader from the checkout.

@@ -1,0 +1,131 @@
+"""`{options}`: every option of shmloader.DataLoader that torch's has not.
+
+Meaning comes from the docstring, type and default from the signature, and the error is what a wrong value raises while
+the page is built.  Only the unit, an example and that wrong value are written here; one that is missing is an error.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from typing import Any, NamedTuple
+
+import torch
+from docutils import nodes
+from sphinx.application import Sphinx
+from sphinx.util.docutils import SphinxDirective
+from torch.utils.data import TensorDataset
+
+import shmloader
+
+
+class About(NamedTuple):
+    unit: str
+    example: str  # of a call, which is made when the page is built
+    wrong: str
+    setup: str = ""  # what the example needs before it
+
+
+ABOUT = {
+    "spare_slots": About("batches", "DataLoader(dataset, num_workers=2, spare_slots=3)", "spare_slots=-1"),
+    "ring_memory": About(
+        "one of these words", 'DataLoader(dataset, num_workers=2, ring_memory="memfd")', 'ring_memory="shm"'
+    ),
+    "max_ring_bytes": About(
+        "bytes", "DataLoader(dataset, num_workers=2, max_ring_bytes=1 << 30)", "max_ring_bytes=0.5"
+    ),
+    "on_worker_death": About(
+        "one of these words", 'DataLoader(dataset, num_workers=2, on_worker_death="respawn")', 'on_worker_death="retry"'
+    ),
+    "workers_outlive_signals": About(
+        "yes or no", "DataLoader(dataset, num_workers=2, workers_outlive_signals=False)", "workers_outlive_signals=0"
+    ),
+    "schedule": About("one of these words", 'DataLoader(dataset, num_workers=2, schedule="steal")', 'schedule="fifo"'),
+    "chunk_size": About(
+        "samples", "DataLoader(dataset, batch_size=8, num_workers=2, chunk_size=4)", "chunk_size=0, num_workers=2"
+    ),
+    "device": About("", 'DataLoader(dataset, num_workers=2, device="cpu")', 'device="gpu"'),
+    "device_prefetch": About(
+        "batches", 'DataLoader(dataset, num_workers=2, device="cpu", device_prefetch=3)', "device_prefetch=0"
+    ),
+    "on_device": About(
+        "",
+        'DataLoader(dataset, num_workers=2, device="cpu", on_device=halve)',
+        "on_device=abs",
+        "def halve(batch):\n    return [part / 2 for part in batch]\n\n",
+    ),
+    "sample_seeds": About("yes or no", "DataLoader(dataset, num_workers=2, sample_seeds=True)", ""),
+    "prefetch_epochs": About(
+        "yes or no",
+        "DataLoader(dataset, num_workers=2, persistent_workers=True, prefetch_epochs=True)",
+        "prefetch_epochs=True, num_workers=2",
+    ),
+    "on_bad_sample": About(
+        "one of these words", 'DataLoader(dataset, num_workers=2, on_bad_sample="skip")', 'on_bad_sample="ignore"'
+    ),
+    "max_bad_samples": About(
+        "samples, or a share of them",
+        'DataLoader(dataset, num_workers=2, on_bad_sample="skip", max_bad_samples=100)',
+        "max_bad_samples=10",
+    ),
+    "strict_pinning": About("yes or no", "DataLoader(dataset, num_workers=2, strict_pinning=True)", ""),
+}
+
+
+def options() -> dict[str, inspect.Parameter]:
+    """The parameters that torch's loader has not."""
+    theirs = inspect.signature(torch.utils.data.DataLoader.__init__).parameters
+    ours = inspect.signature(shmloader.DataLoader.__init__).parameters
+    return {
+        name: parameter
+        for name, parameter in ours.items()
+        if name not in theirs and parameter.kind.name != "VAR_KEYWORD"
+    }
+
+
+def meanings() -> dict[str, str]:
+    """What the docstring says of each argument, as one paragraph."""
+    said = inspect.cleandoc(shmloader.DataLoader.__doc__ or "")
+    arguments = said.partition("\nArgs:\n")[2].partition("\nRaises:\n")[0]
+    found = re.findall(r"^ {4}(\w+): (.+?)(?=^ {4}\S|\Z)", arguments, re.MULTILINE | re.DOTALL)
+    return {name: " ".join(text.split()) for name, text in found}
+
+
+def raised_by(wrong: str) -> str:
+    names = {"DataLoader": shmloader.DataLoader, "dataset": TensorDataset(torch.arange(8.0))}
+    try:
+        eval(f"DataLoader(dataset, {wrong})", names)
+    except (ValueError, RuntimeError) as error:
+        return f"{type(error).__name__}: {error}"
+    raise AssertionError(
+        f"DataLoader(dataset, {wrong}) raises nothing, and docs/machinery/option_pages.py says it does"
+    )
+
+
+def text() -> str:
+    """The whole page, in Markdown."""
+    mean, parts = meanings(), []
+    for name, parameter in options().items():
+        about = ABOUT[name]
+        exec(
+            about.setup + about.example,
+            {"DataLoader": shmloader.DataLoader, "dataset": TensorDataset(torch.arange(8.0))},
+        )
+        kind = str(parameter.annotation).replace("Callable[[Any], Any]", "function of a batch")
+        facts = [f"`{kind}`", f"default `{parameter.default!r}`", about.unit]
+        told = re.sub(r"docs/([\w-]+)\.md", r"[\1](\1.md)", mean[name])
+        parts += [f"## `{name}`", ", ".join(filter(None, facts)) + ".", told]
+        parts += [f"```python\n{about.setup}{about.example}\n```"]
+        if about.wrong:
+            parts += [f"`{about.wrong}` is an error:", f"```text\n{raised_by(about.wrong)}\n```"]
+    return "\n\n".join(parts)
+
+
+class Options(SphinxDirective):
+    def run(self) -> list[nodes.Node]:
+        return self.parse_text_to_nodes(text(), allow_section_headings=True)
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+    app.add_directive("options", Options)
+    return {"parallel_read_safe": True}

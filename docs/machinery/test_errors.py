@@ -1,0 +1,34 @@
+"""The texts on the page of errors are those that the source has."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PLACEHOLDER = re.compile(r"\{[^{}]*\}")
+TORCHS_OWN = ("Caught",)
+
+
+def texts() -> str:
+    """All strings of the package, with those that stand side by side as one, and … for what is filled in."""
+    files = [*(ROOT / "shmloader").rglob("*.py"), *(ROOT / "cython_ext").glob("*.pyx")]
+    joined = []
+    for file in sorted(files):
+        source = file.read_text()
+        end = None
+        for literal in re.finditer(r'(?<![\w"])[frb]{0,2}"((?:[^"\\\n]|\\.)*)"', source):
+            between = "x" if end is None else source[end : literal.start()]
+            joined.append(("" if not between.strip() else "\n") + PLACEHOLDER.sub("…", literal[1]))
+            end = literal.end()
+    return "".join(joined)
+
+
+def test_every_text_is_in_the_source() -> None:
+    headings = re.findall(r"^### `(.+)`$", (ROOT / "docs" / "errors.md").read_text(), re.MULTILINE)
+    assert len(headings) > 40
+    known = texts()
+    missing = [
+        heading for heading in headings if not heading.startswith(TORCHS_OWN) and heading.strip("… ") not in known
+    ]
+    assert not missing, "\n".join(missing)
