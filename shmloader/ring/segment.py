@@ -193,7 +193,7 @@ class Segment(Growth):
 def too_many_files() -> str:
     return (
         f"too many open files: this process may have {_limit(resource.RLIMIT_NOFILE, '{}')} (ulimit -n). "
-        "A ring takes 3, or 4 where workers are spawned, and each worker 2 or 3 while it lives: raise the limit, or "
+        "A ring takes 4, or 5 where workers are spawned, and each worker 2 or 3 while it lives: raise the limit, or "
         "lower num_workers"
     )
 
