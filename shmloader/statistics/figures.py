@@ -159,5 +159,5 @@ def _worker(figures: Figures, number: int) -> WorkerStats:
         slot_wait_s=max(0.0, said["idle_ns"] - said["behind_ns"]),
         waited_for_s=said["waited_ns"],
         cpu_share=said["cpu_ns"] / probed if probed else None,
-        delayed_share=said["delayed_ns"] / probed if probed else None,
+        delayed_share=min(1.0, said["delayed_ns"] / probed) if probed else None,
     )
