@@ -22,7 +22,7 @@ from shmloader.resume.place import place_of
 from shmloader.trainer import early
 
 if off_the_ring.why_not_here() is None:  # else there are no extensions, or names are missing that these build on
-    from shmloader.statistics.account import begun
+    from shmloader.statistics.account import begun, close_trace
     from shmloader.trainer.alone import alone
     from shmloader.trainer.iterator import RingIterator
     from shmloader.trainer.pool import end_workers_of_another_pool, pool_of
@@ -431,6 +431,8 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
                 iterator.close()
         self._iterator = None
         early.drop(self)
+        if off_the_ring.why_not_here() is None:
+            close_trace(self)
 
     def __enter__(self) -> DataLoader[T_co]:
         return self

@@ -12,6 +12,7 @@ NOTE [ Accounts ]
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 import weakref
@@ -21,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Literal
 if TYPE_CHECKING or sys.platform == "linux":  # elsewhere there are no extensions, and nothing is measured
     from shmloader._figures import SOURCE_WAIT, Figures
     from shmloader._turns import Meter, Turns
+    from shmloader.statistics.trace import Trace, sequences_of
 
 Since = Literal["start", "epoch", "last"]
 
@@ -37,6 +39,8 @@ class Account:
 
     def __init__(self, workers: int) -> None:
         self.meter = Meter(workers)
+        self.trace: Trace | None = None  # the latest
+        self.iterator: weakref.ref[Any] | None = None  # the one whose epoch began last
         self._since: dict[str, tuple[int, Figures]] = {}
         for since in ("start", "epoch", "last"):
             self.mark(since)
@@ -84,7 +88,36 @@ def begun(loader: Any, make: Callable[[], Any]) -> Any:
         turns = around_next_data(iterator, Turns(account.meter))
     if turns is not None:
         turns.begin(time.monotonic_ns() - began)
+    account.iterator = weakref.ref(iterator)
+    if account.trace is not None:
+        account.trace.attach(iterator)
     return iterator
+
+
+def traced(loader: Any, path: str | os.PathLike[str], batches: int) -> Trace:
+    """Trace a loader from now on; the iterator that it has, if it has one, too.
+
+    Raises:
+        RuntimeError: A trace of it is not written yet.
+    """
+    account = account_of(loader)
+    if account.trace is not None and not account.trace.written:
+        raise RuntimeError(
+            f"a trace of this loader is being recorded, into {account.trace.path}: close() it first, or wait for its "
+            f"{account.trace.batches} batches"
+        )
+    account.trace = Trace(path, batches, account.meter.log, label_of(loader).decode(), sequences_of(loader, batches))
+    iterator = None if account.iterator is None else account.iterator()
+    if iterator is not None:
+        account.trace.attach(iterator)
+    return account.trace
+
+
+def close_trace(loader: Any) -> None:
+    """Write a loader's trace with what has come, if one is being recorded."""
+    account = _accounts.get(loader)
+    if account is not None and account.trace is not None:
+        account.trace.close_or_warn()
 
 
 def turns_of(iterator: Any) -> Turns | None:
