@@ -95,7 +95,7 @@ def account_of(loader: Any) -> Account:
     """The account of this loader."""
     account = _accounts.get(loader)
     if account is None:
-        account = _accounts.setdefault(loader, Account(loader.num_workers))
+        account = _accounts.setdefault(loader, Account(getattr(loader, "num_workers", 0)))
     return account
 
 
@@ -134,6 +134,11 @@ def turns_ahead(loader: Any, source: Any) -> Turns | None:
         ring.kind = SOURCE_WAIT
         turns.tell(ring)
     return turns
+
+
+def figures_of(loader: Any) -> Figures | None:
+    """What a loader's figures are added to; None where nothing is measured."""
+    return account_of(loader).meter.figures if sys.platform == "linux" else None
 
 
 def around_next_data(iterator: Any, turns: Turns) -> Turns | None:
