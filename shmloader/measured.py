@@ -116,6 +116,7 @@ class Measured:
             lent_slots=sum(turns.lent_slots for turns in rings),
             ring_bytes=sum(turns.ring_bytes for turns in rings),
             moved_slots=sum(turns.moved_slots for turns in rings),
+            hot=account_of(self).hot(),
         )
 
     @property

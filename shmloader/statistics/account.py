@@ -19,12 +19,16 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal
 
+from shmloader.statistics.stats import Hot
+
 if TYPE_CHECKING or sys.platform == "linux":  # elsewhere there are no extensions, and nothing is measured
     from shmloader._figures import SOURCE_WAIT, Figures
     from shmloader._turns import Meter, Turns
     from shmloader.statistics.trace import Trace, sequences_of
+    from shmloader.system.stack_samples import Counts, Sheet
 
 Since = Literal["start", "epoch", "last"]
+HOT = 10  # functions in stats().hot
 
 
 class Account:
@@ -42,6 +46,8 @@ class Account:
         self.trace: Trace | None = None  # the latest
         self.iterator: weakref.ref[Any] | None = None  # the one whose epoch began last
         self._since: dict[str, tuple[int, Figures]] = {}
+        self._sheets: list[Sheet] = []  # of rings that are open
+        self._counts, self._looks = Counts(), 0  # of those that are closed
         for since in ("start", "epoch", "last"):
             self.mark(since)
 
@@ -60,6 +66,30 @@ class Account:
             self.mark(since)
         return (ended - began) / 1e9, figures
 
+    def add_sheet(self, sheet: Sheet | None) -> None:
+        """Workers count on this one now where they spend their time."""
+        if sheet is not None:
+            self._sheets.append(sheet)
+
+    def end_sheet(self, sheet: Sheet | None) -> None:
+        """Keep what is on a sheet: it is about to be closed."""
+        if sheet in self._sheets and sheet is not None:
+            self._sheets.remove(sheet)
+            if not sheet.closed:
+                counts, looks = sheet.total()
+                self._counts, self._looks = self._counts + counts, self._looks + looks
+
+    def hot(self) -> tuple[Hot, ...] | None:
+        """The functions that workers spend their time in; None if nobody looks."""
+        counts, looks = self._counts.copy(), self._looks
+        for sheet in list(self._sheets):
+            if not sheet.closed:
+                more, its_looks = sheet.total()
+                counts, looks = counts + more, looks + its_looks
+        if not self._sheets and not looks:
+            return None
+        return tuple(Hot(*place, count / looks) for place, count in counts.most_common(HOT))
+
 
 _accounts: weakref.WeakKeyDictionary[Any, Account] = weakref.WeakKeyDictionary()
 
@@ -68,7 +98,7 @@ def account_of(loader: Any) -> Account:
     """The account of this loader."""
     account = _accounts.get(loader)
     if account is None:
-        account = _accounts.setdefault(loader, Account(loader.num_workers))
+        account = _accounts.setdefault(loader, Account(getattr(loader, "num_workers", 0)))
     return account
 
 
@@ -138,6 +168,11 @@ def turns_ahead(loader: Any, source: Any) -> Turns | None:
     return turns
 
 
+def figures_of(loader: Any) -> Figures | None:
+    """What a loader's figures are added to; None where nothing is measured."""
+    return account_of(loader).meter.figures if sys.platform == "linux" else None
+
+
 def around_next_data(iterator: Any, turns: Turns) -> Turns | None:
     """Count the turns with an iterator of torch's own, whose __next__ calls `_next_data`; None if it has none.
 
@@ -164,3 +199,8 @@ def label_of(loader: Any) -> bytes:
     kind = type(loader).__name__
     of = type(loader.dataset).__name__
     return (of if kind == "DataLoader" else f"{kind}({of})").encode()
+
+
+def wants_detail(loader: Any) -> bool:
+    """Whether this loader's workers are to count where they spend their time: as it was told, or all are."""
+    return bool(loader.detail) or os.environ.get("SHMLOADER_DETAIL", "") not in ("", "0")
