@@ -17,7 +17,7 @@ CORE = (
     *("ring", "free_slots", "sequences", "lease", "progress", "task_writer", "trainer", "next_batch", "worker"),
     *("figures", "log", "turns", "lane", "onlooker"),
     *("tensors", "gather", "batch_tree", "batch_writer", "batch_reader"),
-    *("process", "current", "cuda_driver", "reclaim", "late_signals", "jpeg"),
+    *("process", "stack_timer", "current", "cuda_driver", "reclaim", "late_signals", "jpeg"),
 )
 SOURCES = {"jpeg": sorted(glob("cython_ext/jpeg/*.c"))}  # in C, beside a module's own .pyx
 # No fused multiplications: they round once where Pillow's weights of a resize are rounded twice.

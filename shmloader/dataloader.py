@@ -22,7 +22,7 @@ from shmloader.resume.place import place_of
 from shmloader.trainer import early
 
 if off_the_ring.why_not_here() is None:  # else there are no extensions, or names are missing that these build on
-    from shmloader.statistics.account import begun
+    from shmloader.statistics.account import begun, close_trace
     from shmloader.trainer.alone import alone
     from shmloader.trainer.iterator import RingIterator
     from shmloader.trainer.pool import end_workers_of_another_pool, pool_of
@@ -116,6 +116,9 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
             were asked for by then, and 10 at least (default None: 0.001).  More are a RuntimeError with the first
             tracebacks.  Needs `on_bad_sample="skip"`.
 
+        detail: Whether workers look at their own Python stacks while they make one batch of 16 (default False), so that
+            `report()` names the function and the line that takes the most.  SHMLOADER_DETAIL=1 has all loaders do it.
+
         strict_pinning: With `pin_memory=True`, wait for all streams of all devices before a slot is filled again, and
             not only for those that were current while its batch was lent (default False).  You need it where C++ copies
             a batch on a stream that Python has not made current, and does not wait for the copy.
@@ -150,6 +153,7 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
     prefetch_epochs = False
     on_bad_sample = "raise"
     max_bad_samples: int | float | None = None
+    detail = False
 
     def __init__(
         self,
@@ -186,9 +190,10 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
         prefetch_epochs: bool = False,
         on_bad_sample: str = "raise",
         max_bad_samples: int | float | None = None,
+        detail: bool = False,
     ) -> None:
         check_ring(spare_slots, ring_memory, max_ring_bytes, on_worker_death, workers_outlive_signals)
-        check_work(schedule, chunk_size)
+        check_work(schedule, chunk_size, detail)
         check_device(device, device_prefetch, on_device)
         self.device = device
         self.device_prefetch = device_prefetch
@@ -205,6 +210,7 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
         self.prefetch_epochs = prefetch_epochs
         self.on_bad_sample = on_bad_sample
         self.max_bad_samples = max_bad_samples
+        self.detail = detail
         super().__init__(
             dataset,
             batch_size,
@@ -432,6 +438,8 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
                 iterator.close()
         self._iterator = None
         early.drop(self)
+        if off_the_ring.why_not_here() is None:
+            close_trace(self)
 
     def __enter__(self) -> DataLoader[T_co]:
         return self

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 from shmloader import off_the_ring
 
 if TYPE_CHECKING or off_the_ring.why_not_here() is None:
-    from shmloader.statistics.account import Since, account_of
+    from shmloader.statistics.account import Since, account_of, traced
     from shmloader.statistics.evidence import Evidence, settings_of, shares_of
     from shmloader.statistics.figures import Now, stats_of
     from shmloader.statistics.ranks import with_ranks
     from shmloader.statistics.report import Report
     from shmloader.statistics.stats import Stats
+    from shmloader.statistics.trace import Trace
     from shmloader.statistics.verdict import verdict_of
     from shmloader.system.cores import cores, ranks_here
     from shmloader.trainer.bad_samples import BadSamples, bad_samples_of
@@ -79,6 +81,31 @@ class Measured:
             of = with_ranks(of)
         return Report(verdict_of(of), stats, log)
 
+    def trace(self, path: str | os.PathLike[str], batches: int = 200) -> Trace:
+        """Record what happens to the next batches, and write it as a file for Perfetto (ui.perfetto.dev) or Chrome.
+
+        The file is written when they have come, at the trace's `close()` or the end of its `with`, when this loader is
+        closed, or at the interpreter's end, whichever comes first.  docs/trace.md says what is in it.
+
+        Args:
+            path: Of the file, which is replaced.
+            batches: How many, of this epoch and the next ones (default 200).
+
+        Raises:
+            ValueError: `batches` is not positive.
+            OSError: There can be no such file.
+            RuntimeError: Another trace of this loader is being recorded, or there are no extensions here.
+
+        Example:
+            >>> loader.trace("t.json", batches=200)
+            >>> for batch in loader: ...
+        """
+        if why := off_the_ring.why_not_here():
+            raise RuntimeError(f"trace() needs shmloader's extensions: {why}")
+        if isinstance(batches, bool) or not isinstance(batches, int) or batches < 1:
+            raise ValueError(f"batches should be a positive integer, but got batches={batches!r}; 200 is the default")
+        return traced(self, path, batches)
+
     def _now(self) -> Now:
         loader: Any = self
         rings = list(account_of(self).meter.turns)
@@ -89,6 +116,7 @@ class Measured:
             lent_slots=sum(turns.lent_slots for turns in rings),
             ring_bytes=sum(turns.ring_bytes for turns in rings),
             moved_slots=sum(turns.moved_slots for turns in rings),
+            hot=account_of(self).hot(),
         )
 
     @property

@@ -33,6 +33,7 @@ ONLY_ON_THE_RING: dict[str, Any] = {
     "sample_seeds": False,
     "on_bad_sample": "raise",
     "prefetch_epochs": False,
+    "detail": False,
 }
 
 _said: set[str] = set()

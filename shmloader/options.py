@@ -41,12 +41,16 @@ def check_ring(
         raise ValueError(f"on_worker_death should be 'raise' or 'respawn', but got on_worker_death={on_worker_death!r}")
 
 
-def check_work(schedule: str, chunk_size: int | None) -> None:
+def check_work(schedule: str, chunk_size: int | None, detail: bool) -> None:
     if schedule not in ("round_robin", "steal"):
         raise ValueError(f"schedule should be 'round_robin' or 'steal', but got schedule={schedule!r}")
     if chunk_size is not None and (isinstance(chunk_size, bool) or not isinstance(chunk_size, int) or chunk_size <= 0):
         raise ValueError(
             f"chunk_size should be a positive integer of samples, or None, but got chunk_size={chunk_size!r}"
+        )
+    if not isinstance(detail, bool):
+        raise ValueError(
+            f"detail should be True or False, but got detail={detail!r}; True has workers look at their stacks"
         )
 
 

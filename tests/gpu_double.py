@@ -192,6 +192,11 @@ class DoubleGpu:
         self.asked += 1
         return event.left == 0
 
+    def wait(self, event: Event) -> None:
+        with self._lock:
+            self._work(0)
+        assert event.left == 0, "the copying thread would wait for ever"
+
     def quick_reclaim(self, slots: Any, lent: list[int], alone: list[bool]) -> None:
         """There is none: what it does differently, tests/software_cuda shows."""
 

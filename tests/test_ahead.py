@@ -78,6 +78,8 @@ class Stage:
 
 
 class Loader:
+    num_workers = 0
+
     def __init__(self, persistent_workers: bool) -> None:
         self.persistent_workers = persistent_workers
 

@@ -195,9 +195,9 @@ def test_cores(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_files(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda which: (256, 4096))
-    assert bounds.files(wanted(workers=8)).level == "fine"  # 2 * 28 + 64
-    found = bounds.files(wanted(workers=40))  # 2 * 124 + 64
-    assert found.level == "attention" and "some 312" in found.meaning and "ulimit -n 4096" in found.remedy
+    assert bounds.files(wanted(workers=8)).level == "fine"  # 2 * 29 + 64
+    found = bounds.files(wanted(workers=40))  # 2 * 125 + 64
+    assert found.level == "attention" and "some 314" in found.meaning and "ulimit -n 4096" in found.remedy
     monkeypatch.setattr(resource, "getrlimit", lambda which: (resource.RLIM_INFINITY,) * 2)
     assert bounds.files(wanted(workers=4000)).state == "unlimited open files"
 

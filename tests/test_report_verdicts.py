@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 import torch
+from conftest import run_script
+from gpu_double import DoubleGpu, installed
 
 import shmloader
 from shmloader.statistics.report import Report
@@ -120,3 +122,72 @@ def judge(name: str, reports: list[Report]) -> None:
 @pytest.mark.parametrize("name", SITUATIONS)
 def test_situations(name: str, busy_loop: None) -> None:
     judge(name, [SITUATIONS[name]() for _ in range(RUNS)])
+
+
+class SlowGpu(DoubleGpu):
+    """A device that the bytes take long to."""
+
+    def copy(self, tensor: torch.Tensor) -> torch.Tensor:
+        time.sleep(0.012)
+        return super().copy(tensor)
+
+
+@pytest.fixture
+def slow_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr("gpu_double.DoubleGpu", SlowGpu)
+    for install in installed(monkeypatch):
+        install()
+        yield
+
+
+def test_a_slow_copy_to_the_device(slow_gpu: None, busy_loop: None) -> None:
+    judge("device", [run(loader(Made(400), 1, device="cuda"), 0.002) for _ in range(RUNS)])
+
+
+RANKS = """
+    import multiprocessing, os, sys, tempfile, time, torch
+    from test_report_verdicts import Made, burn, loader, named
+
+    def rank(number, results):
+        meet = os.path.join(os.environ["SHMLOADER_TEST_DIR"], f"meet_{os.getppid()}")
+        torch.distributed.init_process_group("gloo", init_method=f"file://{meet}", rank=number, world_size=3)
+        made = loader(Made(240, sleeps=0.02 if number == 1 else 0.0005), 2)
+        for batch in made:
+            torch.distributed.all_reduce(torch.ones(1))  # a step that all ranks are in
+            time.sleep(0.004)
+        report = made.report(ranks=True)
+        results.put((named(report), report.verdict.cause and report.verdict.cause.why, report.verdict.sure))
+        made.close()
+        torch.distributed.destroy_process_group()
+
+    if __name__ == "__main__":
+        context = multiprocessing.get_context("fork")
+        results = context.Queue()
+        processes = [context.Process(target=rank, args=(number, results)) for number in range(3)]
+        for process in processes: process.start()
+        for process in processes: print(results.get())
+        for process in processes: process.join()
+"""
+
+
+def test_a_rank_that_straggles(busy_loop: None) -> None:
+    lines = run_script(RANKS).out.splitlines()
+    assert len(lines) == 3 and all("('rank', 'rank 1 waits" in line for line in lines), lines
+
+
+SMALL = """
+    import torch
+    from conftest import mount_small_shm
+    from test_report_verdicts import Made, loader, run
+
+    if __name__ == "__main__":
+        mount_small_shm("4m")
+        print(run(loader(Made(60, size=1 << 20), 2, 1), 0.002))
+"""
+
+
+def test_a_small_shm() -> None:
+    ran = run_script(SMALL, flags=("-W", "ignore"))
+    if "not permitted" in ran.out:
+        pytest.skip("this user may not mount")
+    assert "/dev/shm is too small" in ran.out and "slots of the ring lie in a memfd" in ran.out, ran.out + ran.err

@@ -10,11 +10,12 @@ import numpy
 import pytest
 import torch
 from conftest import Items, iterate
+from gpu_double import installed
 from hostile import BothSides, entry_at, poke
 from torch.utils.data import IterableDataset
 
 import shmloader
-from shmloader._figures import CLAIM, EMPTY, FETCH, KINDS, LENT, READY_BATCHES, WAIT, Figures
+from shmloader._figures import CLAIM, EMPTY, FETCH, KINDS, LENT, READY_BATCHES, SOURCE_WAIT, WAIT, Figures
 from shmloader._log import Log
 from shmloader._onlooker import Onlooker
 from shmloader._ring import FILLED, SKIPPED
@@ -321,6 +322,28 @@ def test_a_death_is_counted() -> None:
     assert len(iterate(loader)) == 24
     assert loader.stats().worker_deaths == 1
     assert loader.stats().workers[0].published == 24
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> Any:
+    yield from installed(monkeypatch)
+
+
+def test_with_a_device_the_users_turns_count(gpu: Any) -> None:
+    """A thread asks the ring, and the user asks the thread; one copy in 16 is timed."""
+    gpu()
+    loader = shmloader.DataLoader(Range(26), num_workers=1, device="cuda")
+    iterator = iter(loader)
+    for _ in range(25):
+        next(iterator)
+    seen = onlooker(iterator._source._segment).totals()
+    assert seen.user_stepped_ns > 0 and seen.user_waited_ns > 0
+    assert len(list(iterator)) == 1
+    stats = loader.stats()
+    assert (stats.batches, stats.wait.count, stats.step.count, stats.first_wait.count) == (26, 26, 25, 1)
+    assert stats.taken_batches == 26 and stats.to_device.count == 2
+    assert account_of(loader).meter.figures.count(SOURCE_WAIT) == 26
+    loader.close()
 
 
 def test_an_account_goes_with_its_loader() -> None:

@@ -11,9 +11,10 @@ import torch
 
 import shmloader
 from shmloader.commands.doctor import command as doctor
+from shmloader.commands.top import command as top
 from shmloader.commands.tuning import command as tuning
 
-COMMANDS = (doctor, tuning)
+COMMANDS = (doctor, tuning, top)
 
 
 def parser() -> argparse.ArgumentParser:

@@ -82,6 +82,9 @@ class Accelerator(Protocol):
     def passed(self, event: Any) -> bool:
         """Whether an event has passed."""
 
+    def wait(self, event: Any) -> None:
+        """Wait until one that mark() gave has passed.  Other threads run meanwhile."""
+
     def quick_reclaim(self, slots: Slots, lent: list[int], alone: list[bool]) -> Callable[[], bool] | None:
         """What frees slots that were held back as Pinning._reclaim() does, in a few microseconds; None if nothing does.
 
@@ -189,6 +192,9 @@ class Other:
 
     def passed(self, event: Any) -> bool:
         return events.passed(event)
+
+    def wait(self, event: Any) -> None:
+        event.synchronize()
 
     def quick_reclaim(self, slots: Slots, lent: list[int], alone: list[bool]) -> Callable[[], bool] | None:
         return None

@@ -16,6 +16,7 @@ from shmloader._trainer import TrainerSide
 from shmloader.ring.geometry import FIRST_COMMIT, PAGE, Geometry, MiB, reserve
 from shmloader.ring.growth import NO_PAGES, SHM_MOUNT, Growth, RingMemory, free_in_shm, in_units, say_moved
 from shmloader.system.parents_death import follow
+from shmloader.system.stack_samples import Sheet
 
 RING_MEMORIES = ("auto", "posix", "memfd")
 
@@ -56,6 +57,10 @@ class Segment(Growth):
         budget: How many bytes all slots together may take; None: as many as there are.
         remember: Whether a worker leaves what its successor needs to go on drawing (random_states.py).
         streams: Whether the dataset is a stream, and workers leave what it says of itself behind each batch.
+        detail: Whether workers count where they spend their time: NOTE [ Stack samples ].
+
+    Attributes:
+        sheet: Where they do; None if they do not.
 
     Raises:
         MemoryError: The process may not map what the ring needs, or the machine does not have it.
@@ -72,7 +77,9 @@ class Segment(Growth):
         budget: int | None,
         remember: bool,
         streams: bool = False,
+        detail: bool = False,
     ) -> None:
+        self.sheet: Sheet | None = None
         self.memory = memory
         self.budget = budget
         self.trainer = os.getpid()
@@ -82,6 +89,8 @@ class Segment(Growth):
             self.fd, self.memfd = self._create(memory)
             self.geometry, self.mapping = self._map(workers, entries, batches, spare, remember, streams)
             self._commit_control()
+            if detail:
+                self.sheet = Sheet(workers)
         except OSError as error:
             self.close()
             if error.errno in (errno.EMFILE, errno.ENFILE):
@@ -172,6 +181,8 @@ class Segment(Growth):
 
     def close(self) -> None:
         """Close the descriptors.  Mappings live on, and so do batches that are lent."""
+        if self.sheet is not None:
+            self.sheet.close()
         for fd in (self.fd, self.memfd):
             if fd >= 0:
                 os.close(fd)
@@ -193,7 +204,7 @@ class Segment(Growth):
 def too_many_files() -> str:
     return (
         f"too many open files: this process may have {_limit(resource.RLIMIT_NOFILE, '{}')} (ulimit -n). "
-        "A ring takes 3, or 4 where workers are spawned, and each worker 2 or 3 while it lives: raise the limit, or "
+        "A ring takes 4, or 5 where workers are spawned, and each worker 2 or 3 while it lives: raise the limit, or "
         "lower num_workers"
     )
 

@@ -12,17 +12,23 @@ NOTE [ Accounts ]
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal
 
+from shmloader.statistics.stats import Hot
+
 if TYPE_CHECKING or sys.platform == "linux":  # elsewhere there are no extensions, and nothing is measured
     from shmloader._figures import SOURCE_WAIT, Figures
     from shmloader._turns import Meter, Turns
+    from shmloader.statistics.trace import Trace, sequences_of
+    from shmloader.system.stack_samples import Counts, Sheet
 
 Since = Literal["start", "epoch", "last"]
+HOT = 10  # functions in stats().hot
 
 
 class Account:
@@ -37,7 +43,11 @@ class Account:
 
     def __init__(self, workers: int) -> None:
         self.meter = Meter(workers)
+        self.trace: Trace | None = None  # the latest
+        self.iterator: weakref.ref[Any] | None = None  # the one whose epoch began last
         self._since: dict[str, tuple[int, Figures]] = {}
+        self._sheets: list[Sheet] = []  # of rings that are open
+        self._counts, self._looks = Counts(), 0  # of those that are closed
         for since in ("start", "epoch", "last"):
             self.mark(since)
 
@@ -56,6 +66,30 @@ class Account:
             self.mark(since)
         return (ended - began) / 1e9, figures
 
+    def add_sheet(self, sheet: Sheet | None) -> None:
+        """Workers count on this one now where they spend their time."""
+        if sheet is not None:
+            self._sheets.append(sheet)
+
+    def end_sheet(self, sheet: Sheet | None) -> None:
+        """Keep what is on a sheet: it is about to be closed."""
+        if sheet in self._sheets and sheet is not None:
+            self._sheets.remove(sheet)
+            if not sheet.closed:
+                counts, looks = sheet.total()
+                self._counts, self._looks = self._counts + counts, self._looks + looks
+
+    def hot(self) -> tuple[Hot, ...] | None:
+        """The functions that workers spend their time in; None if nobody looks."""
+        counts, looks = self._counts.copy(), self._looks
+        for sheet in list(self._sheets):
+            if not sheet.closed:
+                more, its_looks = sheet.total()
+                counts, looks = counts + more, looks + its_looks
+        if not self._sheets and not looks:
+            return None
+        return tuple(Hot(*place, count / looks) for place, count in counts.most_common(HOT))
+
 
 _accounts: weakref.WeakKeyDictionary[Any, Account] = weakref.WeakKeyDictionary()
 
@@ -64,7 +98,7 @@ def account_of(loader: Any) -> Account:
     """The account of this loader."""
     account = _accounts.get(loader)
     if account is None:
-        account = _accounts.setdefault(loader, Account(loader.num_workers))
+        account = _accounts.setdefault(loader, Account(getattr(loader, "num_workers", 0)))
     return account
 
 
@@ -84,7 +118,36 @@ def begun(loader: Any, make: Callable[[], Any]) -> Any:
         turns = around_next_data(iterator, Turns(account.meter))
     if turns is not None:
         turns.begin(time.monotonic_ns() - began)
+    account.iterator = weakref.ref(iterator)
+    if account.trace is not None:
+        account.trace.attach(iterator)
     return iterator
+
+
+def traced(loader: Any, path: str | os.PathLike[str], batches: int) -> Trace:
+    """Trace a loader from now on; the iterator that it has, if it has one, too.
+
+    Raises:
+        RuntimeError: A trace of it is not written yet.
+    """
+    account = account_of(loader)
+    if account.trace is not None and not account.trace.written:
+        raise RuntimeError(
+            f"a trace of this loader is being recorded, into {account.trace.path}: close() it first, or wait for its "
+            f"{account.trace.batches} batches"
+        )
+    account.trace = Trace(path, batches, account.meter.log, label_of(loader).decode(), sequences_of(loader, batches))
+    iterator = None if account.iterator is None else account.iterator()
+    if iterator is not None:
+        account.trace.attach(iterator)
+    return account.trace
+
+
+def close_trace(loader: Any) -> None:
+    """Write a loader's trace with what has come, if one is being recorded."""
+    account = _accounts.get(loader)
+    if account is not None and account.trace is not None:
+        account.trace.close_or_warn()
 
 
 def turns_of(iterator: Any) -> Turns | None:
@@ -103,6 +166,11 @@ def turns_ahead(loader: Any, source: Any) -> Turns | None:
         ring.kind = SOURCE_WAIT
         turns.tell(ring)
     return turns
+
+
+def figures_of(loader: Any) -> Figures | None:
+    """What a loader's figures are added to; None where nothing is measured."""
+    return account_of(loader).meter.figures if sys.platform == "linux" else None
 
 
 def around_next_data(iterator: Any, turns: Turns) -> Turns | None:
@@ -131,3 +199,8 @@ def label_of(loader: Any) -> bytes:
     kind = type(loader).__name__
     of = type(loader.dataset).__name__
     return (of if kind == "DataLoader" else f"{kind}({of})").encode()
+
+
+def wants_detail(loader: Any) -> bool:
+    """Whether this loader's workers are to count where they spend their time: as it was told, or all are."""
+    return bool(loader.detail) or os.environ.get("SHMLOADER_DETAIL", "") not in ("", "0")

@@ -14,6 +14,7 @@ from shmloader.statistics.evidence import DELAYED, Evidence
 SLOW = 1.5  # times as long as the others' median makes a straggler
 IDLE = 0.25  # of the workers' time, while the trainer waits
 COPIED = 0.1  # of the batches
+ENDLESS = 50  # workers a core, that nobody would ever start
 BLOCKED = 4  # workers a core, where they read or sleep, before more of them are not the advice any more
 
 
@@ -244,6 +245,8 @@ def work(of: Evidence) -> Cause | None:
     share = of.collate_share if stage == "collate" else 1 - of.collate_share
     why = f"a batch takes {ms(of.work_s)} of a worker's time, {share:.0%} of it for {where[stage]}{hottest(of)}"
     feeds = f"{plural(needed, 'worker')} would feed this loop ({ms(of.step_s)} a step)"
+    if endless := needed > ENDLESS * of.cores:
+        feeds = f"your loop takes next to nothing itself ({ms(of.step_s)} a step), so it can only wait"
     busy = of.busy_share >= 0.85
     if stage != "collate" and count < needed <= most:
         effect = f"{feeds}: {rate(of.rate(needed))}, now {rate(of.stats.batches_per_s)}"
@@ -253,10 +256,10 @@ def work(of: Evidence) -> Cause | None:
     if more > count:
         change = f"num_workers={more}, and {change}"
     effect = f"{feeds}; this machine has {of.cores:g} cores"
-    if stage != "read":
+    if stage != "read" and not endless:
         effect += f", and it would take {of.needed_cores:.1f}"
-        if of.got_cores < 0.8 * min(of.cores, count):
-            effect += f" (workers got {of.got_cores:.1f}; other processes have the rest)"
+    if stage != "read" and of.got_cores < 0.8 * min(of.cores, count):
+        effect += f" (workers got {of.got_cores:.1f}; other processes have the rest)"
     effect += f". {plural(max(more, count), 'worker')} give at most {rate(of.rate(max(more, count)))}, now "
     effect += rate(of.stats.batches_per_s)
     margin = abs(of.runs_share - 0.5) > 0.2 and abs(of.collate_share - 0.5) > 0.1
@@ -277,7 +280,8 @@ def hottest(of: Evidence) -> str:
     if not of.stats.hot:
         return ""
     hot = of.stats.hot[0]
-    return f"; {hot.share:.0%} in {hot.function}, {hot.file}:{hot.line}"
+    where = f", {hot.file}:{hot.line}" if hot.file else ""
+    return f"; {hot.share:.0%} in {hot.function}{where}"
 
 
 def ms(time: float) -> str:

@@ -28,6 +28,7 @@ class Settings:
         device: Where batches are delivered; None: on the CPU.
         dataset: Its class's name.
         is_stream: Whether it is an IterableDataset.
+        detail: Whether workers look at their stacks.
     """
 
     num_workers: int = 0
@@ -40,6 +41,7 @@ class Settings:
     device: str | None = None
     dataset: str = "Dataset"
     is_stream: bool = False
+    detail: bool = False
 
 
 @dataclass(frozen=True)
@@ -210,6 +212,7 @@ def settings_of(loader: Any) -> Settings:
         device=None if loader.device is None else str(loader.device),
         dataset=type(loader.dataset).__name__,
         is_stream=isinstance(loader.dataset, IterableDataset),
+        detail=loader.detail,
     )
 
 

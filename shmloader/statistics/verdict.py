@@ -139,6 +139,8 @@ def notes(of: Evidence, cause: Cause | None = None) -> tuple[str, ...]:
         found.append(f"{plural(stats.worker_deaths, 'worker')} died and were replaced")
     if of.delayed_share >= DELAYED and len(of.workers) <= of.cores:
         found.append(f"workers wait for a core {of.delayed_share:.0%} of the time: other processes use this machine")
+    if of.settings.detail and stats.hot is None:
+        found.append("detail=True has nothing to tell yet: it is for workers of a loader that rides the ring")
     if stats.why_not_ring is not None:
         found.append(f"only next() is measured, for batches do not ride the ring: {stats.why_not_ring}")
     return tuple(found)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import faulthandler
 import os
 import signal
 import time
 from multiprocessing import reduction
 from typing import Any
+
+from shmloader.system.processes import catches, status_of
 
 TELL = signal.SIGRTMAX - 4  # a signal that nobody uses by habit; the one next to it ends orphans (process.pyx)
 PATIENCE = 0.5  # seconds: a worker that has written nothing by then cannot
@@ -30,8 +31,8 @@ class Paper:
 
     def stack_of(self, pid: int) -> str:
         """In the trainer: the Python stacks of a worker, or why there are none."""
-        if not _catches(pid, TELL):  # the signal would kill it
-            return f"  (it is still being started, or has ended; its state is {_state(pid)})"
+        if not catches(pid, TELL):  # the signal would kill it
+            return f"  (it is still being started, or has ended; its state is {kernels_word(pid)})"
         os.ftruncate(self._fd, 0)
         os.lseek(self._fd, 0, os.SEEK_SET)  # the workers share the offset
         try:
@@ -46,8 +47,8 @@ class Paper:
             if size and size == before:
                 break
             before = size
-        told = _without_machinery(os.pread(self._fd, 1 << 16, 0).decode(errors="replace"))
-        return told or f"  (it does not answer; its state is {_state(pid)})"
+        told = without_machinery(os.pread(self._fd, 1 << 16, 0).decode(errors="replace"))
+        return told or f"  (it does not answer; its state is {kernels_word(pid)})"
 
     def close(self) -> None:
         if self._fd >= 0:
@@ -61,7 +62,7 @@ class Paper:
         self._fd = state["fd"].detach()
 
 
-def _without_machinery(told: str) -> str:
+def without_machinery(told: str) -> str:
     """The stack from where the dataset is asked for a batch on, without what lies below that."""
     kept, below = [], False
     for line in told.splitlines():
@@ -72,22 +73,6 @@ def _without_machinery(told: str) -> str:
     return "\n".join(kept)
 
 
-def _catches(pid: int, number: int) -> bool:
-    """Whether a process has a handler for a signal.  Once it has one it keeps it, unless the user's code resets it."""
-    with contextlib.suppress(ValueError):
-        return bool(int(_status(pid, "SigCgt"), 16) >> number - 1 & 1)
-    return False  # nobody knows
-
-
-def _state(pid: int) -> str:
+def kernels_word(pid: int) -> str:
     """What the kernel says of a process: "D (disk sleep)", "T (stopped)"."""
-    return _status(pid, "State") or "unknown"
-
-
-def _status(pid: int, name: str) -> str:
-    """A line of the kernel's status of a process; empty if there is none."""
-    with contextlib.suppress(OSError), open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as lines:
-        for line in lines:
-            if line.startswith(f"{name}:"):
-                return line.split(":", 1)[1].strip()
-    return ""
+    return status_of(pid, "State") or "unknown"

@@ -52,8 +52,7 @@ class Crew:
         segment: The ring's memory.
         respawn: Whether dead workers are replaced; if not, a death is an error.
         reissue: Whether the batch that a dead worker held can be made again; it cannot if the dataset is a stream.
-        timeout: How many seconds a batch may take, 0 for any number.  If there is a limit, workers can be asked where
-            they are.
+        timeout: How many seconds a batch may take, 0 for any number.
         outlives: Whether workers go on when their group is sent a signal: NOTE [ Group signals ].
     """
 
@@ -101,12 +100,11 @@ class Crew:
             arguments: What all workers are given alike (loop.py).
         """
         self._spin, self._arguments, self._count = spin, Parcel(arguments), count
-        if self._timeout > 0:
-            with held():
-                try:
-                    self._paper = Paper()
-                except OSError as error:
-                    raise _explained(error, 0, count) from None
+        with held():
+            try:
+                self._paper = Paper()  # with and without a limit: `shmloader top --stack` asks workers, too
+            except OSError as error:
+                raise _explained(error, 0, count) from None
         for index in range(count):
             with held():  # so that stop() knows of every worker that was started
                 self.workers.append(self._start_one(index, 0))

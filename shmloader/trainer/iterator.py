@@ -53,7 +53,7 @@ from shmloader.device.pinning import IN_TRANSIT, Pinning
 from shmloader.resume.epochs import listen, told
 from shmloader.resume.place import place_of, restore
 from shmloader.ring.segment import Segment
-from shmloader.statistics.account import account_of, label_of
+from shmloader.statistics.account import account_of, label_of, wants_detail
 from shmloader.system.cores import ranks_here
 from shmloader.system.signals import held, held_in_del
 from shmloader.trainer.bad_samples import epoch_seed, tally_of
@@ -134,11 +134,12 @@ class RingIterator(Overlapping, _torch._MultiProcessingDataLoaderIter):  # type:
             loader.max_ring_bytes,
             remember=respawn and not self._schedule.seeds_samples,  # else no state goes from batch to batch
             streams=self._streams,
+            detail=wants_detail(loader),
         )
         segment = self._segment
-        self._ring = TrainerSide(
-            segment, self._spin, spare, self._in_order, objects.dump_whole, account_of(loader).meter
-        )
+        self._account = account_of(loader)
+        self._account.add_sheet(segment.sheet)
+        self._ring = TrainerSide(segment, self._spin, spare, self._in_order, objects.dump_whole, self._account.meter)
         self._turns = self._ring.turns
         segment.format(self._ring, label_of(loader))
         self._steps = Steps(self._ring, size.at_first)
@@ -359,6 +360,8 @@ class RingIterator(Overlapping, _torch._MultiProcessingDataLoaderIter):  # type:
             else:
                 if self._pinning is not None:
                     self._pinning.close()
+                if hasattr(self, "_segment"):
+                    self._account.end_sheet(self._segment.sheet)
                 if hasattr(self, "_ring"):  # else there was no memory for it
                     self._keep_states()
                     self._ring.close()

@@ -27,6 +27,7 @@ from shmloader.ring.segment import Segment
 from shmloader.ring.tasks import read_task
 from shmloader.system.call_stacks import Paper
 from shmloader.system.parents_death import begin
+from shmloader.system.stack_samples import Looks
 from shmloader.worker import random_states
 from shmloader.worker.collate import collate_into
 from shmloader.worker.exceptions import caught, write_instead
@@ -132,6 +133,7 @@ class Worker:
         self._be_torchs_worker(dataset, base_seed, num_workers)
         self._error: Any = None  # why it could not begin: told in place of the first batch
         self._told: int | None = None
+        self._looks = None if segment.sheet is None else Looks(segment.sheet, ring.me)
         self._begin(told, init_fn, None if left is None else left[ring.me])
 
     def _be_torchs_worker(self, dataset: Any, base_seed: int, num_workers: int) -> None:
@@ -146,6 +148,8 @@ class Worker:
         """Do what there is to do until it is time to leave."""
         ring = self._ring
         while (written := ring.claim()) is not None:
+            if self._looks is not None:
+                self._looks.begin()
             if self._taking_over:
                 self._take_over()
             if ring.epoch != self._epoch:
@@ -168,6 +172,8 @@ class Worker:
             if ring.kept():
                 outcome = self._let_go_or_keep(outcome)
             ring.publish(outcome)
+            if self._looks is not None:
+                self._looks.end()
 
     def _take_over(self) -> None:
         """Go on as the worker whose place this one takes, if there was one; what is seeded was by now."""

@@ -55,7 +55,7 @@ def cores(found: Cores, wanted: Wanted) -> Finding:
 def files(wanted: Wanted) -> Finding:
     """Whether a rank may open the files that its rings take."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    need = RINGS * (4 + 3 * wanted.workers) + OTHER_FILES
+    need = RINGS * (5 + 3 * wanted.workers) + OTHER_FILES
     enough = max(need, ENOUGH_FILES) if hard == resource.RLIM_INFINITY else min(hard, max(need, ENOUGH_FILES))
     state = f"{_limit(soft)} open files"
     if soft != resource.RLIM_INFINITY and soft < need:

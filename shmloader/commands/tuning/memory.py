@@ -10,6 +10,7 @@ from shmloader.commands.tuning.setting import Setting
 from shmloader.device.accelerator import accelerator_of
 from shmloader.device.pinning import IN_TRANSIT
 from shmloader.ring.geometry import FIRST_COMMIT
+from shmloader.system.processes import own_bytes
 from shmloader.trainer.schedule import AHEAD_BYTES, schedule_of
 
 
@@ -51,14 +52,3 @@ def slots_of(loader: Any, slot_bytes: int) -> int:
     batches = min(max(size.at_first, AHEAD_BYTES // max(1, slot_bytes)), size.batches)
     spare = loader.spare_slots
     return int(batches + spare + (IN_TRANSIT if spare and accelerator_of(loader) is not None else 0))
-
-
-def own_bytes(pid: int) -> int:
-    """What a process has for itself: its part of what it shares by fork too, but not the ring; 0 if it is gone."""
-    found = {}
-    with contextlib.suppress(OSError), open(f"/proc/{pid}/smaps_rollup", encoding="ascii") as lines:
-        for line in lines:
-            name, _, value = line.partition(":")
-            if value.endswith("kB\n"):
-                found[name] = int(value.split()[0]) * 1024
-    return found.get("Pss_Anon", found.get("Private_Dirty", 0))  # the first as of Linux 5.9

@@ -1,0 +1,1 @@
+"""`shmloader top`: the loaders of running processes, seen from outside, without a cost to those who run them."""

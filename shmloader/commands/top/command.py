@@ -1,0 +1,145 @@
+"""`shmloader top`: again and again, or once."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib.util
+import json
+import os
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+from shmloader.commands.numbers import positive, seconds_of
+
+if TYPE_CHECKING:
+    from shmloader.commands.top.rings import Held, Key, Rings
+    from shmloader.commands.top.view import LoaderView, Watched
+
+EXIT = """exit status:
+  0  it has shown loaders, or Ctrl-C ended it (130)
+  1  with --once: no loader is iterating; or rich is missing for the live view
+  2  the command line is wrong"""
+LEAST_INTERVAL = 0.1  # seconds
+STACK_EVERY = 5.0  # seconds: a worker is not to be asked again and again
+
+
+def add_to(commands: Any) -> None:
+    """Add this command to a parser's."""
+    parser = commands.add_parser(
+        "top",
+        help="the loaders of running processes, live, from outside",
+        description="Shows each loader of a running process, or of all processes of this user: batches a second, the\n"
+        "share of the time that the trainer waits, and what each worker does now. It reads, and costs them nothing.",
+        epilog=EXIT,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("pid", type=positive, nargs="?", metavar="PID", help="of the trainer (default: all there are)")
+    parser.add_argument("--interval", type=seconds_of, default=0.5, metavar="S", help="between looks (default: 0.5)")
+    parser.add_argument("--once", action="store_true", help="print one look as plain text, and end")
+    parser.add_argument("--json", action="store_true", help="the same as JSON")
+    parser.add_argument(
+        "--stack",
+        action="store_true",
+        help="with the Python stack of the worker that the trainer waits for; it is interrupted for that, for some us",
+    )
+    parser.set_defaults(run=run)
+
+
+def run(given: argparse.Namespace) -> int:
+    """Show loaders; returns the exit status."""
+    if sys.platform != "linux":
+        print("shmloader top: there are no rings off Linux", file=sys.stderr)
+        return 1
+    from shmloader.commands.top.rings import Rings
+
+    if given.pid is not None and not os.path.isdir(f"/proc/{given.pid}"):
+        print(f"shmloader top: there is no process {given.pid}", file=sys.stderr)
+        return 1
+    top = Top(Rings(given.pid), given.stack)
+    interval = max(LEAST_INTERVAL, given.interval)
+    if given.once or given.json or not sys.stdout.isatty():
+        return _once(top, interval, given.json)
+    if importlib.util.find_spec("rich") is None:
+        print(
+            "shmloader top: the live view needs rich: pip install 'shmloader[tools]'. `shmloader top --once` does "
+            "without.",
+            file=sys.stderr,
+        )
+        return 1
+    return _live(top, interval)
+
+
+class Top:
+    """Looks at all rings.
+
+    Args:
+        rings: Which.
+        stacks: Whether to ask workers for their stacks, where the trainer waits for one.
+    """
+
+    def __init__(self, rings: Rings, stacks: bool) -> None:
+        self._rings, self._asks = rings, stacks
+        self._watched: dict[Key, Watched] = {}
+        self._stacks: dict[
+            int, tuple[float, str]
+        ] = {}  # of workers, by their pids: when they were asked, and what came
+
+    def look(self) -> list[LoaderView]:
+        """All loaders as they are now."""
+        from shmloader.commands.top.view import Watched
+
+        held = self._rings.find()
+        self._watched = {one.key: self._watched.get(one.key) or Watched() for one in held}
+        loaders = [view for one in held if (view := self._view(one)) is not None]
+        if self._asks:
+            self._ask([lane.pid for loader in loaders for lane in loader.lanes if lane.awaited and lane.pid])
+        return loaders
+
+    def _view(self, held: Held) -> LoaderView | None:
+        with contextlib.suppress(ValueError):  # it was closed meanwhile
+            return self._watched[held.key].look(held)
+        return None
+
+    def _ask(self, pids: list[int]) -> None:
+        from shmloader.commands.top.stacks import stack_of
+
+        now = time.monotonic()
+        self._stacks = {
+            pid: self._stacks[pid]
+            if pid in self._stacks and now - self._stacks[pid][0] < STACK_EVERY
+            else (now, stack_of(pid))
+            for pid in pids
+        }
+
+    @property
+    def stacks(self) -> dict[int, str]:
+        """The stacks of those that were asked, by their pids."""
+        return {pid: told for pid, (_, told) in self._stacks.items()}
+
+
+def _once(top: Top, interval: float, as_json: bool) -> int:
+    from shmloader.commands.top.screen import plain
+
+    top.look()
+    time.sleep(interval)  # rates are of two looks
+    loaders = top.look()
+    if as_json:
+        told = {"loaders": [loader.to_dict() for loader in loaders], "stacks": top.stacks}
+        print(json.dumps(told, indent=1))
+    else:
+        print("\n".join(plain(loaders, top.stacks)))
+    return 0 if loaders else 1
+
+
+def _live(top: Top, interval: float) -> int:
+    from rich.console import Console
+    from rich.live import Live
+
+    from shmloader.commands.top.screen import picture
+
+    with Live(picture([], {}), console=Console(), screen=True, auto_refresh=False) as live:
+        while True:
+            live.update(picture(top.look(), top.stacks), refresh=True)
+            time.sleep(interval)

@@ -1,0 +1,111 @@
+"""A look at loaders, as text and as a picture for a terminal."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from shmloader.commands.top.view import LaneView, LoaderView
+from shmloader.ring.growth import in_units
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+NOTHING = "no loader of this user is iterating now"
+HEADINGS = ("worker", "pid", "does", "for", "batch", "busy", "batches/s", "memory")
+INPUT_BOUND = 0.1  # of the time in next(): from there on it is worth a colour
+BAR = 10  # characters of a share
+
+
+def head(loader: LoaderView) -> list[str]:
+    """Two lines on a loader."""
+    rates = f"{_figure(loader.batches_per_s)} batches/s, {_figure(loader.samples_per_s)} samples/s"
+    waits = f", in next() for {loader.waits_s:.1f} s" if loader.waits_s > 1 else ""
+    where = f"epoch {loader.epoch}, batch {loader.batch}"
+    return [
+        f"{loader.label or 'a dataset'}: pid {loader.trainer} {loader.state}, {where}, {rates}, "
+        f"{in_units(loader.bytes_per_s)}/s",
+        f"  input wait {loader.input_wait:.0%}{waits}; ready {loader.ready} of {loader.under_way} under way, "
+        f"{loader.most} at most; lent {loader.lent}, copied {loader.copied}; deaths {loader.deaths}; "
+        f"ring {in_units(loader.ring_bytes)}",
+    ]
+
+
+def cells(lane: LaneView) -> tuple[str, ...]:
+    """A worker's line."""
+    return (
+        str(lane.worker),
+        str(lane.pid or "-"),
+        lane.doing,
+        f"{lane.for_s:.1f} s",
+        "-" if lane.batch is None else str(lane.batch),
+        f"{lane.busy:.0%}",
+        _figure(lane.batches_per_s),
+        in_units(lane.memory_bytes),
+    )
+
+
+def plain(loaders: list[LoaderView], stacks: dict[int, str]) -> list[str]:
+    """All of it, as lines.
+
+    Args:
+        loaders: What there is.
+        stacks: Of workers that were asked for it, by their pids.
+    """
+    if not loaders:
+        return [NOTHING]
+    told: list[str] = []
+    for loader in loaders:
+        rows = [HEADINGS, *map(cells, loader.lanes)]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        told += head(loader)
+        told += ["  " + "  ".join(f"{cell:>{width}}" for cell, width in zip(row, widths, strict=True)) for row in rows]
+        told += [f"  waits for {loader.held_up}"] if loader.held_up else []
+        for lane in loader.lanes:
+            told += [f"  worker {lane.worker}:", stacks[lane.pid]] if lane.pid in stacks else []
+        told.append("")
+    return told[:-1]
+
+
+def picture(loaders: list[LoaderView], stacks: dict[int, str]) -> RenderableType:
+    """All of it, for rich."""
+    from rich.console import Group
+    from rich.text import Text
+
+    if not loaders:
+        return Text(NOTHING, style="yellow")
+    parts: list[Any] = []
+    for loader in loaders:
+        first, second = head(loader)
+        parts += [
+            Text(first, style="bold"),
+            Text(second, style="yellow" if loader.input_wait > INPUT_BOUND else "green"),
+        ]
+        parts.append(_lanes(loader))
+        if loader.held_up:
+            parts.append(Text(f"  waits for {loader.held_up}", style="bold red"))
+        for lane in loader.lanes:
+            if lane.pid in stacks:
+                parts += [Text(f"  worker {lane.worker}:", style="bold"), Text(stacks[lane.pid])]
+        parts.append(Text())
+    parts.append(Text("Ctrl-C ends this; nothing that is shown is touched", style="dim"))
+    return Group(*parts)
+
+
+def _lanes(loader: LoaderView) -> RenderableType:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, padding=(0, 1), header_style="dim")
+    for heading in HEADINGS:
+        table.add_column(heading, justify="left" if heading in ("does", "busy") else "right", no_wrap=True)
+    for lane in loader.lanes:
+        style = "bold red" if lane.stuck else "yellow" if lane.awaited else ""
+        worker, pid, does, for_s, batch, share, *others = cells(lane)
+        filled = round(lane.busy * BAR)
+        bar = Text("█" * filled + "·" * (BAR - filled), style=style or "green")
+        table.add_row(worker, pid, does, for_s, batch, Text.assemble(bar, f" {share:>4}"), *others, style=style)
+    return table
+
+
+def _figure(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.1f}"

@@ -1,0 +1,58 @@
+"""The Python stack of a worker, asked for from outside.
+
+A worker writes its stacks from C when it gets a signal (call_stacks.py), to memory that it holds a descriptor of.  That
+interrupts what it does for some microseconds; system calls go on.  A worker that is stopped, or in the kernel, does not
+answer.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+from shmloader.commands.top.rings import STACKS
+from shmloader.system.call_stacks import PATIENCE, SETTLED, TELL, kernels_word, without_machinery
+from shmloader.system.processes import catches, files_of
+
+
+def stack_of(pid: int) -> str:
+    """The stacks of all threads of a worker, or why there are none."""
+    if not catches(pid, TELL):  # the signal would kill it
+        return f"  (it is still being started, or has ended; its state is {kernels_word(pid)})"
+    papers = _papers(pid)
+    try:
+        before = {fd: os.fstat(fd).st_size for fd in papers}
+        os.kill(pid, TELL)
+        end = time.monotonic() + PATIENCE
+        told, size = "", -1
+        while time.monotonic() < end:
+            time.sleep(SETTLED)
+            written = [(fd, os.fstat(fd).st_size) for fd in papers if os.fstat(fd).st_size > before[fd]]
+            if written and written[0][1] == size:  # that was all
+                fd = written[0][0]
+                told = os.pread(fd, size - before[fd], before[fd]).decode(errors="replace")
+                break
+            size = written[0][1] if written else -1
+    except (ProcessLookupError, PermissionError) as error:
+        return f"  ({error.strerror})"
+    finally:
+        for fd in papers:
+            os.close(fd)
+    return without_machinery(told) or f"  (it does not answer; its state is {kernels_word(pid)})"
+
+
+def _papers(pid: int) -> list[int]:
+    """What the worker may write to, open for reading: one for each ring that it was forked beside."""
+    opened: dict[tuple[int, int], int] = {}
+    for number, target in files_of(pid).items():
+        if target == STACKS:
+            try:
+                fd = os.open(f"/proc/{pid}/fd/{number}", os.O_RDONLY | os.O_CLOEXEC)
+            except OSError:  # it has ended, or is another user's
+                continue
+            of = os.fstat(fd)
+            if (of.st_dev, of.st_ino) in opened:
+                os.close(fd)
+            else:
+                opened[of.st_dev, of.st_ino] = fd
+    return list(opened.values())

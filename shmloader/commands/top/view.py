@@ -1,0 +1,201 @@
+"""What is shown of a ring: what has changed between two looks at it."""
+
+from __future__ import annotations
+
+import collections
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from shmloader._onlooker import EntryNow, LaneNow, Totals
+from shmloader.commands.top.rings import Held
+from shmloader.system.processes import STATES, resident_bytes, state_of
+
+WINDOW = 5_000_000_000  # nanoseconds over which rates are taken
+HELD_UP = 1.0  # seconds in next() after which it is said who holds the batch
+
+
+@dataclass(frozen=True)
+class Look:
+    """A ring at one moment."""
+
+    totals: Totals
+    lanes: list[LaneNow]
+    entries: list[EntryNow]
+
+
+@dataclass(frozen=True)
+class LaneView:
+    """A worker.
+
+    Attributes:
+        worker, pid: Which one; pid 0 is one that has not begun, or is gone.
+        doing: "starts", "waits", "fetches" or "collates"; or what the kernel says, if it cannot do anything.
+        for_s: For how many seconds.
+        batch: The number in its epoch of the batch that it has claimed; None if it has none.
+        busy: Its share of the time that it fetched and collated, 0 to 1.
+        batches_per_s: That it published; chunks, where batches are cut.
+        memory_bytes: That it has, without files and the ring.
+        stuck: Whether it is stopped, dead or gone.
+        awaited: Whether the trainer waits for the batch that it holds.
+    """
+
+    worker: int
+    pid: int
+    doing: str
+    for_s: float
+    batch: int | None
+    busy: float
+    batches_per_s: float
+    memory_bytes: int
+    stuck: bool
+    awaited: bool
+
+
+@dataclass(frozen=True)
+class LoaderView:
+    """A loader.
+
+    Attributes:
+        label: What its dataset is.
+        trainer: The pid.
+        state: What the kernel says of the trainer.
+        batches_per_s, samples_per_s, bytes_per_s: Taken.
+        input_wait: The share of the time that the trainer waited in `next()`, 0 to 1.
+        waits_s: For how many seconds it has been in `next()` now; 0 if it is not.
+        ready, under_way, most: Batches that are ready, that are opened, and that may be.
+        epoch, batch: The epoch's number in this iterator, and the batches of it that were taken.
+        lent, copied: Batches that the user holds, and how many were copied out so far.
+        deaths: Of workers, so far.
+        ring_bytes: What the slots have taken.
+        held_up: Who holds the batch that the trainer waits for; empty while that takes no longer than HELD_UP.
+        lanes: Its workers.
+    """
+
+    label: str
+    trainer: int
+    state: str
+    batches_per_s: float
+    samples_per_s: float
+    bytes_per_s: float
+    input_wait: float
+    waits_s: float
+    ready: int
+    under_way: int
+    most: int
+    epoch: int
+    batch: int
+    lent: int
+    copied: int
+    deaths: int
+    ring_bytes: int
+    held_up: str
+    lanes: list[LaneView]
+
+    def to_dict(self) -> dict[str, Any]:
+        """With what JSON has."""
+        return asdict(self)
+
+
+class Watched:
+    """A ring that is looked at again and again."""
+
+    def __init__(self) -> None:
+        self._looks: collections.deque[Look] = collections.deque()
+
+    def look(self, held: Held) -> LoaderView:
+        """Look at it, and compare with how it was WINDOW ago, or when it was seen first.
+
+        Raises:
+            ValueError: It is closed.
+        """
+        ring = held.ring
+        now = Look(ring.totals(), ring.lanes(), ring.in_flight())
+        if ring.closed:  # then what was read was nothing
+            raise ValueError("the ring is closed")
+        self._looks.append(now)
+        while len(self._looks) > 2 and now.totals.now - self._looks[1].totals.now >= WINDOW:
+            self._looks.popleft()
+        return _view(held, self._looks[0], now)
+
+
+def _view(held: Held, before: Look, now: Look) -> LoaderView:
+    was, totals = before.totals, now.totals
+    passed = max(1, totals.now - was.now) / 1e9
+    waits_s = max(0, totals.now - totals.asked_at) / 1e9 if totals.asked_at else 0.0
+    awaited = _awaited(now.entries)
+    lanes = [_lane(held, lane, before, now, passed, awaited if waits_s > HELD_UP else None) for lane in now.lanes]
+    return LoaderView(
+        label=totals.label,
+        trainer=held.trainer,
+        state=STATES.get(state_of(held.trainer), "runs"),
+        batches_per_s=(totals.taken - was.taken) / passed,
+        samples_per_s=(totals.samples - was.samples) / passed,
+        bytes_per_s=(totals.bytes - was.bytes) / passed,
+        input_wait=min(1.0, max(0, _waited(totals) - _waited(was)) / 1e9 / passed),
+        waits_s=waits_s,
+        ready=len({entry.payload for entry in now.entries if entry.state == "ready"}),
+        under_way=len({entry.payload for entry in now.entries if entry.state != "void"}),
+        most=held.ring.batches,
+        epoch=totals.epoch,
+        batch=_batch(now.entries, totals),
+        lent=totals.lent,
+        copied=totals.copied,
+        deaths=totals.deaths,
+        ring_bytes=sum(held.ring.slot_bytes()),
+        held_up=_who(awaited, lanes) if waits_s > HELD_UP else "",
+        lanes=lanes,
+    )
+
+
+def _waited(totals: Totals) -> int:
+    """Nanoseconds that the user waited; the call that is under way included."""
+    if totals.user_waited_ns or totals.user_stepped_ns:  # a thread is ahead of the user
+        return totals.user_waited_ns
+    return totals.waited_ns + (max(0, totals.now - totals.asked_at) if totals.asked_at else 0)
+
+
+def _batch(entries: list[EntryNow], totals: Totals) -> int:
+    """The number of the batch that is taken next: the lowest of this epoch that is under way."""
+    numbers = [entry.batch for entry in entries if entry.state != "void" and entry.epoch == totals.epoch]
+    return min(numbers, default=0)
+
+
+def _awaited(entries: list[EntryNow]) -> EntryNow | None:
+    """The sequence that the trainer takes next, in order, and that is not ready."""
+    under_way = [entry for entry in entries if entry.state in ("open", "claimed")]
+    return min(under_way, key=lambda entry: entry.sequence, default=None)
+
+
+def _who(awaited: EntryNow | None, lanes: list[LaneView]) -> str:
+    if awaited is None:
+        return "nothing is under way: the trainer waits for the sampler, or for a worker to start"
+    if awaited.owner < 0:
+        return f"batch {awaited.batch}, which no worker has claimed yet"
+    if awaited.state == "open":
+        return f"batch {awaited.batch}, which worker {awaited.owner} has not claimed yet"
+    lane = next((lane for lane in lanes if lane.worker == awaited.owner), None)
+    of = f" (pid {lane.pid}), which {lane.doing}" if lane is not None and lane.pid else ", which is gone"
+    return f"batch {awaited.batch}, held by worker {awaited.owner}{of}"
+
+
+def _lane(held: Held, lane: LaneNow, before: Look, now: Look, passed: float, awaited: EntryNow | None) -> LaneView:
+    was = next((other for other in before.lanes if other.worker == lane.worker), lane)
+    pid = held.pid_of(lane.pid) if lane.pid else 0
+    state = state_of(pid) if pid else ""
+    stuck = state not in ("R", "S", "D") and bool(lane.pid)
+    works = lane.doing in ("fetches", "collates")
+    since = max(0, now.totals.now - lane.since) / 1e9 if lane.since else 0.0
+    busy_ns = lane.fetched_ns + lane.collated_ns - was.fetched_ns - was.collated_ns
+    mine = [entry for entry in now.entries if entry.state == "claimed" and entry.owner == lane.worker]
+    return LaneView(
+        worker=lane.worker,
+        pid=pid,
+        doing=STATES.get(state, "runs") if stuck else lane.doing,
+        for_s=since,
+        batch=min((entry.batch for entry in mine), default=None),
+        busy=min(1.0, max(busy_ns / 1e9, min(since, passed) if works else 0.0) / passed),
+        batches_per_s=max(0, lane.published - was.published) / passed,
+        memory_bytes=resident_bytes(pid) if pid else 0,
+        stuck=stuck,
+        awaited=awaited is not None and awaited.owner == lane.worker,
+    )

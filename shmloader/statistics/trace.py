@@ -1,0 +1,170 @@
+"""loader.trace(): what happens to the next batches of a loader, as a file that Perfetto and Chrome show.
+
+The ring notes the times of each sequence anyway (NOTE [ Figures ]); a trace has it keep as many as are wanted, and
+reads them when they have come.  The user's own next() is timed here, in the iterator that is traced and in no other:
+the method that it calls is replaced in the instance.
+"""
+
+from __future__ import annotations
+
+import atexit
+import errno
+import json
+import os
+import threading
+import time
+import warnings
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from shmloader.statistics.chrome import Recorded, Span, trace_of
+
+
+class Trace:
+    """Records the batches that a loader hands out, and writes them into a file.
+
+    It is written, once, when all batches have come; at `close()` and at the end of a `with`; when the loader is closed;
+    or at the interpreter's end, whichever comes first.
+
+    Args:
+        path: Of the file.
+        batches: How many.
+        log: The loader's: what the ring notes.
+        label: What its dataset is.
+        sequences: How many sequences so many batches may be, with those that are under way.
+
+    Raises:
+        OSError: There can be no such file.
+
+    Attributes:
+        written: Whether that is done.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], batches: int, log: Any, label: str, sequences: int) -> None:
+        self.path, self.batches = Path(path), batches
+        _check(self.path)
+        self._log, self._label = log, label
+        self._from: int = log.count
+        self._began_at = time.monotonic_ns()
+        self._turns: list[Span] = []
+        self._sent: list[Span] = []
+        self._pids: list[int] = []
+        self._ahead = False
+        self._replaced: list[tuple[weakref.ref[Any], str, Any]] = []
+        self._owner = os.getpid()
+        self._writing = threading.Lock()
+        self.written = False
+        log.keep(sequences)
+        atexit.register(self.close_or_warn)
+
+    def attach(self, iterator: Any) -> None:
+        """Trace an iterator of the loader; more than once does no harm."""
+        if self.written or not hasattr(iterator, "__dict__"):
+            return
+        self._pids = [worker.pid or 0 for worker in list(getattr(iterator, "_workers", ()))] or self._pids
+        self._ahead = self._ahead or getattr(iterator, "_run", None) is not None
+        self._time(iterator, "_arrived" if hasattr(iterator, "_arrived") else "_next_data", self._returned)
+        stage = vars(iterator).get("_stage")
+        if stage is not None:
+            self._time(stage, "send", self._sent.append)
+
+    def _time(self, of: Any, name: str, tell: Callable[[Span], None]) -> None:
+        """Have a method of this object timed, and of no other."""
+        if not hasattr(of, name) or any(one() is of for one, _, _ in self._replaced):
+            return
+        before = vars(of).get(name)  # the statistics may have one there as well
+        vars(of)[name] = _timed(of, getattr(type(of), name), before, tell)
+        self._replaced.append((weakref.ref(of), name, before))
+
+    def _returned(self, span: Span) -> None:
+        self._turns.append(span)
+        if len(self._turns) >= self.batches:
+            self.close_or_warn()
+
+    def close(self) -> None:
+        """Write the file with what has come, and record no more.  The second time it does nothing.
+
+        Raises:
+            OSError: The file cannot be written.
+        """
+        with self._writing:
+            if self.written or self._owner != os.getpid():  # a child has its parent's trace too
+                return
+            self.written = True
+        atexit.unregister(self.close_or_warn)
+        for one, name, before in self._replaced:
+            if (of := one()) is not None:
+                vars(of).pop(name, None)
+                vars(of).update({} if before is None else {name: before})
+        recorded = Recorded(
+            self._label,
+            self._owner,
+            self._pids,
+            self._log.since(self._from),
+            self._turns,
+            self._sent,
+            self._ahead,
+            self._began_at,
+        )
+        _write(self.path, json.dumps(trace_of(recorded)))
+
+    def close_or_warn(self) -> None:
+        """The same, where nobody waits for it: a training must not end because of its trace."""
+        try:
+            self.close()
+        except OSError as error:
+            warnings.warn(f"the trace {self.path} cannot be written: {error}", RuntimeWarning, stacklevel=3)
+
+    def __enter__(self) -> Trace:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+
+def sequences_of(loader: Any, batches: int) -> int:
+    """How many sequences so many batches of a loader may be, with those that are under way."""
+    size = getattr(loader.batch_sampler, "batch_size", None)
+    cut = -(-size // loader.chunk_size) if loader.chunk_size and isinstance(size, int) else 1
+    return int((batches + 4 * loader.num_workers * (loader.prefetch_factor or 1)) * cut)  # 4: "steal" is further ahead
+
+
+def _timed(of: Any, method: Callable[..., Any], before: Any, tell: Callable[[Span], None]) -> Callable[..., Any]:
+    """A method, each call of which is told of.  It does not keep its object, which must go when it is dropped."""
+    weakly = weakref.ref(of)
+
+    def timed(*arguments: Any) -> Any:
+        given = list(arguments)  # one at most.  It leaves the list: a stage lets go of its batch as soon as it can
+        del arguments
+        began_at = time.monotonic_ns()
+        if before is not None:
+            result = before(given.pop()) if given else before()
+        else:
+            result = method(weakly(), given.pop()) if given else method(weakly())
+        tell(Span(began_at, time.monotonic_ns()))
+        return result
+
+    return timed
+
+
+def _check(path: Path) -> None:
+    """Raise now if there can be no such file, and not when all batches have come."""
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, "a trace is a file, and this is a folder", str(path))
+    if not path.parent.is_dir():
+        raise FileNotFoundError(errno.ENOENT, "there is no folder for the trace", str(path.parent))
+    if not os.access(path.parent, os.W_OK):
+        raise PermissionError(errno.EACCES, "the trace cannot be written there", str(path.parent))
+
+
+def _write(path: Path, text: str) -> None:
+    """All of it or nothing: a reader has the old file or the new one."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        beside.write_text(text, encoding="utf-8")
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)

@@ -1,0 +1,95 @@
+"""What the kernel says of a process, of this one or of another one of the same user."""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+
+# what a state's letter means to who waits for the process
+STATES = {
+    "R": "runs",
+    "S": "sleeps",
+    "D": "is in the kernel (disk, network)",
+    "T": "is stopped by a signal",
+    "t": "is stopped by a debugger",
+    "Z": "is dead",
+    "X": "is dead",
+    "": "is gone",
+}
+
+
+def status_of(pid: int, name: str) -> str:
+    """A line of the kernel's status of a process; empty if there is none."""
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as lines:
+        for line in lines:
+            if line.startswith(f"{name}:"):
+                return line.split(":", 1)[1].strip()
+    return ""
+
+
+def state_of(pid: int) -> str:
+    """The letter of a process's state, one of STATES; empty if it is gone."""
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+        return file.read().rpartition(")")[2].split()[0]  # its name may have brackets in it
+    return ""
+
+
+def inner_pid(pid: int) -> int:
+    """The pid by which a process knows itself, which is another one in a container."""
+    told = status_of(pid, "NSpid").split()
+    return int(told[-1]) if told else pid
+
+
+def own_bytes(pid: int) -> int:
+    """What a process has for itself: its part of what it shares by fork too, but no shared memory; 0 if it is gone.
+
+    The kernel walks through all its pages for that, and keeps it from getting more meanwhile.
+    """
+    found = {}
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/smaps_rollup", encoding="ascii") as lines:
+        for line in lines:
+            name, _, value = line.partition(":")
+            if value.endswith("kB\n"):
+                found[name] = int(value.split()[0]) * 1024
+    return found.get("Pss_Anon", found.get("Private_Dirty", 0))  # the first as of Linux 5.9
+
+
+def resident_bytes(pid: int) -> int:
+    """What a process has in memory, without files and shared memory; what it shares by fork counts in full.
+
+    That is read off counters: it costs the process nothing.
+    """
+    with contextlib.suppress(OSError, ValueError), open(f"/proc/{pid}/statm", encoding="ascii") as file:
+        _, resident, shared, *_ = map(int, file.read().split())
+        return (resident - shared) * mmap.PAGESIZE
+    return 0
+
+
+def catches(pid: int, number: int) -> bool:
+    """Whether a process has a handler for a signal.  Once it has one it keeps it, unless the user's code resets it."""
+    with contextlib.suppress(ValueError):
+        return bool(int(status_of(pid, "SigCgt"), 16) >> number - 1 & 1)
+    return False  # nobody knows
+
+
+def files_of(pid: int) -> dict[int, str]:
+    """What each descriptor of a process is open on; none where that may not be seen."""
+    found = {}
+    folder = f"/proc/{pid}/fd"
+    with contextlib.suppress(OSError):
+        for number in os.listdir(folder):
+            with contextlib.suppress(OSError):  # it was closed meanwhile
+                found[int(number)] = os.readlink(f"{folder}/{number}")
+    return found
+
+
+def processes_of(user: int | None) -> list[int]:
+    """The pids of all processes of a user; None: of all users."""
+    found = []
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            with contextlib.suppress(OSError):  # it has ended
+                if user is None or os.stat(f"/proc/{name}").st_uid == user:
+                    found.append(int(name))
+    return found

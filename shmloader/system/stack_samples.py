@@ -1,0 +1,191 @@
+"""Where workers spend their time, by looking at their Python stacks now and then: `detail=True`.
+
+NOTE [ Stack samples ]
+
+    1. A worker's main thread is looked at every PERIOD while it makes one batch of EVERY, and not at all in between.
+       So nothing is done for a sample, and hardly anything for a batch.
+    2. The look is faulthandler's, which writes a stack from C, in the signal's handler.  It needs no GIL, calls no
+       Python, and takes no lock, so it may come at any moment: in a C extension, in a collection, in a fork.  System
+       calls that the kernel can restart are restarted (SA_RESTART), as for the stacks of workers that hang
+       (call_stacks.py).  Those that it never restarts (sleeps, polls) return early with EINTR: Python goes on with
+       them by itself, and so must C code that calls them, as for any signal.
+    3. The timer is the thread's own, so no timer that the user's code may use is touched (SIGALRM, SIGPROF).
+    4. What was found is counted by the line of the user's own code that was at work, and by what that line had called.
+       Counts go into a sheet, memory without a name that the trainer reads when it is asked.  A worker that takes a
+       dead one's place goes on with its counts.  The trainer may read while a worker writes: a checksum tells.
+"""
+
+from __future__ import annotations
+
+import collections
+import faulthandler
+import json
+import os
+import random
+import re
+import signal
+import struct
+import sysconfig
+import zlib
+from multiprocessing import reduction
+from typing import Any
+
+from shmloader._stack_timer import StackTimer
+
+LOOK = signal.SIGRTMAX - 6  # two from the one that asks for the stack of a worker that hangs
+EVERY = 16  # batches
+PERIOD = 10_000_000  # nanoseconds; a look takes up to 1 ms (100 calls deep), and leaves the rest to the batch
+ROOM = 1 << 16  # bytes of a sheet for each worker
+MOST = 200  # places that a worker keeps, those with the largest counts
+
+_HEADER = struct.Struct("<III")  # checksum, bytes that follow, stacks in all
+_FRAME = re.compile(r'  File "(?P<file>.*)", line (?P<line>\d+) in (?P<function>.*)')
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_IMAGES = _PACKAGE + "images" + os.sep  # the dataset's work, though the code is ours
+
+Place = tuple[str, str, int]  # function, file, line
+Counts = collections.Counter[Place]
+
+
+class Sheet:
+    """Memory in which each worker of a ring counts where it was found.
+
+    Args:
+        workers: How many there are.
+    """
+
+    def __init__(self, workers: int) -> None:
+        self.workers = workers
+        self._fd = os.memfd_create("shmloader_samples", os.MFD_CLOEXEC)
+        os.ftruncate(self._fd, workers * ROOM)
+
+    def write(self, worker: int, counts: Counts, looks: int) -> None:
+        """By the worker: this is what it has found by now, of so many looks."""
+        most = MOST
+        while len(said := json.dumps([[*place, count] for place, count in counts.most_common(most)]).encode()) > (
+            ROOM - _HEADER.size
+        ):
+            most //= 2  # paths are long
+        os.pwrite(self._fd, _HEADER.pack(zlib.crc32(said), len(said), looks) + said, worker * ROOM)
+
+    def read(self, worker: int) -> tuple[Counts, int]:
+        """What a worker has found by now, and of how many looks."""
+        for _ in range(3):  # it may be writing
+            read = os.pread(self._fd, ROOM, worker * ROOM)
+            checksum, size, looks = _HEADER.unpack(read[: _HEADER.size])
+            said = read[_HEADER.size :][:size]
+            if size and zlib.crc32(said) == checksum:
+                return Counts(
+                    {(function, file, line): count for function, file, line, count in json.loads(said)}
+                ), looks
+        return Counts(), 0
+
+    def total(self) -> tuple[Counts, int]:
+        """The same of all workers."""
+        counts, looks = Counts(), 0
+        for worker in range(self.workers):
+            of_one, its_looks = self.read(worker)
+            counts += of_one
+            looks += its_looks
+        return counts, looks
+
+    def close(self) -> None:
+        """Give it back.  Twice is harmless."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    @property
+    def closed(self) -> bool:
+        return self._fd < 0
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"workers": self.workers, "fd": reduction.DupFd(self._fd)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.workers, self._fd = state["workers"], state["fd"].detach()
+
+
+class Looks:
+    """In a worker, in its main thread: looks at its own stack while it makes one batch of EVERY.
+
+    Args:
+        sheet: Where it counts.
+        worker: Its number.
+    """
+
+    def __init__(self, sheet: Sheet, worker: int) -> None:
+        self._sheet = sheet
+        self._worker = worker
+        self._counts, self._looks = sheet.read(worker)
+        self._stacks = os.memfd_create("shmloader_looks", os.MFD_CLOEXEC)
+        faulthandler.register(LOOK, file=self._stacks, all_threads=False, chain=False)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {LOOK})
+        self._timer = StackTimer(LOOK)
+        self._batches = 0
+        self._random = random.Random(worker)  # not the global one, which is the user's
+
+    def begin(self) -> None:
+        """A batch is claimed.  The first look comes at a random time: else what is quick would never be seen."""
+        self._batches += 1
+        if self._batches % EVERY == 1:
+            self._timer.start(self._random.randrange(1, PERIOD), PERIOD)
+
+    def end(self) -> None:
+        """It is published."""
+        if self._batches % EVERY != 1:
+            return
+        self._timer.stop()
+        size = os.fstat(self._stacks).st_size
+        if size:
+            stacks = os.pread(self._stacks, size, 0).decode(errors="replace")
+            os.ftruncate(self._stacks, 0)
+            os.lseek(self._stacks, 0, os.SEEK_SET)
+            for frames in stacks_in(stacks):
+                self._counts[place_of(frames)] += 1
+                self._looks += 1
+            self._sheet.write(self._worker, self._counts, self._looks)
+
+
+def stacks_in(text: str) -> list[list[Place]]:
+    """The stacks that faulthandler has written, the innermost call of each first, down to ours."""
+    stacks: list[list[Place]] = []
+    below = False
+    for line in text.splitlines():
+        if found := _FRAME.fullmatch(line):
+            below = below or (found["file"].startswith(_PACKAGE) and not found["file"].startswith(_IMAGES))
+            if stacks and not below:
+                stacks[-1].append((found["function"], found["file"], int(found["line"])))
+        elif line.endswith("(most recent call first):"):
+            stacks.append([])
+            below = False
+    return stacks
+
+
+def place_of(frames: list[Place]) -> Place:
+    """What a stack is counted as: what the user's line has called, and that line.
+
+    Where none of the code is the user's (a dataset of torchvision's, say), it is the innermost call.
+    """
+    if not frames:
+        return "shmloader, writing into the slot", "", 0
+    for depth, (function, file, line) in enumerate(frames):
+        if not _is_of_a_library(file):
+            return (_full_name(*frames[depth - 1][:2]) if depth else function), file, line
+    return _full_name(*frames[0][:2]), *frames[0][1:]
+
+
+_LIBRARIES = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")})
+
+
+def _is_of_a_library(file: str) -> bool:
+    return file.startswith((*_LIBRARIES, _IMAGES, "<frozen")) or "site-packages" in file or "dist-packages" in file
+
+
+def _full_name(function: str, file: str) -> str:
+    """A library's function, with its module: PIL.Image.convert."""
+    inside = re.split(r"(?:site|dist)-packages/|/lib/python[\d.]+/", file)[-1]
+    if file.startswith(_PACKAGE):
+        inside = "shmloader/" + file.removeprefix(_PACKAGE)
+    module = inside.removesuffix(".py").removesuffix("/__init__").strip("/").replace("/", ".")
+    return f"{module}.{function}" if not inside.startswith("<") else function

@@ -1,0 +1,178 @@
+"""detail=True: the function that takes the most has a name and a line."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import iterate
+
+import shmloader
+from shmloader.system import stack_samples
+from shmloader.system.stack_samples import LOOK, MOST, Counts, Looks, Sheet, place_of, stacks_in
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork")
+
+HERE = Path(__file__).name
+PACKAGE = Path(shmloader.__file__).parent
+LIBRARY = Path(torch.__file__).parent.parent
+STDLIB = Path(os.__file__).parent
+
+
+def slow_read() -> None:
+    time.sleep(0.04)
+
+
+class Slow(torch.utils.data.Dataset):
+    def __len__(self) -> int:
+        return 6
+
+    def __getitem__(self, index: int) -> Any:
+        slow_read()
+        return torch.tensor([index])
+
+
+STACKS = f"""Current thread 0x00007f4c (most recent call first):
+  File "{LIBRARY}/PIL/ImageFile.py", line 300 in load
+  File "{LIBRARY}/PIL/Image.py", line 995 in convert
+  File "/home/me/dataset.py", line 41 in __getitem__
+  File "{PACKAGE}/worker/fetch.py", line 79 in fetch
+  File "/home/me/train.py", line 7 in <module>
+Stack (most recent call first):
+  File "/home/me/dataset.py", line 44 in noise
+  File "/home/me/dataset.py", line 42 in __getitem__
+  File "{PACKAGE}/worker/loop.py", line 79 in _fill
+Stack (most recent call first):
+  File "{PACKAGE}/batch/objects.py", line 9 in dump
+  File "{PACKAGE}/worker/loop.py", line 79 in _fill
+Stack (most recent call first):
+  File "{STDLIB}/random.py", line 5 in uniform
+  File "{LIBRARY}/torchvision/datasets/folder.py", line 250 in __getitem__
+  File "{PACKAGE}/worker/fetch.py", line 79 in fetch
+Stack (most recent call first):
+  File "{PACKAGE}/images/decode.py", line 12 in decode
+  File "/home/me/dataset.py", line 50 in __getitem__
+  File "{PACKAGE}/worker/fetch.py", line 79 in fetch
+"""
+
+
+def test_what_a_stack_is_counted_as() -> None:
+    assert [place_of(frames) for frames in stacks_in(STACKS)] == [
+        ("PIL.Image.convert", "/home/me/dataset.py", 41),
+        ("noise", "/home/me/dataset.py", 44),
+        ("shmloader, writing into the slot", "", 0),
+        ("random.uniform", f"{STDLIB}/random.py", 5),
+        ("shmloader.images.decode.decode", "/home/me/dataset.py", 50),
+    ]
+    assert stacks_in('  File "cut", line 3 in x\nnoise\n') == []
+
+
+def test_a_sheet_tells_what_was_written_whole() -> None:
+    sheet = Sheet(2)
+    try:
+        assert sheet.total() == (Counts(), 0)
+        sheet.write(0, Counts({("f", "a.py", 3): 5}), 6)
+        sheet.write(1, Counts({("f", "a.py", 3): 1, ("g", "b.py", 1): 2}), 3)
+        assert sheet.total() == (Counts({("f", "a.py", 3): 6, ("g", "b.py", 1): 2}), 9)
+        os.pwrite(sheet._fd, b"x", 20)  # half written
+        assert sheet.read(0) == (Counts(), 0) and sheet.total()[1] == 3
+        many = Counts({(f"f{k}", "/a/long/path" * 60, k): k + 1 for k in range(MOST)})
+        sheet.write(0, many, 7)
+        counts, looks = sheet.read(0)
+        assert looks == 7 and 20 < len(counts) < MOST and counts.most_common(1)[0][1] == MOST
+    finally:
+        sheet.close()
+        sheet.close()
+    assert sheet.closed
+
+
+@pytest.mark.parametrize("start", ["fork", "spawn"])
+def test_the_slowest_function_has_a_name_and_a_line(start: str) -> None:
+    loader = shmloader.DataLoader(Slow(), num_workers=1, detail=True, multiprocessing_context=start)
+    iterator = iter(loader)
+    next(iterator)
+    next(iterator)  # the first one has been published, and its looks behind that
+    living = loader.stats().hot
+    del iterator
+    stats = loader.stats()
+    for hot in (living, stats.hot):
+        assert hot is not None and hot[0].function == "slow_read" and Path(hot[0].file).name == HERE
+        line = Path(__file__).read_text().splitlines()[hot[0].line - 1]
+        assert re.search("time.sleep", line) and hot[0].share > 0.5
+    assert f"in slow_read, {hot[0].file}:{hot[0].line}" in str(loader.report())
+
+
+def test_only_one_batch_of_sixteen_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    started = []
+
+    class Timer:
+        def __init__(self, number: int) -> None:
+            assert number == LOOK
+
+        def start(self, first: int, period: int) -> None:
+            assert 0 < first < period == stack_samples.PERIOD
+            started.append(first)
+
+        def stop(self) -> None:
+            pass
+
+    monkeypatch.setattr(stack_samples, "StackTimer", Timer)
+    monkeypatch.setattr(stack_samples.faulthandler, "register", lambda *_, **options: None)
+    sheet = Sheet(1)
+    looks = Looks(sheet, 0)
+    for _ in range(33):
+        looks.begin()
+        looks.end()
+    assert len(started) == 3 and len(set(started)) > 1
+    os.close(looks._stacks)
+    sheet.close()
+
+
+def test_where_nobody_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    loader = shmloader.DataLoader(Slow(), num_workers=1)
+    iterate(loader)
+    assert loader.stats().hot is None
+    loader = shmloader.DataLoader([1, 2], detail=True)
+    iterate(loader)
+    assert any("detail=True has nothing to tell yet" in note for note in loader.report().verdict.notes)
+    with pytest.raises(ValueError, match="detail should be True or False, but got detail=1; True has workers look"):
+        shmloader.DataLoader([1], detail=1)  # type: ignore[arg-type]
+    with pytest.raises(RuntimeError, match="only the ring can honour detail=True"):
+        shmloader.DataLoader(torch.utils.data.datapipes.iter.IterableWrapper([1]), num_workers=1, detail=True)
+
+
+def test_for_all_loaders(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHMLOADER_DETAIL", "1")
+    loader = shmloader.DataLoader(Slow(), num_workers=1)
+    iterate(loader)
+    assert loader.stats().hot is not None
+    monkeypatch.setenv("SHMLOADER_DETAIL", "0")
+    loader = shmloader.DataLoader(Slow(), num_workers=1)
+    iterate(loader)
+    assert loader.stats().hot is None
+
+
+def test_a_look_does_not_disturb_the_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same batches, though signals come all the time; the user's own handlers and timers are left alone."""
+    monkeypatch.setattr(stack_samples, "PERIOD", 4_000_000)
+    monkeypatch.setattr(stack_samples, "EVERY", 2)
+
+    class Draws(Slow):
+        def __getitem__(self, index: int) -> Any:
+            assert signal.getsignal(signal.SIGALRM) is handler and signal.getitimer(signal.ITIMER_REAL)[0] == 0
+            return torch.rand(1000).sort()[0][:3], sum(range(200_000))
+
+    handler = signal.getsignal(signal.SIGALRM)
+    outcomes = []
+    for detail in (False, True):
+        torch.manual_seed(3)
+        loader = shmloader.DataLoader(Draws(), num_workers=2, detail=detail, multiprocessing_context="fork")
+        outcomes.append([(batch[0].tolist(), batch[1].tolist()) for batch in iterate(loader)])
+    assert outcomes[0] == outcomes[1] and len(outcomes[0]) == 6
+    assert loader.stats().hot
