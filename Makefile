@@ -216,7 +216,7 @@ $(STAMP): $(SOURCES)
 	@echo 'installing into .venv (the first time takes some minutes)' >&2
 	@$(PYTHON) -m venv .venv
 	@$(BIN)/pip install --quiet -c constraints.txt setuptools cython
-	@$(BIN)/pip install --quiet -c constraints.txt --no-build-isolation -e '.[train,bench,test,dev]'
+	@$(BIN)/pip install --quiet -c constraints.txt --no-build-isolation -e '.[tools,train,bench,test,dev]'
 	@touch $@
 
 # The frameworks go on top of the rest: torch is pinned and there, so nothing replaces it.

@@ -23,7 +23,7 @@ _Static_assert(sizeof(void *) == 8, "the ring needs a 64-bit address space");
 
 #define RING_LINE 128 /* two 64-byte lines: x86 prefetches pairs, and some arm64 lines are 128 bytes */
 #define RING_MAGIC 0x676e69726d6873ULL /* "shmring" */
-#define RING_VERSION 6u
+#define RING_VERSION 7u
 
 /* A sequence's whole protocol state is one word:  seq:40 | owner:16 | state:8.
  * Claiming and recording who claimed are the same CAS, so a SIGKILL cannot fall between them.
@@ -38,9 +38,10 @@ enum { RING_VOID, RING_OPEN, RING_CLAIMED, RING_READY };
 
 /* What a worker is asked to do, written by the trainer before ring_open and read by the worker after ring_claim. */
 typedef struct {
-    uint64_t task_size; /* in the entry's area: indices, or bytes where the task is pickled */
+    uint32_t task_size; /* in the entry's area: indices, or bytes where the task is pickled */
     uint32_t task_kind;
     uint32_t payload;   /* the payload slot this sequence is to fill */
+    uint32_t batch;     /* the number of its batch in the epoch, for who looks on; no side reads it */
     uint32_t row, rows; /* a chunk: which row of the batch its first one is, of how many; rows 0: a whole batch */
     uint64_t seed;      /* of the batch, where samples are seeded one by one */
     uint32_t epoch;     /* which of the ring's epochs the batch is of: a worker that meets a new one begins it */
@@ -51,33 +52,75 @@ typedef struct {
 /* What it says of what it did, written before ring_publish and read by the trainer once it has loaded READY. */
 typedef struct {
     uint64_t used;                     /* bytes written, from the payload's start */
-    uint64_t meta_at, meta_size;       /* in the entry's area: the description of its leaves */
-    uint64_t plan_at, plan_size;       /* in the entry's area: the plan */
+    uint32_t meta_at, meta_size;       /* in the entry's area: the description of its leaves */
+    uint32_t plan_at, plan_size;       /* in the entry's area: the plan */
     uint64_t objects_at, objects_size; /* the pickled leaves: a table in the payload, but a chunk's are in the area */
     uint32_t outcome;                  /* FILLED, KEPT, SKIPPED or SKIPPED_KEPT, see ring.pxd */
     uint32_t state_size;               /* bytes that it has left in the cell; where there are none: of its report */
 } ring_answer;
 
+/* NOTE [ Figures ]
+ *
+ * What the statistics, `shmloader top` and a trace are made of.  Times are CLOCK_MONOTONIC in nanoseconds, which all
+ * processes of a machine share; amounts only grow, in nanoseconds where they are named so.
+ *
+ *     1. Each figure has one writer, and nobody reads memory on the strength of one.  So ring_note and ring_add are
+ *        relaxed, and no figure has a part in the protocol: the model in tests/model knows none of them.
+ *     2. The stamps of a sequence lie in the lines that travel with it anyway: the worker writes them before
+ *        ring_publish, so the trainer, which has loaded READY, reads those of the sequence that it takes.
+ *     3. What a worker, or the trainer, says of itself lies in a line of its own.  There it costs no other core
+ *        anything until somebody looks.
+ *     4. A process that looks on maps the segment read-only.  It sees each figure whole, but not all of one moment: it
+ *        must expect a time that is a little later than its own, and a sequence that has gone on meanwhile.
+ *     5. Workers run other people's code, which may overwrite figures too: who computes with one sets it between others
+ *        that it can believe. */
+
 /* A ring entry: the word of the sequence that lives in it, and the plain words that travel with it. */
 typedef struct {
     _Alignas(RING_LINE) _Atomic uint64_t word;
-    _Atomic uint64_t claimed_at; /* CLOCK_MONOTONIC, nanoseconds: to say how long a worker has held it */
+    _Atomic uint64_t claimed_at; /* when a worker claimed it; in OPEN, as the next two, of an earlier sequence */
     ring_ask ask;
+    _Atomic uint64_t fetched_at;   /* when its samples were there, and were about to be collated; 0: not yet */
+    _Atomic uint64_t published_at; /* when it was about to be published; in CLAIMED, of an earlier sequence */
     ring_answer answer;
 } ring_entry;
+
+/* What a worker does now: `doing` is the time since when, with one of these in its lowest bits. */
+enum { RING_STARTS, RING_WAITS, RING_FETCHES, RING_COLLATES, RING_DOINGS = 4 };
 
 typedef struct {
     _Alignas(RING_LINE) _Atomic uint32_t bell; /* count:31 | sleeper:1, rung by open, stop and dismiss */
     _Atomic uint32_t dismissed;                /* leave when nothing more is open for you */
+    /* The worker's figures.  Who takes a dead one's place adds to what that has left. */
+    _Alignas(RING_LINE) _Atomic uint64_t doing;
+    _Atomic uint64_t pid;       /* of the process that is this worker now; 0: none was yet */
+    _Atomic uint64_t published; /* sequences */
+    _Atomic uint64_t fetched_ns, collated_ns;
+    _Atomic uint64_t idle_ns;   /* between what it published and what it claimed next, of one epoch */
+    _Atomic uint64_t behind_ns; /* of idle_ns, as far as it slept: while the trainer waited for another's batch */
+    _Atomic uint64_t cpu_ns, delayed_ns; /* while it made batches: it ran on a core, it was ready to run and had none */
+    _Atomic uint64_t probed_ns; /* the time that the last two are of */
 } ring_worker;
 
 typedef struct {
-    _Alignas(RING_LINE) uint64_t magic; /* written once, before any worker is started, but for the last */
-    uint32_t version, workers, entries, payloads, in_order;
+    _Alignas(RING_LINE) uint64_t magic; /* written once, before any worker is started, but for epoch_seed */
+    uint32_t version, workers, entries, payloads, in_order, batches;
     uint64_t epoch_seed[2]; /* by the epoch's parity; before the first task of that epoch is opened, and seen with it */
+    uint64_t area_at, area_stride, slot_at, slot_stride; /* of entries' areas and of payloads, in the segment */
+    uint64_t started_at, trainer;                        /* the ring; the trainer's pid */
     _Alignas(RING_LINE) _Atomic uint32_t ready_bell; /* count:31 | sleeper:1, rung by publish and by a death */
     _Alignas(RING_LINE) _Atomic uint32_t stop;
     _Atomic uint32_t revocations; /* how often claims were taken back: then workers look behind them once more */
+    /* The trainer's figures. */
+    _Alignas(RING_LINE) _Atomic uint64_t asked_at; /* when next() was called; 0: it is not in next() */
+    _Atomic uint64_t waited_ns, stepped_ns; /* in next(); between one next() and another */
+    _Atomic uint64_t epoch;                 /* its number in this ring */
+    _Atomic uint64_t opened, taken;         /* batches, of all epochs */
+    _Atomic uint64_t samples, bytes;        /* that were taken */
+    _Atomic uint64_t asked, empty, ready;   /* calls of next(); those that found none ready; ready batches, over all */
+    _Atomic uint64_t lent, copied, deaths;  /* batches lent now; batches copied out; workers that died */
+    _Atomic uint64_t user_waited_ns, user_stepped_ns; /* where a thread is ahead of the user (device=): the user's */
+    _Alignas(RING_LINE) char label[RING_LINE]; /* what the loader is of, ending with a 0; written once */
 } ring_header;
 
 /* A payload slot.  `overflowed` is plain: it belongs to whoever holds the sequence that names the payload, and travels
@@ -96,8 +139,8 @@ typedef struct {
 } ring_memory;
 
 _Static_assert(sizeof(ring_memory) == RING_LINE, "what is remembered begins on the next line");
-_Static_assert(sizeof(ring_entry) == RING_LINE && sizeof(ring_worker) == RING_LINE, "one shared word a line");
-_Static_assert(sizeof(ring_payload) == RING_LINE && sizeof(ring_header) == 3 * RING_LINE, "no line is shared");
+_Static_assert(sizeof(ring_entry) == RING_LINE && sizeof(ring_worker) == 2 * RING_LINE, "one shared word a line");
+_Static_assert(sizeof(ring_payload) == RING_LINE && sizeof(ring_header) == 5 * RING_LINE, "no line is shared");
 
 static inline uint64_t ring_pack(uint64_t seq, uint32_t owner, uint32_t state)
 { return seq << 24 | (uint64_t)(owner & 0xffff) << 8 | (state & 0xff); }
@@ -165,11 +208,15 @@ static inline void ring_note_committed(ring_payload *p, uint64_t bytes)
 static inline uint64_t ring_committed(const ring_payload *p)
 { return atomic_load_explicit((_Atomic uint64_t *)&p->committed, memory_order_relaxed); }
 
-/* relaxed: a time to report. */
-static inline void ring_note_claimed(ring_entry *e, uint64_t nanoseconds)
-{ atomic_store_explicit(&e->claimed_at, nanoseconds, memory_order_relaxed); }
-static inline uint64_t ring_claimed_at(const ring_entry *e)
-{ return atomic_load_explicit((_Atomic uint64_t *)&e->claimed_at, memory_order_relaxed); }
+/* relaxed: NOTE [ Figures ].  ring_add is no read-modify-write, for a figure has one writer. */
+static inline void ring_note(_Atomic uint64_t *figure, uint64_t value)
+{ atomic_store_explicit(figure, value, memory_order_relaxed); }
+static inline uint64_t ring_noted(const _Atomic uint64_t *figure)
+{ return atomic_load_explicit((_Atomic uint64_t *)figure, memory_order_relaxed); }
+static inline void ring_add(_Atomic uint64_t *figure, uint64_t more)
+{ ring_note(figure, ring_noted(figure) + more); }
+static inline void ring_note_doing(ring_worker *w, uint32_t what, uint64_t since)
+{ ring_note(&w->doing, since / RING_DOINGS * RING_DOINGS | what); }
 
 /* release / acquire, with one another: the states precede the word.  What is being overwritten is forgotten first
  * (ring_forget), and a fence keeps the new states behind that. */

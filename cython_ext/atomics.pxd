@@ -16,26 +16,33 @@ cdef extern from "atomics.h" nogil:
     ctypedef struct bell_t "_Atomic uint32_t":
         pass
     ctypedef struct ring_ask:
-        uint64_t task_size, seed
-        uint32_t task_kind, payload, row, rows, epoch, cell
+        uint64_t seed
+        uint32_t task_size, task_kind, payload, batch, row, rows, epoch, cell
         int64_t told
     ctypedef struct ring_answer:
-        uint64_t used, meta_at, meta_size, plan_at, plan_size, objects_at, objects_size
-        uint32_t outcome, state_size
+        uint64_t used, objects_at, objects_size
+        uint32_t meta_at, meta_size, plan_at, plan_size, outcome, state_size
     ctypedef struct ring_entry:
+        word_t claimed_at, fetched_at, published_at
         ring_ask ask
         ring_answer answer
+    enum: RING_STARTS, RING_WAITS, RING_FETCHES, RING_COLLATES, RING_DOINGS
     ctypedef struct ring_memory:
         uint64_t size
     ctypedef struct ring_worker:
         bell_t bell
         bell_t dismissed
+        word_t doing, pid, published, fetched_ns, collated_ns, idle_ns, behind_ns, cpu_ns, delayed_ns, probed_ns
     ctypedef struct ring_header:
         uint64_t magic
-        uint32_t version, workers, entries, payloads, in_order
+        uint32_t version, workers, entries, payloads, in_order, batches
         uint64_t epoch_seed[2]
+        uint64_t area_at, area_stride, slot_at, slot_stride, started_at, trainer
         bell_t ready_bell
         bell_t stop
+        word_t asked_at, waited_ns, stepped_ns, epoch, opened, taken, samples, bytes, asked, empty, ready
+        word_t lent, copied, deaths, user_waited_ns, user_stepped_ns
+        char label[128]
     ctypedef struct ring_payload:
         uint32_t overflowed
     uint64_t ring_seq(uint64_t word)
@@ -52,8 +59,10 @@ cdef extern from "atomics.h" nogil:
     bint ring_raised(const bell_t *flag)
     void ring_note_committed(ring_payload *payload, uint64_t bytes)
     uint64_t ring_committed(const ring_payload *payload)
-    void ring_note_claimed(ring_entry *entry, uint64_t nanoseconds)
-    uint64_t ring_claimed_at(const ring_entry *entry)
+    void ring_note(word_t *figure, uint64_t value)
+    uint64_t ring_noted(const word_t *figure)
+    void ring_add(word_t *figure, uint64_t more)
+    void ring_note_doing(ring_worker *worker, uint32_t what, uint64_t since)
     void ring_remember(ring_memory *memory, uint64_t seq)
     void ring_forget(ring_memory *memory)
     uint64_t ring_remembered(const ring_memory *memory)

@@ -1,9 +1,15 @@
 # cython: language_level=3
 """The trainer's accounts of the payload slots: which are free, lent, kept by a worker, held back for a device."""
 
-from libc.stdint cimport uint8_t
+from libc.stdint cimport uint8_t, uint64_t
 
 from shmloader._ring cimport Mapping
+from shmloader._turns cimport Meter
+
+cdef struct lending:                    # of a payload that is the user's
+    uint64_t since                      # nanoseconds; 0: it is not
+    uint64_t batches                    # taken by then, this one included
+    uint64_t logged                     # its first sequence's number in the log
 
 
 cdef class Slots:
@@ -11,6 +17,7 @@ cdef class Slots:
     cdef int payloads
     cdef Py_ssize_t slot_at, slot_stride
     cdef readonly int lent              # payloads that a Lease holds
+    cdef int spare                      # how many may be
     cdef uint8_t *is_lent               # which ones
     cdef int *free                      # payloads nobody uses, a stack
     cdef int frees
@@ -23,9 +30,13 @@ cdef class Slots:
     cdef object current                 # tells a guarded lease that dies which stream is current; None: none is guarded
     cdef tuple devices                  # on which of these devices
     cdef list usual                     # what streams_here() has returned last
+    cdef Meter meter
+    cdef lending *lending               # for each payload
 
     cdef int pick(self) except -1                       # a free one, which a worker is to fill
     cdef void lend(self, int payload) noexcept          # it is a lease's now
+    cdef void users(self, int payload, uint64_t logged) noexcept        # and the batch is the user's
+    cdef void no_users(self, int payload) noexcept      # the last tensor over it died
     cdef void give_back(self, int payload) noexcept     # it is no lease's any more
     cdef void hold_back(self, int payload) noexcept     # a guarded lease of it has died
     cdef list streams_here(self)                        # what a guarded lease that dies here would note

@@ -6,7 +6,10 @@ from libc.stdint cimport uint8_t, uint64_t
 from libc.stdlib cimport calloc, free
 from posix.unistd cimport getpid
 
+from clock cimport now
+from shmloader._figures cimport BATCHES, LENT, MOST_HELD, figures, histogram_add
 from shmloader._ring cimport Ring, check_index
+from shmloader._turns cimport Meter
 
 
 @cython.final
@@ -19,17 +22,20 @@ cdef class Slots:
     Args:
         ring: whose payloads they are.
         spare: how many may be lent at once.
+        meter: counts for how long they are.
     """
 
-    def __cinit__(self, Ring ring, int spare):
+    def __cinit__(self, Ring ring, int spare, Meter meter not None):
         cdef int k, working = ring.batches + spare
         self.mapping, self.payloads = ring.mapping, ring.payloads
         self.slot_at, self.slot_stride = ring.slot_at, ring.slot_stride
+        self.spare = spare
         self.kept, self.returned, self.reading = {}, [], []
         self.is_lent = <uint8_t *>calloc(self.payloads, 1)
         self.held_back = <uint8_t *>calloc(self.payloads, 1)
         self.free = <int *>calloc(self.payloads, sizeof(int))
-        if self.is_lent == NULL or self.held_back == NULL or self.free == NULL:
+        self.meter, self.lending = meter, <lending *>calloc(self.payloads, sizeof(lending))
+        if self.is_lent == NULL or self.held_back == NULL or self.free == NULL or self.lending == NULL:
             raise MemoryError()
         for k in range(working):
             self.free[k] = working - 1 - k      # a stack: the payload freed last is the warmest in the caches
@@ -39,6 +45,7 @@ cdef class Slots:
         free(self.is_lent)
         free(self.held_back)
         free(self.free)
+        free(self.lending)
 
     cdef char *slot(self, int payload) noexcept nogil:
         return self.mapping.base + self.slot_at + payload * self.slot_stride
@@ -53,9 +60,31 @@ cdef class Slots:
         self.lent += 1
         self.is_lent[payload] = True
 
+    cdef void users(self, int payload, uint64_t logged) noexcept:
+        self.lending[payload].since, self.lending[payload].logged = now(), logged
+        self.lending[payload].batches = self.meter.figures.at.amount[BATCHES]
+
+    cdef void no_users(self, int payload) noexcept:
+        """In whatever thread; the GIL is held.  A copied batch's slot was never the user's."""
+        cdef lending *of = &self.lending[payload]
+        cdef figures *at = &self.meter.figures.at
+        cdef uint64_t time
+        if of.since:
+            time = now()
+            histogram_add(&at.of[LENT], time - of.since)
+            at.held[min(at.amount[BATCHES] - of.batches, <uint64_t>MOST_HELD - 1)] += 1
+            self.meter.log.dropped(of.logged, time)
+            of.since = 0
+
+    def copied(self, int payload) -> None:
+        """The batch in this payload is copied out: the user does not get the slot."""
+        check_index("payload", payload, self.payloads)
+        self.lending[payload].since = 0
+
     cdef void give_back(self, int payload) noexcept:
         """The lease of `payload` has died, in whatever thread; the GIL is held.  See NOTE [ Lease ]."""
         cdef Py_ssize_t at = self.slot_at + payload * self.slot_stride
+        self.no_users(payload)
         self.lent -= 1
         self.is_lent[payload] = False
         if not self.mapping.closed:
@@ -72,6 +101,7 @@ cdef class Slots:
             self.frees += 1
             self.reserve += 1
         self.kept[payload] = keepers
+        self.no_users(payload)
         self.lent -= 1
         self.is_lent[payload] = False
         return 0
@@ -101,6 +131,7 @@ cdef class Slots:
     cdef void hold_back(self, int payload) noexcept:
         """The guarded lease of `payload` has died: it counts as lent until reclaim()."""
         cdef object noted = None            # nobody knows: then all streams count
+        self.no_users(payload)
         if self.mapping.pid != getpid():    # a forked child copies nothing to a device
             return
         try:

@@ -38,8 +38,8 @@ cdef class Lease:
             answer = &ring.entry[at].answer
             said = &self.answers[k]
             said.used, said.outcome = ring_once(&answer.used), ring_once_32(&answer.outcome)
-            said.meta_at, said.meta_size = ring_once(&answer.meta_at), ring_once(&answer.meta_size)
-            said.plan_at, said.plan_size = ring_once(&answer.plan_at), ring_once(&answer.plan_size)
+            said.meta_at, said.meta_size = ring_once_32(&answer.meta_at), ring_once_32(&answer.meta_size)
+            said.plan_at, said.plan_size = ring_once_32(&answer.plan_at), ring_once_32(&answer.plan_size)
             said.objects_at, said.objects_size = ring_once(&answer.objects_at), ring_once(&answer.objects_size)
             said.report_size = ring_once_32(&answer.state_size)
             self.reported |= said.report_size != 0

@@ -8,6 +8,7 @@ cimport cython
 from cpython.pythread cimport PyThread_get_thread_ident
 from libc.stdint cimport uint64_t
 
+from clock cimport now
 from shmloader._trainer cimport TrainerSide
 
 END = object()      # Steps.next(): the epoch is at its end
@@ -113,14 +114,17 @@ cdef class Steps:
         """
         self.enter()
         try:
+            self.ring.turns.ask(now())
             if self.ready is nothing and not self.fetch(iterator):
                 return end
             self.refill(iterator)
             self.ring.hand_out()
             ready = self.ready
             self.ready = nothing
+            self.ring.turns.hand_out(now())
             return ready
         finally:
+            self.ring.turns.leave()
             self.leave()
 
     cdef bint fetch(self, iterator) except -1:
@@ -165,6 +169,7 @@ cdef class Steps:
             self.leave()
 
     cdef int go_on(self, iterator, bint turns_over) except -1:
+        self.ring.turns.new_epoch(self.ring.epoch)
         self.overlaps = self.spoilt = False
         self.ahead, self.turns_over = 0, turns_over
         return self.refill(iterator)

@@ -1,7 +1,7 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
 """Which slots may be filled again, as Pinning._reclaim() finds it, for all usual cases and in a few microseconds.
 
-The trainer does this once a batch: NOTE [ Pinning ] in pinning.py.  What takes longer to tell (streams that others have
+The trainer does this for each second batch: NOTE [ Pinning ] in pinning.py.  What takes longer to tell (streams that others have
 made, or that nobody was seen to choose) is left to Pinning._reclaim(), and so is every error, which is raised there.
 """
 
@@ -65,7 +65,12 @@ cdef class Reclaim:
         self.addresses = {(0, device, 1): 0 for device in devices}      # the default ones
 
     def __call__(self) -> bool:
-        if self.slots.reclaiming or not (self.slots.returned or self.slots.reading):
+        cdef Slots slots = self.slots
+        if slots.reclaiming or not (slots.returned or slots.reading):
+            return True
+        # Two deaths cost one look: it is the calls of the driver that cost, and they are the same for any number.  Not
+        # where the batch that is handed out now, or the next one, would find no slot to lie in and be copied.
+        if len(slots.returned) < 2 and slots.lent + 2 <= slots.spare:
             return True
         self.slots.reclaiming = True
         try:

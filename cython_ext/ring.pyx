@@ -14,7 +14,7 @@ from posix.unistd cimport getpid
 
 from atomics cimport (
     AFTER_OVERFLOW, RING_ANY, RING_STEP, ring_committed, ring_entry, ring_header, ring_load, ring_memory,
-    ring_note_committed, ring_once, ring_once_32, ring_owner, ring_payload, ring_seq, ring_state, ring_worker,
+    ring_note_committed, ring_once_32, ring_owner, ring_payload, ring_seq, ring_state, ring_worker,
 )
 
 cdef extern from "<sys/mman.h>":
@@ -226,7 +226,7 @@ cdef class Ring:
         """Of the task of a sequence, what it is and how long, in indices, or in bytes where it is pickled."""
         cdef ring_entry *entry = &self.entry[sequence % self.entries]
         cdef uint64_t most
-        kind[0], size[0] = ring_once_32(&entry.ask.task_kind), ring_once(&entry.ask.task_size)
+        kind[0], size[0] = ring_once_32(&entry.ask.task_kind), ring_once_32(&entry.ask.task_size)
         most = self.area_stride if kind[0] == PICKLED else self.area_stride // 8
         if kind[0] > PICKLED:
             raise overwritten("a task's kind", kind[0], f"{INDEX} to {PICKLED}")

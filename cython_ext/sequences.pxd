@@ -14,6 +14,7 @@ cdef struct ring_given:
     uint64_t batch                      # of its epoch
     uint32_t samples                    # of the batch that begins here
     uint32_t cell                       # for what its stream says of itself
+    uint64_t opened_at
 
 
 cdef class Sequences:
@@ -29,7 +30,7 @@ cdef class Sequences:
     cdef ring_given *given              # for each of these entries: what it was opened with
 
     cdef void opened(self, int worker, int payload, int chunks, uint32_t row, uint32_t rows, uint64_t batch,
-                     uint32_t samples, uint32_t cell) noexcept
+                     uint32_t samples, uint32_t cell, uint64_t time) noexcept
     cdef void pass_over(self) noexcept                  # to a next_open whose entry is free
     cdef bint is_ready(self) noexcept nogil             # whether the next batch is
     cdef ring_given *next_batch(self) except NULL       # which one it is; it is ready

@@ -6,7 +6,7 @@ from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 
 from atomics cimport (
-    RING_ANY, RING_CLAIMED, RING_OPEN, RING_READY, ring_claimed_at, ring_load, ring_owner, ring_seq, ring_state,
+    RING_ANY, RING_CLAIMED, RING_OPEN, RING_READY, ring_load, ring_noted, ring_owner, ring_seq, ring_state,
 )
 from clock cimport now
 from shmloader._ring cimport Ring, check_index, lowest, overwritten
@@ -34,10 +34,10 @@ cdef class Sequences:
         free(self.given)
 
     cdef void opened(self, int worker, int payload, int chunks, uint32_t row, uint32_t rows, uint64_t batch,
-                     uint32_t samples, uint32_t cell) noexcept:
+                     uint32_t samples, uint32_t cell, uint64_t time) noexcept:
         """The next sequence is about to be opened so.  Then another one is the next."""
         cdef int at = self.next_open % self.entries
-        self.given[at] = ring_given(self.next_open, worker, payload, chunks, row, rows, batch, samples, cell)
+        self.given[at] = ring_given(self.next_open, worker, payload, chunks, row, rows, batch, samples, cell, time)
         self.busy[at] = True
         self.in_flight += 1
         self.next_open += 1
@@ -151,7 +151,7 @@ cdef class Sequences:
 
     def held_for(self, uint64_t sequence) -> float:
         """Seconds since this sequence, which is in flight, was claimed; of use only while it is."""
-        cdef uint64_t claimed = ring_claimed_at(&self.entry[self.entry_of(sequence)]), time = now()
+        cdef uint64_t claimed = ring_noted(&self.entry[self.entry_of(sequence)].claimed_at), time = now()
         return (time - claimed) / 1e9 if claimed < time else 0.0
 
     # ------------------------------------------------------------------------------------------------ overwritten words

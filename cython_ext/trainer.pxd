@@ -6,13 +6,16 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t
 from shmloader._progress cimport Progress
 from shmloader._lease cimport Lease
 from shmloader._ring cimport Ring
-from shmloader._sequences cimport Sequences
+from shmloader._sequences cimport Sequences, ring_given
 from shmloader._free_slots cimport Slots
+from shmloader._task_writer cimport TaskWriter
+from shmloader._turns cimport Turns
 
 
 cdef class TrainerSide(Ring):
     cdef readonly Sequences sequences   # those in flight
     cdef readonly Slots slots           # whose each payload is
+    cdef readonly Turns turns           # measures them
     cdef readonly int under_way         # batches opened and not taken
     cdef readonly uint64_t opened       # batches opened in this epoch
     cdef readonly uint64_t samples      # that are in these
@@ -31,9 +34,9 @@ cdef class TrainerSide(Ring):
     cdef list left                      # for each worker the cell, and the bytes in it, of its batch handed out last
     cdef bint begun                     # whether any epoch was
     cdef bint in_order
-    cdef object dumps                   # pickles tasks
+    cdef TaskWriter tasks
     cdef Lease unread                   # what lend() gave, until took()
-    cdef uint64_t *task_room            # bytes that have pages in each entry's area, for tasks
+    cdef uint64_t *grown                # bytes that had pages in each payload when it was taken last
     cdef int next_bell                  # where ring_one() begins
     cdef int inside                     # threads that may look at the words at any moment
     cdef bint dropped                   # the words are unmapped
@@ -43,11 +46,9 @@ cdef class TrainerSide(Ring):
     cdef int stream_ended(self, int worker) except -1   # what was taken last is no batch
     cdef int samples_of(self, task) except -1
     cdef int check_may_open(self, int worker, int chunks) except -1
-    cdef int write_task(self, uint64_t sequence, task) except -1
-    cdef char *area_for(self, uint64_t sequence, Py_ssize_t bytes) except NULL
-    cdef bint indices_written(self, int64_t *at, list indices, Py_ssize_t count) except -1
     cdef int give(self, int worker, uint64_t seed, int chunks, uint32_t row, uint32_t rows,
                   uint32_t samples) except -1
+    cdef void measure_taken(self, ring_given *given, Lease lease) noexcept
     cdef void ring_one(self) noexcept nogil
     cdef int wait_until(self, double seconds) except -1
     cdef void drop_words(self) noexcept

@@ -6,42 +6,34 @@ import pickle
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.exc cimport PyErr_CheckSignals
-from cpython.list cimport PyList_GET_ITEM, PyList_GET_SIZE
-from cpython.long cimport PyLong_AsLongLongAndOverflow, PyLong_CheckExact
+from cpython.list cimport PyList_GET_SIZE
 from libc.errno cimport EINTR, ETIMEDOUT
-from libc.stdint cimport int64_t, uint32_t, uint64_t
+from libc.stdint cimport uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy
-from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
+from posix.time cimport timespec
+from posix.unistd cimport getpid
 
 from atomics cimport (
-    RING_ANY, RING_MAGIC, RING_READY, RING_UNTOLD, RING_VERSION, ring_announce, ring_ask, ring_entry, ring_note_revoked,
+    RING_ANY, RING_MAGIC, RING_READY, RING_UNTOLD, RING_VERSION, ring_announce, ring_entry, ring_note_revoked,
     ring_once_32, ring_open, ring_raise, ring_revoke, ring_ring, ring_sleep, ring_toll,
 )
+from clock cimport now, until
 from shmloader._progress cimport Progress
 from shmloader._lease cimport Lease
 from shmloader._ring cimport (
-    FILLED, INDEX, INDICES, KEPT, NO_CELL, PICKLED, SKIPPED_KEPT, Ring, check_index, overwritten,
+    FILLED, KEPT, NO_CELL, SKIPPED, SKIPPED_KEPT, Ring, check_index, overwritten,
 )
 from shmloader._sequences cimport Sequences, ring_given
 from shmloader._free_slots cimport Slots
+from shmloader._figures cimport GROWN
+from shmloader._task_writer cimport TaskWriter
+from shmloader._turns cimport Meter, Turns
 from spin cimport spin_budget, spin_learn, spin_once
 
 
 cdef extern from "Python.h":
     Py_ssize_t PyObject_LengthHint(object o, Py_ssize_t default) except -1
-
-
-cdef inline bint until(double seconds, timespec *deadline) noexcept nogil:
-    """The deadline `seconds` from now; false where there is none (seconds < 0)."""
-    cdef int64_t nanoseconds
-    if seconds < 0:
-        return False
-    clock_gettime(CLOCK_MONOTONIC, deadline)
-    nanoseconds = <int64_t>(min(seconds, 1e9) * 1e9) + deadline.tv_nsec
-    deadline.tv_sec += nanoseconds // 1000000000
-    deadline.tv_nsec = nanoseconds % 1000000000
-    return True
 
 
 @cython.final
@@ -53,30 +45,39 @@ cdef class TrainerSide(Ring):
         in_order: whether batches are taken in their order, or as they become ready; then none is cut into chunks.
         dumps: pickles tasks.  A task may be read more than once: by who takes a dead worker's place, and to name it in
             an error.  So nothing in it may be passed beside the pickle, as multiprocessing passes tensors.
+        meter: what is measured is added to; None: one of its own.
     """
 
-    def __cinit__(self, segment, spin, int spare, bint in_order, dumps=pickle.dumps):
-        cdef uint64_t area_commit = segment.geometry.area_commit
-        cdef int k
-        self.in_order, self.dumps = in_order, dumps
+    def __cinit__(self, segment, spin, int spare, bint in_order, dumps=pickle.dumps, Meter meter=None):
+        self.in_order, self.tasks = in_order, TaskWriter(self, dumps)
         self.batched, self.delivered, self.told = True, Progress(), RING_UNTOLD
-        self.sequences, self.slots = Sequences(self, in_order), Slots(self, spare)
-        self.task_room = <uint64_t *>calloc(self.entries, sizeof(uint64_t))
-        if self.task_room == NULL:
+        meter = Meter(self.workers) if meter is None else meter
+        self.sequences, self.slots = Sequences(self, in_order), Slots(self, spare, meter)
+        self.turns = Turns(meter, self, in_order)
+        self.turns.slots = self.slots
+        self.grown = <uint64_t *>calloc(self.payloads, sizeof(uint64_t))
+        if self.grown == NULL:
             raise MemoryError()
-        for k in range(self.entries):
-            self.task_room[k] = area_commit
 
-    def format(self) -> None:
-        """Write the header of a fresh segment, before any worker sees it."""
+    def format(self, bytes label=b"") -> None:
+        """Write the header of a fresh segment, before any worker sees it.
+
+        Args:
+            label: says to who looks on what the ring is of.
+        """
         self.mapping.check_open()
+        self.header.area_at, self.header.area_stride = self.area_at, self.area_stride
+        self.header.slot_at, self.header.slot_stride = self.slot_at, self.slot_stride
+        self.header.batches, self.header.started_at, self.header.trainer = self.batches, now(), getpid()
+        label = label[:sizeof(self.header.label) - 1]
+        memcpy(self.header.label, PyBytes_AS_STRING(label), PyBytes_GET_SIZE(label))
         self.header.version = RING_VERSION
         self.header.workers, self.header.entries = self.workers, self.entries
         self.header.payloads, self.header.in_order = self.payloads, self.in_order
         self.header.magic = RING_MAGIC
 
     def __dealloc__(self):
-        free(self.task_room)
+        free(self.grown)
 
     # ---------------------------------------------------------------------------------------------- tasks
 
@@ -160,7 +161,7 @@ cdef class TrainerSide(Ring):
         """
         cdef uint32_t samples = self.samples_of(task)
         self.check_may_open(worker, 1)
-        self.write_task(self.sequences.next_open, task)
+        self.tasks.write(self.sequences.next_open, task)
         self.give(worker, seed, 1, 0, 0, samples)
 
     def open_chunks(self, list workers, list tasks, uint64_t seed=0) -> None:
@@ -179,7 +180,7 @@ cdef class TrainerSide(Ring):
         cdef list counts = [len(task) for task in tasks]
         for k in range(chunks):
             self.check_may_open(workers[k], chunks)
-            self.write_task(self.sequences.next_open + k, tasks[k])
+            self.tasks.write(self.sequences.next_open + k, tasks[k])
         for k in range(chunks):
             self.give(workers[k], seed, 0 if k else chunks, row, rows, 0 if k else rows)
             row += <uint32_t>counts[k]
@@ -189,50 +190,6 @@ cdef class TrainerSide(Ring):
             raise RuntimeError(f"the ring has no room for {chunks} more: {self.sequences.in_flight} of {self.entries} "
                                f"entries are in flight, for {self.under_way} batches of {self.batches} at most")
         return 0 if worker == RING_ANY else check_index("worker", worker, self.workers)
-
-    cdef int write_task(self, uint64_t sequence, task) except -1:
-        """Write a task into the area of a sequence that is to be opened: ints of 64 bits as they are, all else pickled.
-        """
-        cdef ring_ask *ask = &self.entry[sequence % self.entries].ask
-        cdef bytes pickled
-        cdef Py_ssize_t n
-        if type(task) is list:
-            n = PyList_GET_SIZE(task)
-            if self.indices_written(<int64_t *>self.area_for(sequence, 8 * n), task, n):
-                ask.task_kind, ask.task_size = INDICES, n
-                return 0
-        elif type(task) is int:
-            if self.indices_written(<int64_t *>self.area_for(sequence, 8), [task], 1):
-                ask.task_kind, ask.task_size = INDEX, 1
-                return 0
-        pickled = self.dumps(task)
-        n = PyBytes_GET_SIZE(pickled)
-        memcpy(self.area_for(sequence, n), PyBytes_AS_STRING(pickled), n)
-        ask.task_kind, ask.task_size = PICKLED, n
-        return 0
-
-    cdef char *area_for(self, uint64_t sequence, Py_ssize_t bytes) except NULL:
-        """The area of a sequence that is to be opened, with pages for so many bytes."""
-        cdef int at = sequence % self.entries
-        if <uint64_t>bytes > self.task_room[at]:
-            self.task_room[at] = self.segment.commit_task(at, bytes)
-        return self.area(sequence)
-
-    cdef bint indices_written(self, int64_t *at, list indices, Py_ssize_t count) except -1:
-        """Write indices; false where one of them is no int of 64 bits."""
-        cdef Py_ssize_t k
-        cdef int overflow = 0
-        cdef object index
-        if PyList_GET_SIZE(indices) != count:   # it may have changed while there were no pages for it
-            return False
-        for k in range(count):
-            index = <object>PyList_GET_ITEM(indices, k)
-            if not PyLong_CheckExact(index):
-                return False
-            at[k] = PyLong_AsLongLongAndOverflow(index, &overflow)
-            if overflow:
-                return False
-        return True
 
     cdef int give(self, int worker, uint64_t seed, int chunks, uint32_t row, uint32_t rows,
                   uint32_t samples) except -1:
@@ -254,11 +211,13 @@ cdef class TrainerSide(Ring):
             self.under_way += 1
             self.opened += 1
             self.samples += samples
+            self.turns.opened()
         else:
             payload = self.sequences.given[(sequence - 1) % self.entries].payload
         entry.ask.payload, entry.ask.seed, entry.ask.row, entry.ask.rows = payload, seed, row, rows
         entry.ask.epoch, entry.ask.told, entry.ask.cell = <uint32_t>self.epoch, self.told, cell
-        self.sequences.opened(worker, payload, chunks, row, rows, self.opened - 1, samples, cell)
+        entry.ask.batch = <uint32_t>(self.opened - 1)
+        self.sequences.opened(worker, payload, chunks, row, rows, self.opened - 1, samples, cell, now())
         ring_open(entry, sequence, worker)
         if worker == RING_ANY:
             self.ring_one()
@@ -372,9 +331,21 @@ cdef class TrainerSide(Ring):
         self.taken_batch, self.taken_samples, self.taken_worker = given.batch, given.samples, given.worker
         self.taken_cell = given.cell
         self.taken_state = ring_once_32(&self.entry[given.sequence % self.entries].answer.state_size)
+        self.turns.came()
+        if lease.answers[0].outcome not in (SKIPPED, SKIPPED_KEPT):
+            self.measure_taken(given, lease)
         self.under_way -= 1
         self.sequences.took(given.chunks)
         return lease
+
+    cdef void measure_taken(self, ring_given *given, Lease lease) noexcept:
+        """Count what was taken: NOTE [ Figures ]."""
+        cdef uint64_t before = self.grown[given.payload]
+        self.turns.took(self.sequences, given, lease.used, self.slots.lent)
+        self.slots.users(given.payload, self.turns.logged)
+        if lease.room > before:
+            self.turns.figures.at.amount[GROWN] += before > 0
+            self.grown[given.payload] = lease.room
 
     def lend(self) -> Lease:
         """The next batch, taken once and given again until took(): a signal handler may raise while it is read."""
@@ -410,6 +381,7 @@ cdef class TrainerSide(Ring):
         for sequence in self.sequences.holds(worker):
             ring_revoke(&self.entry[sequence % self.entries], sequence, worker,
                         self.sequences.given[sequence % self.entries].worker)
+        self.turns.died()
         ring_note_revoked(self.header)
         for k in range(self.workers):
             ring_toll(&self.worker[k].bell)
@@ -429,6 +401,7 @@ cdef class TrainerSide(Ring):
         if self.mapping.closed:
             return
         self.unread = None
+        self.turns.close()
         self.mapping.closed = True
         self.mapping.give_back(0, self.slot_at)
         self.slots.close()

@@ -4,6 +4,7 @@
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
 from atomics cimport ring_memory
+from shmloader._lane cimport Lane
 from shmloader._ring cimport Ring
 
 
@@ -27,6 +28,7 @@ cdef class WorkerSide(Ring):
     cdef uint64_t *room                 # bytes that are known here to have pages in each entry's area
     cdef uint8_t *mapped                # for each AROUND of the ring, whether map_written() has been there
     cdef Fill fill
+    cdef Lane lane
 
     # Filling the payload of what is claimed; each raises where nothing is.
     cpdef Py_ssize_t allocate(self, Py_ssize_t bytes) except -1         # and have pages for them

@@ -15,11 +15,11 @@ from libc.string cimport memcpy
 from atomics cimport (
     AFTER_ANNOUNCE, AFTER_BELL, AFTER_CLAIM, AFTER_PUBLISH, BEFORE_PUBLISH, RING_ANY, RING_MAGIC, RING_OPEN, RING_STEP,
     RING_UNTOLD, RING_VERSION, RING_VOID, WHILE_FILLING, WHILE_REMEMBERING, ring_announce, ring_claim, ring_committed, ring_entry,
-    ring_forget, ring_load, ring_memory, ring_note_claimed, ring_once, ring_once_32, ring_owner, ring_publish,
-    ring_raised, ring_remember, ring_remembered, ring_revocations, ring_ring, ring_rise, ring_seq, ring_sleep,
+    ring_forget, ring_load, ring_memory, ring_once, ring_once_32, ring_owner, ring_publish, ring_raised, ring_remember,
+    ring_remembered, ring_revocations, ring_ring, ring_rise, ring_seq, ring_sleep,
     ring_state, ring_toll,
 )
-from clock cimport now
+from shmloader._lane cimport Lane
 from shmloader._ring cimport NO_CELL, PICKLED, Ring, check_index, lowest, overwritten
 from spin cimport spin_budget, spin_learn, spin_once
 
@@ -51,7 +51,7 @@ cdef class WorkerSide(Ring):
         if magic != RING_MAGIC or version != RING_VERSION:
             raise RuntimeError(f"this is not a ring of version {RING_VERSION}: magic {magic:#x}, version {version}; "
                                "trainer and worker must run the same shmloader")
-        self.in_order = ring_once_32(&self.header.in_order) != 0
+        self.in_order, self.lane = ring_once_32(&self.header.in_order) != 0, Lane(self, me)
         self.room = <uint64_t *>calloc(self.entries, sizeof(uint64_t))
         self.mapped = <uint8_t *>calloc(self.mapping.size // AROUND + 2, 1)     # a page of it for each 256 MiB used
         self.cell_room = <uint64_t *>calloc(self.cells + 1, sizeof(uint64_t))
@@ -121,6 +121,7 @@ cdef class WorkerSide(Ring):
             if leaving:
                 return None
             with nogil:
+                self.lane.sleeps()
                 seen = ring_announce(&self.worker[self.me].bell)
                 RING_STEP(AFTER_ANNOUNCE)
                 error = 0
@@ -130,7 +131,7 @@ cdef class WorkerSide(Ring):
             if error == EINTR:
                 PyErr_CheckSignals()
         cdef ring_entry *entry = &self.entry[self.cursor % self.entries]
-        ring_note_claimed(entry, now())
+        self.lane.claimed(entry)
         RING_STEP(AFTER_CLAIM)
         cdef uint32_t kind = 0, payload = ring_once_32(&entry.ask.payload)
         cdef uint64_t size = 0, pages
@@ -220,6 +221,10 @@ cdef class WorkerSide(Ring):
                 address = (address // AROUND + 1) * AROUND
         return 0
 
+    def fetched(self) -> None:
+        """The samples of what is claimed are there, and are about to be collated."""
+        self.lane.fetched()
+
     def rewind(self) -> None:
         """Forget what was allocated: the batch failed, and its exception goes into the payload instead."""
         self.used = 0
@@ -292,8 +297,8 @@ cdef class WorkerSide(Ring):
             meta[k] = PyLong_AsLongLong(words[k])
         memcpy(area + plan_at, PyBytes_AS_STRING(plan), size)
         memcpy(area + plan_at + size, PyBytes_AS_STRING(beside), more)
-        entry.answer.meta_at, entry.answer.meta_size = meta_at, 8 * count
-        entry.answer.plan_at, entry.answer.plan_size = plan_at, size
+        entry.answer.meta_at, entry.answer.meta_size = <uint32_t>meta_at, <uint32_t>(8 * count)
+        entry.answer.plan_at, entry.answer.plan_size = <uint32_t>plan_at, <uint32_t>size
         entry.answer.objects_at, entry.answer.objects_size = plan_at + size, more
         self.described = plan_at + size + more
         return 0
@@ -349,6 +354,7 @@ cdef class WorkerSide(Ring):
         cdef ring_entry *entry = &self.entry[self.cursor % self.entries]
         entry.answer.used, entry.answer.outcome, entry.answer.state_size = self.used, outcome, self.state_size
         self.current, self.fill = -1, None
+        self.lane.published()
         RING_STEP(BEFORE_PUBLISH)
         if not ring_publish(entry, self.cursor, self.me):
             ring_toll(&self.header.ready_bell)      # or the word was overwritten: the trainer is to look at it

@@ -27,6 +27,7 @@ from torch.utils.data import (
 
 from shmloader import transforms as transforms
 from shmloader.async_dataloader import AsyncDataLoader
+from shmloader.commands.tuning.tune import tune
 from shmloader.dataloader import DataLoader
 from shmloader.patch import patch_torch
 from shmloader.resume.distributed import DistributedSampler
@@ -57,4 +58,5 @@ __all__ = [
     "patch_torch",
     "random_split",
     "row_wise",
+    "tune",
 ]

@@ -8,11 +8,13 @@ from shmloader._lease import Lease
 from shmloader._progress import Progress
 from shmloader._ring import Memory, Ring
 from shmloader._sequences import Sequences
+from shmloader._turns import Meter, Turns
 
 @final
 class TrainerSide(Ring):
     sequences: Sequences
     slots: Slots
+    turns: Turns
     taken: int
     under_way: int
     opened: int
@@ -24,9 +26,15 @@ class TrainerSide(Ring):
     stopped: bool
     alarmed: bool
     def __init__(
-        self, segment: Memory, spin: bool, spare: int, in_order: bool, dumps: Callable[[Any], bytes] = ...
+        self,
+        segment: Memory,
+        spin: bool,
+        spare: int,
+        in_order: bool,
+        dumps: Callable[[Any], bytes] = ...,
+        meter: Meter | None = ...,
     ) -> None: ...
-    def format(self) -> None: ...
+    def format(self, label: bytes = ...) -> None: ...
     def has_room(self, chunks: int = ...) -> bool: ...
     def begin_epoch(
         self,

@@ -15,14 +15,15 @@ from torch.utils.data import Dataset, Sampler
 from shmloader import _torch, off_the_ring
 from shmloader.device.ahead import ahead, stop_at_exit
 from shmloader.device.to_device import stage_of
+from shmloader.measured import Measured
 from shmloader.options import check_bad_samples, check_device, check_division, check_ring, check_work
 from shmloader.resume import epochs
 from shmloader.resume.place import place_of
 from shmloader.trainer import early
 
 if off_the_ring.why_not_here() is None:  # else there are no extensions, or names are missing that these build on
+    from shmloader.statistics.account import begun
     from shmloader.trainer.alone import alone
-    from shmloader.trainer.bad_samples import BadSamples, bad_samples_of
     from shmloader.trainer.iterator import RingIterator
     from shmloader.trainer.pool import end_workers_of_another_pool, pool_of
 
@@ -32,7 +33,7 @@ _iterators: weakref.WeakSet[Any] = weakref.WeakSet()  # not in the loader, whose
 
 
 # Generic stands beside torch's class and not in its brackets, for torch's may take more parameters one day.
-class DataLoader(torch.utils.data.DataLoader, Generic[T_co]):  # type: ignore[type-arg]
+class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type: ignore[type-arg]
     """Loads batches in worker processes, through a ring of shared memory.
 
     A drop-in replacement for `torch.utils.data.DataLoader`: the same arguments, and from the same seed the same batches
@@ -265,6 +266,11 @@ class DataLoader(torch.utils.data.DataLoader, Generic[T_co]):  # type: ignore[ty
         if why is not None and self.num_workers > 0:
             off_the_ring.say_or_refuse(self, why)
         rides = why is None
+        if off_the_ring.why_not_here() is not None:
+            return self._begin(rides)
+        return begun(self, lambda: self._begin(rides))
+
+    def _begin(self, rides: bool) -> Any:
         if not rides and self.device is None:
             return self._counted(super().__iter__)
         return self._begun(rides)
@@ -343,21 +349,6 @@ class DataLoader(torch.utils.data.DataLoader, Generic[T_co]):  # type: ignore[ty
         stop_at_exit(iterator)
         return iterator
 
-    @property
-    def bad_samples(self) -> BadSamples:
-        """The samples that raised and were replaced, in the batches that were made ready for you, of all epochs.
-
-        It has the `count`, and the `first` ten with `index`, `instead` (the index of the sample that came in its place)
-        and `error` (the traceback, a str).  A loaded state does not change it.
-
-        Example:
-            >>> DataLoader(range(4), on_bad_sample="skip").bad_samples
-            BadSamples(count=0, first=())
-        """
-        if why := off_the_ring.why_not_here():
-            raise RuntimeError(f"no sample can be skipped: {why}")
-        return bad_samples_of(self)
-
     def state_dict(self) -> dict[str, Any]:
         """Where the user is: what `load_state_dict` needs to go on from there, in another process too.
 
@@ -405,7 +396,8 @@ class DataLoader(torch.utils.data.DataLoader, Generic[T_co]):  # type: ignore[ty
 
         A worker's copy of the dataset is told before the first sample of that epoch is made, and never while batches of
         another one are, also if workers persist.  It is told as well if you call the dataset's own `set_epoch`: the
-        loader looks at `iter()` what that was called with last.
+        loader looks at `iter()` what that was called with last.  torch's Subset, ConcatDataset and the like have none;
+        those that are wrapped in them are told.
 
         Without it, epochs are counted from 0.  Say the number of the epoch that a loaded state is in, or nothing; with
         any other, that epoch comes whole, and a RuntimeWarning says so.

@@ -33,9 +33,9 @@ from shmloader.trainer.delivery import Delivery
 # where the words of atomics.h lie, and their sizes
 ENTRY = {
     "word": (0, 8),
-    "task_size": (16, 8),
-    "task_kind": (24, 4),
-    "payload": (28, 4),
+    "task_size": (16, 4),
+    "task_kind": (20, 4),
+    "payload": (24, 4),
     "row": (32, 4),
     "rows": (36, 4),
     "seed": (40, 8),
@@ -44,11 +44,11 @@ ENTRY = {
     "told": (56, 8),
 }
 ANSWER = {
-    "used": (64, 8),
-    "meta_at": (72, 8),
-    "meta_size": (80, 8),
-    "plan_at": (88, 8),
-    "plan_size": (96, 8),
+    "used": (80, 8),
+    "meta_at": (88, 4),
+    "meta_size": (92, 4),
+    "plan_at": (96, 4),
+    "plan_size": (100, 4),
     "objects_at": (104, 8),
     "objects_size": (112, 8),
     "outcome": (120, 4),

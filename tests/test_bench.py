@@ -207,3 +207,17 @@ def _is_running(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):
         return False
+
+
+@pytest.mark.long
+def test_resume_measures_both_loaders(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["resume", "--rounds", "1", "--seconds", "0.05", "--samples", "20000", "--restarts", "1"]
+    assert main([*arguments, "--start-methods", "fork", "--into", str(tmp_path)]) == 0
+    summary = json.loads((tmp_path / "resume.json").read_text())["summary"]
+    for by in ("sequential", "random", "batch", "distributed"):
+        ours = summary["states"][by]["shmloader"]
+        assert 0 < ours["state_bytes"]["median"] < 1024
+        assert all(ours[figure]["median"] > 0 for figure in ("first_state", "state", "step_with", "step_without"))
+    resumed = summary["resumes"]["fork"]["shmloader"]
+    assert resumed["later"]["median"] == resumed["resumed"]["median"] - resumed["fresh"]["median"]
+    assert "resume to first batch" in capsys.readouterr().out

@@ -57,7 +57,7 @@ HEADER: dict[str, tuple[Callable[[BothSides], None], str]] = {
     "part negative": (lambda r: table(r, 0, -64), "place of a pickled leaf"),
     "part too long": (lambda r: table(r, 3, (1 << 63) - 1), "place of a pickled leaf"),
     "plan cut short": (lambda r: r.header("plan_size", 5), "pickle"),
-    "plan outside": (lambda r: r.header("plan_at", 1 << 62), "place of a batch's plan"),
+    "plan outside": (lambda r: r.header("plan_at", 1 << 31), "place of a batch's plan"),
     "plan negative": (lambda r: r.header("plan_at", -100), "place of a batch's plan"),
     "plan size negative": (lambda r: r.header("plan_size", -1), "place of a batch's plan"),
     "leaf outside": (lambda r: meta(r, 1, 1 << 40), "place of a leaf"),
@@ -166,7 +166,7 @@ CHUNKS = {
     "rows elsewhere": (lambda r: meta(r, 1, 64), "laid out alike, but .* lies at 0 .* and at 64"),
     "objects outside": (lambda r: r.header("objects_at", -8), "place of a chunk's pickled leaves"),
     "objects too long": (lambda r: r.header("objects_size", MOST), "place of a chunk's pickled leaves"),
-    "plan outside": (lambda r: (meta(r, 0, 5), r.header("plan_at", 1 << 62)), "place of a batch's plan"),
+    "plan outside": (lambda r: (meta(r, 0, 5), r.header("plan_at", 1 << 31)), "place of a batch's plan"),
     "outcome unknown": (lambda r: r.header("outcome", 7), "outcome is 7"),
     "used past its pages": (lambda r: r.header("used", 1 << 62), "batch's size is"),
 }
@@ -215,7 +215,7 @@ def test_a_sequence_that_never_was(in_order: bool, word: int) -> None:
 TASKS = {
     "payload": (99, "task's payload is 99, and may be at most 4"),
     "task_kind": (3, "task's kind is 3"),
-    "task_size": (1 << 61, "task's size is"),
+    "task_size": (1 << 31, "task's size is"),
 }
 
 
@@ -239,7 +239,7 @@ def test_more_pages_than_a_slot_has() -> None:
             ring.worker.claim()
 
 
-WRAPS = (1 << 61, (1 << 61) + 1, MOST)  # of 8 bytes each
+WRAPS = (1 << 29, (1 << 29) + 1, MOST)  # of 8 bytes each, in a word of 32 bits
 
 
 @pytest.mark.parametrize(("name", "value"), [*(("task_size", size) for size in WRAPS), ("task_kind", 2)])
@@ -356,7 +356,7 @@ def test_the_error_comes_at_the_batchs_place(monkeypatch: pytest.MonkeyPatch, in
         done.append(worker._ring.sequence)
         if worker._ring.me == 1 and len(done) == 2:
             words = entry_at(worker._segment, worker._ring.current_entry, "meta_at")[0]
-            os.pwrite(worker._segment.fd, struct.pack("2Q", MOST, MOST), words)
+            os.pwrite(worker._segment.fd, struct.pack("2I", *2 * [MOST % (1 << 32)]), words)
         return outcome
 
     monkeypatch.setattr(loop.Worker, "_fill", scribble)
@@ -369,7 +369,11 @@ def test_the_error_comes_at_the_batchs_place(monkeypatch: pytest.MonkeyPatch, in
         try:
             got.append(next(iterator)[0, 0].item())
         except RuntimeError as error:
-            got.append("error" if f"overwritten: the place of a batch's description is {MOST}" in str(error) else error)
+            got.append(
+                "error"
+                if f"overwritten: the place of a batch's description is {MOST % (1 << 32)}" in str(error)
+                else error
+            )
     if in_order:
         assert got == [k if k != 3 else "error" for k in range(12)]
     assert got.count("error") == 1 and len(set(got)) == 12
@@ -454,8 +458,8 @@ def test_a_spawned_worker_of_another_version_says_so() -> None:
         import os
 
         class Other(Segment):
-            def format(self, ring):
-                super().format(ring)
+            def format(self, ring, label=b""):
+                super().format(ring, label)
                 os.pwrite(self.fd, (1).to_bytes(4, "little"), 8)
 
         if __name__ == "__main__":
@@ -466,7 +470,7 @@ def test_a_spawned_worker_of_another_version_says_so() -> None:
                 print(error)
         """
     )
-    assert "this is not a ring of version 6: magic 0x676e69726d6873, version 1; trainer and worker must run" in ran.err
+    assert "this is not a ring of version 7: magic 0x676e69726d6873, version 1; trainer and worker must run" in ran.err
     assert "exited unexpectedly" in ran.out
 
 

@@ -12,7 +12,7 @@ from conftest import run_script
 
 import shmloader
 from shmloader.ring import segment
-from shmloader.system import limits
+from shmloader.system import control_groups, limits
 
 MiB = 1 << 20
 
@@ -70,8 +70,8 @@ def test_more_workers_than_the_ring_can_tell_apart() -> None:
 
 @pytest.fixture
 def groups(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
-    monkeypatch.setattr(limits, "CGROUPS", tmp_path)
-    monkeypatch.setattr(limits, "MEMBERSHIP", tmp_path / "membership")
+    monkeypatch.setattr(control_groups, "CGROUPS", tmp_path)
+    monkeypatch.setattr(control_groups, "MEMBERSHIP", tmp_path / "membership")
     return tmp_path
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import Augmented, iterate, label
-from torch.utils.data import IterableDataset
+from torch.utils.data import ConcatDataset, IterableDataset, StackDataset, Subset
 
 import shmloader
 from shmloader.resume import epochs
@@ -65,6 +65,15 @@ class Both(Told):
         return self._at, index[0]
 
 
+def made_for_in(batches: list[Any]) -> set[int]:
+    """The same, of a StackDataset too, whose batches are lists or dicts of one."""
+    return made_for([batch if isinstance(batch, torch.Tensor) else next(iter(_values(batch))) for batch in batches])
+
+
+def _values(batch: Any) -> Any:
+    return batch.values() if isinstance(batch, dict) else batch
+
+
 def made_for(batches: list[Any]) -> set[int]:
     return {int(epoch) for batch in batches for epoch in batch}
 
@@ -99,6 +108,40 @@ def test_no_sample_is_stale(kind: Any, by: str, options: dict[str, Any]) -> None
                     (loader if by == "loader" else dataset).set_epoch(epoch + 100)
             assert made_for(got) == {epoch}
         assert made_for(iterate(loader)) == {102}
+
+
+@pytest.mark.parametrize("by", ["loader", "dataset"])
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda told: Subset(Subset(told, range(24)), range(24)),
+        lambda told: ConcatDataset([told, Subset(told, range(8))]),
+        lambda told: StackDataset(told),
+        lambda told: StackDataset(told=told),
+    ],
+    ids=["Subset", "ConcatDataset", "StackDataset", "StackDataset by name"],
+)
+def test_a_dataset_in_one_of_torchs_is_told(wrap: Any, by: str) -> None:
+    told = Told()
+    with shmloader.DataLoader(wrap(told), 4, num_workers=1, persistent_workers=True) as loader:
+        assert made_for_in(iterate(loader)) == {-1}
+        for epoch in (3, 4):
+            (loader if by == "loader" else told).set_epoch(epoch)
+            assert made_for_in(iterate(loader)) == {epoch}
+
+
+def test_parts_that_were_told_otherwise_keep_what_they_have() -> None:
+    parts = Told(8), Told(8)
+    with shmloader.DataLoader(ConcatDataset(parts), 8, num_workers=1) as loader:
+        parts[0].set_epoch(1)
+        assert [made_for([batch]) for batch in loader] == [
+            {1},
+            {-1},
+        ]  # they were forked later
+    with shmloader.DataLoader(ConcatDataset(parts), 8, num_workers=1, persistent_workers=True) as loader:
+        iterate(loader)
+        parts[0].set_epoch(2)
+        assert [made_for([batch]) for batch in loader] == [{1}, {-1}]
 
 
 def test_without_workers() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import Augmented, assert_same, iterate, label, seed_all
-from torch.utils.data import BatchSampler, IterableDataset, RandomSampler
+from torch.utils.data import BatchSampler, IterableDataset, RandomSampler, Subset
 
 import shmloader
 from shmloader.trainer.crew import Crew
@@ -109,6 +109,15 @@ class Together(Augmented):
 
 def test_a_dataset_that_makes_batches_gives_the_same(alone: list[Any]) -> None:
     assert_same(epochs(dataset=Together(23), num_workers=2, chunk_size=2), alone)
+
+
+def test_a_subset_of_a_subset_gives_the_same(alone: list[Any]) -> None:
+    """Each gets the indices of the one around it, all of them before the first sample."""
+    dataset = Subset(Subset(Augmented(23), range(23)), range(23))
+    for options in ({"num_workers": 2}, {"num_workers": 2, "chunk_size": 2}, {"num_workers": 0, "sample_seeds": True}):
+        assert_same(epochs(dataset=dataset, **options), alone)
+    skipping = {"on_bad_sample": "skip", "max_bad_samples": 0.5}
+    assert_same(epochs(dataset=dataset, num_workers=2, **skipping), alone)
 
 
 class WaitsFor(Augmented):

@@ -46,6 +46,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from shmloader import _torch
 from shmloader._torch import profiler
 from shmloader.device.ahead_thread import Kind, Ready, Run, Stage, close, copied
+from shmloader.statistics.account import turns_ahead
 
 if TYPE_CHECKING:
     from shmloader._progress import Progress  # there is none off Linux
@@ -83,6 +84,7 @@ class Ahead:
         self._owner = os.getpid()
         self._persistent_workers = loader.persistent_workers
         self._profile_name = f"enumerate(DataLoader)#{type(self).__name__}.__next__"
+        self._turns = turns_ahead(loader, source)
         _alive.add(self)
         self._start()
 
@@ -119,11 +121,15 @@ class Ahead:
 
     def __next__(self) -> Any:
         hand = self._hand
+        if self._turns is not None:
+            self._turns.asked()
         if profiler._is_profiler_enabled:
             with profiler.record_function(self._profile_name):
                 batch = self._arrived(hand)
         else:
             batch = self._arrived(hand)
+        if self._turns is not None:
+            self._turns.handed_out()
         # Signals are handled at calls and loops.  There is none from here to the caller's own code, so the batch is
         # neither lost nor returned twice.
         del hand.held[0]

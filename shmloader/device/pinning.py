@@ -22,9 +22,10 @@ delivered from its slot, with `is_pinned()` true and no copy.
        (NOTE [ Streams ]).  An event that is recorded later covers more, so it does no harm that this is not done at the
        death.  When all events have passed, the slot is free.  Until then it counts as lent, and if too many slots are
        lent, batches are copied: nothing ever waits for a device.
-       This is done once a batch, by the trainer.  So for all usual cases it is one call of C, in reclaim.pyx: it asks
-       the driver without the GIL, and uses the same events again and again.  What is written here in Python does the
-       same for all cases: streams that others have made or that nobody was seen to choose, errors, ROCm, and the end.
+       This is done by the trainer, for each second batch, or for each one while slots are scarce.  For all usual cases
+       it is one call of C, in reclaim.pyx: it asks the driver without the GIL, and uses the same events again and
+       again.  What is written here in Python does the same for all cases: streams that others have made or that nobody
+       was seen to choose, errors, ROCm, and the end.
        Batches for `device=` are copied by one thread, on one stream.  If one is made of nothing but tensors, nobody
        else ever has any part of it, neither `on_device` nor the consumer.  Then events on that thread's current streams
        are enough, and no slot waits for what the consumer computes.

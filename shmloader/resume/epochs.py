@@ -17,6 +17,7 @@ from typing import Any
 from torch.utils.data import IterableDataset
 
 from shmloader.resume.seek import within
+from shmloader.wrapped_datasets import hearers
 
 MOST = (1 << 63) - 1  # a task has 64 bits for it
 
@@ -25,8 +26,12 @@ _heard: weakref.WeakSet[type] = weakref.WeakSet()
 
 
 def listen(dataset: Any) -> None:
-    """From now on, note what a dataset of this class is told by a call of its set_epoch()."""
-    kind = type(dataset)
+    """From now on, note what datasets of this one's class are told by set_epoch(), and those that are wrapped in it."""
+    for hearer in hearers(dataset):
+        _listen_to(type(hearer))
+
+
+def _listen_to(kind: type) -> None:
     if kind in _heard:
         return
     _heard.add(kind)
@@ -61,16 +66,21 @@ def note(dataset: Any, *epoch: Any) -> None:
 
 
 def told(dataset: Any) -> int | None:
-    """What this dataset was told last; None: nothing."""
+    """What this dataset was told last; None: nothing, or not all that are wrapped in it were told the same."""
+    numbers = {_told_alone(hearer) for hearer in hearers(dataset)}
+    return numbers.pop() if len(numbers) == 1 else None
+
+
+def _told_alone(dataset: Any) -> int | None:
     alive, epoch = _told.get(id(dataset), (None, None))
     return epoch if alive is not None and alive() is dataset else None
 
 
 def tell(dataset: Any, epoch: int) -> None:
-    """Tell a dataset, if it can be told."""
-    if callable(set_epoch := getattr(dataset, "set_epoch", None)):
-        set_epoch(epoch)
-        note(dataset, epoch)
+    """Tell a dataset, or those that are wrapped in it, if they can be told."""
+    for hearer in hearers(dataset):
+        hearer.set_epoch(epoch)
+        note(hearer, epoch)
 
 
 def number_of(epoch: Any) -> int:

@@ -159,9 +159,14 @@ class Segment(Growth):
             self.mapping = Mapping(self.fd, geometry.size)
             self._commit_control()
 
-    def format(self, ring: TrainerSide) -> None:
-        """Write the control words of a fresh ring, and say what was committed for it."""
-        ring.format()
+    def format(self, ring: TrainerSide, label: bytes = b"") -> None:
+        """Write the control words of a fresh ring, and say what was committed for it.
+
+        Args:
+            ring: The trainer's side.
+            label: Says to who looks on what the ring is of.
+        """
+        ring.format(label)
         for payload in range(self.geometry.batches + self.spare):
             ring.note_committed(payload, FIRST_COMMIT)
 

@@ -1,4 +1,4 @@
-"""How much memory this process can still get, from the machine and from the control groups it is in.
+"""How much this process can still get, from the machine and from the control groups it is in.
 
 A container that may use 8 GiB on a machine with 64 sees all 64 in /proc/meminfo.  If it takes more than its 8, nothing
 is refused: the OOM killer comes.  So we ask before pages are committed, which is rare (growth.py).
@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
-CGROUPS = Path("/sys/fs/cgroup")
-MEMBERSHIP = Path("/proc/self/cgroup")
+from shmloader.system import control_groups
 
 # of version 2 and of version 1: limit, use, and the caches that the kernel gives up before it kills
 FILES = (
@@ -25,6 +24,25 @@ def available_memory() -> int:
     return min([_of_the_machine(), *_of_the_groups()])
 
 
+def available_to_groups() -> int | None:
+    """Bytes that the control groups of this process leave it; None if none has a limit.
+
+    Version 1 gives groups without a limit one that no machine reaches.
+    """
+    least = min(_of_the_groups(), default=None)
+    return None if least is None or least > 1 << 60 else least
+
+
+def available_processes() -> int | None:
+    """How many more processes and threads the control groups of this process allow; None if none has a limit."""
+    left = []
+    for folder in control_groups.folders("pids"):
+        with contextlib.suppress(OSError, ValueError):  # it is not there, or it says "max"
+            allowed = int((folder / "pids.max").read_text())
+            left.append(max(0, allowed - int((folder / "pids.current").read_text())))
+    return min(left, default=None)
+
+
 def _of_the_machine() -> int:
     with open("/proc/meminfo", encoding="ascii") as lines:
         for line in lines:
@@ -35,22 +53,11 @@ def _of_the_machine() -> int:
 
 def _of_the_groups() -> Iterator[int]:
     """How many bytes are left to each group of this process, up to the root; nothing for groups without a limit."""
-    for folder in _groups():
+    for folder in control_groups.folders("memory"):
         for limit, used, caches in FILES:
             with contextlib.suppress(OSError, ValueError):  # it is not there, or it says "max"
                 allowed = int((folder / limit).read_text())
                 yield max(0, allowed - int((folder / used).read_text()) + _sum_of(folder / "memory.stat", caches))
-
-
-def _groups() -> Iterator[Path]:
-    with contextlib.suppress(OSError):
-        for line in MEMBERSHIP.read_text().splitlines():
-            _, controllers, path = line.split(":", 2)
-            if controllers and "memory" not in controllers.split(","):
-                continue
-            root = CGROUPS / "memory" if controllers else CGROUPS
-            for group in (PurePosixPath(path), *PurePosixPath(path).parents):  # in a container, its own may be the root
-                yield root / group.relative_to("/")
 
 
 def _sum_of(stat: Path, names: tuple[str, ...]) -> int:

@@ -179,6 +179,10 @@ class _Seeding(_InPlace):
 
     def __init__(self, loader: Any, fetcher: Any, epoch: Epoch, indices: _Indices) -> None:
         self._fetcher = fetcher
+        self._make = fetcher.fetch
+        if not isinstance(fetcher, _Skipping):  # torch's own would have a Subset of a Subset set all seeds first
+            of = fetcher.dataset, fetcher.auto_collation, fetcher.collate_fn, fetcher.drop_last
+            self._make = fetch_from(*of, None)
         self._indices = indices
         self._seed = seed_of_samples(loader, epoch)
         self._stride = ranks_of(loader)[1]
@@ -188,4 +192,4 @@ class _Seeding(_InPlace):
         """The batch of what the sampler gave."""
         with random_states.untouched():
             seed = random_states.further(self._seed, self._indices.before * self._stride)
-            return self._fetcher.fetch(self._seeded(index, seed, 0, self._stride))
+            return self._make(self._seeded(index, seed, 0, self._stride))

@@ -30,6 +30,8 @@ from typing import Any
 import torch
 
 from shmloader._batch_reader import Reader
+from shmloader._figures import COPIED_KEPT, COPIED_SPARE, COPIED_UNLOCKED
+from shmloader._lease import Lease
 from shmloader._next_batch import NOTHING
 from shmloader._ring import KEPT, SKIPPED, SKIPPED_KEPT
 from shmloader._torch import ExceptionWrapper
@@ -83,7 +85,11 @@ class Delivery:
         if lease.overflowed and not self._overflowed:
             self._overflowed = True
             warn_overflow()
-        copy = outcome == KEPT or ring.slots.lent > self._spare or (pinning is not None and not pinning.guard(lease))
+        why = self._why_copy(outcome, lease)
+        copy = why is not None
+        if why is not None:
+            ring.turns.copied(why)
+            ring.slots.copied(lease.payload)
         try:
             batch = self._reader.read(lease, copy)
             if self._tally is not None and lease.reported:
@@ -95,3 +101,13 @@ class Delivery:
             batch = ExceptionWrapper(where="in the trainer, where a batch was read")
             lease.fail()
         return batch
+
+    def _why_copy(self, outcome: int, lease: Lease) -> int | None:
+        """Why a batch is copied out of its slot, as the statistics count it; None if it is lent."""
+        if outcome == KEPT:
+            return COPIED_KEPT
+        if self._ring.slots.lent > self._spare:
+            return COPIED_SPARE
+        if self._pinning is not None and not self._pinning.guard(lease):
+            return COPIED_UNLOCKED
+        return None

@@ -53,6 +53,8 @@ from shmloader.device.pinning import IN_TRANSIT, Pinning
 from shmloader.resume.epochs import listen, told
 from shmloader.resume.place import place_of, restore
 from shmloader.ring.segment import Segment
+from shmloader.statistics.account import account_of, label_of
+from shmloader.system.cores import ranks_here
 from shmloader.system.signals import held, held_in_del
 from shmloader.trainer.bad_samples import epoch_seed, tally_of
 from shmloader.trainer.begin import begin_iterator, left_of_streams, seed_of_samples, seed_of_workers
@@ -112,7 +114,7 @@ class RingIterator(Overlapping, _torch._MultiProcessingDataLoaderIter):  # type:
 
     def _make_ring(self, loader: Any) -> None:
         """Make the ring and everything around it.  Nobody works on it yet."""
-        cores = len(os.sched_getaffinity(0)) // _ranks_here()
+        cores = len(os.sched_getaffinity(0)) // ranks_here()
         self._spin = cores > self._num_workers + 1  # else a side that pauses on its core keeps another from it
         self._prefetches = loader.prefetch_epochs and loader.persistent_workers
         self._schedule = schedule_of(loader, self._dismiss_weakly())
@@ -134,8 +136,11 @@ class RingIterator(Overlapping, _torch._MultiProcessingDataLoaderIter):  # type:
             streams=self._streams,
         )
         segment = self._segment
-        self._ring = TrainerSide(segment, self._spin, spare, self._in_order, objects.dump_whole)
-        segment.format(self._ring)
+        self._ring = TrainerSide(
+            segment, self._spin, spare, self._in_order, objects.dump_whole, account_of(loader).meter
+        )
+        self._turns = self._ring.turns
+        segment.format(self._ring, label_of(loader))
         self._steps = Steps(self._ring, size.at_first)
         self._tally = tally_of(loader)
         self._schedule.attach(self._ring, self._steps)
@@ -394,9 +399,3 @@ class RingIterator(Overlapping, _torch._MultiProcessingDataLoaderIter):  # type:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
-
-
-def _ranks_here() -> int:
-    """How many ranks share this machine's cores, as torchrun says; 1 where nobody says a number."""
-    said = os.environ.get("LOCAL_WORLD_SIZE", "")
-    return max(1, int(said)) if said.isdecimal() else 1

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from torch.utils.data import IterableDataset, default_collate
 
 from shmloader._batch_writer import Writer
+from shmloader.worker.at_once import makes_at_once
 from shmloader.worker.in_place import in_place
 from shmloader.worker.replace_bad_samples import Skips
 
@@ -33,6 +34,7 @@ def fetch_from(
     writer: Writer | None,
     skips: Skips | None = None,
     left: Left | None = None,
+    fetched: Callable[[], None] = lambda: None,
 ) -> Fetch:
     """The function that makes a batch of a task, for one epoch.
 
@@ -44,26 +46,36 @@ def fetch_from(
         writer: Where samples have their places: see in_place.py.  None: nowhere.
         skips: Gets samples where those that raise are replaced.
         left: Where a stream goes on; None: it begins.
+        fetched: Is called when a batch's samples are there, before they are collated.
 
     Returns:
         A function of the task.  It raises StopIteration when a stream has nothing more.
     """
     if isinstance(dataset, IterableDataset):
-        return Stream(dataset, auto_collation, collate_fn, drop_last, left)
+        return Stream(dataset, auto_collation, collate_fn, drop_last, left, fetched)
     if not auto_collation:
         get = None if skips is None else skips.sample
-        return lambda index: collate_fn(dataset[index] if get is None else get(index))
+
+        def fetch_one(index: Any) -> Any:
+            sample = dataset[index] if get is None else get(index)
+            fetched()
+            return collate_fn(sample)
+
+        return fetch_one
 
     placed = None if writer is None else in_place(dataset, collate_fn, writer, skips)
 
     def fetch(indices: Any) -> Any:
         if placed is not None and hasattr(indices, "__len__"):
-            return collate_fn(placed.samples(indices))
-        if skips is not None:
-            return collate_fn(skips.samples(indices, one_each=collate_fn is default_collate))
-        if at_once := getattr(dataset, "__getitems__", None):
-            return collate_fn(at_once(indices))
-        return collate_fn([dataset[index] for index in indices])
+            samples = placed.samples(indices)
+        elif skips is not None:
+            samples = skips.samples(indices, one_each=collate_fn is default_collate)
+        elif at_once := makes_at_once(dataset, indices):
+            samples = at_once(indices)
+        else:
+            samples = [dataset[index] for index in indices]
+        fetched()
+        return collate_fn(samples)
 
     return fetch
 
@@ -109,6 +121,7 @@ class Stream:
         collate_fn: Callable[[Any], Any],
         drop_last: bool,
         left: Left | None = None,
+        fetched: Callable[[], None] = lambda: None,
     ) -> None:
         restore(dataset, left)
         self._dataset = dataset
@@ -117,6 +130,7 @@ class Stream:
         self._auto_collation = auto_collation
         self._collate_fn = collate_fn
         self._drop_last = drop_last
+        self._fetched = fetched
         self._ended = left is not None and left.ended
 
     def said(self) -> bytes:
@@ -127,7 +141,9 @@ class Stream:
         if self._ended:
             raise StopIteration
         if not self._auto_collation:
-            return self._collate_fn(next(self._samples))
+            sample = next(self._samples)
+            self._fetched()
+            return self._collate_fn(sample)
         samples = []
         for _ in task:
             try:
@@ -137,4 +153,5 @@ class Stream:
                 break
         if not samples or (self._drop_last and len(samples) < len(task)):
             raise StopIteration
+        self._fetched()
         return self._collate_fn(samples)

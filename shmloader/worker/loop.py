@@ -32,6 +32,7 @@ from shmloader.worker.collate import collate_into
 from shmloader.worker.exceptions import caught, write_instead
 from shmloader.worker.fetch import Fetch, Left, Stream, fetch_from
 from shmloader.worker.replace_bad_samples import Skips
+from shmloader.wrapped_datasets import hearers
 
 Seed = Callable[[Any, int, int, int], Any]  # what random_states.py seeds a task with
 
@@ -189,8 +190,9 @@ class Worker:
                 init_fn(self._ring.me)
             if told is not None:
                 self._told = told
-                self._fetching[0].set_epoch(told)
-            self._fetch = fetch_from(*self._fetching, left)
+                for dataset in hearers(self._fetching[0]):
+                    dataset.set_epoch(told)
+            self._fetch = fetch_from(*self._fetching, left, self._ring.fetched)
         except Exception:
             self._fetch, self._error = None, caught(self._where)
 

@@ -82,7 +82,7 @@ def further(seed: int, places: int) -> int:
     return (seed + places * _STEP) & _64
 
 
-class _Seeded(list[Any]):
+class Seeded(list[Any]):
     """A batch's indices.  Whoever iterates over them makes one sample after the other; each is seeded just before."""
 
     seed: int
@@ -105,7 +105,7 @@ def seed_all(indices: Any, seed: int, first: int, stride: int) -> list[Any]:
         stride: How many places of the epoch's order one sample is behind the other: the number of ranks that share it.
     """
     _seed(mix(seed, first * stride))  # for a dataset that makes all samples at once (__getitems__), without iterating
-    marked = _Seeded(indices)
+    marked = Seeded(indices)
     marked.seed, marked.first, marked.stride = seed, first, stride
     return marked
 

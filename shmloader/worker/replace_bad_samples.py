@@ -31,6 +31,7 @@ from typing import Any
 import numpy
 import torch
 
+from shmloader.worker.at_once import makes_at_once
 from shmloader.worker.random_states import mix
 
 TRIES = 16  # others, until it is given up: where every second sample is bad, once in 65,536 bad ones
@@ -89,7 +90,7 @@ class Skips:
         Raises:
             RuntimeError: They are not as many.
         """
-        at_once = getattr(self._dataset, "__getitems__", None)
+        at_once = makes_at_once(self._dataset, indices)
         if not at_once:
             return [self.sample(index) for index in indices]
         if not hasattr(indices, "__len__"):

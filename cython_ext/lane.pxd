@@ -1,0 +1,26 @@
+# cython: language_level=3
+"""What one worker says of itself: NOTE [ Figures ] in atomics.h."""
+
+from libc.stdint cimport uint32_t, uint64_t
+
+from atomics cimport ring_entry, ring_header, ring_worker
+from shmloader._ring cimport Ring
+
+
+cdef class Lane:
+    cdef ring_worker *worker
+    cdef ring_header *header
+    cdef ring_entry *entry              # of the sequence that is claimed
+    cdef uint64_t claimed_at, fetched_at, published_at
+    cdef uint32_t epoch                 # of what was claimed last
+    cdef bint slept                     # since the last sequence was published
+    cdef uint64_t waited                # by the trainer, when it lay down
+    cdef uint64_t cpu, delay            # at the last probe
+    cdef uint64_t probed_at, worked     # when that was; nanoseconds that batches have taken since
+
+    cdef uint64_t waited_by(self, uint64_t time) noexcept nogil     # the trainer, for batches
+    cdef void sleeps(self) noexcept nogil                           # nothing is to be claimed
+    cdef void claimed(self, ring_entry *entry) noexcept
+    cdef void fetched(self) noexcept                                # the samples of what is claimed are there
+    cdef void published(self) noexcept                              # it is about to be
+    cdef void probe(self, uint64_t time) noexcept

@@ -1,0 +1,226 @@
+# cython: language_level=3, boundscheck=False, wraparound=False
+"""A ring as another process sees it that looks on, read-only: NOTE [ Figures ] in atomics.h."""
+
+cimport cython
+from cpython.exc cimport PyErr_SetFromErrno
+from libc.stdint cimport int64_t, uint32_t, uint64_t
+from posix.mman cimport MAP_FAILED, MAP_SHARED, PROT_READ, mmap, munmap
+
+import os
+from typing import NamedTuple
+
+from atomics cimport (
+    RING_ANY, RING_COLLATES, RING_DOINGS, RING_FETCHES, RING_MAGIC, RING_STARTS, RING_VERSION, RING_WAITS,
+    ring_committed, ring_entry, ring_header, ring_load, ring_noted, ring_once, ring_once_32, ring_owner, ring_payload,
+    ring_seq, ring_state, ring_worker,
+)
+from clock cimport now
+
+DOINGS = {RING_STARTS: "starts", RING_WAITS: "waits", RING_FETCHES: "fetches", RING_COLLATES: "collates"}
+STATES = ("void", "open", "claimed", "ready")
+MOST = 1 << 20      # workers, entries or payloads that a header may name; else it is none
+
+
+class Totals(NamedTuple):
+    """What a trainer says of its ring.  Times are time.monotonic_ns()'s; amounts grow, from its beginning on."""
+
+    label: str              # the dataset's class
+    trainer: int            # its pid
+    started_at: int
+    now: int                # when this was read
+    asked_at: int           # since when it is in next(); 0: it is not
+    waited_ns: int          # in next(), without the call that is under way
+    stepped_ns: int         # between its calls
+    user_waited_ns: int     # the user's, where a thread is ahead of the user (device=), which the two above are of
+    user_stepped_ns: int
+    epoch: int
+    opened: int             # batches of all epochs
+    taken: int
+    samples: int
+    bytes: int
+    asked: int              # calls of next() that gave a batch
+    empty: int              # those that found none ready
+    ready: int              # ready batches that they found, together
+    lent: int               # batches that are the user's now
+    copied: int
+    deaths: int
+
+
+class LaneNow(NamedTuple):
+    """What a worker says of itself.  Of one that takes a dead one's place, what that had added up is in it."""
+
+    worker: int
+    pid: int                # 0: it has not begun
+    doing: str              # "starts", "waits" (for a task), "fetches" or "collates"
+    since: int              # time.monotonic_ns()'s
+    published: int          # sequences
+    fetched_ns: int
+    collated_ns: int
+    idle_ns: int            # without a task, in an epoch
+    behind_ns: int          # of that, while the trainer waited for another worker's batch
+    cpu_ns: int             # of probed_ns: on a core
+    delayed_ns: int         # ready to run, without a core
+    probed_ns: int
+
+
+class EntryNow(NamedTuple):
+    """A sequence in the ring."""
+
+    sequence: int
+    entry: int
+    state: str              # "void", "open", "claimed" or "ready"
+    owner: int              # the worker; -1: whoever comes first
+    epoch: int              # the ring's
+    batch: int              # its number in that epoch
+    row: int                # of a chunk: its first row
+    rows: int               # of a chunk: the batch's; 0: it is a whole batch
+    payload: int
+    claimed_at: int
+    fetched_at: int         # 0: its samples are not there yet
+    published_at: int
+
+
+@cython.final
+cdef class Onlooker:
+    """Maps a ring's words, read-only.
+
+    Args:
+        fd: a descriptor of the segment, open for reading: /proc/PID/fd/N of the trainer, say.  It may be closed behind
+            this.
+
+    Raises:
+        ValueError: this is no ring, or one of another version, or it is closed.
+        OSError: it cannot be mapped.
+
+    Example:
+        >>> fd = os.open(f"/proc/{pid}/fd/{number}", os.O_RDONLY | os.O_CLOEXEC)
+        >>> ring = Onlooker(fd)
+        >>> ring.totals().taken, [lane.doing for lane in ring.lanes()]
+        (1200, ['fetches', 'waits'])
+    """
+    cdef const char *base
+    cdef Py_ssize_t size
+    cdef ring_header *header
+    cdef ring_worker *worker
+    cdef ring_entry *entry
+    cdef ring_payload *payload
+    cdef readonly int workers, entries, payloads, batches
+    cdef readonly uint64_t area_at, area_stride, slot_at, slot_stride
+
+    def __cinit__(self, int fd):
+        cdef void *at
+        cdef uint32_t workers, entries, payloads
+        cdef Py_ssize_t all = os.fstat(fd).st_size
+        if all < <Py_ssize_t>sizeof(ring_header):
+            raise ValueError(f"this is no ring: it has {all} bytes")
+        at = mmap(NULL, sizeof(ring_header), PROT_READ, MAP_SHARED, fd, 0)
+        if at == MAP_FAILED:
+            PyErr_SetFromErrno(OSError)
+        self.base, self.size, self.header = <const char *>at, sizeof(ring_header), <ring_header *>at
+        self.check()
+        workers, entries = ring_once_32(&self.header.workers), ring_once_32(&self.header.entries)
+        payloads = ring_once_32(&self.header.payloads)
+        if not 0 < workers <= MOST or not 0 < entries <= MOST or not 0 < payloads <= MOST:
+            raise ValueError(f"this is no ring: it names {workers} workers, {entries} entries, {payloads} payloads")
+        self.workers, self.entries, self.payloads = workers, entries, payloads
+        self.batches = ring_once_32(&self.header.batches)
+        self.area_at, self.area_stride = ring_once(&self.header.area_at), ring_once(&self.header.area_stride)
+        self.slot_at, self.slot_stride = ring_once(&self.header.slot_at), ring_once(&self.header.slot_stride)
+        self.map_words(fd, all)
+
+    cdef int map_words(self, int fd, Py_ssize_t all) except -1:
+        cdef Py_ssize_t size = (sizeof(ring_header) + self.workers * sizeof(ring_worker)
+                                + self.entries * sizeof(ring_entry) + self.payloads * sizeof(ring_payload))
+        cdef void *at
+        if size > all:
+            raise ValueError(f"this is no ring: its words take {size} bytes, and it has {all}")
+        at = mmap(NULL, size, PROT_READ, MAP_SHARED, fd, 0)
+        if at == MAP_FAILED:
+            PyErr_SetFromErrno(OSError)
+        munmap(<void *>self.base, self.size)
+        self.base, self.size, self.header = <const char *>at, size, <ring_header *>at
+        self.worker = <ring_worker *>(self.base + sizeof(ring_header))
+        self.entry = <ring_entry *>(self.worker + self.workers)
+        self.payload = <ring_payload *>(self.entry + self.entries)
+        return 0
+
+    def __dealloc__(self):
+        if self.base != NULL:
+            munmap(<void *>self.base, self.size)
+
+    cdef int check(self) except -1:
+        cdef uint64_t magic = ring_once(&self.header.magic)
+        cdef uint32_t version = ring_once_32(&self.header.version)
+        if magic == 0 and version == 0:
+            raise ValueError("this is no ring, or it is closed")
+        if magic != RING_MAGIC:
+            raise ValueError(f"this is no ring: it begins with {magic:#x}")
+        if version != RING_VERSION:
+            raise ValueError(f"this ring is of version {version}, and this shmloader reads version {RING_VERSION}: use "
+                             "the one that the trainer runs")
+        return 0
+
+    @property
+    def closed(self) -> bool:
+        """Whether its trainer has closed it, so that nothing more is to be seen."""
+        return ring_once(&self.header.magic) != RING_MAGIC
+
+    def totals(self) -> Totals:
+        """What the trainer says now."""
+        cdef ring_header *of = self.header
+        label = (<bytes>of.label[:sizeof(of.label)]).partition(b"\0")[0].decode(errors="replace")
+        return Totals(
+            label, ring_once(&of.trainer), ring_once(&of.started_at), now(), ring_noted(&of.asked_at),
+            ring_noted(&of.waited_ns), ring_noted(&of.stepped_ns), ring_noted(&of.user_waited_ns),
+            ring_noted(&of.user_stepped_ns), ring_noted(&of.epoch), ring_noted(&of.opened), ring_noted(&of.taken),
+            ring_noted(&of.samples), ring_noted(&of.bytes), ring_noted(&of.asked), ring_noted(&of.empty),
+            ring_noted(&of.ready), ring_noted(&of.lent), ring_noted(&of.copied), ring_noted(&of.deaths),
+        )
+
+    def lanes(self) -> list[LaneNow]:
+        """What each worker says now."""
+        cdef int k
+        cdef ring_worker *of
+        cdef uint64_t doing
+        found = []
+        for k in range(self.workers):
+            of = &self.worker[k]
+            doing = ring_noted(&of.doing)
+            found.append(LaneNow(
+                k, ring_noted(&of.pid), DOINGS[doing % RING_DOINGS], doing // RING_DOINGS * RING_DOINGS,
+                ring_noted(&of.published), ring_noted(&of.fetched_ns), ring_noted(&of.collated_ns),
+                ring_noted(&of.idle_ns), ring_noted(&of.behind_ns), ring_noted(&of.cpu_ns), ring_noted(&of.delayed_ns),
+                ring_noted(&of.probed_ns),
+            ))
+        return found
+
+    def in_flight(self) -> list[EntryNow]:
+        """The sequences that are opened and not taken, the lowest ones first.
+
+        What was taken stays in its entry as "ready" until that is opened again.  So only the batches that were opened
+        last are given, as many as are not taken.  Out of order, one may be given in place of another.
+        """
+        cdef int k
+        cdef ring_entry *of
+        cdef uint64_t word, under_way
+        found = []
+        for k in range(self.entries):
+            of = &self.entry[k]
+            word = ring_load(of)
+            if ring_state(word) >= <uint32_t>len(STATES) or not ring_state(word):
+                continue
+            found.append(EntryNow(
+                ring_seq(word), k, STATES[ring_state(word)], -1 if ring_owner(word) == RING_ANY else ring_owner(word),
+                ring_once_32(&of.ask.epoch), ring_once_32(&of.ask.batch), ring_once_32(&of.ask.row),
+                ring_once_32(&of.ask.rows), ring_once_32(&of.ask.payload), ring_noted(&of.claimed_at),
+                ring_noted(&of.fetched_at), ring_noted(&of.published_at),
+            ))
+        under_way = ring_noted(&self.header.opened) - ring_noted(&self.header.taken)
+        batches = {(each.epoch, each.batch): 0 for each in sorted(found, key=lambda each: each.sequence)}
+        taken = set(list(batches)[:max(0, len(batches) - max(0, <int64_t>under_way))])
+        return sorted([each for each in found if (each.epoch, each.batch) not in taken or each.state != "ready"])
+
+    def slot_bytes(self) -> list[int]:
+        """How many bytes of each slot have pages."""
+        cdef int k
+        return [min(ring_committed(&self.payload[k]), self.slot_stride) for k in range(self.payloads)]

@@ -1,0 +1,1 @@
+"""`shmloader doctor`: what this machine and environment mean for a loader."""

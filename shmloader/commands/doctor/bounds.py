@@ -1,0 +1,131 @@
+"""What this process may take: cores, files, processes, addresses."""
+
+from __future__ import annotations
+
+import os
+import resource
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from shmloader.commands.doctor.finding import Finding, Wanted
+from shmloader.ring.growth import in_units
+from shmloader.ring.segment import Segment
+from shmloader.system.cores import Cores
+from shmloader.system.limits import available_processes
+
+PROCESSES = Path("/proc")
+RINGS = 2  # of one rank: for training and for validation
+ENOUGH_FILES = 65536
+OTHER_FILES = 64  # that a training script has open beside its rings
+
+
+def cores(found: Cores, wanted: Wanted) -> Finding:
+    """Whether there are cores for all workers, and whether this process knows how few there are."""
+    state = f"{found.affinity} of {found.machine} by affinity"
+    if found.quota is not None:
+        state += f", {found.quota:g} by the control group's quota"
+    share = found.usable / wanted.ranks
+    of_a_rank = f"{share:g} cores for each of {wanted.ranks} ranks" if wanted.ranks > 1 else f"{share:g} cores"
+    threads = torch.get_num_threads()
+    if found.quota is not None and threads > max(1.0, found.quota / wanted.ranks):
+        return Finding(
+            "cores",
+            "attention",
+            state,
+            f"whatever counts cores sees {found.affinity} (torch computes with {threads} threads here); together they "
+            "use the quota up early, and then all of them stand still, workers too",
+            f"OMP_NUM_THREADS={max(1, int(share))}, and num_workers for {of_a_rank}; or a larger quota",
+        )
+    if wanted.workers > max(1.0, share):
+        return Finding(
+            "cores",
+            "attention",
+            state,
+            f"{wanted.workers} workers have {of_a_rank}: that helps where samples wait (network, disk), and not where "
+            "they compute",
+            "`shmloader tune` measures how many workers help; or grant more cores",
+        )
+    if found.affinity < found.machine:
+        return Finding("cores", "note", state, f"the other {found.machine - found.affinity} are for others")
+    return Finding("cores", "fine", state)
+
+
+def files(wanted: Wanted) -> Finding:
+    """Whether a rank may open the files that its rings take."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    need = RINGS * (4 + 3 * wanted.workers) + OTHER_FILES
+    enough = max(need, ENOUGH_FILES) if hard == resource.RLIM_INFINITY else min(hard, max(need, ENOUGH_FILES))
+    state = f"{_limit(soft)} open files"
+    if soft != resource.RLIM_INFINITY and soft < need:
+        return Finding(
+            "files",
+            "attention",
+            state,
+            f"{RINGS} loaders with {wanted.workers} workers take some {need}, and the error would be 'too many open "
+            "files'",
+            f"ulimit -n {enough}, or fewer workers",
+        )
+    return Finding("files", "fine", state)
+
+
+def processes(wanted: Wanted) -> Finding:
+    """Whether the workers may be started."""
+    soft, group = resource.getrlimit(resource.RLIMIT_NPROC)[0], available_processes()
+    left = [] if group is None else [group]
+    if soft != resource.RLIM_INFINITY and os.geteuid():  # root is not counted
+        left.append(max(0, soft - _tasks_of_this_user()))
+    if not left:
+        return Finding("processes", "fine", "no limit")
+    state = f"{min(left)} more processes and threads"
+    need = wanted.ranks * (wanted.workers + torch.get_num_threads() + 3)
+    if min(left) < need:
+        return Finding(
+            "processes",
+            "attention",
+            state,
+            f"{wanted.ranks * (wanted.workers + 1)} processes and their threads are some {need}",
+            "a larger pids limit for this container (docker run --pids-limit), ulimit -u, or fewer workers",
+        )
+    return Finding("processes", "fine", state)
+
+
+def addresses(wanted: Wanted) -> Finding:
+    """Whether a ring of this shape can be mapped; one is made, and nothing is written to it."""
+    batches = wanted.workers * wanted.prefetch_factor
+    try:
+        segment = Segment(wanted.workers, batches, batches, wanted.spare_slots, "memfd", None, remember=False)
+    except (MemoryError, OSError, ValueError) as error:
+        return Finding("ring", "attention", "cannot be made", str(error), "")
+    try:
+        geometry = segment.geometry
+    finally:
+        segment.close()
+    state = f"{geometry.payloads} slots of up to {in_units(geometry.slot_stride)}"
+    if geometry.slot_stride < wanted.batch_bytes:
+        return Finding(
+            "ring",
+            "attention",
+            state,
+            f"a batch of {in_units(wanted.batch_bytes)} does not fit: this process may use "
+            f"{_limit(resource.getrlimit(resource.RLIMIT_AS)[0], in_units)} of address space",
+            "ulimit -v unlimited, or fewer slots (num_workers, prefetch_factor, spare_slots)",
+        )
+    return Finding("ring", "fine", state)
+
+
+def _tasks_of_this_user() -> int:
+    """Processes and threads, as the kernel counts them for its limit."""
+    count = 0
+    for process in PROCESSES.glob("[0-9]*"):
+        try:
+            if process.stat().st_uid == os.getuid():
+                count += len(os.listdir(process / "task"))
+        except OSError:  # it has ended
+            continue
+    return count
+
+
+def _limit(soft: int, said: Callable[[int], str] = str) -> str:
+    return "unlimited" if soft == resource.RLIM_INFINITY else said(soft)

@@ -1,0 +1,149 @@
+"""Whether the rings' memory is there, and what kind of pages it has."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from shmloader.commands.doctor.finding import Finding, Wanted
+from shmloader.ring.growth import SHM_MOUNT, free_in_shm, in_units
+from shmloader.system import limits
+
+SYSTEM = Path("/sys")
+MOUNTS = Path("/proc/self/mounts")
+LEFT_FREE = 1 / 16  # of /dev/shm, by "auto" (growth.py)
+
+
+def shm(wanted: Wanted) -> Finding:
+    """Whether /dev/shm holds the rings."""
+    try:
+        mount = os.statvfs(SHM_MOUNT)
+    except OSError as error:
+        return Finding(
+            SHM_MOUNT,
+            "attention",
+            f"cannot be used: {error.strerror}",
+            "rings lie in a memfd, which is as fast; torch's own loader cannot work",
+            f"mount a tmpfs at {SHM_MOUNT}",
+        )
+    size, free = mount.f_blocks * mount.f_frsize, free_in_shm()
+    state = f"{in_units(size)}, {in_units(free)} free"
+    if not os.access(SHM_MOUNT, os.W_OK | os.X_OK):
+        return Finding(
+            SHM_MOUNT,
+            "attention",
+            f"{state}, and this user may not write there",
+            "rings lie in a memfd, which is as fast; torch's own loader cannot work",
+            f"chmod 1777 {SHM_MOUNT}",
+        )
+    if wanted.ring_bytes > free - size * LEFT_FREE:
+        return Finding(
+            SHM_MOUNT,
+            "attention",
+            state,
+            f"{wanted.need}: shmloader moves slots to a memfd, which is as fast, but ring_memory='posix' raises, and "
+            "torch's own loader is killed by a bus error",
+            f"docker run --shm-size={_enough(wanted.ring_bytes)}; in Kubernetes an emptyDir with medium: Memory at "
+            f"{SHM_MOUNT}; elsewhere mount -o remount,size={_enough(wanted.ring_bytes)} {SHM_MOUNT}",
+        )
+    return Finding(SHM_MOUNT, "fine", state, wanted.need)
+
+
+def memory(wanted: Wanted) -> Finding:
+    """Whether the machine, and the control group, have the memory that the rings take."""
+    available, group = limits.available_memory(), limits.available_to_groups()
+    state = f"{in_units(available)} available"
+    if group is not None and group <= available:
+        state += ", all that the control group's limit leaves"
+    if wanted.ring_bytes > available:
+        fit = max(0, available // wanted.ranks // (wanted.ring_bytes // (wanted.ranks * wanted.slots)))
+        return Finding(
+            "memory",
+            "attention",
+            state,
+            f"{wanted.need}: a batch for which there is no memory is a MemoryError in its place",
+            f"at most {fit} slots a rank fit: use a smaller batch_size, fewer workers, prefetch_factor or spare_slots, "
+            + ("chunk_size, or a larger limit for this container" if group is not None else "or chunk_size"),
+        )
+    if wanted.ring_bytes > available // 2:
+        return Finding(
+            "memory",
+            "note",
+            state,
+            f"{wanted.need}, more than half of it; the dataset, the workers and the model come on top",
+            "chunk_size and a smaller prefetch_factor have fewer batches under way",
+        )
+    return Finding("memory", "fine", state, wanted.need)
+
+
+def huge_pages() -> Finding:
+    """Whether the rings' pages can be huge."""
+    shmem = _chosen(SYSTEM / "kernel/mm/transparent_hugepage/shmem_enabled")
+    mount = _mount_option("huge")
+    state = f"for memfds: {shmem or 'unknown'}; for {SHM_MOUNT}: huge={mount or 'never'}"
+    huge = [
+        where for where, how in (("a memfd", shmem), (SHM_MOUNT, mount)) if how in ("always", "within_size", "force")
+    ]
+    if huge:
+        return Finding("huge pages", "fine", state, f"rings in {' and '.join(huge)} get huge pages where there are any")
+    return Finding("huge pages", "fine", state, "rings lie in small pages, as torch's batches do")
+
+
+def numa() -> Finding:
+    """Whether this process runs on more than one node of memory."""
+    here = os.sched_getaffinity(0)
+    nodes = {}
+    for node in sorted((SYSTEM / "devices/system/node").glob("node[0-9]*"), key=lambda path: int(path.name[4:])):
+        try:
+            nodes[node.name[4:]] = set(_cores_in((node / "cpulist").read_text()))
+        except (OSError, ValueError):
+            continue
+    mine = [name for name, its in nodes.items() if its & here]
+    if len(nodes) < 2:
+        return Finding("NUMA", "fine", "one node")
+    if len(mine) < 2:
+        return Finding("NUMA", "fine", f"{len(nodes)} nodes, and this process runs on node {mine[0] if mine else '?'}")
+    return Finding(
+        "NUMA",
+        "note",
+        f"{len(nodes)} nodes, and this process may run on {', '.join(mine)}",
+        "a slot's pages lie on the node of the worker that filled it first; who reads them from another node is slower",
+        "start each rank on the node of its GPU: numactl --cpunodebind=N --membind=N python train.py",
+    )
+
+
+def _enough(size: int) -> str:
+    """The next power of two above so many bytes and a quarter more, as docker and mount read it: "512m"."""
+    number, unit = in_units(1 << (size * 5 // 4).bit_length()).split()
+    return f"{float(number):.0f}{unit[0].lower()}"
+
+
+def _chosen(file: Path) -> str:
+    """Of "always [never] advise", the word in brackets; empty where the kernel does not say."""
+    try:
+        return file.read_text().partition("[")[2].partition("]")[0]
+    except OSError:
+        return ""
+
+
+def _mount_option(name: str) -> str:
+    """The value of an option of the mount at /dev/shm; empty if it has none."""
+    found = ""
+    try:
+        for line in MOUNTS.read_text().splitlines():
+            _, at, _, options, *_ = line.split()
+            if at == SHM_MOUNT:  # the last one counts: it hides those before it
+                found = next((said.partition("=")[2] for said in options.split(",") if said.startswith(f"{name}=")), "")
+    except (OSError, ValueError):
+        pass
+    return found
+
+
+def _cores_in(listed: str) -> list[int]:
+    """Of "0-3,8", the numbers."""
+    found: list[int] = []
+    for part in listed.strip().split(","):
+        if part:
+            first, _, last = part.partition("-")
+            found += range(int(first), int(last or first) + 1)
+    return found

@@ -1,0 +1,45 @@
+"""Findings as people read them: a paragraph each, coloured where rich is there and the output is a terminal."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+
+from shmloader.commands.doctor.finding import Finding
+
+STYLES = {"fine": "green", "note": "yellow", "attention": "bold red"}
+WIDTH = 13  # of what a finding is about
+
+
+def show(findings: Iterable[Finding]) -> None:
+    """Print each finding as soon as it is there: the last one takes two seconds."""
+    for finding in findings:
+        first, *others = lines(finding)
+        _print_first(first, finding.level)
+        for line in others:
+            print(line, flush=True)
+
+
+def lines(finding: Finding) -> list[str]:
+    """State, meaning and remedy."""
+    told = [f"{finding.level:<10} {finding.what:<{WIDTH}} {finding.state}"]
+    if finding.meaning:
+        told.append(f"{'':<{WIDTH + 11}} that means: {finding.meaning}")
+    if finding.remedy:
+        told.append(f"{'':<{WIDTH + 11}} to do: {finding.remedy}")
+    return told
+
+
+def _print_first(line: str, level: str) -> None:
+    if sys.stdout.isatty():
+        try:
+            from rich.console import Console
+            from rich.text import Text
+        except ImportError:
+            pass
+        else:
+            text = Text(line)
+            text.stylize(STYLES[level], 0, len(level))
+            Console().print(text, soft_wrap=True)
+            return
+    print(line, flush=True)

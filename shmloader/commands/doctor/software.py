@@ -1,0 +1,84 @@
+"""torch, the kernel, and how workers are started."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import platform
+import sys
+
+import torch
+
+from shmloader import _torch, off_the_ring
+from shmloader.commands.doctor.finding import Finding
+
+SHM_MOUNT = "/dev/shm"
+
+
+def torch_and_the_ring() -> Finding:
+    """Whether loaders can ride the ring with this torch, on this platform."""
+    state = f"torch {torch.__version__}, Python {platform.python_version()}"
+    if why := off_the_ring.why_not_here():
+        return Finding(
+            "torch",
+            "attention",
+            f"{state}: no loader rides the ring",
+            f"{why.partition(';')[0]}. Loaders load as torch's do; options that only the ring can honour are refused",
+            "install a torch that shmloader was tested with, or a newer shmloader"
+            if sys.platform == "linux"
+            else "run on 64-bit Linux",
+        )
+    if lost := _torch.what_is_lost():
+        return Finding(
+            "torch", "note", f"{state}: loaders ride the ring", "; ".join(lost), "a newer shmloader may know this torch"
+        )
+    return Finding("torch", "fine", f"{state}: loaders ride the ring")
+
+
+def kernel() -> Finding:
+    """What the ring would like of the kernel, and can do without."""
+    lacks = []
+    if not _has_nameless_files():
+        lacks.append(
+            f"{SHM_MOUNT} has no nameless files (O_TMPFILE): a run that is killed in the moment a ring is made may "
+            "leave an empty file there"
+        )
+    if not _has_pidfd():
+        lacks.append(
+            "there is no pidfd_open: the end of a worker is learnt through a pipe, which its children may hold"
+        )
+    state = f"{platform.system()} {platform.release()}"
+    if lacks:
+        return Finding("kernel", "note", state, "; ".join(lacks), "a newer kernel, or another sandbox, has it")
+    return Finding("kernel", "fine", state)
+
+
+def _has_nameless_files() -> bool:
+    try:
+        os.close(os.open(SHM_MOUNT, os.O_TMPFILE | os.O_RDWR, 0o600))
+    except OSError:
+        return False
+    return True
+
+
+def _has_pidfd() -> bool:
+    try:
+        os.close(os.pidfd_open(os.getpid()))
+    except OSError:
+        return False
+    return True
+
+
+def start_method() -> Finding:
+    """How workers are started if the loader is not told."""
+    method = multiprocessing.get_context().get_start_method()
+    if method == "fork":
+        return Finding("start method", "fine", "fork: workers start in milliseconds and share what the trainer has")
+    return Finding(
+        "start method",
+        "note",
+        method,
+        "each worker imports torch and your script anew, which takes seconds, and the dataset is pickled for it",
+        "persistent_workers=True pays for it once; multiprocessing_context='fork' avoids it, if the trainer has no "
+        "threads that hold locks when workers start",
+    )

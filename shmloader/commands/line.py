@@ -1,0 +1,52 @@
+"""The command line, and what the process exits with."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+
+import torch
+
+import shmloader
+from shmloader.commands.doctor import command as doctor
+from shmloader.commands.tuning import command as tuning
+
+COMMANDS = (doctor, tuning)
+
+
+def parser() -> argparse.ArgumentParser:
+    """The parser of `shmloader`; each command has options of its own."""
+    made = argparse.ArgumentParser(prog="shmloader", description="Looks after loaders: of this machine, and running.")
+    made.add_argument(
+        "--version", action="version", version=f"shmloader {shmloader.__version__}, torch {torch.__version__}"
+    )
+    commands = made.add_subparsers(title="commands", dest="command", required=True, metavar="COMMAND")
+    for command in COMMANDS:
+        command.add_to(commands)
+    return made
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Do what the command line asks for.
+
+    Args:
+        arguments: Those behind the program's name (default None: the process's own).
+
+    Returns:
+        What the process is to exit with: 0, or 1 as each command's help says, or 130 where Ctrl-C ended it, or 141
+        where whoever reads its output has gone.  argparse exits with 2 by itself.
+    """
+    given = parser().parse_args(arguments)
+    try:
+        status = int(given.run(given))
+        sys.stdout.flush()
+        return status
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+    except BrokenPipeError:  # `shmloader doctor | head -1`
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())  # else the interpreter's last flush complains
+        os.close(nowhere)
+        return 128 + signal.SIGPIPE

@@ -1,0 +1,52 @@
+"""Numbers on a command line."""
+
+from __future__ import annotations
+
+import argparse
+import math
+
+UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+
+
+def bytes_of(text: str) -> int:
+    """Bytes, of "38535168", "36.75M" or "8GiB": units are powers of 1024."""
+    bare = text.strip().upper().removesuffix("B").removesuffix("I")
+    unit = bare[-1:] if bare[-1:] in UNITS else ""
+    try:
+        number = float(bare.removesuffix(unit))
+    except ValueError:
+        number = math.nan
+    if not 0 < number * UNITS[unit] < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is no size in bytes: use a positive number, with K, M, G or T")
+    return int(number * UNITS[unit])
+
+
+def positive(text: str) -> int:
+    """A whole number above 0."""
+    return _whole(text, 1)
+
+
+def not_negative(text: str) -> int:
+    """A whole number, 0 too."""
+    return _whole(text, 0)
+
+
+def _whole(text: str, least: int) -> int:
+    try:
+        number = int(text)
+    except ValueError:
+        number = least - 1
+    if number < least:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number of {least} or more")
+    return number
+
+
+def seconds_of(text: str) -> float:
+    """Seconds, not negative."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not 0 <= number < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds")
+    return number

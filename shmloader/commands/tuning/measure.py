@@ -1,0 +1,239 @@
+"""One measurement: a loader with this setting, for so many seconds, and a consumer that is given or sleeps."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+import warnings
+from collections.abc import Callable, Collection, Iterable, Iterator
+from typing import Any
+
+import numpy
+from torch.utils.data import IterableDataset
+
+from shmloader import off_the_ring
+from shmloader.commands.errors import in_one_line
+from shmloader.commands.tuning.memory import Memory
+from shmloader.commands.tuning.setting import Sample, Setting
+from shmloader.dataloader import DataLoader
+
+WARM = 0.4  # of a measurement's time at most: until what was made while workers started is used up
+LARGEST_ORDER = 1 << 20  # indices that are shuffled as a whole; of more, each is drawn by itself
+TOO_MANY_WORKERS = ".*suggested max number of worker.*"  # torch's warning; finding that out is what we are for
+
+
+class Measure:
+    """Measures settings of one loader, on its dataset.
+
+    All measurements share one order of samples, and each goes on where the one before it has ended.  So none finds the
+    files of another one in the page cache, if there are more than are read.
+
+    Args:
+        dataset: As for DataLoader.
+        options: Of DataLoader, beside those that are varied.
+        consumer: Called with each batch.
+        memory: Is told what each loader takes.
+        first_budget: max_ring_bytes of the first measurement, before it is known how large batches are.
+        end: When all of it must be over, by the monotonic clock: then a measurement ends as it stands.
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        options: dict[str, Any],
+        consumer: Callable[[Any], Any],
+        memory: Memory,
+        first_budget: int,
+        end: float,
+    ) -> None:
+        self._dataset, self._consumer, self._memory = dataset, consumer, memory
+        self._options = endless(dataset, options)
+        self._first_budget, self._end = first_budget, end
+
+    def loader(self, setting: Setting) -> DataLoader[Any]:
+        """A loader with this setting.  Nothing of it is started.
+
+        Raises:
+            RuntimeError: It would not ride the ring.
+        """
+        options = {**self._options, **setting.options()}
+        if not self._memory.knows_slots:
+            options.setdefault("max_ring_bytes", self._first_budget)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=TOO_MANY_WORKERS)
+            loader: DataLoader[Any] = DataLoader(self._dataset, **options)
+        if why := off_the_ring.why_not(loader):
+            raise RuntimeError(f"tune measures loaders that ride shmloader's ring, and this one does not: {why}")
+        return loader
+
+    def __call__(self, setting: Setting, seconds: float) -> Sample:
+        """Measure a setting for so many seconds, its start not counted; a failure is part of the answer.
+
+        Raises:
+            Exception: Whatever is raised in the first measurement of all, by the dataset for one.
+        """
+        first = not self._memory.knows_slots
+        try:
+            with self.loader(setting) as loader, warnings.catch_warnings():
+                warnings.filterwarnings("ignore", message=TOO_MANY_WORKERS)
+                return self._of(loader, setting, seconds)
+        except Exception as error:
+            if first:
+                raise
+            return Sample(float("inf"), 0.0, 0, in_one_line(error))
+
+    def _of(self, loader: DataLoader[Any], setting: Setting, seconds: float) -> Sample:
+        batches = iter(loader)
+        took = Took(setting.num_workers)
+        limit = threading.Timer(max(0.1, self._end - time.monotonic()), batches.interrupt)  # a batch may take longer
+        limit.daemon = True
+        limit.start()
+        try:
+            for batch in batches:
+                if not self._memory.knows_slots:
+                    self._memory.note(batches)  # now, for a stream may end
+                if took.is_over(seconds, loader.prefetch_factor or 1):
+                    break
+                self._consumer(batch)
+                del batch  # a loop lets go of a batch when it has the next one; this one may be the last
+                took.asks()
+        finally:
+            limit.cancel()
+            limit.join()
+        self._memory.note(batches)
+        return took.sample()
+
+
+class Took:
+    """When batches came.
+
+    Workers that are alike publish their batches at about the same time, so batches come in bursts of as many as there
+    are workers.  Therefore as many are left out at the start, and as many are counted, as are a multiple of that.
+    """
+
+    def __init__(self, burst: int) -> None:
+        self._burst = burst
+        self._came = 0  # batches in all
+        self._left_out = 0
+        self._counted = 0
+        self._first = self._asked = 0.0
+        self._waited = 0.0  # in next(), since the first batch that counts was asked for
+        self._from = 0.0  # when the last batch that does not count came
+        self._whole = (0, 0.0, 0.0)  # of whole bursts: batches, when the last of them came, what was waited by then
+
+    def asks(self) -> None:
+        """The consumer is done with a batch, and asks for the next one."""
+        self._asked = time.monotonic()
+
+    def is_over(self, seconds: float, deep: int) -> bool:
+        """Another batch has come; whether that is enough.
+
+        Args:
+            seconds: How long to measure.
+            deep: How many bursts may have been made ahead.
+        """
+        now = time.monotonic()
+        self._came += 1
+        if self._came == 1:
+            self._first = now
+        passed = now - self._first
+        if not self._counted and self._left_out <= deep * self._burst and passed <= seconds * WARM:
+            self._left_out += 1
+            self._from = now
+            return False
+        self._counted += 1
+        self._waited += now - self._asked
+        if self._counted % self._burst == 0 or passed > 2 * seconds:
+            self._whole = self._counted, now, self._waited
+            return passed >= seconds
+        return False
+
+    def sample(self) -> Sample:
+        """What was measured."""
+        batches, until, waited = self._whole
+        if not batches or until <= self._from:
+            return Sample(float("inf"), 0.0, 0, f"no more than {self._came} batches came in the time that there was")
+        passed = until - self._from
+        return Sample(passed / batches, min(1.0, waited / passed), batches)
+
+
+def endless(dataset: Any, options: dict[str, Any]) -> dict[str, Any]:
+    """The options with a sampler that does not end, and that goes on where it was when it is iterated again."""
+    made = dict(options)
+    if isinstance(dataset, IterableDataset):
+        return made
+    shuffle = made.pop("shuffle", True)
+    made.pop("drop_last", None)  # no batch is the last
+    sampler, batches, size = made.pop("sampler", None), made.pop("batch_sampler", None), made.pop("batch_size", 1)
+    if batches is not None:
+        return {**made, "batch_sampler": _Endless(_forever(batches), getattr(batches, "batch_size", None))}
+    indices = _order(len(dataset), shuffle) if sampler is None else _forever(sampler)
+    if size is None:
+        return {**made, "batch_size": None, "sampler": _Endless(indices, None)}
+    return {**made, "batch_sampler": _Endless(iter(lambda: list(itertools.islice(indices, size)), []), size)}
+
+
+class _Endless:
+    """A sampler that goes on where it was."""
+
+    def __init__(self, places: Iterator[Any], batch_size: int | None) -> None:
+        self._places = places
+        self.batch_size = batch_size  # by which a loader knows how many chunks a batch has
+
+    def __iter__(self) -> Iterator[Any]:
+        return self._places
+
+
+def _forever(sampler: Iterable[Any]) -> Iterator[Any]:
+    while True:
+        gave = False
+        for each in sampler:
+            gave = True
+            yield each
+        if not gave:
+            raise ValueError(f"the sampler {type(sampler).__name__} gives nothing: there is nothing to measure")
+
+
+def _order(length: int, shuffle: bool) -> Iterator[int]:
+    """Indices below `length`, again and again."""
+    if length <= 0:
+        raise ValueError("the dataset has no samples: there is nothing to measure")
+    draws = numpy.random.default_rng(0)  # of ours alone
+    while True:
+        if not shuffle:
+            yield from range(length)
+        elif length <= LARGEST_ORDER:
+            yield from draws.permutation(length).tolist()
+        else:
+            yield from draws.integers(length, size=LARGEST_ORDER).tolist()
+
+
+def options_of(loader: Any, others: Collection[str] = ()) -> dict[str, Any]:
+    """The options of a loader that exists, without those that are varied.
+
+    Args:
+        loader: Ours or torch's.
+        others: Options that are to take the place of its own.
+    """
+    names = ["collate_fn", "pin_memory", "drop_last", "timeout", "worker_init_fn", "multiprocessing_context"]
+    if isinstance(loader, DataLoader):
+        names += [
+            *("spare_slots", "ring_memory", "max_ring_bytes", "sample_seeds", "device", "device_prefetch", "on_device"),
+            *("strict_pinning", "on_bad_sample", "max_bad_samples"),
+        ]
+    options = {name: getattr(loader, name) for name in names}
+    if isinstance(loader.dataset, IterableDataset):
+        return {**options, "batch_size": loader.batch_size}
+    if loader.batch_sampler is None:
+        return {**options, "batch_size": None, "sampler": loader.sampler}
+    if "batch_sampler" in others or "sampler" in others or "shuffle" in others:
+        return options
+    if "batch_size" in others:
+        return {**options, "sampler": loader.sampler}
+    return {**options, "batch_sampler": loader.batch_sampler}
+
+
+def sleeper(step_s: float) -> Callable[[Any], None]:
+    """A consumer that takes so many seconds a batch, and no core."""
+    return (lambda batch: time.sleep(step_s)) if step_s else (lambda batch: None)

@@ -1,0 +1,64 @@
+"""What a setting takes in memory, in all ranks of the machine: slots of the ring, and what workers have beside it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+from shmloader.commands.tuning.setting import Setting
+from shmloader.device.accelerator import accelerator_of
+from shmloader.device.pinning import IN_TRANSIT
+from shmloader.ring.geometry import FIRST_COMMIT
+from shmloader.trainer.schedule import AHEAD_BYTES, schedule_of
+
+
+class Memory:
+    """What loaders were seen to take, and what others would.
+
+    Args:
+        ranks: How many processes of this machine have such a loader.
+    """
+
+    def __init__(self, ranks: int) -> None:
+        self.ranks = ranks
+        self.slot_bytes = 0  # of the largest slot that was seen
+        self.worker_bytes = 0  # of the largest worker, without what it shares
+
+    @property
+    def knows_slots(self) -> bool:
+        """Whether a batch was seen."""
+        return self.slot_bytes > 0
+
+    def note(self, iterator: Any) -> None:
+        """Look at what an iterator and its workers take now."""
+        ring = getattr(iterator, "_ring", None)
+        if ring is not None:
+            with contextlib.suppress(RuntimeError):  # it has ended
+                self.slot_bytes = max(self.slot_bytes, *(ring.committed(slot) for slot in range(ring.payloads)))
+        for worker in list(getattr(iterator, "_workers", ())):
+            self.worker_bytes = max(self.worker_bytes, own_bytes(worker.pid))
+
+    def weigh(self, setting: Setting, loader_of: Callable[[Setting], Any]) -> int:
+        """Bytes that a setting takes in all ranks."""
+        rings = slots_of(loader_of(setting), self.slot_bytes) * max(self.slot_bytes, FIRST_COMMIT)
+        return self.ranks * (rings + setting.num_workers * self.worker_bytes)
+
+
+def slots_of(loader: Any, slot_bytes: int) -> int:
+    """How many slots a loader's ring may fill, where each takes so many bytes (see _Further in trainer/schedule.py)."""
+    size = schedule_of(loader, lambda worker: None).size
+    batches = min(max(size.at_first, AHEAD_BYTES // max(1, slot_bytes)), size.batches)
+    spare = loader.spare_slots
+    return int(batches + spare + (IN_TRANSIT if spare and accelerator_of(loader) is not None else 0))
+
+
+def own_bytes(pid: int) -> int:
+    """What a process has for itself: its part of what it shares by fork too, but not the ring; 0 if it is gone."""
+    found = {}
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/smaps_rollup", encoding="ascii") as lines:
+        for line in lines:
+            name, _, value = line.partition(":")
+            if value.endswith("kB\n"):
+                found[name] = int(value.split()[0]) * 1024
+    return found.get("Pss_Anon", found.get("Private_Dirty", 0))  # the first as of Linux 5.9

@@ -1,0 +1,59 @@
+"""What a user should know beside the pick: what ended the search, and what was not measured."""
+
+from __future__ import annotations
+
+from shmloader.commands.tuning.memory import Memory
+from shmloader.commands.tuning.search import IDLE, Search
+from shmloader.commands.tuning.setting import Row, Setting
+from shmloader.ring.growth import in_units
+
+ROUGH = 20  # batches: fewer tell little
+UNSTEADY = 0.15  # spread of one setting's measurements
+
+
+def notes_of(search: Search, pick: Row, memory: Memory, budget: int, cores: int, most_workers: int) -> list[str]:
+    """Sentences, the most important first.
+
+    Args:
+        search: It has ended.
+        pick: Of it.
+        memory: What was seen of that.
+        budget: Bytes that settings might take.
+        cores: That each rank has.
+        most_workers: That were allowed.
+    """
+    told = []
+    if pick.input_wait < IDLE:
+        told.append("the consumer is what takes the time: no loader makes this quicker")
+    if pick.setting.num_workers >= most_workers > 1:
+        told.append(f"no more than {most_workers} workers were allowed (most_workers), and more may help")
+    if search.too_heavy:
+        least = min(map(search.weigh, search.too_heavy))
+        told.append(
+            f"{len(search.too_heavy)} settings take more memory than the {in_units(budget)} of the budget "
+            f"({_named(search.too_heavy[0])} and the like: {in_units(least)} and more, of slots of "
+            f"{in_units(memory.slot_bytes)} and workers of {in_units(memory.worker_bytes)}), and were not measured"
+        )
+    if search.untried:
+        told.append(f"there was no time for {', '.join(map(_named, search.untried))}: give it more seconds")
+    if pick.batches < ROUGH:
+        told.append(f"only {pick.batches} batches of the pick came: give it more seconds for a figure to rely on")
+    if pick.spread > UNSTEADY:
+        told.append(f"measurements of the pick differ by {pick.spread:.0%}: something else ran, or samples differ much")
+    if pick.setting.num_workers > cores:
+        told.append(
+            f"that is more workers than the {cores} cores of a rank: they wait for something (disk, network, a lock) "
+            "rather than compute, and it must stand as many at once"
+        )
+    if memory.ranks > 1:
+        told.append(
+            f"memory is counted for {memory.ranks} ranks, and each was given {cores} cores; what the other ranks do to "
+            "disk, network and memory bandwidth was not measured unless they were running"
+        )
+    if pick.setting.schedule == "steal" or pick.setting.chunk_size is not None:
+        told.append("batches come in the same order; but samples that draw random numbers draw others than in torch")
+    return told
+
+
+def _named(setting: Setting) -> str:
+    return ", ".join(f"{name}={value!r}" for name, value in setting.options().items())

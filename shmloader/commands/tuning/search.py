@@ -1,0 +1,282 @@
+"""The search: which settings are measured, in what order, and which one is picked.
+
+NOTE [ Search ]
+
+    1. One worker first: it tells how long a batch takes, and how large it is.
+    2. Twice as many, again and again, as long as that gains GAIN or more, the consumer waits, and the memory holds it.
+       Where it does not, prefetch_factor=1 and chunks are tried, which have fewer batches under way.
+    3. Then the other options, one at a time, beside the best so far; what gains is kept, and more workers are tried
+       with it.
+    4. Then fewer workers, by halves, as few as are LOOSELY as quick as the best.
+    5. The rest of the time goes to the contenders, in turns, so that whatever else the machine does meets all of them.
+       The usual options are among them, for what is unusual must be worth it.  The pick is the cheapest whose median is
+       TOLERABLY slower than the best median: the one with the fewest workers, then the fewest unusual options, then the
+       least memory.
+
+What the time did not allow is said (`untried`), and what the memory does not hold is never measured or picked.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from shmloader.commands.tuning.setting import Row, Sample, Setting
+
+GAIN = 0.05  # twice the workers must gain as much, or they do not help
+TOLERABLY = 0.03
+LOOSELY = 0.05  # while it is sought: one measurement alone is not exact, and the quickest of many was lucky
+DOUBTFUL = 0.3  # slower than the best by no more: as the usual options beside unusual ones, measured again
+CLOSE = 0.10  # slower than the best by no more: measured again
+IDLE = 0.01  # a consumer that waits for less of its time cannot be made quicker
+RUNS = 5  # of each contender
+SHARE_OF_SEARCH = 0.6  # of the time; the rest is for measuring again
+TRIALS = 30  # about as many are to fit into the time
+MOST_PREFETCH = 16
+
+
+@dataclass(frozen=True)
+class Space:
+    """What may be varied.
+
+    Attributes:
+        most_workers: In one rank.
+        batch_size: How many samples a batch that can be cut into chunks has; 0: it cannot be cut.
+        steals: Whether work can be stolen.
+        fixed: Options that are not varied, with their values.
+    """
+
+    most_workers: int
+    batch_size: int = 0
+    steals: bool = True
+    fixed: dict[str, Any] = field(default_factory=dict)
+
+    def at(self, setting: Setting) -> Setting:
+        """The setting, with what is fixed."""
+        return replace(setting, **{name: value for name, value in self.fixed.items() if name in vars(setting)})
+
+    def chunk_for(self, workers: int) -> int | None:
+        """A chunk of a batch that all workers make together; None if it cannot be cut."""
+        return -(-self.batch_size // workers) if self.batch_size > 1 < workers else None
+
+
+class Search:
+    """Measures settings until it knows the best one, or the time is over.  See NOTE [ Search ].
+
+    Args:
+        space: What may be varied.
+        measure: Measures a setting for so many seconds.
+        weigh: How many bytes a setting takes in all ranks; asked when something was measured.
+        budget_bytes: How many it may take.
+        seconds: For all of it.
+        clock: Seconds.
+        tell: Called with each setting before it is measured.
+    """
+
+    def __init__(
+        self,
+        space: Space,
+        measure: Callable[[Setting, float], Sample],
+        weigh: Callable[[Setting], int],
+        budget_bytes: int,
+        seconds: float,
+        clock: Callable[[], float] = time.monotonic,
+        tell: Callable[[Setting], None] = lambda setting: None,
+    ) -> None:
+        self._space, self._measure, self.weigh, self._budget = space, measure, weigh, budget_bytes
+        self._clock, self._tell = clock, tell
+        self._begun, self._seconds = clock(), seconds
+        self._trial = seconds / TRIALS
+        self._beside = 0.0  # seconds that the latest trial took beside: to start workers, and to end them
+        self.rows: dict[Setting, Row] = {}
+        self.untried: list[Setting] = []  # for there was no time
+        self.too_heavy: list[Setting] = []  # for there is no memory
+
+    def run(self) -> Row:
+        """Search; returns the pick.
+
+        Raises:
+            RuntimeError: Nothing could be measured.
+        """
+        first = self._space.at(Setting(1))
+        self._try(first)
+        row = self.rows[first]
+        if row.failure:
+            raise RuntimeError(f"one worker could not be measured: {row.failure}; give it more seconds")
+        self._trial = min(max(self._trial, 3 * row.batch_s), self._seconds / 6)
+        self._double(first)
+        self._vary()
+        self._fewer()
+        self._again()
+        return self.pick()
+
+    def pick(self) -> Row:
+        """The cheapest of those that are about as quick as the best."""
+        rows = self._usable()
+        enough = rows[0].batch_s * (1 + TOLERABLY)
+        return min((row for row in rows if row.batch_s <= enough), key=_cost)
+
+    def _usable(self) -> list[Row]:
+        """Those that work, the quickest first.  A row may turn out to be too heavy: workers take more as they go on."""
+        rows = sorted((row for row in self.rows.values() if not row.failure), key=lambda row: row.batch_s)
+        return [row for row in rows if row.memory_bytes <= self._budget] or rows[:1]
+
+    # --------------------------------------------------------------------------------------------------- the steps
+
+    def _double(self, best: Setting) -> None:
+        """Twice the workers, as long as that helps."""
+        while not self._idle(best) and best.num_workers < self._space.most_workers:
+            twice = min(2 * best.num_workers, self._space.most_workers)
+            self._holds(self._recut(replace(best, num_workers=twice)))  # to be said, if it does not
+            ways = (self._lightened(replace(best, num_workers=many)) for many in range(twice, best.num_workers, -1))
+            more = next((way for way in ways if way is not None), None)
+            if more is None or more in self.rows or not self._try(more):
+                return
+            if self._time(more) > self._time(best) * (1 - GAIN):
+                return
+            best = more
+
+    def _vary(self) -> None:
+        """The other options, one at a time."""
+        best = self._best()
+        while not self._idle(best):
+            for other in self._beside_it(best):
+                if not self._try(other):
+                    return
+            better = self._best()
+            if self._time(better) > self._time(best) * (1 - TOLERABLY):
+                return
+            best = better
+            self._double(best)
+            best = self._best()
+
+    def _beside_it(self, setting: Setting) -> list[Setting]:
+        """Settings that differ in one option, and are to be measured."""
+        others = [replace(setting, prefetch_factor=min(MOST_PREFETCH, 2 * setting.prefetch_factor))]
+        if self._space.steals:
+            schedule = "steal" if setting.schedule == "round_robin" else "round_robin"
+            others.insert(0, replace(setting, schedule=schedule))
+        chunk = self._space.chunk_for(setting.num_workers)
+        if setting.chunk_size is None:
+            others += [replace(setting, chunk_size=chunk)] if chunk else []
+        else:
+            others.append(replace(setting, chunk_size=None))
+            others += [replace(setting, chunk_size=-(-setting.chunk_size // 2))] if setting.chunk_size > 1 else []
+        there = [self._space.at(other) for other in others]
+        return [other for other in there if other not in self.rows and self._holds(other)]
+
+    def _fewer(self) -> None:
+        """As few workers as will do, with the options that are best."""
+        best = self.pick().setting
+        if "num_workers" in self._space.fixed:
+            return
+        enough = self._time(self._best()) * (1 + LOOSELY)
+        too_few = [
+            row.setting.num_workers
+            for row in self.rows.values()
+            if row.setting.num_workers < best.num_workers
+            and row.batch_s > enough
+            and (row.setting.schedule, row.setting.prefetch_factor) == (best.schedule, best.prefetch_factor)
+        ]
+        few, many = max(too_few, default=0), best.num_workers
+        while many - few > max(1, many // 8):
+            between = self._recut(replace(best, num_workers=(few + many) // 2))
+            if not self._holds(between):
+                few = between.num_workers
+                continue
+            if not self._try(between):
+                return
+            if self._time(between) <= enough:
+                many = between.num_workers
+            else:
+                few = between.num_workers
+
+    def _recut(self, setting: Setting) -> Setting:
+        """With chunks for this number of workers, if it has chunks."""
+        if setting.chunk_size is None or "chunk_size" in self._space.fixed:
+            return setting
+        return replace(setting, chunk_size=self._space.chunk_for(setting.num_workers))
+
+    def _again(self) -> None:
+        """The contenders once more, in turns."""
+        while True:
+            due = min(self._contenders(), key=lambda row: len(row.samples))
+            if len(due.samples) >= RUNS or not self._has_time(1.0):
+                return
+            self._run(due.setting)
+
+    def _contenders(self) -> list[Row]:
+        rows = self._usable()
+        close = [row for row in rows if row.batch_s <= rows[0].batch_s * (1 + CLOSE)]
+        chosen = [*close[:3], *sorted(close, key=_cost)[:2]]
+        many = self.pick().setting.num_workers
+        chosen += [
+            row
+            for row in rows
+            if row.setting == self._space.at(Setting(many)) and row.batch_s <= rows[0].batch_s * (1 + DOUBTFUL)
+        ]
+        return [row for row in rows if row in chosen]
+
+    # ------------------------------------------------------------------------------------------------- one setting
+
+    def _try(self, setting: Setting) -> bool:
+        """Measure a setting; false if there is no time left for that."""
+        if setting in self.rows:
+            return True
+        if self.rows and not self._has_time(SHARE_OF_SEARCH):
+            self.untried.append(setting)
+            return False
+        self._run(setting)
+        return True
+
+    def _run(self, setting: Setting) -> None:
+        self._tell(setting)
+        begun = self._clock()
+        left = self._begun + self._seconds - begun
+        sample = self._measure(setting, max(0.0, min(self._trial, left)))
+        self._beside = max(0.0, self._clock() - begun - self._trial)
+        row = self.rows.setdefault(setting, Row(setting))
+        row.samples.append(sample)
+        for known in self.rows.values():  # what workers take is known better with each
+            known.memory_bytes = self.weigh(known.setting)
+
+    def _has_time(self, share: float) -> bool:
+        """Whether another one fits into this share of the time."""
+        return self._clock() - self._begun + self._trial + self._beside <= self._seconds * share
+
+    def _holds(self, setting: Setting) -> bool:
+        """Whether the memory does; what it does not hold is noted."""
+        if self._fits(setting):
+            return True
+        if setting not in self.too_heavy:
+            self.too_heavy.append(setting)
+        return False
+
+    def _fits(self, setting: Setting) -> bool:
+        return self.weigh(setting) <= self._budget
+
+    def _lightened(self, setting: Setting) -> Setting | None:
+        """The setting, or one with fewer batches under way, that the memory holds; None if none does."""
+        chunk = self._space.chunk_for(setting.num_workers)
+        setting = self._recut(setting)
+        ways = [setting, replace(setting, prefetch_factor=1)]
+        ways += (
+            [replace(setting, chunk_size=chunk), replace(setting, chunk_size=chunk, prefetch_factor=1)] if chunk else []
+        )
+        return next((way for way in map(self._space.at, ways) if self._fits(way)), None)
+
+    def _time(self, setting: Setting) -> float:
+        return self.rows[setting].batch_s
+
+    def _idle(self, setting: Setting) -> bool:
+        """Whether the loader waits for the consumer, so that nothing can be gained."""
+        return self.rows[setting].input_wait < IDLE
+
+    def _best(self) -> Setting:
+        return self._usable()[0].setting
+
+
+def _cost(row: Row) -> tuple[int, int, int]:
+    return row.setting.num_workers, row.setting.unusual, row.memory_bytes

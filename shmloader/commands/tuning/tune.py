@@ -1,0 +1,179 @@
+"""shmloader.tune: how many workers a dataset needs here, measured."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.utils.data
+from torch.utils.data import IterableDataset, default_collate
+
+from shmloader import off_the_ring
+from shmloader.commands.tuning.setting import Setting
+from shmloader.row_wise import is_row_wise
+from shmloader.system.cores import rank_here, ranks_here, share_of_cores
+from shmloader.system.limits import available_memory
+
+if TYPE_CHECKING:
+    from shmloader.commands.tuning.result import Tuning
+    from shmloader.commands.tuning.search import Space
+
+MOST_WORKERS = 64
+SHARE_OF_MEMORY = 0.8  # of what is available now; the model and what others start need some
+VARIED = ("num_workers", "prefetch_factor", "schedule", "chunk_size")
+
+
+def tune(
+    dataset: Any,
+    *,
+    step_s: float | None = None,
+    consumer: Callable[[Any], Any] | None = None,
+    seconds: float = 60.0,
+    memory_bytes: int | None = None,
+    ranks: int | None = None,
+    most_workers: int = MOST_WORKERS,
+    progress: bool = True,
+    **options: Any,
+) -> Tuning:
+    """Measure how many workers, and which `prefetch_factor`, `schedule` and `chunk_size`, a dataset needs here.
+
+    It makes loaders, one after the other, and takes batches from each for some seconds.  Workers are doubled as long as
+    that helps; then the other options are tried; what is about as good as the best is measured again, in turns.  The
+    pick is the cheapest of these: the one with the fewest workers, then the fewest unusual options, then the least
+    memory.  Nothing is measured or picked that the memory does not hold.
+
+    Afterwards no process and no shared memory is left, also after Ctrl-C.  torch's generator is as it was before.
+
+    Args:
+        dataset: As for `DataLoader`; or a loader, ours or torch's, whose dataset, batches and other options are used.
+        step_s: Seconds that your step takes a batch; the consumer then sleeps for so long (default None: 0, which
+            measures how quick the loader can be).
+        consumer: Called with each batch, instead: your own step.  Have it wait for the device.
+        seconds: How long all of it may take (default 60).  It may be longer by what a last batch takes, and by up to 5
+            seconds that workers have to end.
+        memory_bytes: What the rings and workers of all ranks of this machine may take together (default None: 80 % of
+            what the machine, or the container, has available now).
+        ranks: How many processes of this machine will have such a loader (default None: LOCAL_WORLD_SIZE, or 1).  Each
+            gets its part of the memory, and of the cores: meanwhile, this thread and the workers stay on one part.
+        most_workers: How many workers to try at most, in one rank (default 64).
+        progress: Whether to draw a progress bar, by tqdm, if that is there and the output is a terminal.
+        **options: Further options of `DataLoader`: batch_size, collate_fn and so on.  One of those that are varied
+            is not, if it is given.  `shuffle` is True unless you say otherwise.
+
+    Returns:
+        The table, the pick, and what was not measured; see `Tuning`.
+
+    Raises:
+        ValueError: An argument is out of its range.
+        MemoryError: Not even one worker fits.
+        RuntimeError: The loader would not ride the ring.
+        Exception: Whatever the dataset raises in the first measurement.
+
+    Example:
+        >>> found = shmloader.tune(dataset, batch_size=64, step_s=0.05)
+        >>> print(found.line)
+        shmloader.DataLoader(dataset, batch_size=64, num_workers=12)
+    """
+    if why := off_the_ring.why_not_here():
+        raise RuntimeError(f"tune measures loaders that ride shmloader's ring: {why}")
+    from shmloader.commands.tuning.measure import Measure, options_of, sleeper  # what stands on the core, which is
+    from shmloader.commands.tuning.memory import Memory  # not there on every platform
+    from shmloader.commands.tuning.notes import notes_of
+    from shmloader.commands.tuning.result import Tuning, line_of
+    from shmloader.commands.tuning.search import Search
+
+    _check(step_s, consumer, seconds, memory_bytes, ranks, most_workers)
+    if isinstance(dataset, torch.utils.data.DataLoader):
+        options = {**options_of(dataset, options), **options}
+        dataset = dataset.dataset
+    elif not isinstance(dataset, IterableDataset):
+        options = {"batch_size": 1, "shuffle": True, **options}
+    ranks = ranks or ranks_here()
+    budget = memory_bytes or int(available_memory() * SHARE_OF_MEMORY)
+    fixed = {name: options.pop(name) for name in VARIED if options.get(name) is not None}
+    space = _space(dataset, options, fixed, most_workers)
+    memory = Memory(ranks)
+    begun = time.monotonic()
+    with share_of_cores(ranks, rank_here()) as cores, _generator_kept(), _bar(progress, seconds) as tell:
+        consumes = consumer or sleeper(step_s or 0.0)
+        measure = Measure(dataset, options, consumes, memory, max(1, budget // ranks), begun + seconds)
+        search = Search(
+            space, measure, lambda setting: memory.weigh(setting, measure.loader), budget, seconds, tell=tell
+        )
+        pick = search.run()
+    return Tuning(
+        pick,
+        tuple(search.rows.values()),
+        tuple(notes_of(search, pick, memory, budget, cores, space.most_workers)),
+        line_of(options, pick),
+        budget,
+        time.monotonic() - begun,
+    )
+
+
+def _check(
+    step_s: float | None,
+    consumer: Any,
+    seconds: float,
+    memory_bytes: int | None,
+    ranks: int | None,
+    most_workers: int,
+) -> None:
+    if step_s is not None and consumer is not None:
+        raise ValueError("step_s and consumer are two ways to say what a step takes: give one of them")
+    if step_s is not None and not step_s >= 0:
+        raise ValueError(f"step_s should be seconds, 0 or more, but got step_s={step_s!r}")
+    if consumer is not None and not callable(consumer):
+        raise ValueError(f"consumer should be callable with a batch, but got consumer={consumer!r}")
+    if not seconds > 0:
+        raise ValueError(f"seconds should be positive, but got seconds={seconds!r}; 60 is the default")
+    for name, value in {"memory_bytes": memory_bytes, "ranks": ranks, "most_workers": most_workers}.items():
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+            raise ValueError(f"{name} should be a positive integer, but got {name}={value!r}")
+
+
+def _space(dataset: Any, options: dict[str, Any], fixed: dict[str, Any], most_workers: int) -> Space:
+    """What can be varied for this dataset."""
+    from shmloader.commands.tuning.search import Space
+
+    is_map = not isinstance(dataset, IterableDataset) and options.get("in_order", True)
+    cut = is_map and is_row_wise(options.get("collate_fn") or default_collate)
+    batches: Any = options.get("batch_sampler")
+    size: Any = options.get("batch_size", 1) if batches is None else getattr(batches, "batch_size", None)
+    return Space(fixed.get("num_workers", most_workers), size if cut and isinstance(size, int) else 0, is_map, fixed)
+
+
+@contextlib.contextmanager
+def _generator_kept() -> Iterator[None]:
+    """Leave torch's generator, from which each iterator draws its seed, as it was."""
+    before = torch.get_rng_state()
+    try:
+        yield
+    finally:
+        torch.set_rng_state(before)
+
+
+@contextlib.contextmanager
+def _bar(wanted: bool, seconds: float) -> Iterator[Callable[[Setting], None]]:
+    """A progress bar over the seconds; gives what is to be told of each setting before it is measured."""
+    if not wanted or not sys.stderr.isatty():
+        yield lambda setting: None
+        return
+    try:
+        from tqdm import tqdm
+    except ImportError:
+        print(f"measuring for up to {seconds:g} s ...", file=sys.stderr)
+        yield lambda setting: None
+        return
+    begun = time.monotonic()
+    with tqdm(total=round(seconds), unit="s", leave=False, bar_format="{desc} {bar} {n:.0f}/{total} s") as bar:
+
+        def tell(setting: Setting) -> None:
+            bar.set_description(", ".join(f"{name}={value}" for name, value in setting.options().items()), False)
+            bar.update(min(time.monotonic() - begun, bar.total) - bar.n)
+
+        yield tell

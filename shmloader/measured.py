@@ -1,0 +1,107 @@
+"""The part of a loader that tells what it has measured: docs/statistics.md."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from shmloader import off_the_ring
+
+if TYPE_CHECKING or off_the_ring.why_not_here() is None:
+    from shmloader.statistics.account import Since, account_of
+    from shmloader.statistics.evidence import Evidence, settings_of, shares_of
+    from shmloader.statistics.figures import Now, stats_of
+    from shmloader.statistics.ranks import with_ranks
+    from shmloader.statistics.report import Report
+    from shmloader.statistics.stats import Stats
+    from shmloader.statistics.verdict import verdict_of
+    from shmloader.system.cores import cores, ranks_here
+    from shmloader.trainer.bad_samples import BadSamples, bad_samples_of
+
+
+class Measured:
+    """What a DataLoader says of itself."""
+
+    def stats(self, since: Since = "start") -> Stats:
+        """What was measured: waits, steps, what each worker did, slots, memory.
+
+        It is measured always, for less than a microsecond a batch, and can be asked for at any time, in an epoch too.
+        docs/statistics.md explains each figure.
+
+        Args:
+            since: "start" (default): since the loader was made.  "epoch": since the last iter().  "last": since the
+                last call with "last".
+
+        Raises:
+            ValueError: `since` is something else.
+            RuntimeError: There are no extensions here, so nothing is measured.
+
+        Example:
+            >>> for batch in loader: ...
+            >>> stats = loader.stats("epoch")
+            >>> print(f"{stats.input_wait:.0%} of the time went into waiting for batches")
+        """
+        if why := off_the_ring.why_not_here():
+            raise RuntimeError(f"stats() needs shmloader's extensions: {why}")
+        elapsed, figures = account_of(self).figures(since)
+        return stats_of(figures, since, elapsed, self._now())
+
+    def report(self, since: Since = "start", ranks: bool = False) -> Report:
+        """Whether your loop waits for its batches, why, what to change, and what that would bring.
+
+        Print it: the verdict comes first, then the cause, the change and its effect, computed from what was measured,
+        then the figures.  rich prints it in colour, `plot()` draws the last batches.  It takes some milliseconds.
+
+        Args:
+            since: As in `stats`.
+            ranks: Whether all ranks of torch.distributed are compared.  Then all of them must call it, for it gathers
+                one number from each.
+
+        Raises:
+            ValueError: `since` is something else.
+            RuntimeError: There are no extensions here, or `ranks` was given and torch.distributed is not initialised.
+
+        Example:
+            >>> print(loader.report())
+            input-bound (sure): 41.3% of the loop's time went into next(), 12.2 ms of 29.6 ms a batch
+            cause:   a batch takes 84.0 ms of a worker's time, 92% of it for the samples, on a core
+            change:  num_workers=8, and make a sample cheaper: ...
+            effect:  12 workers would feed this loop (7.2 ms a step); this machine has 8 cores, ...
+        """
+        if why := off_the_ring.why_not_here():
+            raise RuntimeError(f"report() needs shmloader's extensions: {why}")
+        account = account_of(self)
+        elapsed, figures = account.figures(since)
+        stats = stats_of(figures, since, elapsed, self._now())
+        log = account.meter.log.since()
+        usable = cores().usable / ranks_here()
+        of = Evidence(stats, settings_of(self), max(1.0, usable), shares_of(log))
+        if ranks:
+            of = with_ranks(of)
+        return Report(verdict_of(of), stats, log)
+
+    def _now(self) -> Now:
+        loader: Any = self
+        rings = list(account_of(self).meter.turns)
+        return Now(
+            why_not_ring=off_the_ring.why_not(self),
+            num_workers=loader.num_workers,
+            bad_samples=bad_samples_of(self).count,
+            lent_slots=sum(turns.lent_slots for turns in rings),
+            ring_bytes=sum(turns.ring_bytes for turns in rings),
+            moved_slots=sum(turns.moved_slots for turns in rings),
+        )
+
+    @property
+    def bad_samples(self) -> BadSamples:
+        """The samples that raised and were replaced, in the batches that were made ready for you, of all epochs.
+
+        It has the `count`, and the `first` ten with `index`, `instead` (the index of the sample that came in its place)
+        and `error` (the traceback, a str).  A loaded state does not change it.
+
+        Example:
+            >>> DataLoader(range(4), on_bad_sample="skip").bad_samples
+            BadSamples(count=0, first=())
+        """
+        if why := off_the_ring.why_not_here():
+            raise RuntimeError(f"no sample can be skipped: {why}")
+        return bad_samples_of(self)

@@ -1,0 +1,297 @@
+"""Why a loop waits for its batches: one function for each cause, which says None where it is not that.
+
+The order is that of verdict.py: a cause that hides others comes first.  A cause is sure where what was measured is well
+beyond the limit, so that a busy machine cannot have made it.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from shmloader.statistics.evidence import DELAYED, Evidence
+
+SLOW = 1.5  # times as long as the others' median makes a straggler
+IDLE = 0.25  # of the workers' time, while the trainer waits
+COPIED = 0.1  # of the batches
+BLOCKED = 4  # workers a core, where they read or sleep, before more of them are not the advice any more
+
+
+@dataclass(frozen=True)
+class Cause:
+    """Why a loop waits.
+
+    Attributes:
+        name: "device", "rank", "first_batch", "spare_slots", "hand_out", "worker", "order", "cores", "workers",
+            "collate", "read" or "decode".
+        why: What was seen.
+        change: What to change.
+        effect: What that would bring, by what was measured.
+        sure: Whether it is well beyond what chance can do.
+    """
+
+    name: str
+    why: str
+    change: str
+    effect: str
+    sure: bool
+
+
+def device(of: Evidence) -> Cause | None:
+    """The copy to the device takes as long as the whole step."""
+    sent = of.stats.to_device
+    cycle = of.wait_s + of.step_s
+    if sent is None or not cycle or sent.p50_s < 0.7 * cycle:
+        return None
+    size = of.stats.batch_bytes or 0.0
+    unlocked = (of.stats.copied_unlocked or 0) / max(1, of.stats.taken_batches or 0)
+    change = "send smaller batches: images as bytes, with on_device=normalize_on_device(...) to make them floats there"
+    if unlocked > COPIED:
+        change = "see why slots are not page-locked (a RuntimeWarning said so); then " + change
+    return Cause(
+        "device",
+        f"the copy of a batch to the device takes {ms(sent.p50_s)} of the {ms(cycle)} that a step takes "
+        f"({in_gigabytes(size / sent.p50_s)} for {size / 1e6:.1f} MB)",
+        change,
+        f"floats sent as bytes are a quarter: {ms(sent.p50_s / 4)} a batch instead of {ms(sent.p50_s)}",
+        sent.p50_s >= 0.85 * cycle and sent.count >= 4,
+    )
+
+
+def rank(of: Evidence) -> Cause | None:
+    """Another rank's loader is slower than the others', and all wait for it in the step; or this one's is."""
+    if len(of.ranks) < 2:
+        return None
+    slowest = max(range(len(of.ranks)), key=lambda number: of.ranks[number])
+    others = sorted(wait for number, wait in enumerate(of.ranks) if number != slowest)
+    usual, longest = others[len(others) // 2], of.ranks[slowest]
+    cycle = of.wait_s + of.step_s
+    if longest < 2 * usual or longest - usual < 0.1 * cycle:
+        return None
+    return Cause(
+        "rank",
+        f"rank {slowest} waits {ms(longest)} a batch for its loader, the others {ms(usual)}; in a step that "
+        "synchronises, all of them wait for it",
+        f"look at loader.report() on rank {slowest}: its storage, its cores, or what it was given to load",
+        f"a step would take up to {ms(longest - usual)} less, of {ms(cycle)}",
+        longest >= 3 * usual and longest - usual >= 0.2 * cycle,
+    )
+
+
+def first_batch(of: Evidence) -> Cause | None:
+    """Most of the waiting is for the first batch of each epoch."""
+    first, rest = of.stats.first_wait, of.steady_share
+    if not first.count or of.first_share < 0.5 or rest >= 0.25:
+        return None
+    settings = of.settings
+    if not settings.num_workers:
+        change = "num_workers=2, persistent_workers=True: then the first batch is made beforehand"
+    elif not settings.persistent_workers:
+        change = "persistent_workers=True, so that workers and what they have opened live on"
+        change += "; prefetch_epochs=True as well, so that the next epoch's first batches are made during this one"
+    elif not settings.prefetch_epochs and not settings.is_stream:
+        change = "prefetch_epochs=True, so that the next epoch's first batches are made during this one"
+    else:
+        change = "loader.start() before what you do between the epochs, or before you load the model"
+    after_first = first.total_s / max(1, first.count)
+    return Cause(
+        "first_batch",
+        f"the first batch of an epoch takes {ms(after_first)}, and that is {of.first_share:.0%} of all waiting; "
+        f"behind it, waiting is {rest:.1%} of the time",
+        change,
+        f"up to {ms(after_first)} less for each epoch",
+        of.first_share >= 0.7 and rest < 0.05 and first.total_s >= 0.05,
+    )
+
+
+def spare_slots(of: Evidence) -> Cause | None:
+    """The loop holds more batches than may be lent, and the copies take time."""
+    note = copies(of)
+    waits = of.stats.waits or {}
+    share = waits.get("hand_out", 0.0) / of.stats.wait.total_s if of.stats.wait.total_s else 0.0
+    if note is None or share < 0.5:
+        return None
+    copied = (of.stats.copied_spare or 0) / max(1, of.stats.taken_batches or 0)
+    why, change = note
+    return Cause("spare_slots", why, change, f"up to {share:.0%} less waiting: that is what the copies take",
+                 copied >= 2 * COPIED and share >= 0.6)  # fmt: skip
+
+
+def copies(of: Evidence) -> tuple[str, str] | None:
+    """How many batches were copied out since spare_slots were lent, and what to change; None if hardly any were."""
+    copied = (of.stats.copied_spare or 0) / max(1, of.stats.taken_batches or 0)
+    if copied < COPIED / 2:
+        return None
+    lent, keeps = of.settings.spare_slots, of.stats.held_batches
+    if copied < 1 and lent:  # so many of each `keeps` in a row are copies
+        keeps = max(keeps or 0, round(lent / (1 - copied)))
+    if keeps is None or keeps <= lent:
+        return (
+            f"{copied:.0%} of the batches are copied out, for {lent} lie in the ring that your loop does not drop",
+            "clone what you keep for long, and drop the batch; or a larger spare_slots",
+        )
+    why = f"{copied:.0%} of the batches are copied out: your loop keeps {keeps}, and spare_slots={lent} may be lent"
+    return why, f"spare_slots={keeps}, or drop batches earlier (del batch)"
+
+
+def hand_out(of: Evidence) -> Cause | None:
+    """Next() itself takes the time: the sampler, or so small batches that there is nothing else."""
+    waits = of.stats.waits
+    if waits is None or not of.stats.wait.total_s:
+        return None
+    own = waits["hand_out"] + waits["open"]
+    if own < 0.6 * of.stats.wait.total_s:
+        return None
+    each = own / max(1, of.stats.wait.count)
+    samples = (of.stats.samples or 0) / max(1, of.stats.taken_batches or 0)
+    if each < 100e-6:
+        change = f"larger batches: {samples:.0f} samples take the loop {ms(of.step_s)}"
+        effect = f"with twice as many samples in each, {ms(each)} is saved for every other batch"
+    else:
+        change = "a quicker sampler: it is asked in the trainer, for the next batch, whenever one is handed out"
+        effect = f"up to {ms(each)} less a batch"
+    return Cause(
+        "hand_out",
+        f"batches are ready, and next() itself takes {ms(each)}: the sampler, and handing over",
+        change,
+        effect,
+        own >= 0.8 * of.stats.wait.total_s,
+    )
+
+
+def alone(of: Evidence) -> Cause | None:
+    """There are no workers: the loop waits while its batches are made."""
+    if of.settings.num_workers or not of.wait_s:
+        return None
+    most = max(1, int(of.cores))
+    needed = math.ceil(of.wait_s / of.step_s) if of.step_s else most
+    count = max(1, min(needed, most))
+    best = max(of.step_s, of.wait_s / count)
+    return Cause(
+        "workers",
+        f"batches are made in this process, {ms(of.wait_s)} each, while your loop waits",
+        f"num_workers={count}",
+        f"up to {rate(1 / best)}, now {rate(of.stats.batches_per_s)}; {plural(needed, 'worker')} would feed this loop, "
+        f"and this machine has {of.cores:g} cores",
+        True,
+    )
+
+
+def worker(of: Evidence) -> Cause | None:
+    """One worker is slower than the others, and batches come in order."""
+    found = of.straggler
+    if found is None or of.settings.schedule == "steal":
+        return None
+    slow, times = found
+    waited = of.workers_s("waited_for_s")
+    share = slow.waited_for_s / waited if waited else 0.0
+    count = len(of.workers)
+    if times < SLOW or share < max(0.5, 1.5 / count if count > 2 else 0.7):
+        return None
+    each = [of.each_s(one) for one in of.workers]
+    faster = sum(1 / time for time in each) / (count / max(each))
+    return Cause(
+        "worker",
+        f"worker {slow.worker} takes {times:.1f} times as long for a batch as the others, and holds up the order: "
+        f"{share:.0%} of the waiting is for its batches",
+        'schedule="steal", so that the others make what it does not come to; or see what that worker does otherwise',
+        f"up to {faster:.1f} times as many batches from the same workers",
+        times >= 2 * SLOW and share >= 0.7,
+    )
+
+
+def order(of: Evidence) -> Cause | None:
+    """Workers stand idle while the trainer waits: some batches take much longer, and those behind them must wait."""
+    if len(of.workers) < 2 or of.idle_share < IDLE:
+        return None
+    if of.settings.schedule == "steal":
+        change = "chunk_size, so that all workers make the batch that is waited for; or a larger prefetch_factor"
+    else:
+        change = 'schedule="steal", so that idle workers make what comes next; or chunk_size'
+    return Cause(
+        "order",
+        f"workers are idle for {of.idle_share:.0%} of their time while the trainer waits for one batch: a slow batch "
+        "holds up those behind it",
+        change,
+        f"up to {1 / (1 - of.idle_share):.1f} times as many batches from the same workers",
+        of.idle_share >= 1.4 * IDLE,
+    )
+
+
+def cores(of: Evidence) -> Cause | None:
+    """More workers than cores, which take the cores from one another."""
+    count = len(of.workers)
+    if count <= of.cores or of.delayed_share < DELAYED or of.runs_share < 0.5:
+        return None
+    fewer = max(1, int(of.cores))
+    return Cause(
+        "cores",
+        f"{count} workers share {of.cores:g} cores, and wait for one {of.delayed_share:.0%} of the time",
+        f"num_workers={fewer}; for more batches/s the work itself must shrink: {CHEAPER['decode']}",
+        f"the same {rate(of.stats.batches_per_s)}, with {count - fewer} processes less, and their memory",
+        count >= 1.5 * of.cores and of.delayed_share >= 1.4 * DELAYED,
+    )
+
+
+def work(of: Evidence) -> Cause | None:
+    """Workers are at work all the time, and it is not enough: too few of them, or too much work."""
+    if not of.workers or not of.work_s:
+        return None
+    count, needed = len(of.workers), of.needed_workers
+    most = of.cores if of.runs_share >= 0.5 else BLOCKED * of.cores
+    stage = "collate" if of.collate_share >= 0.5 else "decode" if of.runs_share >= 0.5 else "read"
+    where = {"collate": "collating", "decode": "the samples, on a core", "read": "the samples, waiting (disk, network)"}
+    share = of.collate_share if stage == "collate" else 1 - of.collate_share
+    why = f"a batch takes {ms(of.work_s)} of a worker's time, {share:.0%} of it for {where[stage]}{hottest(of)}"
+    feeds = f"{plural(needed, 'worker')} would feed this loop ({ms(of.step_s)} a step)"
+    busy = of.busy_share >= 0.85
+    if stage != "collate" and count < needed <= most:
+        effect = f"{feeds}: {rate(of.rate(needed))}, now {rate(of.stats.batches_per_s)}"
+        return Cause("workers", why, f"num_workers={needed}", effect, busy and needed >= count * 1.3)
+    more = max(1, int(most))
+    change = CHEAPER[stage]
+    if more > count:
+        change = f"num_workers={more}, and {change}"
+    effect = f"{feeds}; this machine has {of.cores:g} cores"
+    if stage != "read":
+        effect += f", and it would take {of.needed_cores:.1f}"
+        if of.got_cores < 0.8 * min(of.cores, count):
+            effect += f" (workers got {of.got_cores:.1f}; other processes have the rest)"
+    effect += f". {plural(max(more, count), 'worker')} give at most {rate(of.rate(max(more, count)))}, now "
+    effect += rate(of.stats.batches_per_s)
+    margin = abs(of.runs_share - 0.5) > 0.2 and abs(of.collate_share - 0.5) > 0.1
+    return Cause(stage, why, change, effect, busy and margin and (stage == "collate" or needed > 1.3 * most))
+
+
+CHEAPER = {
+    "collate": "have samples be tensors of one shape, which are collated straight into the slot; pad and stack in "
+    "__getitem__, or collate in C",
+    "decode": "make a sample cheaper: shmloader.images decodes no more than the crop; smaller files; cache what does "
+    "not change",
+    "read": "read faster: a local disk, larger files, __getitems__ for many samples at once",
+}
+
+
+def hottest(of: Evidence) -> str:
+    """The function that takes the most, if that is known."""
+    if not of.stats.hot:
+        return ""
+    hot = of.stats.hot[0]
+    return f"; {hot.share:.0%} in {hot.function}, {hot.file}:{hot.line}"
+
+
+def ms(time: float) -> str:
+    """A time in seconds, as people say it."""
+    return f"{time * 1e6:.0f} us" if time < 1e-3 else f"{time * 1e3:.1f} ms" if time < 1 else f"{time:.1f} s"
+
+
+def rate(batches: float) -> str:
+    return f"{batches:,.0f} batches/s" if batches >= 10 else f"{batches:.1f} batches/s"
+
+
+def in_gigabytes(bytes_per_s: float) -> str:
+    return f"{bytes_per_s / 1e9:.1f} GB/s"
+
+
+def plural(number: int, what: str) -> str:
+    return f"{number} {what}{'s' if number != 1 else ''}"

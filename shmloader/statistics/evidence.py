@@ -1,0 +1,230 @@
+"""What a verdict is made of: what was measured, what the loader was told, what the machine has."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from torch.utils.data import IterableDataset
+
+from shmloader.statistics.stats import Stats, WorkerStats
+
+if TYPE_CHECKING:
+    from shmloader._log import Taken
+
+DELAYED = 0.25  # of their work, in which workers wait for a core, makes them short of cores
+BLOCKS = 8  # of the last batches, to see how much the share of waiting varies
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the loader was told.
+
+    Attributes:
+        num_workers, prefetch_factor, spare_slots, schedule, chunk_size, persistent_workers, prefetch_epochs: Options.
+        device: Where batches are delivered; None: on the CPU.
+        dataset: Its class's name.
+        is_stream: Whether it is an IterableDataset.
+    """
+
+    num_workers: int = 0
+    prefetch_factor: int = 2
+    spare_slots: int = 2
+    schedule: str = "round_robin"
+    chunk_size: int | None = None
+    persistent_workers: bool = False
+    prefetch_epochs: bool = False
+    device: str | None = None
+    dataset: str = "Dataset"
+    is_stream: bool = False
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """All that a verdict follows from.
+
+    Attributes:
+        stats: What was measured.
+        settings: What the loader was told.
+        cores: How many cores' time this process and its workers can get.
+        shares: The share of waiting in each of the last BLOCKS of batches; empty where it is not known.
+        ranks: Seconds of waiting a batch, of each rank; empty if the others were not asked.
+        rank: Which of them this one is.
+    """
+
+    stats: Stats
+    settings: Settings
+    cores: float = 1.0
+    shares: Sequence[float] = ()
+    ranks: Sequence[float] = ()
+    rank: int = 0
+
+    # ----------------------------------------------------------------------------------------------- the loop
+
+    @property
+    def wait_s(self) -> float:
+        """Of each batch, how long next() took, without the first one of each epoch."""
+        count = self.stats.wait.count - self.stats.first_wait.count
+        return max(0.0, self.stats.wait.total_s - self.stats.first_wait.total_s) / count if count else 0.0
+
+    @property
+    def step_s(self) -> float:
+        """Of each batch, the loop's own work."""
+        return self.stats.step.mean_s
+
+    @property
+    def steady_share(self) -> float:
+        """The share of waiting, without the first batch of each epoch."""
+        return self.wait_s / (self.wait_s + self.step_s) if self.wait_s + self.step_s else 0.0
+
+    @property
+    def first_share(self) -> float:
+        """How much of all waiting was for the first batch of an epoch."""
+        return self.stats.first_wait.total_s / self.stats.wait.total_s if self.stats.wait.total_s else 0.0
+
+    # -------------------------------------------------------------------------------------------- the workers
+
+    @property
+    def workers(self) -> Sequence[WorkerStats]:
+        """Those that have made anything."""
+        return [worker for worker in self.stats.workers or () if worker.published]
+
+    def workers_s(self, name: str) -> float:
+        """A sum over the workers."""
+        return float(sum(getattr(worker, name) for worker in self.workers))
+
+    @property
+    def work_s(self) -> float:
+        """What a batch takes of one worker's time."""
+        batches = self.stats.taken_batches or 0
+        return self.workers_s("busy_s") / batches if batches else 0.0
+
+    @property
+    def busy_share(self) -> float:
+        """How much of their time workers were at work, between the first and the last batch of an epoch."""
+        busy = self.workers_s("busy_s")
+        rest = self.workers_s("idle_s") + self.workers_s("slot_wait_s")
+        return busy / (busy + rest) if busy else 0.0
+
+    @property
+    def idle_share(self) -> float:
+        """How much of it they had no work, while the trainer waited for another one's batch."""
+        busy, idle = self.workers_s("busy_s"), self.workers_s("idle_s")
+        return idle / (busy + idle + self.workers_s("slot_wait_s")) if busy else 0.0
+
+    def _of_busy(self, name: str) -> float | None:
+        known = [(worker.busy_s, getattr(worker, name)) for worker in self.workers]
+        known = [(busy, share) for busy, share in known if share is not None]
+        busy = sum(busy for busy, _ in known)
+        return sum(busy * share for busy, share in known) / busy if busy else None
+
+    @property
+    def cpu_share(self) -> float | None:
+        """How much of its work a worker ran on a core."""
+        return self._of_busy("cpu_share")
+
+    @property
+    def delayed_share(self) -> float:
+        """How much of it the worker could have run, and had no core."""
+        return min(0.95, self._of_busy("delayed_share") or 0.0)
+
+    @property
+    def runs_share(self) -> float:
+        """How much of its work a worker runs on a core, if it gets one whenever it wants one."""
+        return min(1.0, (self.cpu_share or 0.0) / (1 - self.delayed_share))
+
+    @property
+    def collate_share(self) -> float:
+        """How much of it went into collating."""
+        busy = self.workers_s("busy_s")
+        return self.workers_s("collate_s") / busy if busy else 0.0
+
+    @property
+    def straggler(self) -> tuple[WorkerStats, float] | None:
+        """The slowest worker, and how many times longer than the others' median its batches take."""
+        workers = self.workers
+        if len(workers) < 2:
+            return None
+        each = {worker.worker: self.each_s(worker) for worker in workers}
+        slowest = max(workers, key=lambda worker: each[worker.worker])
+        others = median(time for number, time in each.items() if number != slowest.worker)
+        return (slowest, each[slowest.worker] / others) if others else None
+
+    @staticmethod
+    def each_s(worker: WorkerStats) -> float:
+        """What a batch takes of this worker's time, but for what it waited for a core: others may have that core."""
+        return worker.busy_s * (1 - min(0.9, worker.delayed_share or 0.0)) / worker.published
+
+    # --------------------------------------------------------------------------------- what others would bring
+
+    @property
+    def got_cores(self) -> float:
+        """How many cores the workers had: all that there are, or less where they had to wait for them."""
+        spent = self.stats.wait.total_s + self.stats.step.total_s
+        if self.delayed_share < DELAYED or not spent:
+            return self.cores
+        return min(self.cores, max(0.1, self.workers_s("busy_s") * (self.cpu_share or 0.0) / spent))
+
+    def rate(self, workers: int, idle: float = 0.0) -> float:
+        """Batches a second that so many workers would give this loop, by what was measured.
+
+        The cores that they got bound what runs on them, but not what waits for a disk or sleeps.  What a worker waited
+        for a core counts as no work: with fewer workers there would be less of it.
+        """
+        work = self.work_s * (1 - self.delayed_share)
+        if not work:
+            return 0.0
+        rate = workers * (1 - idle) / work
+        if on_core := self.work_s * (self.cpu_share or 0.0):
+            rate = min(rate, self.got_cores / on_core)
+        return min(rate, 1 / self.step_s) if self.step_s else rate
+
+    @property
+    def needed_workers(self) -> int:
+        """How many workers would feed this loop, if the machine had the cores."""
+        if not self.step_s:
+            return self.settings.num_workers
+        return math.ceil(self.work_s * (1 - self.delayed_share) / self.step_s * 1.05)
+
+    @property
+    def needed_cores(self) -> float:
+        """How many cores these would keep busy."""
+        if not self.step_s:
+            return self.cores
+        return self.work_s * (self.cpu_share or 0.0) / self.step_s
+
+
+def settings_of(loader: Any) -> Settings:
+    """What this loader was told."""
+    return Settings(
+        num_workers=loader.num_workers,
+        prefetch_factor=loader.prefetch_factor or 2,
+        spare_slots=loader.spare_slots,
+        schedule=loader.schedule,
+        chunk_size=loader.chunk_size,
+        persistent_workers=loader.persistent_workers,
+        prefetch_epochs=loader.prefetch_epochs,
+        device=None if loader.device is None else str(loader.device),
+        dataset=type(loader.dataset).__name__,
+        is_stream=isinstance(loader.dataset, IterableDataset),
+    )
+
+
+def shares_of(log: Sequence[Taken]) -> list[float]:
+    """The share of waiting in each of BLOCKS parts of the last batches; empty if these are too few."""
+    turns = []
+    handed_out, epoch = 0, -1
+    for taken in log:
+        if taken.chunk or not taken.asked_at or not taken.handed_out_at:
+            continue
+        if handed_out and taken.epoch == epoch and taken.asked_at >= handed_out:
+            turns.append((taken.handed_out_at - taken.asked_at, taken.asked_at - handed_out))
+        handed_out, epoch = taken.handed_out_at, taken.epoch
+    if len(turns) < 2 * BLOCKS:
+        return []
+    size = len(turns) / BLOCKS
+    blocks = [turns[int(k * size) : int((k + 1) * size)] for k in range(BLOCKS)]
+    return [sum(wait for wait, _ in block) / max(1, sum(map(sum, block))) for block in blocks]

@@ -1,0 +1,163 @@
+"""Stats, made of what an account has: NOTE [ Accounts ]."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from shmloader._figures import (
+    BATCHES,
+    BYTES,
+    CLAIM,
+    COLLATE,
+    COPIED_KEPT,
+    COPIED_SPARE,
+    COPIED_UNLOCKED,
+    DEATHS,
+    EMPTY,
+    FETCH,
+    FIRST,
+    GROWN,
+    LENT,
+    MOVED,
+    ON_CLAIM,
+    ON_COLLATE,
+    ON_FETCH,
+    ON_HAND_OUT,
+    ON_OPEN,
+    ON_WAKE,
+    ORDER,
+    READY,
+    READY_BATCHES,
+    SAMPLES,
+    SOURCE_WAIT,
+    STEP,
+    TO_DEVICE,
+    WAIT,
+    Figures,
+)
+from shmloader.statistics.stats import Hot, Stats, Times, WorkerStats
+
+HELD = 0.95  # of the batches that were dropped, for `held_batches`
+WAITS = {
+    "open": ON_OPEN,
+    "claim": ON_CLAIM,
+    "fetch": ON_FETCH,
+    "collate": ON_COLLATE,
+    "wake": ON_WAKE,
+    "hand_out": ON_HAND_OUT,
+}
+
+
+@dataclass(frozen=True)
+class Now:
+    """What is so at this moment, and is not counted: see Stats."""
+
+    why_not_ring: str | None
+    num_workers: int
+    bad_samples: int = 0
+    lent_slots: int = 0
+    ring_bytes: int = 0
+    moved_slots: int = 0
+    hot: tuple[Hot, ...] | None = None
+
+
+def times(figures: Figures, kind: int) -> Times:
+    """What a histogram says."""
+    count = figures.count(kind)
+    if not count:
+        return Times()
+    total = figures.seconds(kind)
+    p50, p90, p99 = (figures.percentile(kind, share) for share in (0.5, 0.9, 0.99))
+    return Times(count, total, total / count, p50, p90, p99)
+
+
+def stats_of(figures: Figures, since: str, elapsed: float, now: Now) -> Stats:
+    """What was measured since then, in words of its own.
+
+    Args:
+        figures: What was counted since then.
+        since: Since when.
+        elapsed: How many seconds ago that was.
+        now: What is not counted.
+    """
+    wait, step, first = (times(figures, kind) for kind in (WAIT, STEP, FIRST))
+    spent = wait.total_s + step.total_s
+    turns = Stats(
+        since=since,
+        elapsed_s=elapsed,
+        why_not_ring=now.why_not_ring,
+        num_workers=now.num_workers,
+        batches=wait.count,
+        batches_per_s=wait.count / spent if spent else 0.0,
+        input_wait=wait.total_s / spent if spent else None,
+        wait=wait,
+        step=step,
+        first_wait=first,
+        bad_samples=now.bad_samples,
+    )
+    return turns if now.why_not_ring is not None else _on_the_ring(turns, figures, now, spent)
+
+
+def _on_the_ring(turns: Stats, figures: Figures, now: Now, spent: float) -> Stats:
+    taken, samples = figures.amount(BATCHES), figures.amount(SAMPLES)
+    calls = max(1, figures.count(SOURCE_WAIT) or figures.count(WAIT))
+    sent = times(figures, TO_DEVICE)
+    return Stats(
+        **{
+            **vars(turns),
+            "taken_batches": taken,
+            "samples": samples,
+            "samples_per_s": samples / taken * turns.batches_per_s if taken else 0.0,
+            "batch_bytes": figures.amount(BYTES) / taken if taken else 0.0,
+            "ready_batches": figures.amount(READY_BATCHES) / calls,
+            "empty_share": figures.amount(EMPTY) / calls,
+            "claim_wait": times(figures, CLAIM),
+            "fetch": times(figures, FETCH),
+            "collate": times(figures, COLLATE),
+            "order_wait": times(figures, ORDER),
+            "take_wait": times(figures, READY),
+            "lent": times(figures, LENT),
+            "held_batches": _held(figures.held()),
+            "waits": {name: figures.amount(kind) / 1e9 for name, kind in WAITS.items()},
+            "lent_slots": now.lent_slots,
+            "copied_spare": figures.amount(COPIED_SPARE),
+            "copied_kept": figures.amount(COPIED_KEPT),
+            "copied_unlocked": figures.amount(COPIED_UNLOCKED),
+            "grown_slots": figures.amount(GROWN),
+            "ring_bytes": now.ring_bytes,
+            "moved_slots": now.moved_slots + figures.amount(MOVED),
+            "to_device": sent if sent.count else None,
+            "worker_deaths": figures.amount(DEATHS),
+            "workers": tuple(_worker(figures, k) for k in range(figures.workers)),
+            "hot": now.hot,
+        }
+    )
+
+
+def _held(dropped: list[int]) -> int | None:
+    """How many batches a loop holds at once, from how many it was given while it held each."""
+    count, seen = sum(dropped), 0
+    if not count:
+        return None
+    for given, batches in enumerate(dropped):
+        seen += batches
+        if seen >= HELD * count:
+            return given + 1
+    return len(dropped)
+
+
+def _worker(figures: Figures, number: int) -> WorkerStats:
+    said = {name: value / 1e9 for name, value in figures.of_worker(number).items()}
+    probed = said["probed_ns"]
+    return WorkerStats(
+        worker=number,
+        published=figures.of_worker(number)["published"],
+        busy_s=said["fetched_ns"] + said["collated_ns"],
+        fetch_s=said["fetched_ns"],
+        collate_s=said["collated_ns"],
+        idle_s=said["behind_ns"],
+        slot_wait_s=max(0.0, said["idle_ns"] - said["behind_ns"]),
+        waited_for_s=said["waited_ns"],
+        cpu_share=said["cpu_ns"] / probed if probed else None,
+        delayed_share=min(1.0, said["delayed_ns"] / probed) if probed else None,
+    )

@@ -1,0 +1,25 @@
+"""The other ranks' waits, if they are asked: in a step that synchronises, the slowest one's is everybody's."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import torch.distributed
+
+from shmloader.statistics.evidence import Evidence
+
+
+def with_ranks(of: Evidence) -> Evidence:
+    """The same, with how long each rank waits for a batch.
+
+    Raises:
+        RuntimeError: torch.distributed is not initialised.
+    """
+    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        raise RuntimeError(
+            "report(ranks=True) asks the other ranks, and torch.distributed is not initialised: call "
+            "init_process_group() first, or leave ranks out"
+        )
+    waits: list[float] = [0.0] * torch.distributed.get_world_size()
+    torch.distributed.all_gather_object(waits, of.wait_s)
+    return dataclasses.replace(of, ranks=waits, rank=torch.distributed.get_rank())

@@ -1,0 +1,152 @@
+"""`loader.report()`: the verdict, the figures behind it, and a picture."""
+
+from __future__ import annotations
+
+import os
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from shmloader.statistics.causes import ms, plural, rate
+from shmloader.statistics.stats import Stats, Times
+from shmloader.statistics.verdict import Verdict
+
+if TYPE_CHECKING:
+    from shmloader._log import Taken
+
+WIDTH, INDENT = 110, 10
+
+
+@dataclass(frozen=True)
+class Report:
+    """Whether a loop waits for its batches, why, and what to change.  Print it; rich prints it in colour.
+
+    Attributes:
+        verdict: What was found: `kind`, `share`, `sure`, `cause` (with `name`, `why`, `change`, `effect`), `notes`.
+        stats: What it was found in.
+        log: The last batches, one by one, for `plot`.
+    """
+
+    verdict: Verdict
+    stats: Stats
+    log: Sequence[Taken] = ()
+
+    def __str__(self) -> str:
+        return "\n".join(
+            f"{title + ':':{INDENT}}{_wrapped(text)}" if title else _wrapped(text, 0) for title, text in self.lines()
+        )
+
+    def lines(self) -> list[tuple[str, str]]:
+        """What it says, each line with its title; the verdict has none."""
+        said = [("", self.verdict.text)]
+        if (cause := self.verdict.cause) is not None:
+            said += [("cause", cause.why), ("change", cause.change), ("effect", cause.effect)]
+        said += [("also", note) for note in self.verdict.notes]
+        if self.stats.batches:
+            said.append(("measured", measured(self.stats)))
+        said += [("", line) for line in table_of_workers(self.stats)]
+        return said
+
+    def __rich__(self) -> Any:
+        from rich.console import Group
+        from rich.panel import Panel
+        from rich.table import Table
+        from rich.text import Text
+
+        colours = {"input-bound": "red", "balanced": "yellow", "consumer-bound": "green", "unknown": "dim"}
+        colour = colours[self.verdict.kind]
+        grid = Table.grid(padding=(0, 2))
+        grid.add_column(style="bold", no_wrap=True)
+        grid.add_column()
+        for title, text in self.lines()[1:]:
+            if title:
+                grid.add_row(title, Text(text, style="dim" if title == "measured" else ""))
+        parts: list[Any] = [Text(self.verdict.text, style=colour), grid]
+        if rows := rows_of_workers(self.stats):
+            table = Table(box=None, padding=(0, 2))
+            for heading in WORKERS:
+                table.add_column(heading, justify="right")
+            for row in rows:
+                table.add_row(*row)
+            parts.append(table)
+        return Panel(Group(*parts), border_style=colour, title="loader", title_align="left")
+
+    def plot(self, path: str | os.PathLike[str]) -> None:
+        """Draw the last batches: what each worker did when, when the loop waited, and what its time went into.
+
+        Args:
+            path: Where to; its ending says the format: .png, .svg, .pdf.
+
+        Raises:
+            ImportError: matplotlib is not installed.
+            ValueError: No batch was taken from a ring, so there is nothing to draw.
+        """
+        from shmloader.statistics.plot import draw
+
+        draw(self, path)
+
+
+def _wrapped(text: str, indent: int = INDENT) -> str:
+    if not indent and len(text) > WIDTH and not text.startswith(" "):
+        return "\n".join(textwrap.wrap(text, WIDTH, break_long_words=False, break_on_hyphens=False))
+    lines = textwrap.wrap(text, WIDTH - indent, break_long_words=False, break_on_hyphens=False) or [""]
+    return text if not indent else ("\n" + " " * indent).join(lines)
+
+
+def measured(stats: Stats) -> str:
+    """What the verdict was made of, in a line or two."""
+    said = f"{plural(stats.batches, 'batch').replace('batchs', 'batches')} in {stats.elapsed_s:.1f} s, "
+    said += f"{rate(stats.batches_per_s)}; next() {_spread(stats.wait)}, step {_spread(stats.step)}"
+    if stats.first_wait.count:
+        said += f"; the first batch of an epoch {ms(stats.first_wait.mean_s)}"
+    if stats.fetch is not None and stats.collate is not None and stats.order_wait is not None:
+        said += f"; fetch {_spread(stats.fetch)}, collate {_spread(stats.collate)}"
+        said += f"; ready, but an earlier one was not: {_spread(stats.order_wait)}"
+        said += f"; {stats.ready_batches:.1f} ready when asked for, none in {stats.empty_share:.0%} of the calls"
+    if stats.to_device is not None:
+        said += f"; to the device {_spread(stats.to_device)}"
+    return said
+
+
+def _spread(times: Times) -> str:
+    return f"{ms(times.p50_s)} (p99 {ms(times.p99_s)})"
+
+
+WORKERS = ("worker", "batches", "each", "fetch", "idle", "no slot", "on a core", "no core", "waited for")
+
+
+def rows_of_workers(stats: Stats) -> list[tuple[str, ...]]:
+    """A row for each worker; of many, those that differ most."""
+    rows: list[tuple[str, ...]] = []
+    workers = [worker for worker in stats.workers or () if worker.published]
+    waited = sum(worker.waited_for_s for worker in workers)
+    if len(workers) > 16:
+        workers = sorted(workers, key=lambda worker: -worker.waited_for_s)[:16]
+    for worker in workers:
+        spent = worker.busy_s + worker.idle_s + worker.slot_wait_s
+        rows.append((
+            str(worker.worker),
+            f"{worker.published:,}",
+            ms(worker.busy_s / worker.published),
+            _share(worker.fetch_s, worker.busy_s),
+            _share(worker.idle_s, spent),
+            _share(worker.slot_wait_s, spent),
+            "" if worker.cpu_share is None else f"{worker.cpu_share:.0%}",
+            "" if worker.delayed_share is None else f"{worker.delayed_share:.0%}",
+            _share(worker.waited_for_s, waited),
+        ))  # fmt: skip
+    return rows
+
+
+def _share(part: float, whole: float) -> str:
+    return f"{part / whole:.0%}" if whole else ""
+
+
+def table_of_workers(stats: Stats) -> list[str]:
+    """The same as text."""
+    rows = rows_of_workers(stats)
+    if not rows:
+        return []
+    widths = [max(len(row[k]) for row in [WORKERS, *rows]) for k in range(len(WORKERS))]
+    return ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in [WORKERS, *rows]]

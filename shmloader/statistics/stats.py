@@ -1,0 +1,190 @@
+"""What `loader.stats()` returns."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Times:
+    """How long something took, each time.
+
+    Attributes:
+        count: How many times.
+        total_s: All of them together, in seconds, as the others are.
+        mean_s, p50_s, p90_s, p99_s: Their mean, and the times below which 50, 90 and 99 % of them are, to 3 %.
+    """
+
+    count: int = 0
+    total_s: float = 0.0
+    mean_s: float = 0.0
+    p50_s: float = 0.0
+    p90_s: float = 0.0
+    p99_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class WorkerStats:
+    """What has become of one worker's time.
+
+    Attributes:
+        worker: Its number.
+        published: How many batches it made, or chunks of batches.
+        busy_s: Seconds that it was at work on them: fetch_s + collate_s.
+        fetch_s: Of these, until the samples were there.
+        collate_s: Of these, to collate them and to write what did not lie in the slot already.
+        idle_s: Seconds without work while the trainer waited for another worker's batch.
+        slot_wait_s: Seconds without work since all slots were filled: the consumer was slower.  Neither counts the time
+            between two epochs.
+        waited_for_s: Seconds that the trainer waited for a batch of this one's.
+        cpu_share: The part of busy_s in which it ran on a core; above 1 where several threads do.  None: not known yet,
+            for the kernel is asked 20 times a second at most.
+        delayed_share: The part in which it could have run, and had no core.
+    """
+
+    worker: int
+    published: int
+    busy_s: float
+    fetch_s: float
+    collate_s: float
+    idle_s: float
+    slot_wait_s: float
+    waited_for_s: float
+    cpu_share: float | None
+    delayed_share: float | None
+
+
+@dataclass(frozen=True)
+class Hot:
+    """A function that workers were found in, by sampling (detail=True).
+
+    Attributes:
+        function: Its name.
+        file, line: Where it was found most often.
+        share: The part of all samples in which it was the innermost one of the dataset's own code, or was called by it.
+    """
+
+    function: str
+    file: str
+    line: int
+    share: float
+
+
+@dataclass(frozen=True)
+class Stats:
+    """What a loader measured, of all its iterators, since `since`.
+
+    Times are in seconds, amounts of memory in bytes, shares from 0 to 1.  None is what this loader cannot tell: where
+    batches do not ride the ring (`why_not_ring`), all but the user's own turns in next().
+
+    Attributes:
+        since: "start", "epoch" or "last".
+        elapsed_s: Seconds since then.
+        why_not_ring: Why batches do not ride the ring; None if they do.
+        num_workers: How many workers the loader has.
+        batches: How many next() has given.
+        batches_per_s: Of the time that was spent in next() and between its calls, so without the time between epochs.
+        input_wait: The share of that time that was spent in next(): what the loader cost the loop.
+        wait: Each next(), from its call to its return; the first one of an epoch counts from iter().
+        step: From next() returning to next() being called again, in one epoch: the loop's own work.
+        first_wait: Of `wait`, the first one of each epoch.
+        taken_batches: How many were taken from the ring; more than `batches` where some were dropped, or are ahead.
+        samples, samples_per_s: The same of samples.
+        batch_bytes: How large a batch was in its slot, on average.
+        ready_batches: How many batches were ready when next() was called, on average.
+        empty_share: The share of calls that found none.
+        claim_wait: From opening a batch, or a chunk, to a worker claiming it.
+        fetch, collate: Each batch or chunk, in its worker.
+        order_wait: A batch was ready, but not an earlier one.
+        take_wait: It could be taken, until it was.
+        lent: A batch's slot was the user's.
+        held_batches: How many batches the loop holds at once, as 95 % of those that it has dropped tell: with 2, a
+            batch is dropped when the next one has come.  None while none was dropped.
+        waits: What the batch was in while next() waited for it, in seconds: "open" (nobody could begin it), "claim"
+            (its worker was at an earlier one), "fetch", "collate", "wake" (it was ready, and the trainer was waking
+            up); and "hand_out", the trainer's own work in all calls.
+        lent_slots: Batches that lie in the ring and are the user's now.
+        copied_spare: Batches that were copied out since `spare_slots` were lent.
+        copied_kept: Batches that were copied out since a worker held on to them.
+        copied_unlocked: Batches that were copied since their slots were not page-locked yet.
+        grown_slots: How often a slot had to grow.
+        ring_bytes: What the slots of all living rings take.
+        moved_slots: How many slots lie, or lay, in a memfd, since /dev/shm was too small.
+        to_device: One batch in 16, from the beginning of its copy to the end.
+        bad_samples: How many samples were replaced, of all epochs.
+        worker_deaths: Workers that died and were replaced.
+        workers: Each worker's.
+        hot: With detail=True, the functions that workers spend their time in, those with the largest share first.
+    """
+
+    since: str
+    elapsed_s: float
+    why_not_ring: str | None
+    num_workers: int
+    batches: int
+    batches_per_s: float
+    input_wait: float | None
+    wait: Times
+    step: Times
+    first_wait: Times
+    taken_batches: int | None = None
+    samples: int | None = None
+    samples_per_s: float | None = None
+    batch_bytes: float | None = None
+    ready_batches: float | None = None
+    empty_share: float | None = None
+    claim_wait: Times | None = None
+    fetch: Times | None = None
+    collate: Times | None = None
+    order_wait: Times | None = None
+    take_wait: Times | None = None
+    lent: Times | None = None
+    held_batches: int | None = None
+    waits: dict[str, float] | None = None
+    lent_slots: int | None = None
+    copied_spare: int | None = None
+    copied_kept: int | None = None
+    copied_unlocked: int | None = None
+    grown_slots: int | None = None
+    ring_bytes: int | None = None
+    moved_slots: int | None = None
+    to_device: Times | None = None
+    bad_samples: int = 0
+    worker_deaths: int | None = None
+    workers: tuple[WorkerStats, ...] | None = None
+    hot: tuple[Hot, ...] | None = None
+
+    def to_dict(self, prefix: str = "loader/") -> dict[str, float]:
+        """All numbers, flat, for a logger: {"loader/input_wait": 0.12, "loader/wait_p99_s": ...}.
+
+        What is None is left out.  Of the workers there are sums (`workers_busy_s`), and the longest `waited_for_s`.
+
+        Args:
+            prefix: What each name begins with.
+
+        Example:
+            >>> writer = torch.utils.tensorboard.SummaryWriter()
+            >>> for name, value in loader.stats("last").to_dict().items():
+            ...     writer.add_scalar(name, value, step)
+            >>> wandb.log(loader.stats("last").to_dict("input/"))
+        """
+        flat: dict[str, float] = {}
+        for field in dataclasses.fields(self):
+            flat.update(_flat(field.name, getattr(self, field.name)))
+        for name in ("busy_s", "fetch_s", "collate_s", "idle_s", "slot_wait_s"):
+            if self.workers:
+                flat[f"workers_{name}"] = sum(getattr(worker, name) for worker in self.workers)
+        if self.workers:
+            flat["workers_waited_for_s_max"] = max(worker.waited_for_s for worker in self.workers)
+        return {f"{prefix}{name}": float(value) for name, value in flat.items()}
+
+
+def _flat(name: str, value: Any) -> dict[str, float]:
+    if isinstance(value, Times):
+        inside = dataclasses.asdict(value)
+        return {f"{name}_{key}": inside[key] for key in inside}
+    if isinstance(value, dict):
+        return {f"{name}_{key}_s": each for key, each in value.items()}
+    return {name: value} if isinstance(value, (int, float)) else {}

@@ -1,0 +1,144 @@
+"""The verdict: whether a loop waits for its batches, why, what to change, and what that would bring."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from statistics import mean, stdev
+from typing import Literal
+
+from shmloader.statistics import causes
+from shmloader.statistics.causes import Cause, copies, ms, plural
+from shmloader.statistics.evidence import DELAYED, Evidence
+
+INPUT = 0.10  # of the time in next(), from which on a loop is input-bound
+CONSUMER = 0.03  # below which it is not
+FEW = 50  # batches, below which nothing is sure
+SHORT = 0.5  # seconds, as well
+
+Kind = Literal["input-bound", "balanced", "consumer-bound", "unknown"]
+
+ORDER = (
+    causes.rank,
+    causes.device,
+    causes.first_batch,
+    causes.alone,
+    causes.spare_slots,
+    causes.hand_out,
+    causes.worker,
+    causes.order,
+    causes.cores,
+    causes.work,
+)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What was found.
+
+    Attributes:
+        kind: "input-bound": next() takes 10 % of the time or more.  "consumer-bound": less than 3 %.  "balanced":
+            between these.  "unknown": nothing was measured yet.
+        share: The share of the time in next(); None if nothing was measured.
+        sure: Whether share and cause are well beyond what chance and other processes can do.
+        text: The verdict in a sentence.
+        cause: Why; None where the loop does not wait, or no cause is known.
+        notes: What else there is to say.
+    """
+
+    kind: Kind
+    share: float | None
+    sure: bool
+    text: str
+    cause: Cause | None = None
+    notes: tuple[str, ...] = ()
+
+
+def verdict_of(of: Evidence) -> Verdict:
+    """What follows from what was measured."""
+    share = of.stats.input_wait
+    if share is None or of.stats.wait.count < 2:
+        return Verdict("unknown", None, False, "nothing to judge yet: iterate over the loader first", None, notes(of))
+    kind: Kind = "input-bound" if share >= INPUT else "consumer-bound" if share < CONSUMER else "balanced"
+    cause = cause_of(of, kind)
+    if cause is not None and cause.name in ("device", "rank"):  # these make the step longer, and not the wait
+        kind = "input-bound"
+    sure = is_sure(of, kind, cause)
+    return Verdict(kind, share, sure, text(of, kind, share, sure), cause, notes(of, cause))
+
+
+def cause_of(of: Evidence, kind: Kind) -> Cause | None:
+    """The first of the causes that it is; of a loop that hardly waits, only what makes the step longer."""
+    found = (cause(of) for cause in (ORDER[:2] if kind == "consumer-bound" else ORDER))
+    return next((cause for cause in found if cause is not None), None)
+
+
+def is_sure(of: Evidence, kind: Kind, cause: Cause | None) -> bool:
+    """Whether the last batches say the same in each part of them, and the cause is sure itself."""
+    stats = of.stats
+    if stats.wait.count < FEW or stats.wait.total_s + stats.step.total_s < SHORT:
+        return False
+    if cause is not None and cause.name in ("device", "rank", "first_batch"):
+        return cause.sure
+    if not of.settings.num_workers:
+        return share_is_clear(of)
+    if len(of.shares) < 2:
+        return False
+    around, spread = mean(of.shares), 2 * stdev(of.shares) / math.sqrt(len(of.shares))
+    if kind == "consumer-bound":
+        return around + spread < CONSUMER
+    if kind == "balanced":
+        return False
+    return around - spread >= INPUT and (cause is None or cause.sure)
+
+
+def share_is_clear(of: Evidence) -> bool:
+    """Whether the share is so far beyond a limit that no part of it needs to be looked at."""
+    share = of.stats.input_wait or 0.0
+    return share >= 2 * INPUT or share < CONSUMER / 2
+
+
+def text(of: Evidence, kind: Kind, share: float, sure: bool) -> str:
+    """The verdict in a sentence."""
+    said = f"{kind} ({'sure' if sure else 'likely'}): "
+    wait, step = of.stats.wait.mean_s, of.stats.step.mean_s
+    said += f"{share:.1%} of the loop's time went into next(), {ms(wait)} of {ms(wait + step)} a batch"
+    if kind != "consumer-bound":
+        return said
+    said += ". The loader keeps up; what takes time is the loop's own step"
+    if of.stats.ready_batches is not None:
+        said += f" ({of.stats.ready_batches:.1f} batches were ready when it asked)"
+    enough = of.needed_workers
+    if of.workers and 0 < enough < of.settings.num_workers * 0.75:
+        said += f". {plural(max(1, enough), 'worker')} of {of.settings.num_workers} would do"
+    return said
+
+
+def notes(of: Evidence, cause: Cause | None = None) -> tuple[str, ...]:
+    """What else is worth a line, whatever the verdict."""
+    stats, found = of.stats, []
+    if (copied := copies(of)) is not None and (cause is None or cause.name != "spare_slots"):
+        found.append(f"{copied[0]}: {copied[1]}")
+    if stats.copied_kept:
+        found.append(
+            f"{plural(stats.copied_kept, 'batch').replace('batchs', 'batches')} copied out since a collate function or "
+            "a dataset keeps what it returned: return a copy of what is kept"
+        )
+    if stats.copied_unlocked and stats.copied_unlocked > 0.1 * (stats.taken_batches or 0):
+        found.append(f"{stats.copied_unlocked} batches were copied since their slots were not page-locked yet")
+    if stats.moved_slots:
+        found.append(
+            f"/dev/shm is too small: {plural(stats.moved_slots, 'slot')} of the ring lie in a memfd, which is as fast. "
+            'ring_memory="memfd" has them there from the start; docker run --shm-size makes /dev/shm larger'
+        )
+    if stats.grown_slots and stats.grown_slots > 0.1 * (stats.taken_batches or 0):
+        found.append(f"slots had to grow {stats.grown_slots} times: batches differ much in size")
+    if stats.bad_samples:
+        found.append(f"{plural(stats.bad_samples, 'sample')} raised and were replaced: loader.bad_samples has them")
+    if stats.worker_deaths:
+        found.append(f"{plural(stats.worker_deaths, 'worker')} died and were replaced")
+    if of.delayed_share >= DELAYED and len(of.workers) <= of.cores:
+        found.append(f"workers wait for a core {of.delayed_share:.0%} of the time: other processes use this machine")
+    if stats.why_not_ring is not None:
+        found.append(f"only next() is measured, for batches do not ride the ring: {stats.why_not_ring}")
+    return tuple(found)

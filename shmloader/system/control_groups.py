@@ -1,0 +1,26 @@
+"""The control groups that this process is in: where the kernel says what they may take, and have taken."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+
+CGROUPS = Path("/sys/fs/cgroup")
+MEMBERSHIP = Path("/proc/self/cgroup")
+
+
+def folders(controller: str) -> Iterator[Path]:
+    """The folders of this process's groups, up to the root, of version 2 and of this controller of version 1.
+
+    Args:
+        controller: "memory", "cpu" or "pids".
+    """
+    with contextlib.suppress(OSError):
+        for line in MEMBERSHIP.read_text().splitlines():
+            _, controllers, path = line.split(":", 2)
+            if controllers and controller not in controllers.split(","):
+                continue
+            root = CGROUPS / controller if controllers else CGROUPS
+            for group in (PurePosixPath(path), *PurePosixPath(path).parents):  # in a container, its own may be the root
+                yield root / group.relative_to("/")

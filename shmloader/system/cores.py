@@ -1,0 +1,77 @@
+"""How many cores this process may use, and how many ranks share them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from shmloader.system import control_groups
+
+
+@dataclass(frozen=True)
+class Cores:
+    """The machine's cores, those that this process may run on (affinity), and what its control groups grant it.
+
+    `quota` is in cores' time, 1.5 say; None where no group has one.
+    """
+
+    machine: int
+    affinity: int
+    quota: float | None
+
+    @property
+    def usable(self) -> float:
+        """How many cores' time this process can get."""
+        return self.affinity if self.quota is None else min(self.affinity, self.quota)
+
+
+def cores() -> Cores:
+    """What this process may use now."""
+    affinity = len(os.sched_getaffinity(0))
+    return Cores(os.cpu_count() or affinity, affinity, min(_quotas(), default=None))
+
+
+def ranks_here() -> int:
+    """How many ranks share this machine's cores, as torchrun says; 1 where nobody says a number."""
+    said = os.environ.get("LOCAL_WORLD_SIZE", "")
+    return max(1, int(said)) if said.isdecimal() else 1
+
+
+def rank_here() -> int:
+    """Which of the ranks of this machine this process is, as torchrun says; 0 where nobody says a number."""
+    said = os.environ.get("LOCAL_RANK", "")
+    return int(said) if said.isdecimal() else 0
+
+
+@contextlib.contextmanager
+def share_of_cores(ranks: int, rank: int) -> Iterator[int]:
+    """Have this thread, and the processes that it starts, run on one rank's share of the cores; gives how many.
+
+    Args:
+        ranks: How many share them.  With fewer cores than ranks, nothing changes.
+        rank: Which share.
+    """
+    before = os.sched_getaffinity(0)
+    each = len(before) // ranks
+    if ranks < 2 or not each:
+        yield len(before)
+        return
+    mine = sorted(before)[rank % ranks * each :][:each]
+    os.sched_setaffinity(0, mine)
+    try:
+        yield each
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def _quotas() -> Iterator[float]:
+    for folder in control_groups.folders("cpu"):
+        with contextlib.suppress(OSError, ValueError):  # it is not there, or it says "max"
+            quota, period = (folder / "cpu.max").read_text().split()
+            yield int(quota) / int(period)
+        with contextlib.suppress(OSError, ValueError):
+            quota_us = int((folder / "cpu.cfs_quota_us").read_text())
+            if quota_us > 0:  # -1: there is none
+                yield quota_us / int((folder / "cpu.cfs_period_us").read_text())

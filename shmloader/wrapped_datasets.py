@@ -1,0 +1,38 @@
+"""What torch's own datasets are that are made of other datasets: Subset, ConcatDataset, ChainDataset, StackDataset."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from torch.utils.data import ChainDataset, ConcatDataset, StackDataset, Subset
+
+
+def hearers(dataset: Any) -> Iterator[Any]:
+    """Whoever can be told epochs: the dataset, if it has a set_epoch(); if not, those of which torch has made it.
+
+    Such a wrapper hands nothing on, and nobody else can reach what is in a worker's copy of it.
+    """
+    if callable(getattr(dataset, "set_epoch", None)):
+        yield dataset
+        return
+    for part in _parts(dataset):
+        yield from hearers(part)
+
+
+def is_got_one_by_one(dataset: Any) -> bool:
+    """Whether a dataset's `__getitems__` does no more than to get one sample after the other: that of a Subset."""
+    while isinstance(dataset, Subset) and type(dataset).__getitems__ is Subset.__getitems__:
+        dataset = dataset.dataset
+    return getattr(dataset, "__getitems__", None) is None
+
+
+def _parts(dataset: Any) -> list[Any]:
+    if isinstance(dataset, Subset):
+        return [dataset.dataset]
+    if isinstance(dataset, (ConcatDataset, ChainDataset)):
+        return list(dataset.datasets)
+    if isinstance(dataset, StackDataset):
+        of = dataset.datasets
+        return list(of.values() if isinstance(of, dict) else of)
+    return []

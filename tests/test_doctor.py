@@ -1,0 +1,428 @@
+"""`shmloader doctor`: each trouble of a machine or a container is named, with what to do, and the exit status tells."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import pathlib
+import resource
+import runpy
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from conftest import run_script
+
+import shmloader
+from shmloader import off_the_ring
+from shmloader.commands import line
+from shmloader.commands.doctor import bounds, command, graphics, memory, show, software, transport
+from shmloader.commands.doctor.finding import Finding, Wanted
+from shmloader.commands.numbers import bytes_of
+from shmloader.system import control_groups, cores, limits
+
+MiB = 1 << 20
+SMALL = Wanted(batch_bytes=MiB, workers=1, prefetch_factor=2, spare_slots=2, ranks=1)
+
+
+def wanted(**others: int) -> Wanted:
+    return Wanted(**{**vars(SMALL), **others})
+
+
+# --------------------------------------------------------------------------------------------------- what is wanted
+
+
+def test_what_rings_take() -> None:
+    slot = 8 * MiB + 64 * 1024
+    assert wanted(batch_bytes=8 * MiB, workers=3, prefetch_factor=4, spare_slots=1, ranks=2).ring_bytes == 2 * 13 * slot
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("1", 1), ("64k", 65536), ("36.75M", 38535168), ("8GiB", 8 << 30), ("2TB", 2 << 40)]
+)
+def test_sizes(text: str, size: int) -> None:
+    assert bytes_of(text) == size
+
+
+@pytest.mark.parametrize("arguments", [["--batch-bytes", "0"], ["--batch-bytes", "x"], ["--workers", "-1"], ["--no"]])
+def test_a_wrong_command_line(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        line.main(["doctor", *arguments])
+    assert end.value.code == 2
+    assert arguments[0] in capsys.readouterr().err
+
+
+# ----------------------------------------------------------------------------------------------------- control groups
+
+
+@pytest.fixture
+def groups(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
+    monkeypatch.setattr(control_groups, "CGROUPS", tmp_path)
+    monkeypatch.setattr(control_groups, "MEMBERSHIP", tmp_path / "membership")
+    return tmp_path
+
+
+def write(folder: pathlib.Path, **files: object) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in files.items():
+        (folder / name.replace("__", ".")).write_text(f"{text}\n")
+
+
+def test_quotas_of_version_2(groups: pathlib.Path) -> None:
+    (groups / "membership").write_text("0::/pod/box\n")
+    write(groups / "pod" / "box", cpu__max="max 100000", pids__max="max", pids__current=3)
+    assert cores.cores().quota is None and limits.available_processes() is None
+    write(groups / "pod", cpu__max="150000 100000", pids__max=100, pids__current=40)
+    assert cores.cores().quota == 1.5 and limits.available_processes() == 60
+    write(groups / "pod" / "box", cpu__max="50000 100000", pids__max=10, pids__current=11)
+    assert cores.cores().quota == 0.5 and limits.available_processes() == 0
+
+
+def test_quotas_of_version_1(groups: pathlib.Path) -> None:
+    (groups / "membership").write_text("5:cpu,cpuacct:/x\n4:memory:/box\n3:pids:/x\n0::/\n")
+    write(groups / "cpu" / "x", cpu__cfs_quota_us=-1, cpu__cfs_period_us=100000)
+    assert cores.cores().quota is None
+    write(groups / "cpu" / "x", cpu__cfs_quota_us=250000)
+    write(groups / "pids", pids__max=7, pids__current=2)
+    write(groups / "memory", memory__limit_in_bytes=2**63 - 4096, memory__usage_in_bytes=400)
+    assert cores.cores().quota == 2.5 and limits.available_processes() == 5
+    assert limits.available_to_groups() is None
+    write(groups / "memory" / "box", memory__limit_in_bytes=1000, memory__usage_in_bytes=400)
+    assert limits.available_to_groups() == 600
+
+
+@pytest.mark.parametrize(("said", "ranks"), [("4", 4), ("", 1), ("0", 1), ("many", 1)])
+def test_ranks(said: str, ranks: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", said)
+    assert cores.ranks_here() == ranks
+
+
+# ------------------------------------------------------------------------------------------------------------- memory
+
+
+@pytest.fixture
+def mount(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A /dev/shm of this size, with so much free."""
+
+    def of(size: int, free: int) -> None:
+        figures = os.statvfs_result((4096, 4096, size // 4096, free // 4096, free // 4096, 0, 0, 0, 0, 255))
+        monkeypatch.setattr(os, "statvfs", lambda path: figures)
+
+    return of
+
+
+def test_shm_that_holds_the_rings(mount: Any) -> None:
+    mount(64 * MiB, 64 * MiB)
+    found = memory.shm(SMALL)  # 4 slots
+    assert (found.level, found.state) == ("fine", "64.0 MiB, 64.0 MiB free")
+    assert found.meaning == "a ring of 4 slots x 1.0 MiB takes 4.2 MiB"
+    mount(64 * MiB, 8 * MiB)  # of which 4 MiB are left for others
+    assert memory.shm(SMALL).level == "attention"
+
+
+def test_shm_that_is_too_small(mount: Any) -> None:
+    mount(64 * MiB, 60 * MiB)
+    found = memory.shm(wanted(batch_bytes=30 * MiB, ranks=2))
+    assert found.level == "attention"
+    for part in ("2 ranks with a ring each of 4 slots x 30.0 MiB takes 240.5 MiB", "memfd", "bus error"):
+        assert part in found.meaning
+    assert "--shm-size=512m" in found.remedy and "remount,size=512m" in found.remedy
+
+
+def test_no_shm_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    def gone(path: str) -> Any:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+
+    monkeypatch.setattr(os, "statvfs", gone)
+    found = memory.shm(SMALL)
+    assert found.level == "attention" and "No such file" in found.state and "memfd" in found.meaning
+
+
+def test_memory(groups: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (groups / "membership").write_text("0::/\n")
+    assert memory.memory(SMALL).level == "fine"
+    write(groups, memory__max=6 * MiB, memory__current=0)
+    found = memory.memory(SMALL)
+    assert found.level == "note" and "control group" in found.state and "more than half" in found.meaning
+    write(groups, memory__current=3 * MiB)
+    found = memory.memory(SMALL)
+    assert found.level == "attention" and found.state.startswith("3.0 MiB available")
+    assert "MemoryError" in found.meaning and "at most 2 slots a rank" in found.remedy and "container" in found.remedy
+
+
+def test_huge_pages(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "SYSTEM", tmp_path)
+    monkeypatch.setattr(memory, "MOUNTS", tmp_path / "mounts")
+    assert "unknown" in memory.huge_pages().state
+    write(tmp_path / "kernel/mm/transparent_hugepage", shmem_enabled="always [within_size] advise never deny force")
+    (tmp_path / "mounts").write_text("tmpfs /dev/shm tmpfs rw 0 0\nother /dev/shm tmpfs rw,size=1k,huge=advise 0 0\n")
+    found = memory.huge_pages()
+    assert found.state == "for memfds: within_size; for /dev/shm: huge=advise"
+    assert "rings in a memfd get huge pages" in found.meaning
+
+
+def test_numa(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "SYSTEM", tmp_path)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {2, 3, 9})
+    assert memory.numa().state == "one node"
+    nodes = tmp_path / "devices/system/node"
+    write(nodes / "node0", cpulist="0-7")
+    write(nodes / "node1", cpulist="16-19,24")
+    assert memory.numa().level == "fine" and memory.numa().state.endswith("runs on node 0")
+    write(nodes / "node1", cpulist="8-15")
+    assert memory.numa().level == "note" and "numactl" in memory.numa().remedy
+
+
+# ------------------------------------------------------------------------------------------------------------- bounds
+
+
+def test_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 8)
+    assert bounds.cores(cores.Cores(8, 8, None), SMALL).level == "fine"
+    assert bounds.cores(cores.Cores(64, 8, None), SMALL).level == "note"
+    found = bounds.cores(cores.Cores(64, 2, None), wanted(workers=8))
+    assert found.level == "attention" and found.state == "2 of 64 by affinity"
+    assert "8 workers have 2 cores" in found.meaning
+    found = bounds.cores(cores.Cores(64, 64, 16.0), wanted(workers=4, ranks=4))
+    assert found.level == "attention" and found.state == "64 of 64 by affinity, 16 by the control group's quota"
+    assert "OMP_NUM_THREADS=4" in found.remedy and "4 cores for each of 4 ranks" in found.remedy
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 4)
+    assert bounds.cores(cores.Cores(64, 64, 16.0), wanted(workers=4, ranks=4)).level == "fine"
+
+
+def test_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (256, 4096))
+    assert bounds.files(wanted(workers=8)).level == "fine"  # 2 * 28 + 64
+    found = bounds.files(wanted(workers=40))  # 2 * 124 + 64
+    assert found.level == "attention" and "some 312" in found.meaning and "ulimit -n 4096" in found.remedy
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (resource.RLIM_INFINITY,) * 2)
+    assert bounds.files(wanted(workers=4000)).state == "unlimited open files"
+
+
+def test_processes(groups: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    (groups / "membership").write_text("0::/\n")
+    write(groups, pids__max=20, pids__current=5)
+    assert bounds.processes(wanted(workers=10)).level == "fine"
+    found = bounds.processes(wanted(workers=11))
+    assert found.level == "attention" and found.state == "15 more processes and threads"
+    assert "12 processes" in found.meaning and "--pids-limit" in found.remedy
+    write(groups, pids__max="max")
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(bounds, "_tasks_of_this_user", lambda: 95)
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (100, 100))
+    assert bounds.processes(wanted(workers=10)).level == "attention"
+
+
+def test_a_ring_that_can_be_made_and_one_that_cannot() -> None:
+    found = bounds.addresses(SMALL)
+    assert found.level == "fine" and found.state.startswith("5 slots of up to ")
+    found = bounds.addresses(wanted(workers=1 << 16))
+    assert found.level == "attention" and "at most 65535" in found.meaning
+
+
+# ---------------------------------------------------------------------------------------------------------- software
+
+
+def test_a_torch_that_does_not_ride(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert software.torch_and_the_ring().level == "fine"
+    monkeypatch.setattr(off_the_ring, "why_not_here", lambda: "torch 9: _x is not there; install another")
+    found = software.torch_and_the_ring()
+    assert (
+        found.level == "attention" and "no loader rides the ring" in found.state and "_x is not there" in found.meaning
+    )
+    told = [finding.what for finding in command.examine(SMALL)]
+    assert "memory" in told and "transport" not in told
+
+
+def test_a_platform_without_a_ring(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "platform", "darwin")
+    assert [finding.what for finding in command.examine(SMALL)] == ["torch"]
+
+
+def test_a_kernel_that_lacks_something(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuses(*of: Any) -> int:
+        raise OSError(errno.ENOSYS, "no")
+
+    monkeypatch.setattr(os, "pidfd_open", refuses)
+    monkeypatch.setattr(software, "SHM_MOUNT", "/proc")
+    found = software.kernel()
+    assert found.level == "note" and "O_TMPFILE" in found.meaning and "pidfd_open" in found.meaning
+
+
+def test_start_methods(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Spawns:
+        get_start_method = staticmethod(lambda: "spawn")
+
+    monkeypatch.setattr(software.multiprocessing, "get_context", Spawns)
+    found = software.start_method()
+    assert found.level == "note" and found.state == "spawn" and "persistent_workers" in found.remedy
+
+
+# ------------------------------------------------------------------------------------------------------- accelerators
+
+
+class Locks:
+    registers = True
+    why = ""
+    undone = 0
+
+    def register(self, address: int, size: int) -> str:
+        return self.why
+
+    def unregister(self, address: int) -> None:
+        type(self).undone += 1
+
+
+@pytest.mark.skipif(torch.accelerator.is_available(), reason="is about a machine without a device")
+def test_a_gpu_and_a_torch_that_does_not_use_it(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(graphics, "DRIVER", tmp_path / "version")
+    (tmp_path / "version").write_text("NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.65.06  Sun\nGCC\n")
+    monkeypatch.setattr(torch.version, "cuda", None)
+    found = graphics.pinning()
+    assert found.level == "attention" and "driver 580.65.06" in found.state and "CUDA build" in found.remedy
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    found = graphics.pinning()
+    assert found.level == "attention" and "finds no device" in found.state and "--gpus all" in found.remedy
+    (tmp_path / "version").unlink()
+    assert graphics.pinning().level == "note"
+    monkeypatch.setattr(torch.version, "cuda", None)
+    assert graphics.pinning().level == "fine"
+
+
+def test_page_locking(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(graphics.accelerator, "kind", lambda: "cuda")
+    monkeypatch.setattr(graphics.accelerator, "count", lambda: 8)
+    monkeypatch.setattr(graphics.accelerator, "find", Locks)
+    found = graphics.pinning()
+    assert found.level == "fine" and found.state.startswith("8 x cuda") and Locks.undone == 1
+    monkeypatch.setattr(Locks, "why", "CUDA_ERROR_NOT_SUPPORTED")
+    found = graphics.pinning()
+    assert found.level == "note" and "CUDA_ERROR_NOT_SUPPORTED" in found.state and "as in torch" in found.meaning
+    assert Locks.undone == 1
+
+
+# ---------------------------------------------------------------------------------------------------------- transport
+
+
+def test_transport(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transport, "SECONDS", 0.2)
+    found = transport.transport(SMALL)
+    assert "batches/s of 1.0 MiB" in found.state and "GB/s" in found.state
+    monkeypatch.setattr(transport, "_copied", lambda *of: 1e15)
+    assert transport.transport(SMALL).level == "attention"
+    monkeypatch.setattr(transport, "_through_a_ring", lambda *of: 1 / 0)
+    assert transport.transport(SMALL) == Finding(
+        "transport", "attention", "no batch comes through a ring", "division by zero"
+    )
+
+
+# ---------------------------------------------------------------------------------------------------- the whole of it
+
+
+def findings(*levels: Any) -> Any:
+    def examine(wanted: Wanted) -> Iterator[Finding]:
+        for level in levels:
+            yield Finding(
+                "cores", level, "one", "slow" if level != "fine" else "", "more" if level == "attention" else ""
+            )
+
+    return examine
+
+
+@pytest.mark.parametrize(
+    ("levels", "status"),
+    [(["fine"], 0), (["fine", "note"], 0), (["attention", "fine"], 1)],
+    ids=["fine", "note", "bad"],
+)
+def test_the_exit_status(levels: Any, status: int, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    monkeypatch.setattr(command, "examine", findings(*levels))
+    assert line.main(["doctor"]) == status
+    assert len(capsys.readouterr().out.splitlines()) == sum(
+        {"fine": 1, "note": 2, "attention": 3}[one] for one in levels
+    )
+    assert line.main(["doctor", "--json", "--workers", "3", "--batch-bytes", "2M", "--ranks", "2"]) == status
+    told = json.loads(capsys.readouterr().out)
+    assert told["status"] == status and [one["level"] for one in told["findings"]] == levels
+    assert told["for"] == {
+        "batch_bytes": 2 * MiB, "workers": 3, "prefetch_factor": 2, "spare_slots": 2, "ranks": 2
+    }  # fmt: skip
+
+
+def test_state_meaning_and_remedy_are_said() -> None:
+    told = show.lines(Finding("/dev/shm", "attention", "64 MiB", "too little", "mount more"))
+    assert told[0].split() == ["attention", "/dev/shm", "64", "MiB"]
+    assert told[1].strip() == "that means: too little" and told[2].strip() == "to do: mount more"
+
+
+def test_the_default_is_a_worker_a_core_of_each_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command, "count_cores", lambda: cores.Cores(64, 12, 9.5))
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    given = line.parser().parse_args(["doctor"])
+    assert command._wanted(given) == Wanted(command.USUAL_BATCH, 4, 2, 2, 2)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "32")
+    assert command._wanted(given).workers == 1
+
+
+CONTAINER = """
+import os, pathlib, sys
+from conftest import mount_small_shm
+from shmloader.commands import line
+from shmloader.commands.doctor import transport
+from shmloader.system import control_groups
+mount_small_shm("64m")
+os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:2])
+groups = pathlib.Path(sys.argv[1])  # this user may make none
+(groups / "membership").write_text("0::/\\n")
+(groups / "memory.max").write_text(f"{400 << 20}\\n")
+(groups / "memory.current").write_text(f"{200 << 20}\\n")
+control_groups.CGROUPS, control_groups.MEMBERSHIP = groups, groups / "membership"
+transport.SECONDS = 0.2
+status = line.main(["doctor", "--workers", "8", "--json"])
+print(os.listdir("/dev/shm"), file=sys.stderr)
+sys.exit(status)
+"""
+
+
+def test_in_a_container(tmp_path: pathlib.Path) -> None:
+    """64 MiB of /dev/shm (really), two cores (really), a memory limit (as a tree of files)."""
+    ran = run_script(CONTAINER.replace("sys.argv[1]", repr(str(tmp_path))))
+    if "not permitted" in ran.out:
+        pytest.skip("this user may not mount")
+    assert ran.status == 1, ran.err
+    found = {one["what"]: one for one in json.loads(ran.out)["findings"]}
+    assert found["/dev/shm"]["level"] == "attention" and found["/dev/shm"]["state"].startswith("64.0 MiB")
+    assert found["memory"]["level"] == "attention" and "200.0 MiB available" in found["memory"]["state"]
+    assert found["cores"]["level"] == "attention" and "8 workers have " in found["cores"]["meaning"]
+    assert "no batch" not in found["transport"]["state"]
+    assert ran.err.strip().endswith("[]"), "something is left in /dev/shm"
+
+
+def test_from_a_shell(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "argv", ["shmloader", "--version"])
+    with pytest.raises(SystemExit) as end:
+        runpy.run_module("shmloader", run_name="__main__")
+    assert end.value.code == 0
+    assert capsys.readouterr().out == f"shmloader {shmloader.__version__}, torch {torch.__version__}\n"
+
+
+def test_a_reader_that_goes_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    def gone(*of: Any, **and_: Any) -> None:
+        raise BrokenPipeError
+
+    class Out:
+        write, flush = gone, gone
+        isatty = staticmethod(lambda: False)
+        fileno = staticmethod(lambda: end)
+
+    end = os.open(os.devnull, os.O_WRONLY)
+    try:
+        monkeypatch.setattr(command, "examine", findings("fine"))
+        monkeypatch.setattr(sys, "stdout", Out())
+        assert line.main(["doctor"]) == 141
+    finally:
+        monkeypatch.undo()
+        os.close(end)
