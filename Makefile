@@ -31,6 +31,7 @@ TORCHVISION_NEEDS := torch==2.14.1 torchvision==0.29.1 pillow posix_ipc pytest p
 # What the site is built and looked at with; it sees all else of .venv.
 DOCS := .venv-docs
 DOCS_PIP := $(BIN)/pip --python $(DOCS)/bin/python
+DOCS_NEEDS := myst-parser playwright pydata-sphinx-theme sphinx
 # What wheels are built, repaired and checked with, and what checks the workflows; actionlint, which fetches a program
 # from elsewhere when it is installed, looks at them on GitHub.
 WHEEL := .venv-wheel
@@ -244,7 +245,7 @@ $(DOCS)/installed: $(STAMP)
 	@$(BIN)/python -m venv --without-pip $(DOCS)
 	@$(BIN)/python -c 'import sysconfig; print("import site; site.addsitedir(%r)" % sysconfig.get_path("purelib"))' \
 		> $$($(DOCS)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/shared.pth
-	@$(DOCS_PIP) install --quiet -c constraints.txt --no-build-isolation -e '.[docs]'
+	@$(DOCS_PIP) install --quiet -c constraints.txt $(DOCS_NEEDS)
 	@touch $@
 
 # tomllib: this needs a Python of 3.11 at least; the wheels are of every Python that is here.

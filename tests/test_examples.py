@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import shmloader
-from examples import actors, detection, imagenet, latents, packed_text
+from examples import actors, detection, imagenet, latents, packed_text, waiting
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -63,6 +63,13 @@ def test_a_game_that_is_played_in_a_worker_is_the_same_here() -> None:
     assert all(torch.equal(here[name], again[name]) for name in here)
     assert 0 < here["steps"] < actors.LONGEST
     assert not here["states"][here["steps"] :].any()
+
+
+def test_a_loop_over_a_slow_disk_is_told_that_it_waits(capsys: pytest.CaptureFixture[str]) -> None:
+    kinds = waiting.main(["--batches", "16"])
+    assert kinds["quick"] != "input-bound"
+    assert kinds["disk"] == "input-bound"
+    assert "change:" in capsys.readouterr().out
 
 
 @pytest.mark.long

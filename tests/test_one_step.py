@@ -64,7 +64,9 @@ class Interrupts:
 
     def handle(self, number: int, frame: Any) -> None:
         # in `handle` too: a signal that comes while another one is handled says nothing of where that one came
-        given = [of.__code__ for of in (RingIterator.__next__, RingIterator._next_data, Interrupts.next, Interrupts.handle)]
+        given = [
+            of.__code__ for of in (RingIterator.__next__, RingIterator._next_data, Interrupts.next, Interrupts.handle)
+        ]
         if self.within and frame.f_code not in given:
             self.count += 1
             raise KeyboardInterrupt

@@ -38,7 +38,7 @@ def problems(wheel: Path, image: str) -> Iterator[str]:
         yield from (f"{name} is in it" for name in names if not known.match(name))
         libraries = [name for name in names if ".so" in name]
         if len(libraries) != LIBRARIES:
-            yield f"it has {len(libraries)} extensions, and should have {LIBRARIES}: {libraries}"
+            yield f"it has {len(libraries)} extensions, and should have {LIBRARIES}"
         for name in libraries:
             for wrong in of_library(ELFFile(io.BytesIO(archive.read(name))), arch, image):
                 yield f"{name}: {wrong}"
