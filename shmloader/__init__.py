@@ -33,7 +33,7 @@ from shmloader.patch import patch_torch
 from shmloader.resume.distributed import DistributedSampler
 from shmloader.row_wise import row_wise
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"  # the one place: pyproject.toml reads it here
 
 __all__ = [
     "AsyncDataLoader",

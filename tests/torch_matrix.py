@@ -2,6 +2,7 @@
 
     python tests/torch_matrix.py                  # every version; what has passed with these sources is not run again
     python tests/torch_matrix.py 2.6.0 2.15.0     # these, again
+    python tests/torch_matrix.py --wheels dist    # no suite: whether these wheels work, with every torch
 
 What is tested is the wheel: the tests are copied to where there is no shmloader/ beside them.  torch comes from
 wherever pip is configured to look; a version that pip refuses is named in the table, and the rest goes on.  PyPI's
@@ -20,6 +21,7 @@ import fcntl
 import hashlib
 import json
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -36,7 +38,7 @@ MADE = ROOT / "build" / "torch"
 ENVIRONMENT, RESULTS, LOGS = MADE / "environment", MADE / "results.json", MADE / "logs"
 PACKAGE, SUITE = MADE / "package", MADE / "suite"  # what the wheel is built from, and what tests it
 
-WHOLE, RING = "whole suite", "ring and conformance"
+WHOLE, RING, SMOKE = "whole suite", "ring and conformance", "smoke test and documentation"
 VERSIONS = {  # torch: with which Python, and what is run
     "2.6.0": ("3.10", WHOLE),
     "2.8.0": ("3.12", RING),
@@ -55,6 +57,7 @@ UNTESTED = ("README.md", "LICENSE")  # but the wheel has them
 SUITE_FILES = (
     *("constraints.txt", "setup.py", "tests/**/*.py", "tests/**/*.[ch]", "examples/**/*.py"),
     *("bench/**/*.py", "bench/core/probe.pyx"),
+    *("README.md", "docs/*.md", "docs/machinery/*.py", "wheels/smoke.py"),  # for --wheels
 )
 LONGEST = 7200  # seconds a suite; each test has a limit of its own
 
@@ -107,13 +110,14 @@ def run_all(arguments: argparse.Namespace) -> int:
     for version in versions:
         usual, tests = VERSIONS.get(version, PRE_RELEASE)
         python = arguments.python or find_python(usual)
-        result = Result(version, python_version(python), WHOLE if arguments.whole else tests, sources)
+        tests = SMOKE if arguments.wheels else WHOLE if arguments.whole else tests
+        result = Result(version, python_version(python), tests, sources)
         known = kept.get(key(result))
         if known is not None and known.good and not arguments.torch:
             say(f"torch {version}: passed before, with these sources")
             continue
         try:
-            run(result, python, arguments.cuda_libraries, arguments.long)
+            run(result, python, arguments)
         except Refused as refused:
             result.problem = str(refused)
         except (subprocess.CalledProcessError, FileNotFoundError) as error:  # no compiler, no binutils
@@ -133,6 +137,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("torch", nargs="*", help="versions; all without")
     parser.add_argument("--python", help="this Python for every version, and not the one that is planned for it")
     parser.add_argument("--whole", action="store_true", help="run the whole suite on every version")
+    parser.add_argument("--wheels", type=Path, help="try the wheels of this folder, away from the checkout")
     parser.add_argument("--long", action="store_true", help="run the tests marked long as well")
     parser.add_argument("--cuda-libraries", action="store_true", help="install CUDA's libraries (5 GB) and use a GPU")
     arguments = parser.parse_args()
@@ -144,19 +149,25 @@ def parse() -> argparse.Namespace:
 # -------------------------------------------------------------------------------------------------------- one version
 
 
-def run(result: Result, python: str, cuda_libraries: bool, long: bool) -> None:
+def run(result: Result, python: str, arguments: argparse.Namespace) -> None:
     """Make the environment, or go on with one that is there, and run the suite in it."""
     stamp = ENVIRONMENT / "ready.json"
-    wanted = {"torch": result.torch, "python": python, "cuda_libraries": cuda_libraries}
+    wanted = {"torch": result.torch, "python": python, "cuda_libraries": arguments.cuda_libraries}
     if not stamp.exists() or json.loads(stamp.read_text())["wanted"] != wanted:
         say(f"torch {result.torch}: making an environment with {python}")
-        build = make_environment(result, python, cuda_libraries)
+        build = make_environment(result, python, arguments.cuda_libraries)
         stamp.write_text(json.dumps({"wanted": wanted, "build": build}))
     result.build = json.loads(stamp.read_text())["build"]
-    install_project(result)
+    if arguments.wheels:
+        install_wheel(result, arguments.wheels)
+    else:
+        install_project(result)
     check_what_is_imported(result)
     say(f"torch {result.torch} ({result.build}), Python {result.python}: {result.tests}")
-    run_suite(result, long)
+    if arguments.wheels:
+        run_smoke(result)
+    else:
+        run_suite(result, arguments.long)
 
 
 def make_environment(result: Result, python: str, cuda_libraries: bool) -> str:
@@ -202,6 +213,37 @@ def install_project(result: Result) -> None:
     pip(result, *constrained, *(need for need in needs if name_of(need) != "torch"))
     if result.tests == WHOLE:
         build_probe()
+
+
+def install_wheel(result: Result, folder: Path) -> None:
+    """Install the wheel that was built for this Python, and what it asks for."""
+    tag = f"cp{result.python.replace('.', '')}"
+    found = sorted(folder.glob(f"shmloader-*-{tag}-{tag}-*_{platform.machine()}.whl"))
+    if not found:
+        raise Refused(f"{folder} has no wheel for {tag} and {platform.machine()}: make wheel")
+    pip(result, "install", "--no-deps", "--force-reinstall", str(found[-1]))
+    pip(result, "install", *(need for need in requirements("shmloader", "images") if name_of(need) != "torch"))
+
+
+def run_smoke(result: Result) -> None:
+    """Run the smoke test and the documentation's code, each from a folder that has no package beside it."""
+    log = LOGS / f"{result.torch}.smoke.log"
+    began = time.monotonic()
+    with log.open("w") as out:
+        for script in (SUITE / "wheels" / "smoke.py", SUITE / "docs" / "machinery" / "blocks.py"):
+            ran = subprocess.run(
+                [inside("python"), str(script)],
+                cwd=MADE,
+                env=variables(),
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                timeout=LONGEST,
+            )
+            result.passed += ran.returncode == 0
+            if ran.returncode:
+                result.failed += 1
+                result.failures.append(f"{script.name}, see {log}")
+    result.seconds = round(time.monotonic() - began)
 
 
 def build_probe() -> None:

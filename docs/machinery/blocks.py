@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import multiprocessing
 import os
 import re
 import signal
@@ -71,6 +72,7 @@ def is_here(need: str) -> bool:
 
 def run(page: Path) -> None:
     """Run a page in this process, as its main program."""
+    multiprocessing.set_start_method("fork")  # Python 3.14's own, a fork server, could not import a page
     main = sys.modules["__main__"] = types.ModuleType("__main__")
     for block in blocks(page):
         # lines that stand where they stand in the page, so that a traceback says where

@@ -1,0 +1,102 @@
+"""Runs the smoke test of the aarch64 wheel on this x86-64 machine, under qemu-user: `make wheel` does, on Debian.
+
+    python wheels/emulate.py dist
+
+It shows that the wheel builds, loads and makes the right system calls.  It says nothing of the order in which an arm64
+processor lets others see what it writes: here that is this machine's.
+
+Nothing is installed.  Debian's CPython for arm64 and qemu are unpacked in build/emulated, and so is the oldest torch
+that is promised, whose wheel for aarch64 is the smallest.  Workers are forked only: a spawned one would be started by
+the kernel, which cannot run it.
+"""
+
+from __future__ import annotations
+
+import platform
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+MADE = ROOT / "build" / "emulated"
+SYSTEM, SITE, DEBS = MADE / "root", MADE / "site", MADE / "debs"
+QEMU = MADE / "qemu" / "usr" / "bin" / "qemu-aarch64-static"
+
+LIBRARIES = ("libgomp1", "libstdc++6", "zlib1g")  # that torch's wheel and numpy's want of the system
+# what torch 2.6.0 asks for, without what it would bring for a GPU
+NEEDS = ("torch==2.6.0", "numpy<2.3", "posix_ipc", "typing_extensions", "sympy==1.13.1", "mpmath", "networkx")
+NEEDS += ("jinja2", "markupsafe", "filelock", "fsspec")
+GLIBCS = ("2_28", "2_27", "2_17")
+LONGEST = 900  # seconds; importing torch alone takes twenty
+
+
+def main() -> int:
+    if platform.machine() != "x86_64" or not all(map(shutil.which, ("apt-get", "dpkg"))):
+        print("the aarch64 wheel is not run: this needs Debian's packages, on x86-64", file=sys.stderr)
+        return 0
+    python = system()
+    version = subprocess.run([*emulated(python), "-c", "import sys; print('%d%d' % sys.version_info[:2])"], **READ)
+    found = sorted(Path(sys.argv[1]).glob(f"shmloader-*-cp{version.stdout.strip()}-*_aarch64.whl"))
+    if not found:
+        print(f"the aarch64 wheel is not run: there is none for Debian's CPython {version.stdout}", file=sys.stderr)
+        return 0
+    packages(version.stdout.strip(), found[-1])
+    command = [*emulated(python), str(ROOT / "wheels" / "smoke.py"), "--fork-only", str(SITE)]
+    return subprocess.run(command, cwd=MADE, timeout=LONGEST).returncode
+
+
+def system() -> Path:
+    """A CPython for arm64 and the libraries it links, and qemu."""
+    if not QEMU.exists():
+        state = MADE / "apt"
+        for folder in (DEBS / "archives" / "partial", state / "lists" / "partial"):
+            folder.mkdir(parents=True, exist_ok=True)
+        (state / "status").touch()  # of an empty system, so that everything is fetched
+        options = {"Dir::State": state, "Dir::State::status": state / "status", "Dir::Cache": DEBS}
+        options |= {"APT::Architecture": "arm64", "APT::Architectures": "arm64", "Debug::NoLocking": 1}
+        apt = ["apt-get", "-qq", "-y", *(f"-o{name}={value}" for name, value in options.items())]
+        run([*apt, "update"])
+        run([*apt, "--no-install-recommends", "--download-only", "install", "python3", *LIBRARIES])
+        for deb in sorted((DEBS / "archives").glob("*.deb")):
+            run(["dpkg", "-x", str(deb), str(SYSTEM)])
+        run(["apt-get", "-qq", "download", "qemu-user-static"], MADE)
+        run(["dpkg", "-x", str(next(MADE.glob("qemu-user-static*.deb"))), str(MADE / "qemu")])
+    return next(path for path in sorted((SYSTEM / "usr" / "bin").glob("python3.*")) if path.suffix[1:].isdigit())
+
+
+def packages(version: str, wheel: Path) -> None:
+    """The wheel, and what it asks for, unpacked: pip of another machine would be emulated for minutes."""
+    fetched = MADE / "wheels"
+    if not list(fetched.glob("torch-*.whl")):
+        platforms = [f"--platform=manylinux_{glibc}_aarch64" for glibc in GLIBCS] + ["--platform=manylinux2014_aarch64"]
+        pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:", *platforms]
+        run([*pip, f"--python-version={version}", "--dest", str(fetched), *NEEDS])
+        for file in fetched.glob("*.whl"):
+            unpack(file)
+    for old in SITE.glob("shmloader*"):
+        shutil.rmtree(old)
+    unpack(wheel)
+
+
+def unpack(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(SITE)
+
+
+def emulated(python: Path) -> list[str]:
+    return [str(QEMU), "-L", str(SYSTEM), "-E", f"PYTHONPATH={SITE}", str(python)]
+
+
+READ = {"check": True, "stdout": subprocess.PIPE, "text": True}
+
+
+def run(command: list[str], folder: Path = ROOT) -> None:
+    ran = subprocess.run(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    if ran.returncode:
+        sys.exit(f"{ran.stdout}\n{' '.join(command)} ended with status {ran.returncode}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
