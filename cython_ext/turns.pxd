@@ -34,7 +34,7 @@ cdef class Turns:
     cdef uint64_t handed_out_at         # the batch before; 0: there was none in this epoch, or it is not known
     cdef uint64_t taken_at              # in this next()
     cdef uint64_t logged                # the number in the log of what was taken last
-    cdef bint is_first                  # of its epoch
+    cdef uint64_t calls                 # of next() in this epoch, that gave a batch
     cdef uint64_t starting              # nanoseconds in iter() that the first next() of the epoch is to count too
     cdef uint64_t available_at          # when all batches up to the one taken last were READY
     cdef uint64_t *asks                 # when next() was called, of the last calls

@@ -13,7 +13,7 @@ from atomics cimport (
 from clock cimport now
 from shmloader._figures cimport (
     BATCHES, BYTES, CALLS, CLAIM, COLLATE, DEATHS, EMPTY, FETCH, FIRST, MOVED, ON_CLAIM, ON_COLLATE, ON_FETCH,
-    ON_HAND_OUT, ON_OPEN, ON_WAKE, ORDER, READY, READY_BATCHES, SAMPLES, STARTED, STARTS, STEP, WAIT, Figures, figures,
+    ON_HAND_OUT, ON_OPEN, ON_WAKE, ORDER, READY, READY_BATCHES, SAMPLES, STARTING, STEP, WAIT, Figures, figures,
     histogram_add, of_worker,
 )
 from shmloader._log cimport Log, taken
@@ -56,7 +56,7 @@ cdef class Turns:
     """
 
     def __cinit__(self, Meter meter not None, Ring ring=None, bint in_order=True):
-        self.meter, self.figures, self.kind, self.in_order, self.is_first = meter, meter.figures, WAIT, in_order, True
+        self.meter, self.figures, self.kind, self.in_order = meter, meter.figures, WAIT, in_order
         if ring is not None:
             self.mapping, self.header, self.worker = ring.mapping, ring.header, ring.worker
             self.payload, self.payloads, self.slot_stride = ring.payload, ring.payloads, ring.slot_stride
@@ -91,11 +91,13 @@ cdef class Turns:
         if self.handed_out_at:
             stepped = self.asked_at - self.handed_out_at
             histogram_add(&at.of[self.kind + STEP], stepped)
-        if self.is_first:
+        if not self.calls:
             histogram_add(&at.of[self.kind + FIRST], waited + self.starting)
+        if self.calls < <uint64_t>max(1, self.workers):   # each worker's first batch: what it opens and imports is in there
+            at.amount[STARTING] += waited + self.starting if self.kind == WAIT else 0
         histogram_add(&at.of[self.kind + WAIT], waited + self.starting)
         at.amount[CALLS] += self.kind == WAIT
-        self.is_first, self.starting, self.handed_out_at = False, 0, time
+        self.calls, self.starting, self.handed_out_at = self.calls + 1, 0, time
         if self.told is not None and not self.told.mapping.closed:
             ring_add(&self.told.header.user_waited_ns, waited)
             ring_add(&self.told.header.user_stepped_ns, stepped)
@@ -117,7 +119,7 @@ cdef class Turns:
             ring_note(&self.header.asked_at, 0)
 
     cdef void new_epoch(self, uint64_t epoch) noexcept:
-        self.is_first, self.asked_at, self.handed_out_at = True, 0, 0
+        self.calls, self.asked_at, self.handed_out_at = 0, 0, 0
         if self.mapping is not None and not self.mapping.closed:
             ring_note(&self.header.epoch, epoch)
 
@@ -222,13 +224,11 @@ cdef class Turns:
 
     def tell(self, Turns source not None) -> None:
         """Tell the figures of this ring the user's turns as well: a thread that is ahead of the user takes from it."""
-        self.told = source if source.mapping is not None else None
+        self.told, self.workers = source if source.mapping is not None else None, source.workers
 
     def begin(self, uint64_t started=0) -> None:
         """An epoch begins; iter() took so many nanoseconds, which its first next() is to count too."""
-        self.is_first, self.asked_at, self.handed_out_at, self.starting = True, 0, 0, started
-        self.figures.at.amount[STARTED] += started
-        self.figures.at.amount[STARTS] += 1
+        self.calls, self.asked_at, self.handed_out_at, self.starting = 0, 0, 0, started
 
     # ------------------------------------------------------------------------------------------------ what is so now
 

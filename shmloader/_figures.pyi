@@ -33,8 +33,7 @@ COPIED_KEPT: Final[int]
 COPIED_UNLOCKED: Final[int]
 GROWN: Final[int]
 DEATHS: Final[int]
-STARTED: Final[int]
-STARTS: Final[int]
+STARTING: Final[int]
 MOVED: Final[int]
 
 @final

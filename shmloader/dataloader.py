@@ -15,7 +15,7 @@ from torch.utils.data import Dataset, Sampler
 from shmloader import _torch, off_the_ring
 from shmloader.device.ahead import ahead, stop_at_exit
 from shmloader.device.to_device import stage_of
-from shmloader.measured import Measured
+from shmloader.measured import Measured, serve_metrics
 from shmloader.options import check_bad_samples, check_device, check_division, check_ring, check_work
 from shmloader.resume import epochs
 from shmloader.resume.place import place_of
@@ -274,7 +274,9 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
         rides = why is None
         if off_the_ring.why_not_here() is not None:
             return self._begin(rides)
-        return begun(self, lambda: self._begin(rides))
+        iterator = begun(self, lambda: self._begin(rides))
+        serve_metrics()
+        return iterator
 
     def _begin(self, rides: bool) -> Any:
         if not rides and self.device is None:

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 from shmloader import off_the_ring
 
 if TYPE_CHECKING or off_the_ring.why_not_here() is None:
-    from shmloader.statistics.account import Since, account_of, traced
+    from shmloader.statistics.account import Since, account_of, measured_loaders, traced
     from shmloader.statistics.evidence import Evidence, settings_of, shares_of
     from shmloader.statistics.figures import Now, stats_of
+    from shmloader.statistics.metrics import serve_once
     from shmloader.statistics.ranks import with_ranks
     from shmloader.statistics.report import Report
     from shmloader.statistics.stats import Stats
@@ -18,6 +19,11 @@ if TYPE_CHECKING or off_the_ring.why_not_here() is None:
     from shmloader.statistics.verdict import verdict_of
     from shmloader.system.cores import cores, ranks_here
     from shmloader.trainer.bad_samples import BadSamples, bad_samples_of
+
+
+def serve_metrics() -> None:
+    """Serve the metrics of all loaders, if the environment names a port: NOTE [ Metrics ]."""
+    serve_once(lambda: ((name, loader.stats()) for name, loader in measured_loaders()))
 
 
 class Measured:

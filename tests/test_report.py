@@ -79,7 +79,12 @@ def two(fetch: float = 0.04, **more: Any) -> tuple[WorkerStats, ...]:
     return tuple(worker(number, fetch, **more) for number in range(2))
 
 
-FIRST = {"wait": Times(200, 2.02, 0.01, 1e-4, 1e-4, 1), "first_wait": times(0.5, 4), "input_wait": 0.5}
+FIRST = {
+    "wait": Times(200, 2.02, 0.01, 1e-4, 1e-4, 1),
+    "first_wait": times(0.5, 4),
+    "input_wait": 0.5,
+    "starting_s": 2.0,
+}
 CASES: dict[str, tuple[Evidence, str]] = {
     "decode": (evidence(0.015, 0.001, two(0.032), cores=2), "shmloader.images"),
     "more workers first": (evidence(0.015, 0.001, two(0.032), cores=4), "num_workers=4, and make"),
@@ -305,3 +310,12 @@ def test_no_picture(loader: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 def test_other_ranks_are_asked_only_where_there_are_some(loader: Any) -> None:
     with pytest.raises(RuntimeError, match=r"torch\.distributed is not initialised"):
         loader.report(ranks=True)
+
+
+def test_a_first_epoch_that_starts_slowly_says_nothing_of_the_next() -> None:
+    one = {"wait": Times(200, 1.02, 0.0051, 1e-4, 1e-4, 1), "first_wait": times(1.0, 1), "starting_s": 1.0}
+    verdict = verdict_of(evidence(0.0001, 0.01, two(0.001), input_wait=0.33, **one))
+    assert (verdict.kind, verdict.cause) == (
+        "consumer-bound",
+        None,
+    ) and "behind the first batches (1.0 s)" in verdict.text

@@ -13,6 +13,7 @@ NOTE [ Accounts ]
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import sys
 import time
@@ -31,6 +32,8 @@ if TYPE_CHECKING or sys.platform == "linux":  # elsewhere there are no extension
 Since = Literal["start", "epoch", "last"]
 HOT = 10  # functions in stats().hot
 
+_numbers = itertools.count(1)
+
 
 class Account:
     """One loader's.
@@ -40,12 +43,14 @@ class Account:
 
     Attributes:
         meter: What its iterators add to.
+        number: How many loaders of this process were measured before it, and this one.
     """
 
     def __init__(self, workers: int) -> None:
         self.meter = Meter(workers)
         self.trace: Trace | None = None  # the latest
         self.iterator: weakref.ref[Any] | None = None  # the one whose epoch began last
+        self.number = next(_numbers)
         self._since: dict[str, tuple[int, Figures]] = {}
         self._sheets: list[Sheet] = []  # of rings that are open
         self._counts, self._looks = Counts(), 0  # of those that are closed
@@ -101,6 +106,13 @@ def account_of(loader: Any) -> Account:
     if account is None:
         account = _accounts.setdefault(loader, Account(getattr(loader, "num_workers", 0)))
     return account
+
+
+def measured_loaders() -> list[tuple[str, Any]]:
+    """All loaders that live and have an account, each with a name."""
+    loaders = [loader for loader in (key() for key in _accounts.keyrefs()) if loader is not None]  # asked by a thread
+    found = sorted((account_of(loader).number, loader) for loader in loaders)
+    return [(f"{label_of(loader).decode()}-{number}", loader) for number, loader in found]
 
 
 def begun(loader: Any, make: Callable[[], Any]) -> Any:

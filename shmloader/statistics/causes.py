@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from shmloader.statistics.evidence import DELAYED, Evidence
 
-SLOW = 1.5  # times as long as the others' median makes a straggler
+SLOW = 2.0  # times as long as the others' median makes a straggler
 IDLE = 0.25  # of the workers' time, while the trainer waits
 COPIED = 0.1  # of the batches
 ENDLESS = 50  # workers a core, that nobody would ever start
@@ -51,8 +51,8 @@ def device(of: Evidence) -> Cause | None:
         change = "see why slots are not page-locked (a RuntimeWarning said so); then " + change
     return Cause(
         "device",
-        f"the copy of a batch to the device takes {ms(sent.p50_s)} of the {ms(cycle)} that a step takes "
-        f"({in_gigabytes(size / sent.p50_s)} for {size / 1e6:.1f} MB)",
+        f"the copy of a batch to the device takes {ms(sent.p50_s)} of the {ms(cycle)} from one batch to the next"
+        + (f" ({size / 1e6:.1f} MB at {size / sent.p50_s / 1e9:.1f} GB/s)" if size >= 1e5 else ""),
         change,
         f"floats sent as bytes are a quarter: {ms(sent.p50_s / 4)} a batch instead of {ms(sent.p50_s)}",
         sent.p50_s >= 0.85 * cycle and sent.count >= 4,
@@ -82,7 +82,7 @@ def rank(of: Evidence) -> Cause | None:
 def first_batch(of: Evidence) -> Cause | None:
     """Most of the waiting is for the first batch of each epoch."""
     first, rest = of.stats.first_wait, of.steady_share
-    if not first.count or of.first_share < 0.5 or rest >= 0.25:
+    if first.count < 2 or of.first_share < 0.5 or rest >= 0.25:
         return None
     settings = of.settings
     if not settings.num_workers:
@@ -94,14 +94,14 @@ def first_batch(of: Evidence) -> Cause | None:
         change = "prefetch_epochs=True, so that the next epoch's first batches are made during this one"
     else:
         change = "loader.start() before what you do between the epochs, or before you load the model"
-    after_first = first.total_s / max(1, first.count)
+    each = of.stats.starting_s / first.count
     return Cause(
         "first_batch",
-        f"the first batch of an epoch takes {ms(after_first)}, and that is {of.first_share:.0%} of all waiting; "
-        f"behind it, waiting is {rest:.1%} of the time",
+        f"until each worker has given its first batch of an epoch, the loop waits {ms(each)}, and that is "
+        f"{of.first_share:.0%} of all waiting; behind that, waiting is {rest:.1%} of the time",
         change,
-        f"up to {ms(after_first)} less for each epoch",
-        of.first_share >= 0.7 and rest < 0.05 and first.total_s >= 0.05,
+        f"up to {ms(each)} less for each epoch",
+        of.first_share >= 0.7 and rest < 0.05 and of.stats.starting_s >= 0.05,
     )
 
 
@@ -197,7 +197,7 @@ def worker(of: Evidence) -> Cause | None:
         f"{share:.0%} of the waiting is for its batches",
         'schedule="steal", so that the others make what it does not come to; or see what that worker does otherwise',
         f"up to {faster:.1f} times as many batches from the same workers",
-        times >= 2 * SLOW and share >= 0.7,
+        times >= 1.5 * SLOW and share >= 0.7,
     )
 
 
@@ -291,10 +291,6 @@ def ms(time: float) -> str:
 
 def rate(batches: float) -> str:
     return f"{batches:,.0f} batches/s" if batches >= 10 else f"{batches:.1f} batches/s"
-
-
-def in_gigabytes(bytes_per_s: float) -> str:
-    return f"{bytes_per_s / 1e9:.1f} GB/s"
 
 
 def plural(number: int, what: str) -> str:

@@ -68,9 +68,10 @@ class Evidence:
 
     @property
     def wait_s(self) -> float:
-        """Of each batch, how long next() took, without the first one of each epoch."""
-        count = self.stats.wait.count - self.stats.first_wait.count
-        return max(0.0, self.stats.wait.total_s - self.stats.first_wait.total_s) / count if count else 0.0
+        """Of each batch, how long next() took, without the workers' first ones of an epoch."""
+        first = self.stats.first_wait.count * max(1, self.settings.num_workers)
+        count = max(1, self.stats.wait.count - first)
+        return max(0.0, self.stats.wait.total_s - self.stats.starting_s) / count
 
     @property
     def step_s(self) -> float:
@@ -79,13 +80,18 @@ class Evidence:
 
     @property
     def steady_share(self) -> float:
-        """The share of waiting, without the first batch of each epoch."""
+        """The share of waiting, without the workers' first batches of an epoch."""
         return self.wait_s / (self.wait_s + self.step_s) if self.wait_s + self.step_s else 0.0
 
     @property
     def first_share(self) -> float:
-        """How much of all waiting was for the first batch of an epoch."""
-        return self.stats.first_wait.total_s / self.stats.wait.total_s if self.stats.wait.total_s else 0.0
+        """How much of all waiting was for the workers' first batches of an epoch."""
+        return self.stats.starting_s / self.stats.wait.total_s if self.stats.wait.total_s else 0.0
+
+    @property
+    def share(self) -> float | None:
+        """The share of waiting to judge by: that a first epoch starts slowly says nothing of those to come."""
+        return self.steady_share if self.stats.first_wait.count == 1 else self.stats.input_wait
 
     # -------------------------------------------------------------------------------------------- the workers
 

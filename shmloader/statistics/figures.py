@@ -30,6 +30,7 @@ from shmloader._figures import (
     READY_BATCHES,
     SAMPLES,
     SOURCE_WAIT,
+    STARTING,
     STEP,
     TO_DEVICE,
     WAIT,
@@ -93,6 +94,7 @@ def stats_of(figures: Figures, since: str, elapsed: float, now: Now) -> Stats:
         wait=wait,
         step=step,
         first_wait=first,
+        starting_s=figures.amount(STARTING) / 1e9,
         bad_samples=now.bad_samples,
     )
     return turns if now.why_not_ring is not None else _on_the_ring(turns, figures, now, spent)

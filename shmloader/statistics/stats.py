@@ -90,6 +90,8 @@ class Stats:
         wait: Each next(), from its call to its return; the first one of an epoch counts from iter().
         step: From next() returning to next() being called again, in one epoch: the loop's own work.
         first_wait: Of `wait`, the first one of each epoch.
+        starting_s: Seconds in next() until each worker had given its first batch of an epoch: in as many first calls as
+            there are workers.
         taken_batches: How many were taken from the ring; more than `batches` where some were dropped, or are ahead.
         samples, samples_per_s: The same of samples.
         batch_bytes: How large a batch was in its slot, on average.
@@ -129,6 +131,7 @@ class Stats:
     wait: Times
     step: Times
     first_wait: Times
+    starting_s: float = 0.0
     taken_batches: int | None = None
     samples: int | None = None
     samples_per_s: float | None = None

@@ -56,7 +56,7 @@ class Verdict:
 
 def verdict_of(of: Evidence) -> Verdict:
     """What follows from what was measured."""
-    share = of.stats.input_wait
+    share = of.share
     if share is None or of.stats.wait.count < 2:
         return Verdict("unknown", None, False, "nothing to judge yet: iterate over the loader first", None, notes(of))
     kind: Kind = "input-bound" if share >= INPUT else "consumer-bound" if share < CONSUMER else "balanced"
@@ -94,15 +94,19 @@ def is_sure(of: Evidence, kind: Kind, cause: Cause | None) -> bool:
 
 def share_is_clear(of: Evidence) -> bool:
     """Whether the share is so far beyond a limit that no part of it needs to be looked at."""
-    share = of.stats.input_wait or 0.0
+    share = of.share or 0.0
     return share >= 2 * INPUT or share < CONSUMER / 2
 
 
 def text(of: Evidence, kind: Kind, share: float, sure: bool) -> str:
     """The verdict in a sentence."""
     said = f"{kind} ({'sure' if sure else 'likely'}): "
-    wait, step = of.stats.wait.mean_s, of.stats.step.mean_s
+    wait, step, first = of.stats.wait.mean_s, of.step_s, of.stats.first_wait
+    if first.count == 1:
+        wait = of.wait_s
     said += f"{share:.1%} of the loop's time went into next(), {ms(wait)} of {ms(wait + step)} a batch"
+    if first.count == 1:
+        said += f", behind the first batches ({ms(of.stats.starting_s)})"
     if kind != "consumer-bound":
         return said
     said += ". The loader keeps up; what takes time is the loop's own step"

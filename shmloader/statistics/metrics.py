@@ -1,0 +1,153 @@
+"""Metrics for Prometheus and what reads its format: SHMLOADER_METRICS_PORT.
+
+NOTE [ Metrics ]
+
+    1. Nothing is sent and nothing listens unless a port is named.  Then one HTTP server a process listens on it, from
+       the first iterator on, in a thread that sleeps until it is asked.  It listens on 127.0.0.1 alone unless
+       SHMLOADER_METRICS_ADDRESS says otherwise, for it asks nobody who they are.  Where several ranks share a machine
+       (LOCAL_RANK), rank k listens on the port that is k higher.
+    2. Figures are made when it is asked, from the accounts of all loaders that live.  So nobody pays for a scrape that
+       does not come.  What only grows is a counter, so that whoever reads them takes rates as they like.
+    3. A run must not end over its metrics: a port that is in use, or that is none, is a RuntimeWarning.
+    4. Workers do not listen, and neither does a loader that a dataset makes in one.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import torch.utils.data
+
+from shmloader.statistics.stats import Stats, Times
+from shmloader.system.cores import rank_here
+
+PORT, ADDRESS = "SHMLOADER_METRICS_PORT", "SHMLOADER_METRICS_ADDRESS"
+QUANTILES = {"0.5": "p50_s", "0.9": "p90_s", "0.99": "p99_s"}
+
+# what is only so now, and what only grows, with what it is
+GAUGES = {
+    "input_wait": "Share of the time spent in next(), since the loader was made",
+    "ready_batches": "Ready batches when next() was called, on average",
+    "empty_share": "Share of calls of next() that found no batch ready",
+    "lent_slots": "Batches that lie in the ring and are the user's",
+    "ring_bytes": "Bytes of the ring's slots",
+    "num_workers": "Workers",
+}
+COUNTERS = {
+    "batches": "Batches that next() has given",
+    "samples": "Samples in the batches that were taken",
+    "copied_spare": "Batches copied out since spare_slots were lent",
+    "grown_slots": "Times that a slot had to grow",
+    "bad_samples": "Samples that raised and were replaced",
+    "worker_deaths": "Workers that died and were replaced",
+}
+SUMMARIES = {
+    "wait": "Seconds in next()",
+    "step": "Seconds between two calls of next()",
+    "fetch": "Seconds to fetch a batch's samples, in a worker",
+    "collate": "Seconds to collate and write a batch, in a worker",
+    "order_wait": "Seconds that a batch was ready, but not an earlier one",
+    "lent": "Seconds that a batch's slot was the user's",
+    "to_device": "Seconds to copy a batch to the device, of one in 16",
+}
+OF_WORKERS = ("busy_s", "idle_s", "slot_wait_s", "waited_for_s")
+
+Named = Iterable[tuple[str, Stats]]  # each loader's name and stats
+
+_lock = threading.Lock()
+_tried_in: int | None = None  # the process
+
+
+def serve_once(all_stats: Callable[[], Named]) -> None:
+    """Listen, if a port is named and this process has not tried yet.
+
+    Args:
+        all_stats: Gives the loaders' stats when it is asked.
+    """
+    global _tried_in
+    said = os.environ.get(PORT, "")
+    if not said or _tried_in == os.getpid() or torch.utils.data.get_worker_info() is not None:
+        return
+    with _lock:
+        if _tried_in == os.getpid():
+            return
+        _tried_in = os.getpid()
+    _serve(said, os.environ.get(ADDRESS) or "127.0.0.1", all_stats)
+
+
+def _serve(port: str, address: str, all_stats: Callable[[], Named]) -> None:
+    if not port.isdecimal() or not 0 < int(port) + rank_here() < 1 << 16:
+        _warn(f"{PORT}={port!r} is no port: name one from 1 to 65535")
+        return
+    number = int(port) + rank_here()
+    try:
+        from prometheus_client import CollectorRegistry, start_http_server
+    except ImportError:
+        _warn(f"{PORT}={port} needs prometheus_client, which is not installed: pip install prometheus_client")
+        return
+    registry = CollectorRegistry()  # one of our own: the user's may be served elsewhere
+    registry.register(Collector(all_stats))
+    try:
+        start_http_server(number, addr=address, registry=registry)
+    except OSError as error:
+        _warn(f"{PORT}={port}, and {address}:{number} cannot be listened on ({error}): name another one")
+
+
+def _warn(why: str) -> None:
+    warnings.warn(f"no metrics are served: {why}", RuntimeWarning, stacklevel=6)
+
+
+class Collector:
+    """What Prometheus's client asks for all metrics.
+
+    Args:
+        all_stats: Gives the loaders' stats.
+    """
+
+    def __init__(self, all_stats: Callable[[], Named]) -> None:
+        self._all_stats = all_stats
+
+    def describe(self) -> list[Any]:
+        """Nothing beforehand: what there is depends on the loaders."""
+        return []
+
+    def collect(self) -> Iterator[Any]:
+        """All metrics of all loaders, each with the label `loader`."""
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, SummaryMetricFamily
+
+        stats = list(self._all_stats())
+        for name, what in GAUGES.items():
+            yield self._family(GaugeMetricFamily(f"shmloader_{name}", what, labels=["loader"]), name, stats)
+        for name, what in COUNTERS.items():
+            yield self._family(CounterMetricFamily(f"shmloader_{name}", what, labels=["loader"]), name, stats)
+        for name, what in SUMMARIES.items():
+            summary = SummaryMetricFamily(f"shmloader_{name}_seconds", what, labels=["loader"])
+            quantiles = GaugeMetricFamily(f"shmloader_{name}_quantile_seconds", what, labels=["loader", "quantile"])
+            for loader, of in stats:
+                times: Times | None = getattr(of, name)
+                if times is not None:
+                    summary.add_metric([loader], count_value=times.count, sum_value=times.total_s)
+                    for quantile, field in QUANTILES.items():
+                        quantiles.add_metric([loader, quantile], getattr(times, field))
+            yield summary
+            yield quantiles
+        for field in OF_WORKERS:
+            counter = CounterMetricFamily(
+                f"shmloader_worker_{field.removesuffix('_s')}_seconds", "See WorkerStats", labels=["loader", "worker"]
+            )
+            for loader, of in stats:
+                for worker in of.workers or ():
+                    counter.add_metric([loader, str(worker.worker)], getattr(worker, field))
+            yield counter
+
+    @staticmethod
+    def _family(family: Any, name: str, stats: list[tuple[str, Stats]]) -> Any:
+        for loader, of in stats:
+            value = getattr(of, name)
+            if value is not None:
+                family.add_metric([loader], value)
+        return family
