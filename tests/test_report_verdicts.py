@@ -22,7 +22,7 @@ from shmloader.statistics.report import Report
 RUNS = int(os.environ.get("SHMLOADER_VERDICT_RUNS", "3"))
 
 pytestmark = [
-    pytest.mark.long,
+    pytest.mark.quiet,
     pytest.mark.filterwarnings("ignore:This DataLoader will create"),
     pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork"),
 ]

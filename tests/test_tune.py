@@ -506,7 +506,7 @@ WORKLOADS: dict[str, Any] = {
 }
 
 
-@pytest.mark.long
+@pytest.mark.quiet
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", list(WORKLOADS))
 def test_the_pick_is_about_as_quick_as_the_best_of_a_sweep(name: str) -> None:
