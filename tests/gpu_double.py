@@ -50,7 +50,7 @@ class DoubleGpu:
         self.lag, self.lags, self.refuses = lag, lags or {}, refuses
         self.registered: dict[int, int] = {}
         self.sizes: list[int] = []  # of all registrations
-        self.clones = 0
+        self.clones = self.waits = 0
         self.is_broken = False
         self.wrong: list[str] = []  # what no device would forgive
         self.captured: set[int] = set()
@@ -194,6 +194,7 @@ class DoubleGpu:
 
     def wait(self, event: Event) -> None:
         with self._lock:
+            self.waits += 1
             self._work(0)
         assert event.left == 0, "the copying thread would wait for ever"
 

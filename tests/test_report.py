@@ -170,6 +170,18 @@ def test_what_more_workers_would_bring_is_computed() -> None:
     assert "2 workers give at most 62 batches/s, now 62 batches/s" in cause.effect
 
 
+def test_a_worker_that_is_a_little_slower_is_no_straggler() -> None:
+    near = worker(0, 0.042, waited_for_s=4), worker(1, 0.03)
+    assert verdict_of(evidence(0.015, 0.001, near, cores=2)).cause.name == "decode"
+
+
+def test_no_loop_is_promised_more_than_its_step_allows() -> None:
+    fast = worker(0, 0.08, waited_for_s=4), worker(1, 0.01, idle_s=7)
+    for stepped, times in ((0.001, "4.5"), (0.02, "2.0")):
+        cause = verdict_of(evidence(0.02, stepped, fast)).cause
+        assert cause is not None and cause.name == "worker" and f"up to {times} times" in cause.effect
+
+
 def test_cores_that_others_have_are_no_ones_to_promise() -> None:
     of = evidence(0.06, 0.001, two(0.12, cpu_share=0.25, delayed_share=0.75), cores=2)
     cause = verdict_of(of).cause
@@ -178,6 +190,7 @@ def test_cores_that_others_have_are_no_ones_to_promise() -> None:
         and cause.name == "decode"
         and "workers got 0.5; other processes have the rest" in cause.effect
     )
+    assert "2 workers give at most 16 batches/s, now 16 batches/s" in cause.effect  # and not 67
     assert any("workers wait for a core 75%" in note for note in verdict_of(of).notes)
     # a worker whose core others had is no straggler
     slow = worker(0, 0.08, delayed_share=0.9, cpu_share=0.1, waited_for_s=4), worker(1, 0.01)
@@ -324,7 +337,7 @@ def test_other_ranks_are_asked_only_where_there_are_some(loader: Any) -> None:
 def test_a_first_epoch_that_starts_slowly_says_nothing_of_the_next() -> None:
     one = {"wait": Times(200, 1.02, 0.0051, 1e-4, 1e-4, 1), "first_wait": times(1.0, 1), "starting_s": 1.0}
     verdict = verdict_of(evidence(0.0001, 0.01, two(0.001), input_wait=0.33, **one))
-    assert (verdict.kind, verdict.cause) == (
-        "consumer-bound",
-        None,
-    ) and "behind the first batches (1.0 s)" in verdict.text
+    assert (verdict.kind, verdict.cause) == ("consumer-bound", None)
+    assert "behind the first batches (1.0 s)" in verdict.text
+    verdict = verdict_of(evidence(0.002, 0.01, two(0.02), input_wait=0.42, **one | {"wait": Times(200, 1.4, 0.007)}))
+    assert verdict.kind == "input-bound" and verdict.cause.name == "workers"

@@ -42,8 +42,11 @@ class Range(torch.utils.data.Dataset):
 
 
 class Stream(IterableDataset):
+    def __init__(self, length: int = 10) -> None:
+        self.length = length
+
     def __iter__(self) -> Any:
-        return iter(range(10))
+        return iter(range(self.length))
 
 
 # ---------------------------------------------------------------------------------------------------------- histograms
@@ -255,12 +258,12 @@ def test_since_when() -> None:
     ("workers", "why"),
     [(0, "num_workers is 0"), pytest.param(1, "DataPipes", marks=pytest.mark.off_the_ring)],
 )
-def test_off_the_ring_the_users_turns_are_told(workers: int, why: str) -> None:
+def test_off_the_ring_the_users_turns_are_told(workers: int, why: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shmloader.off_the_ring, "_said", set())
     dataset: Any = Range()
     if workers:
         dataset = torch.utils.data.datapipes.iter.IterableWrapper(range(24))
     with pytest.warns(RuntimeWarning) if workers else pytest.MonkeyPatch.context():
-        shmloader.off_the_ring._said.clear()
         loader = shmloader.DataLoader(dataset, batch_size=4, num_workers=workers)
         iterate(loader)
     stats = loader.stats("epoch")
@@ -274,6 +277,7 @@ def test_copies_and_how_many_batches_the_loop_holds() -> None:
     loader = shmloader.DataLoader(Range(), num_workers=1, spare_slots=3)
     list(loader)
     assert loader.stats("epoch").copied_spare == 21
+    assert loader.stats("epoch").lent.count == 3  # a copy is nobody's slot
     for batch in loader:
         held = batch
     del batch, held
@@ -283,6 +287,20 @@ def test_copies_and_how_many_batches_the_loop_holds() -> None:
         window = [*window[-1:], batch]
     assert loader.stats("epoch").held_batches == 3
     assert loader.stats("epoch").copied_spare == 0
+
+
+def slow_collate(samples: Any) -> Any:
+    time.sleep(0.002)
+    return samples
+
+
+@pytest.mark.parametrize("dataset", [Range(4), Stream(4)], ids=["map", "stream"])
+@pytest.mark.parametrize("batch_size", [2, None])
+def test_fetch_and_collate_are_told_apart(dataset: Any, batch_size: int | None) -> None:
+    loader = shmloader.DataLoader(dataset, batch_size=batch_size, num_workers=1, collate_fn=slow_collate)
+    count = len(iterate(loader))
+    stats = loader.stats()
+    assert stats.collate.count == count and stats.collate.total_s >= 0.002 * count
 
 
 def test_streams() -> None:
@@ -331,7 +349,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def test_with_a_device_the_users_turns_count(gpu: Any) -> None:
     """A thread asks the ring, and the user asks the thread; one copy in 16 is timed."""
-    gpu()
+    double = gpu()
     loader = shmloader.DataLoader(Range(26), num_workers=1, device="cuda")
     iterator = iter(loader)
     for _ in range(25):
@@ -342,6 +360,7 @@ def test_with_a_device_the_users_turns_count(gpu: Any) -> None:
     stats = loader.stats()
     assert (stats.batches, stats.wait.count, stats.step.count, stats.first_wait.count) == (26, 26, 25, 1)
     assert stats.taken_batches == 26 and stats.to_device.count == 2
+    assert double.waits == 4  # until the stream was idle, and until the copies were over
     assert account_of(loader).meter.figures.count(SOURCE_WAIT) == 26
     loader.close()
 
