@@ -14,8 +14,8 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 CORE = (
-    *("ring", "free_slots", "sequences", "lease", "progress", "task_writer", "trainer", "next_batch", "worker"),
-    *("figures", "log", "turns", "lane", "onlooker"),
+    *("ring", "sequences", "figures", "log", "turns", "lane", "onlooker"),
+    *("free_slots", "lease", "progress", "task_writer", "trainer", "next_batch", "worker"),
     *("tensors", "gather", "batch_tree", "batch_writer", "batch_reader"),
     *("process", "stack_timer", "current", "cuda_driver", "reclaim", "late_signals", "jpeg"),
 )
