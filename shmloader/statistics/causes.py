@@ -13,6 +13,7 @@ from shmloader.statistics.evidence import DELAYED, Evidence
 
 SLOW = 2.0  # times as long as the others' median makes a straggler
 IDLE = 0.25  # of the workers' time, while the trainer waits
+BUSY = 0.25  # of their time, below which it is not for lack of workers that a loop waits
 COPIED = 0.1  # of the batches
 ENDLESS = 50  # workers a core, that nobody would ever start
 BLOCKED = 4  # workers a core, where they read or sleep, before more of them are not the advice any more
@@ -42,7 +43,12 @@ def device(of: Evidence) -> Cause | None:
     """The copy to the device takes as long as the whole step."""
     sent = of.stats.to_device
     cycle = of.wait_s + of.step_s
-    if sent is None or not cycle or sent.p50_s < 0.7 * cycle:
+    if sent is None or not cycle:
+        return None
+    part = sent.p50_s / cycle
+    # the loop waits, though batches were there whenever the thread that copies asked the ring
+    between = of.steady_share >= 0.1 and (of.stats.empty_share or 0.0) < 0.25
+    if part < (0.3 if between else 0.7):
         return None
     size = of.stats.batch_bytes or 0.0
     unlocked = (of.stats.copied_unlocked or 0) / max(1, of.stats.taken_batches or 0)
@@ -55,7 +61,7 @@ def device(of: Evidence) -> Cause | None:
         + (f" ({size / 1e6:.1f} MB at {size / sent.p50_s / 1e9:.1f} GB/s)" if size >= 1e5 else ""),
         change,
         f"floats sent as bytes are a quarter: {ms(sent.p50_s / 4)} a batch instead of {ms(sent.p50_s)}",
-        sent.p50_s >= 0.85 * cycle and sent.count >= 4,
+        part >= 0.85 and sent.count >= 4,
     )
 
 
@@ -236,7 +242,7 @@ def cores(of: Evidence) -> Cause | None:
 
 def work(of: Evidence) -> Cause | None:
     """Workers are at work all the time, and it is not enough: too few of them, or too much work."""
-    if not of.workers or not of.work_s:
+    if not of.workers or not of.work_s or of.busy_share < BUSY:
         return None
     count, needed = len(of.workers), of.needed_workers
     most = of.cores if of.runs_share >= 0.5 else BLOCKED * of.cores

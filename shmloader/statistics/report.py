@@ -42,6 +42,8 @@ class Report:
         said = [("", self.verdict.text)]
         if (cause := self.verdict.cause) is not None:
             said += [("cause", cause.why), ("change", cause.change), ("effect", cause.effect)]
+        elif self.verdict.kind == "input-bound":
+            said += [("cause", "none that is known here; the figures below, and plot(), show where the time goes")]
         said += [("also", note) for note in self.verdict.notes]
         if self.stats.batches:
             said.append(("measured", measured(self.stats)))

@@ -89,7 +89,7 @@ def is_sure(of: Evidence, kind: Kind, cause: Cause | None) -> bool:
         return around + spread < CONSUMER
     if kind == "balanced":
         return False
-    return around - spread >= INPUT and (cause is None or cause.sure)
+    return around - spread >= INPUT and cause is not None and cause.sure
 
 
 def share_is_clear(of: Evidence) -> bool:
