@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import pathlib
 import signal
 import statistics
 import time
@@ -178,6 +179,12 @@ def test_unusual_options_are_measured_again_beside_the_usual_ones() -> None:
     assert len(search.rows[Setting(1)].samples) > 2
 
 
+def test_measurements_that_differ_tell_less_apart() -> None:
+    shaken = itertools.cycle([1.0, 1.08, 0.93])
+    model = Model(lambda of: next(shaken) * (1.0 if of.num_workers < 8 else 0.95) if of.num_workers > 3 else 4.0)
+    assert model.search(Space(8, steals=False, fixed={"prefetch_factor": 2})).run().setting.num_workers < 8
+
+
 def test_noise_does_not_make_a_small_gain_a_pick() -> None:
     noise = itertools.cycle([1.0, 1.01, 0.99, 1.015, 0.985])
     model = Model(lambda of: next(noise) / min(of.num_workers, 8))
@@ -325,6 +332,25 @@ def test_a_dataset_and_a_step() -> None:
     assert json.loads(json.dumps(found.to_dict()))["pick"]["num_workers"] == found.options["num_workers"]
 
 
+class Cores(Dataset[int]):
+    """How many cores the worker may use."""
+
+    def __len__(self) -> int:
+        return 10
+
+    def __getitem__(self, index: int) -> int:
+        return len(os.sched_getaffinity(0))
+
+
+def test_ranks_share_cores_and_memory() -> None:
+    seen: set[int] = set()
+    found = shmloader.tune(
+        Cores(), consumer=lambda batch: seen.update(batch.tolist()), ranks=2, seconds=1, most_workers=1, progress=False
+    )
+    assert seen == {max(1, len(os.sched_getaffinity(0)) // 2)}
+    assert any("2 ranks" in note for note in found.notes) and found.pick.memory_bytes % 2 == 0
+
+
 def test_a_stream() -> None:
     found = shmloader.tune(Counts(), batch_size=2, seconds=2, most_workers=2, progress=False)
     assert {row.setting.schedule for row in found.rows} == {"round_robin"}
@@ -346,7 +372,8 @@ def test_a_loader() -> None:
     )  # fmt: skip
     assert set(taken) == {8}
     assert found.options["num_workers"] == 1 and found.options["schedule"] == "steal"
-    assert "batch_sampler=batch_sampler" in found.line and "collate_fn" not in found.line
+    assert "batch_sampler=batch_sampler" in found.line
+    assert not any(name in found.line for name in ("collate_fn", "timeout", "worker_init_fn"))
 
 
 def test_one_worker_that_does_not_fit() -> None:
@@ -440,6 +467,14 @@ def test_the_command_line(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
 def test_a_function_that_gives_no_dataset(name: str, status: int, words: str, capsys: Any) -> None:
     assert line.main(["tune", name, "--seconds", "2"]) == status
     assert words in capsys.readouterr().err
+
+
+def test_a_module_of_the_working_directory(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "made_beside.py").write_text("class Sets:\n    def make():\n        return [1, 2]\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry])
+    assert command.find("made_beside:Sets.make")() == [1, 2]
+    del sys.modules["made_beside"]
 
 
 INTERRUPTED = """
