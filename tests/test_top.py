@@ -108,6 +108,7 @@ def test_a_training_that_runs() -> None:
         eyes = Eyes(trainer)
         loader = until(lambda: (seen := eyes.loader()) is not None and seen.batches_per_s > 0 and seen)
         assert "Pictures" in loader.label and loader.trainer == trainer
+        assert Rings(os.getpid()).find() == [] and trainer in [held.trainer for held in Rings(None).find()]
         assert loader.most == 4 and loader.deaths == 0 and loader.ring_bytes > 0
         assert [lane.worker for lane in loader.lanes] == [0, 1]
         assert all(state_of(lane.pid) and not lane.stuck and lane.memory_bytes > 0 for lane in loader.lanes)

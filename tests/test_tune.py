@@ -8,6 +8,7 @@ import os
 import pathlib
 import signal
 import statistics
+import sys
 import time
 from collections.abc import Callable
 from typing import Any
