@@ -23,8 +23,9 @@ from conftest import ROOT, children
 from torch.utils.data import Dataset
 
 import shmloader
+from shmloader._onlooker import EntryNow
 from shmloader.commands import line
-from shmloader.commands.top import command, screen, stacks
+from shmloader.commands.top import command, screen, stacks, view
 from shmloader.commands.top.rings import Rings
 from shmloader.commands.top.view import LaneView, LoaderView, Watched
 from shmloader.system.processes import STATES, files_of, inner_pid, own_bytes, resident_bytes, state_of
@@ -187,6 +188,27 @@ def test_rings_of_this_process_come_and_go() -> None:
             Watched().look(kept)
     assert rings.find() == []
     del found, kept, rings, first, second
+
+
+def test_who_holds_the_batch_that_is_taken_next() -> None:
+    def entry(sequence: int, state: str, owner: int) -> EntryNow:
+        return EntryNow(sequence, sequence % 4, state, owner, 0, sequence, 0, 0, 0, 0, 0, 0)
+
+    lanes = [LaneView(1, 77, "fetches", 1.0, 6, 1.0, 0.0, 0, False, True)]
+    ring = [
+        entry(5, "ready", 0),
+        entry(8, "claimed", 0),
+        entry(6, "claimed", 1),
+        entry(7, "open", 0),
+        entry(4, "void", 0),
+    ]
+    awaited = view._awaited(ring)
+    assert awaited is not None and awaited.sequence == 6
+    assert view._who(awaited, lanes) == "batch 6, held by worker 1 (pid 77), which fetches"
+    assert view._who(awaited, []) == "batch 6, held by worker 1, which is gone"
+    assert view._who(entry(6, "open", 1), lanes) == "batch 6, which worker 1 has not claimed yet"
+    assert view._who(entry(6, "open", -1), lanes) == "batch 6, which no worker has claimed yet"
+    assert "nothing is under way" in view._who(view._awaited([entry(5, "ready", 0)]), lanes)
 
 
 def test_what_the_kernel_says_of_processes() -> None:
