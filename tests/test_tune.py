@@ -470,6 +470,22 @@ def test_a_function_that_gives_no_dataset(name: str, status: int, words: str, ca
     assert words in capsys.readouterr().err
 
 
+def test_on_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    pytest.importorskip("rich")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    name = f"{__name__}:make"
+    assert line.main(["tune", name, "--seconds", "0.5", "--most-workers", "1"]) == 0
+    told = capsys.readouterr()
+    assert "<- pick" in told.out and "shmloader.DataLoader(dataset, shuffle=True, num_workers=1" in told.out
+    assert "num_workers=1" in told.err, "the bar says what is measured"
+    monkeypatch.setitem(sys.modules, "tqdm", None)
+    monkeypatch.setitem(sys.modules, "rich.console", None)
+    assert line.main(["tune", name, "--seconds", "0.5", "--most-workers", "1"]) == 0
+    told = capsys.readouterr()
+    assert "<- pick" in told.out and "measuring for up to 0.5 s" in told.err
+
+
 def test_a_module_of_the_working_directory(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "made_beside.py").write_text("class Sets:\n    def make():\n        return [1, 2]\n")
     monkeypatch.chdir(tmp_path)
