@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from shmloader.commands.tuning.search import GAIN, Search, Space
-from shmloader.commands.tuning.setting import Sample, Setting
+from shmloader.commands.tuning.setting import Row, Sample, Setting
 
 
 class Model:
@@ -158,9 +158,12 @@ def test_unusual_options_are_measured_again_beside_the_usual_ones() -> None:
 
 
 def test_measurements_that_differ_tell_less_apart() -> None:
-    shaken = itertools.cycle([1.0, 1.08, 0.93])
-    model = Model(lambda of: next(shaken) * (1.0 if of.num_workers < 8 else 0.95) if of.num_workers > 3 else 4.0)
-    assert model.search(Space(8, steals=False, fixed={"prefetch_factor": 2})).run().setting.num_workers < 8
+    search = Model(lambda of: 1.0).search(Space(8))
+    for workers, times in {4: [1.045] * 5, 8: [1.0] * 5}.items():
+        search.rows[Setting(workers)] = Row(Setting(workers), 1, [Sample(each, 0.0, 9) for each in times])
+    assert search.pick().setting == Setting(8)
+    search.rows[Setting(8)].samples[:2] = [Sample(0.9, 0.0, 9), Sample(1.1, 0.0, 9)]
+    assert search.pick().setting == Setting(4), "20 % apart, so their median is sure to 5 %"
 
 
 def test_noise_does_not_make_a_small_gain_a_pick() -> None:
