@@ -20,7 +20,7 @@ cpdef enum:     # what a histogram is of
 
 cpdef enum:     # what is added up
     BATCHES, SAMPLES, BYTES                 # taken
-    CALLS, EMPTY, READY_BATCHES             # of next(); those that found nothing ready; ready batches, over all calls
+    EMPTY, READY_BATCHES                    # calls of next() that found nothing ready; ready batches, over all calls
     # The trainer's wait, by what its batch was in: not open, not claimed, fetched, collated, published, handed out.
     ON_OPEN, ON_CLAIM, ON_FETCH, ON_COLLATE, ON_WAKE, ON_HAND_OUT
     COPIED_SPARE, COPIED_KEPT, COPIED_UNLOCKED  # batches copied: spare slots spent, kept by a worker, not page-locked

@@ -34,7 +34,7 @@ cdef class Slots:
 
     cdef int pick(self) except -1                       # a free one, which a worker is to fill
     cdef void lend(self, int payload) noexcept          # it is a lease's now
-    cdef void users(self, int payload, uint64_t logged) noexcept        # and the batch is the user's
+    cdef void users(self, int payload, uint64_t logged, uint64_t time) noexcept     # the batch is the user's since then
     cdef void no_users(self, int payload) noexcept      # the last tensor over it died
     cdef void give_back(self, int payload) noexcept     # it is no lease's any more
     cdef void hold_back(self, int payload) noexcept     # a guarded lease of it has died

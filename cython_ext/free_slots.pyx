@@ -59,8 +59,8 @@ cdef class Slots:
         self.lent += 1
         self.is_lent[payload] = True
 
-    cdef void users(self, int payload, uint64_t logged) noexcept:
-        self.lending[payload].since, self.lending[payload].logged = now(), logged
+    cdef void users(self, int payload, uint64_t logged, uint64_t time) noexcept:
+        self.lending[payload].since, self.lending[payload].logged = time, logged
         self.lending[payload].batches = self.meter.figures.at.amount[BATCHES]
 
     cdef void no_users(self, int payload) noexcept:

@@ -342,7 +342,7 @@ cdef class TrainerSide(Ring):
         """Count what was taken: NOTE [ Figures ]."""
         cdef uint64_t before = self.grown[given.payload]
         self.turns.took(self.sequences, given, lease.used, self.slots.lent)
-        self.slots.users(given.payload, self.turns.logged)
+        self.slots.users(given.payload, self.turns.logged, self.turns.taken_at)
         if lease.room > before:
             self.turns.figures.at.amount[GROWN] += before > 0
             self.grown[given.payload] = lease.room

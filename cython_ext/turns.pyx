@@ -12,7 +12,7 @@ from atomics cimport (
 )
 from clock cimport now
 from shmloader._figures cimport (
-    BATCHES, BYTES, CALLS, CLAIM, COLLATE, DEATHS, EMPTY, FETCH, FIRST, MOVED, ON_CLAIM, ON_COLLATE, ON_FETCH,
+    BATCHES, BYTES, CLAIM, COLLATE, DEATHS, EMPTY, FETCH, FIRST, MOVED, ON_CLAIM, ON_COLLATE, ON_FETCH,
     ON_HAND_OUT, ON_OPEN, ON_WAKE, ORDER, READY, READY_BATCHES, SAMPLES, STARTING, STEP, WAIT, Figures, figures,
     histogram_add, of_worker,
 )
@@ -93,10 +93,9 @@ cdef class Turns:
             histogram_add(&at.of[self.kind + STEP], stepped)
         if not self.calls:
             histogram_add(&at.of[self.kind + FIRST], waited + self.starting)
-        if self.calls < <uint64_t>max(1, self.workers):   # each worker's first batch: what it opens and imports is in there
+        if self.calls < <uint64_t>max(1, self.workers):     # workers' first batches: what they open is in there
             at.amount[STARTING] += waited + self.starting if self.kind == WAIT else 0
         histogram_add(&at.of[self.kind + WAIT], waited + self.starting)
-        at.amount[CALLS] += self.kind == WAIT
         self.calls, self.starting, self.handed_out_at = self.calls + 1, 0, time
         if self.told is not None and not self.told.mapping.closed:
             ring_add(&self.told.header.user_waited_ns, waited)

@@ -170,6 +170,13 @@ def test_what_more_workers_would_bring_is_computed() -> None:
     assert "2 workers give at most 62 batches/s, now 62 batches/s" in cause.effect
 
 
+def test_no_loop_is_promised_more_than_its_step_allows() -> None:
+    fast = worker(0, 0.08, waited_for_s=4), worker(1, 0.01, idle_s=7)
+    for stepped, times in ((0.001, "4.5"), (0.02, "2.0")):
+        cause = verdict_of(evidence(0.02, stepped, fast)).cause
+        assert cause is not None and cause.name == "worker" and f"up to {times} times" in cause.effect
+
+
 def test_cores_that_others_have_are_no_ones_to_promise() -> None:
     of = evidence(0.06, 0.001, two(0.12, cpu_share=0.25, delayed_share=0.75), cores=2)
     cause = verdict_of(of).cause

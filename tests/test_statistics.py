@@ -255,12 +255,12 @@ def test_since_when() -> None:
     ("workers", "why"),
     [(0, "num_workers is 0"), pytest.param(1, "DataPipes", marks=pytest.mark.off_the_ring)],
 )
-def test_off_the_ring_the_users_turns_are_told(workers: int, why: str) -> None:
+def test_off_the_ring_the_users_turns_are_told(workers: int, why: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shmloader.off_the_ring, "_said", set())
     dataset: Any = Range()
     if workers:
         dataset = torch.utils.data.datapipes.iter.IterableWrapper(range(24))
     with pytest.warns(RuntimeWarning) if workers else pytest.MonkeyPatch.context():
-        shmloader.off_the_ring._said.clear()
         loader = shmloader.DataLoader(dataset, batch_size=4, num_workers=workers)
         iterate(loader)
     stats = loader.stats("epoch")

@@ -202,7 +202,7 @@ def worker(of: Evidence) -> Cause | None:
         f"worker {slow.worker} takes {times:.1f} times as long for a batch as the others, and holds up the order: "
         f"{share:.0%} of the waiting is for its batches",
         'schedule="steal", so that the others make what it does not come to; or see what that worker does otherwise',
-        f"up to {faster:.1f} times as many batches from the same workers",
+        f"up to {of.times_faster(faster):.1f} times as many batches from the same workers",
         times >= 1.5 * SLOW and share >= 0.7,
     )
 
@@ -220,7 +220,7 @@ def order(of: Evidence) -> Cause | None:
         f"workers are idle for {of.idle_share:.0%} of their time while the trainer waits for one batch: a slow batch "
         "holds up those behind it",
         change,
-        f"up to {1 / (1 - of.idle_share):.1f} times as many batches from the same workers",
+        f"up to {of.times_faster(1 / (1 - of.idle_share)):.1f} times as many batches from the same workers",
         of.idle_share >= 1.4 * IDLE,
     )
 

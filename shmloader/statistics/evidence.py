@@ -190,6 +190,10 @@ class Evidence:
             rate = min(rate, self.got_cores / on_core)
         return min(rate, 1 / self.step_s) if self.step_s else rate
 
+    def times_faster(self, times: float) -> float:
+        """How many times as many batches this loop takes, if the loader gives so many times as many."""
+        return min(times, (self.wait_s + self.step_s) / self.step_s) if self.step_s else times
+
     @property
     def needed_workers(self) -> int:
         """How many workers would feed this loop, if the machine had the cores."""

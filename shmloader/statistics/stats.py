@@ -106,7 +106,8 @@ class Stats:
             batch is dropped when the next one has come.  None while none was dropped.
         waits: What the batch was in while next() waited for it, in seconds: "open" (nobody could begin it), "claim"
             (its worker was at an earlier one), "fetch", "collate", "wake" (it was ready, and the trainer was waking
-            up); and "hand_out", the trainer's own work in all calls.
+            up); and "hand_out", the trainer's own work in all calls.  With `device=`, it is the thread that copies
+            whose calls these are.
         lent_slots: Batches that lie in the ring and are the user's now.
         copied_spare: Batches that were copied out since `spare_slots` were lent.
         copied_kept: Batches that were copied out since a worker held on to them.
