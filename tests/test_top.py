@@ -103,6 +103,11 @@ class Eyes:
         loader = self.loader()
         return [] if loader is None else loader.lanes
 
+    def pids(self) -> list[int]:
+        """The workers', once all have begun."""
+        found = [lane.pid for lane in self.lanes()]
+        return found if all(found) else []
+
 
 def test_a_training_that_runs() -> None:
     with training() as trainer:
@@ -135,7 +140,7 @@ def test_the_ring_is_read_and_nothing_is_written() -> None:
 def test_a_worker_that_is_stopped_and_who_holds_the_batch() -> None:
     with training() as trainer:
         eyes = Eyes(trainer)
-        pid = until(lambda: [lane.pid for lane in eyes.lanes() if lane.pid])[0]
+        pid = until(eyes.pids)[0]
         os.kill(pid, signal.SIGSTOP)
         until(lambda: [lane for lane in eyes.lanes() if lane.stuck and lane.pid == pid and "stopped" in lane.doing])
         loader = until(lambda: (seen := eyes.loader()) is not None and seen.held_up and seen)
@@ -144,6 +149,8 @@ def test_a_worker_that_is_stopped_and_who_holds_the_batch() -> None:
         )
         assert [lane.worker for lane in loader.lanes if lane.awaited] == [0]
         assert "waits for batch" in "\n".join(screen.plain([loader], {}))
+        loader = until(lambda: (seen := eyes.loader()) is not None and seen.waits_s > 2 and seen)
+        assert loader.input_wait > 0.6, "the call that is under way counts"
         os.kill(pid, signal.SIGCONT)
         until(lambda: not any(lane.stuck for lane in eyes.lanes()))
 
@@ -275,7 +282,7 @@ def test_in_a_terminal() -> None:
             until(lambda: "fetches" in terminal.text() or terminal.process.poll())
             text = terminal.text()
             assert f"pid {trainer}" in text and "batches/s" in text and "input wait" in text, text
-            pid = until(lambda: [lane.pid for lane in Eyes(trainer).lanes() if lane.pid])[1]
+            pid = until(Eyes(trainer).pids)[1]
             os.kill(pid, signal.SIGSTOP)
             stopped = time.monotonic()
             until(lambda: "is stopped by a signal" in terminal.text())
