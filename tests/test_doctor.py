@@ -358,6 +358,17 @@ def test_state_meaning_and_remedy_are_said() -> None:
     assert told[1].strip() == "that means: too little" and told[2].strip() == "to do: mount more"
 
 
+def test_on_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(command, "examine", findings("attention"))
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    for missing in ((), ("rich.console",)):
+        for name in missing:
+            monkeypatch.setitem(sys.modules, name, None)
+        assert line.main(["doctor"]) == 1
+        told = capsys.readouterr().out.splitlines()
+        assert "attention" in told[0] and "to do: more" in told[2]
+
+
 def test_the_default_is_a_worker_a_core_of_each_rank(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command, "count_cores", lambda: cores.Cores(64, 12, 9.5))
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")

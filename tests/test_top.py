@@ -23,8 +23,9 @@ from conftest import ROOT, children
 from torch.utils.data import Dataset
 
 import shmloader
+from shmloader._onlooker import EntryNow
 from shmloader.commands import line
-from shmloader.commands.top import command, screen, stacks
+from shmloader.commands.top import command, screen, stacks, view
 from shmloader.commands.top.rings import Rings
 from shmloader.commands.top.view import LaneView, LoaderView, Watched
 from shmloader.system.processes import STATES, files_of, inner_pid, own_bytes, resident_bytes, state_of
@@ -102,12 +103,18 @@ class Eyes:
         loader = self.loader()
         return [] if loader is None else loader.lanes
 
+    def pids(self) -> list[int]:
+        """The workers', once all have begun."""
+        found = [lane.pid for lane in self.lanes()]
+        return found if all(found) else []
+
 
 def test_a_training_that_runs() -> None:
     with training() as trainer:
         eyes = Eyes(trainer)
         loader = until(lambda: (seen := eyes.loader()) is not None and seen.batches_per_s > 0 and seen)
         assert "Pictures" in loader.label and loader.trainer == trainer
+        assert Rings(os.getpid()).find() == [] and trainer in [held.trainer for held in Rings(None).find()]
         assert loader.most == 4 and loader.deaths == 0 and loader.ring_bytes > 0
         assert [lane.worker for lane in loader.lanes] == [0, 1]
         assert all(state_of(lane.pid) and not lane.stuck and lane.memory_bytes > 0 for lane in loader.lanes)
@@ -133,7 +140,7 @@ def test_the_ring_is_read_and_nothing_is_written() -> None:
 def test_a_worker_that_is_stopped_and_who_holds_the_batch() -> None:
     with training() as trainer:
         eyes = Eyes(trainer)
-        pid = until(lambda: [lane.pid for lane in eyes.lanes() if lane.pid])[0]
+        pid = until(eyes.pids)[0]
         os.kill(pid, signal.SIGSTOP)
         until(lambda: [lane for lane in eyes.lanes() if lane.stuck and lane.pid == pid and "stopped" in lane.doing])
         loader = until(lambda: (seen := eyes.loader()) is not None and seen.held_up and seen)
@@ -142,6 +149,8 @@ def test_a_worker_that_is_stopped_and_who_holds_the_batch() -> None:
         )
         assert [lane.worker for lane in loader.lanes if lane.awaited] == [0]
         assert "waits for batch" in "\n".join(screen.plain([loader], {}))
+        loader = until(lambda: (seen := eyes.loader()) is not None and seen.waits_s > 2 and seen)
+        assert loader.input_wait > 0.6, "the call that is under way counts"
         os.kill(pid, signal.SIGCONT)
         until(lambda: not any(lane.stuck for lane in eyes.lanes()))
 
@@ -186,6 +195,27 @@ def test_rings_of_this_process_come_and_go() -> None:
             Watched().look(kept)
     assert rings.find() == []
     del found, kept, rings, first, second
+
+
+def test_who_holds_the_batch_that_is_taken_next() -> None:
+    def entry(sequence: int, state: str, owner: int) -> EntryNow:
+        return EntryNow(sequence, sequence % 4, state, owner, 0, sequence, 0, 0, 0, 0, 0, 0)
+
+    lanes = [LaneView(1, 77, "fetches", 1.0, 6, 1.0, 0.0, 0, False, True)]
+    ring = [
+        entry(5, "ready", 0),
+        entry(8, "claimed", 0),
+        entry(6, "claimed", 1),
+        entry(7, "open", 0),
+        entry(4, "void", 0),
+    ]
+    awaited = view._awaited(ring)
+    assert awaited is not None and awaited.sequence == 6
+    assert view._who(awaited, lanes) == "batch 6, held by worker 1 (pid 77), which fetches"
+    assert view._who(awaited, []) == "batch 6, held by worker 1, which is gone"
+    assert view._who(entry(6, "open", 1), lanes) == "batch 6, which worker 1 has not claimed yet"
+    assert view._who(entry(6, "open", -1), lanes) == "batch 6, which no worker has claimed yet"
+    assert "nothing is under way" in view._who(view._awaited([entry(5, "ready", 0)]), lanes)
 
 
 def test_what_the_kernel_says_of_processes() -> None:
@@ -252,7 +282,7 @@ def test_in_a_terminal() -> None:
             until(lambda: "fetches" in terminal.text() or terminal.process.poll())
             text = terminal.text()
             assert f"pid {trainer}" in text and "batches/s" in text and "input wait" in text, text
-            pid = until(lambda: [lane.pid for lane in Eyes(trainer).lanes() if lane.pid])[1]
+            pid = until(Eyes(trainer).pids)[1]
             os.kill(pid, signal.SIGSTOP)
             stopped = time.monotonic()
             until(lambda: "is stopped by a signal" in terminal.text())

@@ -155,6 +155,7 @@ def test_it_is_written_when_the_batches_have_come_and_only_then(tmp_path: pathli
         assert not path.exists()
         next(batches)
         assert path.exists() and trace.written
+        assert "_next_data" not in vars(batches), "from here on it is an iterator as any other"
         before = path.read_text()
         for _ in batches:
             pass
@@ -199,8 +200,13 @@ def test_an_iterator_that_is_dropped_still_ends(tmp_path: pathlib.Path) -> None:
 def test_without_workers(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "t.json"
     loader = shmloader.DataLoader(Timed(4, 0.002), batch_size=2)
+    batches = iter(loader)
+    before = vars(batches).get("_next_data")
     with loader.trace(path):
-        list(loader)
+        assert vars(batches)["_next_data"] is not before
+        assert len(list(batches)) == 2
+    assert vars(batches).get("_next_data") is before
+    assert loader.stats().batches == 2, "they are counted all the same"
     check(path)
     asked = events(path, ph="X", name="next()")
     assert len(asked) == 2 and all(one["dur"] > 3500 for one in asked)

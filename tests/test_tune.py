@@ -5,10 +5,11 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import pathlib
 import signal
 import statistics
+import sys
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -22,175 +23,30 @@ from shmloader.commands.tuning import command
 from shmloader.commands.tuning.measure import Measure, Took, endless, options_of, sleeper
 from shmloader.commands.tuning.memory import Memory, slots_of
 from shmloader.commands.tuning.result import aligned
-from shmloader.commands.tuning.search import GAIN, Search, Space
-from shmloader.commands.tuning.setting import Sample, Setting
+from shmloader.commands.tuning.search import Search, Space
+from shmloader.commands.tuning.setting import Setting
 from shmloader.system.cores import share_of_cores
 from shmloader.system.processes import own_bytes
 
 MiB = 1 << 20
 
 
-# --------------------------------------------------------------------------------------- the search, without loaders
-
-
-class Model:
-    """A machine whose measurements follow from a formula, and take the time that they are given."""
-
-    def __init__(self, batch_s: Callable[[Setting], float], step_s: float = 0.0, beside: float = 0.2) -> None:
-        self.batch_s, self.step_s, self.beside = batch_s, step_s, beside
-        self.now = 0.0
-        self.measured: list[Setting] = []
-
-    def __call__(self, setting: Setting, seconds: float) -> Sample:
-        self.now += seconds + self.beside
-        self.measured.append(setting)
-        took = self.batch_s(setting)
-        if took == float("inf"):
-            return Sample(took, 0.0, 0, "MemoryError: no")
-        return Sample(max(took, self.step_s), max(0.0, 1 - self.step_s / max(took, self.step_s)), 100)
-
-    def search(
-        self, space: Space, weigh: Any = lambda setting: 1, budget: int = 1 << 40, seconds: float = 60.0
-    ) -> Search:
-        return Search(space, self, weigh, budget, seconds, clock=lambda: self.now)
-
-
-def test_workers_are_doubled_until_they_do_not_help_and_then_as_few_are_sought() -> None:
-    model = Model(lambda of: 1.0 / min(of.num_workers, 11))
-    search = model.search(Space(64))
-    assert search.run().setting in (Setting(11), Setting(12))
-    assert max(of.num_workers for of in model.measured) == 32, "16 to 32 gain nothing, so 64 are never started"
-    assert not search.untried and model.now < 60
-
-
-def test_a_consumer_that_never_waits_ends_it() -> None:
-    model = Model(lambda of: 0.8 / of.num_workers, step_s=0.25)
-    search = model.search(Space(64))
-    assert search.run().setting == Setting(4)
-    assert max(of.num_workers for of in model.measured) == 4
-    assert {of.schedule for of in model.measured} == {"round_robin"}
-
-
-def test_more_workers_that_make_it_worse() -> None:
-    model = Model(lambda of: 1 / of.num_workers + 0.05 * of.num_workers)
-    assert model.search(Space(64)).run().setting.num_workers in (4, 5)
-
-
-def test_stealing_where_it_gains_with_fewer_workers_after_that() -> None:
-    def batch_s(of: Setting) -> float:
-        return (0.5 if of.schedule == "steal" else 1.0) / min(of.num_workers, 8)
-
-    assert Model(batch_s).search(Space(64)).run().setting == Setting(8, schedule="steal")
-    assert Model(batch_s).search(Space(64, steals=False)).run().setting == Setting(8)
-    assert Model(batch_s, step_s=0.0625).search(Space(64)).run().setting == Setting(8, schedule="steal")
-
-
-def test_prefetch_and_chunks_where_they_gain() -> None:
-    deep = Model(lambda of: 1 / min(of.num_workers, 4) / min(of.prefetch_factor, 8))
-    assert deep.search(Space(64)).run().setting == Setting(4, 8)
-    cut = Model(lambda of: (0.25 if of.chunk_size else 1.0) / min(of.num_workers, 4))
-    assert cut.search(Space(64, batch_size=32)).run().setting == Setting(4, chunk_size=8)
-    assert cut.search(Space(64, batch_size=0)).run().setting == Setting(4)
-
-
-def test_what_gains_nothing_is_not_picked() -> None:
-    model = Model(lambda of: 1 / min(of.num_workers, 4) * (0.99 if of.unusual else 1))
-    assert model.search(Space(64, batch_size=32)).run().setting == Setting(4)
-
-
-def test_what_the_memory_does_not_hold_is_never_measured() -> None:
-    def weigh(of: Setting) -> int:
-        batches = max(2, of.prefetch_factor) if of.chunk_size else of.num_workers * of.prefetch_factor
-        return batches * 100 + of.num_workers
-
-    for batch_size in (0, 64):
-        model = Model(lambda of: 1 / min(of.num_workers, 16))
-        search = model.search(Space(64, batch_size=batch_size), weigh, budget=1000)
-        pick = search.run()
-        assert all(weigh(of) <= 1000 for of in model.measured) and search.too_heavy
-        assert pick.setting == (Setting(16, chunk_size=4) if batch_size else Setting(9, 1))
-
-
-def test_a_row_that_turns_out_too_heavy_is_not_picked() -> None:
-    grown: list[int] = []
-    model = Model(lambda of: 1 / min(of.num_workers, 8))
-    search = model.search(Space(8), lambda of: of.num_workers * (200 if grown else 1), budget=1000)
-    measure = search._measure
-
-    def grows(setting: Setting, seconds: float) -> Sample:
-        if setting.num_workers == 8:
-            grown.append(1)
-        return measure(setting, seconds)
-
-    search._measure = grows
-    assert search.run().setting.num_workers <= 5
-
-
-def test_a_setting_that_fails_is_passed_over() -> None:
-    model = Model(lambda of: float("inf") if of.num_workers > 4 else 1 / of.num_workers)
-    search = model.search(Space(64))
-    assert search.run().setting == Setting(4)
-    assert any(row.failure == "MemoryError: no" for row in search.rows.values())
-    with pytest.raises(RuntimeError, match="one worker could not be measured: MemoryError: no"):
-        Model(lambda of: float("inf")).search(Space(64)).run()
-
-
-def test_the_time_is_kept_and_what_it_did_not_allow_is_said() -> None:
-    model = Model(lambda of: 1 / min(of.num_workers, 64), beside=4.0)
-    search = model.search(Space(64, batch_size=64), seconds=30)
-    search.run()
-    assert model.now <= 31 and search.untried
-    slow = Model(lambda of: 8 / of.num_workers)
-    search = slow.search(Space(64), seconds=60)
-    search.run()
-    assert slow.now <= 61
-
-
-def test_contenders_are_measured_again_in_turns() -> None:
-    model = Model(lambda of: 1 / min(of.num_workers, 4))
-    search = model.search(Space(16, steals=False))
-    search.run()
-    last = model.measured[-4:]
-    assert len(set(last)) > 1 and all(one != other for one, other in itertools.pairwise(last))
-
-
-def test_an_option_that_is_given_is_not_varied() -> None:
-    model = Model(lambda of: 1 / of.num_workers)
-    fixed = {"num_workers": 3, "prefetch_factor": 4, "schedule": "steal"}
-    assert model.search(Space(3, fixed=fixed)).run().setting == Setting(3, 4, "steal")
-    assert set(model.measured) == {Setting(3, 4, "steal")}
-
-
-def test_unusual_options_are_measured_again_beside_the_usual_ones() -> None:
-    model = Model(lambda of: 1.25 if of == Setting(1) and model.measured.count(of) == 1 else 1.0)  # the first was cold
-    search = model.search(Space(1))
-    assert search.run().setting == Setting(1)
-    assert len(search.rows[Setting(1)].samples) > 2
-
-
-def test_noise_does_not_make_a_small_gain_a_pick() -> None:
-    noise = itertools.cycle([1.0, 1.01, 0.99, 1.015, 0.985])
-    model = Model(lambda of: next(noise) / min(of.num_workers, 8))
-    assert 6 <= model.search(Space(64)).run().setting.num_workers <= 9
-    assert GAIN > 0.03
-
-
 # ---------------------------------------------------------------------------------------------------- one measurement
 
 
-def test_bursts_are_counted_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = [100.0]
+def test_bursts_are_counted_whole_and_what_was_made_ahead_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    took, came = Took(4), 0
-    while True:  # four workers that publish together once a second
-        if came % 4 == 0:
-            now[0] += 1.0
-        came += 1
-        if took.is_over(8.0, 2):
+    ahead = [100.0] * 8  # two bursts
+    bursts = (100.0 + second + 0.01 * k for second in itertools.count() for k in range(4))  # a batch after the other
+    took = Took(4)
+    for came in itertools.chain(ahead, bursts):
+        now[0] = came
+        if took.is_over(8.005, 2):
             break
         took.asks()
     sample = took.sample()
-    assert sample.batch_s == 0.25 and sample.input_wait == 1.0 and sample.batches % 4 == 0
+    assert sample.batches % 4 == 0 and sample.batch_s == pytest.approx(0.25) and sample.input_wait == pytest.approx(1)
 
 
 def test_no_batches_are_no_measurement() -> None:
@@ -305,7 +161,6 @@ def test_a_dataset_and_a_step() -> None:
     affinity = os.sched_getaffinity(0)
     found = shmloader.tune(Sleeps(1000, 0.01), batch_size=4, step_s=0.03, seconds=5, progress=False, most_workers=8)
     assert torch.equal(torch.get_rng_state(), before) and os.sched_getaffinity(0) == affinity
-    assert found.options["num_workers"] >= 2
     assert {row.setting.num_workers for row in found.rows} >= {1, 2}
     text = str(found)
     assert text.count("<- pick") == 1 and found.line in text and "batches/s" in text
@@ -315,14 +170,34 @@ def test_a_dataset_and_a_step() -> None:
     assert json.loads(json.dumps(found.to_dict()))["pick"]["num_workers"] == found.options["num_workers"]
 
 
+class Cores(Dataset[int]):
+    """How many cores the worker may use."""
+
+    def __len__(self) -> int:
+        return 10
+
+    def __getitem__(self, index: int) -> int:
+        time.sleep(0.02)
+        return len(os.sched_getaffinity(0))
+
+
+def test_ranks_share_cores_and_memory() -> None:
+    seen: set[int] = set()
+    found = shmloader.tune(
+        Cores(), consumer=lambda batch: seen.update(batch.tolist()), ranks=2, seconds=3, most_workers=1, progress=False
+    )
+    assert seen == {max(1, len(os.sched_getaffinity(0)) // 2)}
+    assert any("2 ranks" in note for note in found.notes) and found.pick.memory_bytes % 2 == 0
+
+
 def test_a_stream() -> None:
-    found = shmloader.tune(Counts(), batch_size=2, seconds=2, most_workers=2, progress=False)
+    found = shmloader.tune(Counts(), batch_size=2, seconds=4, most_workers=2, progress=False)
     assert {row.setting.schedule for row in found.rows} == {"round_robin"}
     assert all(row.setting.chunk_size is None for row in found.rows)
 
 
 def test_a_loader() -> None:
-    loader = torch.utils.data.DataLoader(list(range(64)), batch_size=8, drop_last=True, num_workers=2)
+    loader = torch.utils.data.DataLoader(Sleeps(64, 0.001), batch_size=8, drop_last=True, num_workers=2)
     options = options_of(loader)
     assert options["batch_sampler"] is loader.batch_sampler and "num_workers" not in options
     assert (
@@ -331,12 +206,13 @@ def test_a_loader() -> None:
     assert not {"sampler", "batch_sampler"} & set(options_of(loader, {"shuffle": True, "batch_size": 4}))
     taken: list[int] = []
     found = shmloader.tune(
-        loader, consumer=lambda batch: taken.append(len(batch)), num_workers=1, schedule="steal", seconds=1.5,
+        loader, consumer=lambda batch: taken.append(len(batch)), num_workers=1, schedule="steal", seconds=3,
         progress=False,
     )  # fmt: skip
     assert set(taken) == {8}
     assert found.options["num_workers"] == 1 and found.options["schedule"] == "steal"
-    assert "batch_sampler=batch_sampler" in found.line and "collate_fn" not in found.line
+    assert "batch_sampler=batch_sampler" in found.line
+    assert not any(name in found.line for name in ("collate_fn", "timeout", "worker_init_fn"))
 
 
 def test_one_worker_that_does_not_fit() -> None:
@@ -382,7 +258,7 @@ def test_a_table_is_aligned() -> None:
 
 
 def make() -> Any:
-    return Sleeps(100, 0.001)
+    return Sleeps(100, 0.02)
 
 
 def broken() -> Any:
@@ -395,7 +271,7 @@ def fails() -> Any:
 
 def test_the_command_line(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     asked: dict[str, Any] = {}
-    found = shmloader.tune(make(), seconds=1, most_workers=1, progress=False)
+    found = shmloader.tune(make(), seconds=3, most_workers=1, progress=False)
 
     def noted(dataset: Any, **options: Any) -> Any:
         asked.update(options, dataset=type(dataset))
@@ -428,8 +304,32 @@ def test_the_command_line(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     ids=["no colon", "no module", "no function", "no function but a number", "it raises", "a sample raises"],
 )
 def test_a_function_that_gives_no_dataset(name: str, status: int, words: str, capsys: Any) -> None:
-    assert line.main(["tune", name, "--seconds", "2"]) == status
+    assert line.main(["tune", name, "--seconds", "5"]) == status
     assert words in capsys.readouterr().err
+
+
+def test_on_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    pytest.importorskip("rich")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    name = f"{__name__}:make"
+    assert line.main(["tune", name, "--seconds", "2", "--most-workers", "1"]) == 0
+    told = capsys.readouterr()
+    assert "<- pick" in told.out and "shmloader.DataLoader(dataset, shuffle=True, num_workers=1" in told.out
+    assert "num_workers=1" in told.err, "the bar says what is measured"
+    monkeypatch.setitem(sys.modules, "tqdm", None)
+    monkeypatch.setitem(sys.modules, "rich.console", None)
+    assert line.main(["tune", name, "--seconds", "2", "--most-workers", "1"]) == 0
+    told = capsys.readouterr()
+    assert "<- pick" in told.out and "measuring for up to 2 s" in told.err
+
+
+def test_a_module_of_the_working_directory(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "made_beside.py").write_text("class Sets:\n    def make():\n        return [1, 2]\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry])
+    assert command.find("made_beside:Sets.make")() == [1, 2]
+    del sys.modules["made_beside"]
 
 
 INTERRUPTED = """
@@ -518,7 +418,7 @@ def test_the_pick_is_about_as_quick_as_the_best_of_a_sweep(name: str) -> None:
     budget = 1 << 40 if ring_bytes is None else ring_bytes + 16 * memory.worker_bytes
     found = shmloader.tune(data, **options, seconds=20, most_workers=16, memory_bytes=budget, progress=False)
     rows = {}
-    for workers, prefetch, schedule in itertools.product((2, 4, 8, 12, 16), (1, 2, 4), ("round_robin", "steal")):
+    for workers, prefetch, schedule in itertools.product((4, 8, 12, 16), (1, 2), ("round_robin", "steal")):
         for chunk in (None, -(-options["batch_size"] // workers)):
             setting = Setting(workers, prefetch, schedule, chunk)
             if memory.weigh(setting, measure.loader) <= budget:

@@ -38,13 +38,17 @@ class Held:
     holders: dict[int, int] = field(default_factory=dict)
 
     def pid_of(self, inner: int) -> int:
-        """The pid here of a process that the ring names; 0 if it is gone."""
-        return self.holders.get(inner, 0)
+        """The pid here of a process that the ring names; 0 if it is not known.
+
+        One that has begun since is not among the holders yet.  Where the trainer has one pid for all, so has it.
+        """
+        trainer = self.ring.totals().trainer
+        return self.holders.get(inner, inner if self.holders.get(trainer) == trainer else 0)
 
     @property
     def trainer(self) -> int:
-        """The trainer's pid here; 0 if it is gone."""
-        return self.pid_of(self.ring.totals().trainer)
+        """The trainer's pid here; 0 if it did not hold the ring any more."""
+        return self.holders.get(self.ring.totals().trainer, 0)
 
 
 class Rings:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import threading
 import time
@@ -86,7 +87,7 @@ class Measure:
     def _of(self, loader: DataLoader[Any], setting: Setting, seconds: float) -> Sample:
         batches = iter(loader)
         took = Took(setting.num_workers)
-        limit = threading.Timer(max(0.1, self._end - time.monotonic()), batches.interrupt)  # a batch may take longer
+        limit = threading.Timer(max(0.1, self._end - time.monotonic()), _interrupt, (batches,))
         limit.daemon = True
         limit.start()
         try:
@@ -103,6 +104,12 @@ class Measure:
             limit.join()
         self._memory.note(batches)
         return took.sample()
+
+
+def _interrupt(batches: Any) -> None:
+    """Have next() return, for a batch may take longer than there is time."""
+    with contextlib.suppress(RuntimeError):  # it has ended by itself just now
+        batches.interrupt()
 
 
 class Took:

@@ -42,13 +42,13 @@ def notes_of(search: Search, pick: Row, memory: Memory, budget: int, cores: int,
         told.append(f"measurements of the pick differ by {pick.spread:.0%}: something else ran, or samples differ much")
     if pick.setting.num_workers > cores:
         told.append(
-            f"that is more workers than the {cores} cores of a rank: they wait for something (disk, network, a lock) "
-            "rather than compute, and it must stand as many at once"
+            f"that is more workers than cores ({cores} for each rank): it pays where samples wait, for a disk, a "
+            "network or a lock, which must stand as many at once"
         )
     if memory.ranks > 1:
         told.append(
-            f"memory is counted for {memory.ranks} ranks, and each was given {cores} cores; what the other ranks do to "
-            "disk, network and memory bandwidth was not measured unless they were running"
+            f"memory is counted for {memory.ranks} ranks, each with {cores} of the cores; what the others do to disk, "
+            "network and memory bandwidth was not measured, unless they were running"
         )
     if pick.setting.schedule == "steal" or pick.setting.chunk_size is not None:
         told.append("batches come in the same order; but samples that draw random numbers draw others than in torch")

@@ -10,8 +10,8 @@ NOTE [ Search ]
     4. Then fewer workers, by halves, as few as are LOOSELY as quick as the best.
     5. The rest of the time goes to the contenders, in turns, so that whatever else the machine does meets all of them.
        The usual options are among them, for what is unusual must be worth it.  The pick is the cheapest whose median is
-       TOLERABLY slower than the best median: the one with the fewest workers, then the fewest unusual options, then the
-       least memory.
+       TOLERABLY slower than the best median, or as little as its measurements can tell apart: the one with the fewest
+       workers, then the fewest unusual options, then the least memory.
 
 What the time did not allow is said (`untried`), and what the memory does not hold is never measured or picked.
 """
@@ -30,6 +30,8 @@ TOLERABLY = 0.03
 LOOSELY = 0.05  # while it is sought: one measurement alone is not exact, and the quickest of many was lucky
 DOUBTFUL = 0.3  # slower than the best by no more: as the usual options beside unusual ones, measured again
 CLOSE = 0.10  # slower than the best by no more: measured again
+UNSURE = 4  # the median of some measurements is about so much surer than they are apart
+MOST_UNSURE = 0.06
 IDLE = 0.01  # a consumer that waits for less of its time cannot be made quicker
 RUNS = 5  # of each contender
 SHARE_OF_SEARCH = 0.6  # of the time; the rest is for measuring again
@@ -115,7 +117,8 @@ class Search:
     def pick(self) -> Row:
         """The cheapest of those that are about as quick as the best."""
         rows = self._usable()
-        enough = rows[0].batch_s * (1 + TOLERABLY)
+        unsure = min(MOST_UNSURE, rows[0].spread / UNSURE) if len(rows[0].samples) > 2 else 0.0
+        enough = rows[0].batch_s * (1 + max(TOLERABLY, unsure))
         return min((row for row in rows if row.batch_s <= enough), key=_cost)
 
     def _usable(self) -> list[Row]:

@@ -170,10 +170,11 @@ def _bar(wanted: bool, seconds: float) -> Iterator[Callable[[Setting], None]]:
         yield lambda setting: None
         return
     begun = time.monotonic()
-    with tqdm(total=round(seconds), unit="s", leave=False, bar_format="{desc} {bar} {n:.0f}/{total} s") as bar:
+    with tqdm(total=seconds, leave=False, bar_format="{desc} {bar} {n:.0f}/{total:.0f} s") as bar:
 
         def tell(setting: Setting) -> None:
             bar.set_description(", ".join(f"{name}={value}" for name, value in setting.options().items()), False)
-            bar.update(min(time.monotonic() - begun, bar.total) - bar.n)
+            bar.n = min(time.monotonic() - begun, seconds)
+            bar.refresh()
 
         yield tell

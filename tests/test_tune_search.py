@@ -1,0 +1,173 @@
+"""The search of `shmloader tune`, on machines that are formulas: what it measures, and what it picks."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from shmloader.commands.tuning.search import GAIN, Search, Space
+from shmloader.commands.tuning.setting import Row, Sample, Setting
+
+
+class Model:
+    """A machine whose measurements follow from a formula, and take the time that they are given."""
+
+    def __init__(self, batch_s: Callable[[Setting], float], step_s: float = 0.0, beside: float = 0.2) -> None:
+        self.batch_s, self.step_s, self.beside = batch_s, step_s, beside
+        self.now = 0.0
+        self.measured: list[Setting] = []
+
+    def __call__(self, setting: Setting, seconds: float) -> Sample:
+        self.now += seconds + self.beside
+        self.measured.append(setting)
+        took = self.batch_s(setting)
+        if took == float("inf"):
+            return Sample(took, 0.0, 0, "MemoryError: no")
+        return Sample(max(took, self.step_s), max(0.0, 1 - self.step_s / max(took, self.step_s)), 100)
+
+    def search(
+        self, space: Space, weigh: Any = lambda setting: 1, budget: int = 1 << 40, seconds: float = 60.0
+    ) -> Search:
+        return Search(space, self, weigh, budget, seconds, clock=lambda: self.now)
+
+
+def test_workers_are_doubled_until_they_do_not_help_and_then_as_few_are_sought() -> None:
+    model = Model(lambda of: 1.0 / min(of.num_workers, 11))
+    search = model.search(Space(64))
+    assert search.run().setting in (Setting(11), Setting(12))
+    assert max(of.num_workers for of in model.measured) == 32, "16 to 32 gain nothing, so 64 are never started"
+    assert not search.untried and model.now < 60
+
+
+def test_a_consumer_that_never_waits_ends_it() -> None:
+    model = Model(lambda of: 0.8 / of.num_workers, step_s=0.25)
+    search = model.search(Space(64))
+    assert search.run().setting == Setting(4)
+    assert max(of.num_workers for of in model.measured) == 4
+    assert {of.schedule for of in model.measured} == {"round_robin"}
+
+
+def test_more_workers_that_make_it_worse() -> None:
+    model = Model(lambda of: 1 / of.num_workers + 0.05 * of.num_workers)
+    assert model.search(Space(64)).run().setting.num_workers in (4, 5)
+
+
+def test_stealing_where_it_gains_with_fewer_workers_after_that() -> None:
+    def batch_s(of: Setting) -> float:
+        return (0.5 if of.schedule == "steal" else 1.0) / min(of.num_workers, 8)
+
+    assert Model(batch_s).search(Space(64)).run().setting == Setting(8, schedule="steal")
+    assert Model(batch_s).search(Space(64, steals=False)).run().setting == Setting(8)
+    assert Model(batch_s, step_s=0.0625).search(Space(64)).run().setting == Setting(8, schedule="steal")
+
+
+def test_prefetch_and_chunks_where_they_gain() -> None:
+    deep = Model(lambda of: 1 / min(of.num_workers, 4) / min(of.prefetch_factor, 8))
+    assert deep.search(Space(64)).run().setting == Setting(4, 8)
+    cut = Model(lambda of: (0.25 if of.chunk_size else 1.0) / min(of.num_workers, 4))
+    assert cut.search(Space(64, batch_size=32)).run().setting == Setting(4, chunk_size=8)
+    assert cut.search(Space(64, batch_size=0)).run().setting == Setting(4)
+
+
+def test_what_gains_nothing_is_not_picked() -> None:
+    model = Model(lambda of: 1 / min(of.num_workers, 4) * (0.99 if of.unusual else 1))
+    assert model.search(Space(64, batch_size=32)).run().setting == Setting(4)
+
+
+def test_what_the_memory_does_not_hold_is_never_measured() -> None:
+    def weigh(of: Setting) -> int:
+        batches = max(2, of.prefetch_factor) if of.chunk_size else of.num_workers * of.prefetch_factor
+        return batches * 100 + of.num_workers
+
+    for batch_size in (0, 64):
+        model = Model(lambda of: 1 / min(of.num_workers, 16))
+        search = model.search(Space(64, batch_size=batch_size), weigh, budget=1000)
+        pick = search.run()
+        assert all(weigh(of) <= 1000 for of in model.measured) and search.too_heavy
+        assert pick.setting == (Setting(16, chunk_size=4) if batch_size else Setting(9, 1))
+
+
+def test_a_row_that_turns_out_too_heavy_is_not_picked() -> None:
+    grown: list[int] = []
+    model = Model(lambda of: 1 / min(of.num_workers, 8))
+    search = model.search(Space(8), lambda of: of.num_workers * (200 if grown else 1), budget=1000)
+    measure = search._measure
+
+    def grows(setting: Setting, seconds: float) -> Sample:
+        if setting.num_workers == 8:
+            grown.append(1)
+        return measure(setting, seconds)
+
+    search._measure = grows
+    assert search.run().setting.num_workers <= 5
+
+
+def test_a_setting_that_fails_is_passed_over() -> None:
+    model = Model(lambda of: float("inf") if of.num_workers > 4 else 1 / of.num_workers)
+    search = model.search(Space(64))
+    assert search.run().setting == Setting(4)
+    assert any(row.failure == "MemoryError: no" for row in search.rows.values())
+    with pytest.raises(RuntimeError, match="one worker could not be measured: MemoryError: no"):
+        Model(lambda of: float("inf")).search(Space(64)).run()
+
+
+def test_the_time_is_kept_and_what_it_did_not_allow_is_said() -> None:
+    model = Model(lambda of: 1 / min(of.num_workers, 64), beside=4.0)
+    search = model.search(Space(64, batch_size=64), seconds=30)
+    search.run()
+    assert model.now <= 31 and search.untried
+    slow = Model(lambda of: 8 / of.num_workers)
+    search = slow.search(Space(64), seconds=60)
+    search.run()
+    assert slow.now <= 61
+
+
+def test_slow_batches_are_given_the_time_for_three_of_one_worker() -> None:
+    given: list[float] = []
+    model = Model(lambda of: 2.5 / of.num_workers)
+    search = model.search(Space(4))
+    measure = search._measure
+    search._measure = lambda setting, seconds: given.append(seconds) or measure(setting, seconds)  # type: ignore[func-returns-value]
+    search.run()
+    assert given[0] == 2.0 and set(given[1:-1]) == {7.5}
+
+
+def test_contenders_are_measured_again_in_turns() -> None:
+    model = Model(lambda of: 1 / min(of.num_workers, 4))
+    search = model.search(Space(16, steals=False))
+    search.run()
+    last = model.measured[-4:]
+    assert len(set(last)) > 1 and all(one != other for one, other in itertools.pairwise(last))
+
+
+def test_an_option_that_is_given_is_not_varied() -> None:
+    model = Model(lambda of: 1 / of.num_workers)
+    fixed = {"num_workers": 3, "prefetch_factor": 4, "schedule": "steal"}
+    assert model.search(Space(3, fixed=fixed)).run().setting == Setting(3, 4, "steal")
+    assert set(model.measured) == {Setting(3, 4, "steal")}
+
+
+def test_unusual_options_are_measured_again_beside_the_usual_ones() -> None:
+    model = Model(lambda of: 1.25 if of == Setting(1) and model.measured.count(of) == 1 else 1.0)  # the first was cold
+    search = model.search(Space(1))
+    assert search.run().setting == Setting(1)
+    assert len(search.rows[Setting(1)].samples) > 2
+
+
+def test_measurements_that_differ_tell_less_apart() -> None:
+    search = Model(lambda of: 1.0).search(Space(8))
+    for workers, times in {4: [1.045] * 5, 8: [1.0] * 5}.items():
+        search.rows[Setting(workers)] = Row(Setting(workers), 1, [Sample(each, 0.0, 9) for each in times])
+    assert search.pick().setting == Setting(8)
+    search.rows[Setting(8)].samples[:2] = [Sample(0.9, 0.0, 9), Sample(1.1, 0.0, 9)]
+    assert search.pick().setting == Setting(4), "20 % apart, so their median is sure to 5 %"
+
+
+def test_noise_does_not_make_a_small_gain_a_pick() -> None:
+    noise = itertools.cycle([1.0, 1.01, 0.99, 1.015, 0.985])
+    model = Model(lambda of: next(noise) / min(of.num_workers, 8))
+    assert 6 <= model.search(Space(64)).run().setting.num_workers <= 9
+    assert GAIN > 0.03
