@@ -21,8 +21,8 @@ extensions = [
     "sphinx.ext.napoleon",
     "machinery.docstrings",
     "machinery.drawings",
+    "machinery.external_links",
     "machinery.option_pages",
-    "machinery.pages",
 ]
 exclude_patterns = ["machinery"]
 default_role = "literal"  # docstrings have `code` in single backticks
