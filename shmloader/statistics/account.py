@@ -12,6 +12,7 @@ NOTE [ Accounts ]
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import sys
@@ -130,7 +131,8 @@ def begun(loader: Any, make: Callable[[], Any]) -> Any:
         turns = around_next_data(iterator, Turns(account.meter))
     if turns is not None:
         turns.begin(time.monotonic_ns() - began)
-    account.iterator = weakref.ref(iterator)
+    with contextlib.suppress(TypeError):  # of a user's class, which may be of any type
+        account.iterator = weakref.ref(iterator)
     if account.trace is not None:
         account.trace.attach(iterator)
     return iterator

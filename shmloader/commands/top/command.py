@@ -23,6 +23,7 @@ EXIT = """exit status:
   2  the command line is wrong"""
 LEAST_INTERVAL = 0.1  # seconds
 STACK_EVERY = 5.0  # seconds: a worker is not to be asked again and again
+FIND_EVERY = 2.0  # seconds: to look through all processes takes milliseconds, of cores that the trainers may need
 
 
 def add_to(commands: Any) -> None:
@@ -81,6 +82,8 @@ class Top:
 
     def __init__(self, rings: Rings, stacks: bool) -> None:
         self._rings, self._asks = rings, stacks
+        self._held: list[Held] = []
+        self._found_at = -FIND_EVERY
         self._watched: dict[Key, Watched] = {}
         self._stacks: dict[
             int, tuple[float, str]
@@ -90,9 +93,11 @@ class Top:
         """All loaders as they are now."""
         from shmloader.commands.top.view import Watched
 
-        held = self._rings.find()
-        self._watched = {one.key: self._watched.get(one.key) or Watched() for one in held}
-        loaders = [view for one in held if (view := self._view(one)) is not None]
+        now = time.monotonic()
+        if now - self._found_at >= FIND_EVERY or any(one.ring.closed for one in self._held):
+            self._held, self._found_at = self._rings.find(), now
+        self._watched = {one.key: self._watched.get(one.key) or Watched() for one in self._held}
+        loaders = [view for one in self._held if (view := self._view(one)) is not None]
         if self._asks:
             self._ask([lane.pid for loader in loaders for lane in loader.lanes if lane.awaited and lane.pid])
         return loaders

@@ -183,7 +183,7 @@ def _lane(held: Held, lane: LaneNow, before: Look, now: Look, passed: float, awa
     pid = held.pid_of(lane.pid) if lane.pid else 0
     state = state_of(pid) if pid else ""
     stuck = state not in ("R", "S", "D") and bool(lane.pid)
-    works = lane.doing in ("fetches", "collates")
+    works = lane.doing in ("fetches", "collates") and not stuck
     since = max(0, now.totals.now - lane.since) / 1e9 if lane.since else 0.0
     busy_ns = lane.fetched_ns + lane.collated_ns - was.fetched_ns - was.collated_ns
     mine = [entry for entry in now.entries if entry.state == "claimed" and entry.owner == lane.worker]
