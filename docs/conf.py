@@ -21,11 +21,12 @@ extensions = [
     "sphinx.ext.napoleon",
     "machinery.docstrings",
     "machinery.drawings",
+    "machinery.external_links",
     "machinery.option_pages",
-    "machinery.pages",
 ]
 exclude_patterns = ["machinery"]
 default_role = "literal"  # docstrings have `code` in single backticks
+highlight_language = "none"  # a fence that names no language is what a program has printed
 myst_heading_anchors = 4
 suppress_warnings = ["myst.header"]  # a part of the README begins with headings of the third level
 autodoc_member_order = "bysource"

@@ -37,3 +37,10 @@ def test_workflows_try_the_torch_versions_that_the_readme_names() -> None:
 def test_no_registry_is_named_by_its_host() -> None:
     for file in [*ROOT.glob(".github/workflows/*.yml"), *ROOT.glob("wheels/*.py"), ROOT / "Makefile"]:
         assert not re.search(r"https?://|\.org\b|\.io\b", file.read_text()), file
+
+
+def test_every_package_of_the_checkout_is_in_a_wheel() -> None:
+    listed = re.search(r"^packages = \[(.+?)\]", read("pyproject.toml"), re.MULTILINE | re.DOTALL)
+    assert listed is not None
+    folders = {file.parent.relative_to(ROOT) for file in (ROOT / "shmloader").rglob("__init__.py")}
+    assert set(re.findall(r'"([\w.]+)"', listed[1])) == {".".join(folder.parts) for folder in folders}

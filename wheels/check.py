@@ -17,10 +17,10 @@ from elftools.elf.elffile import ELFFile
 from elftools.elf.gnuversions import GNUVerNeedSection
 
 MOST_BYTES = 2_000_000
-LIBRARIES = len(list((Path(__file__).resolve().parent.parent / "cython_ext").glob("*.pyx")))  # one of each
+ROOT = Path(__file__).resolve().parent.parent
+LIBRARIES = len(list((ROOT / "cython_ext").glob("*.pyx")))  # one of each
 GLIBCS = {"libc.so.6", "libdl.so.2", "libm.so.6", "libpthread.so.0", "ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1"}
 MACHINES = {"EM_X86_64": "x86_64", "EM_AARCH64": "aarch64"}
-IN_IT = ("shmloader/py.typed", "shmloader/__init__.py", "shmloader/_ring.pyi")
 
 
 def problems(wheel: Path, image: str) -> Iterator[str]:
@@ -33,7 +33,9 @@ def problems(wheel: Path, image: str) -> Iterator[str]:
         yield f"it has {wheel.stat().st_size} bytes, and {MOST_BYTES} are allowed"
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
-        yield from (f"{name} is not in it" for name in IN_IT if name not in names)
+        files = [*ROOT.glob("shmloader/**/*.py"), *ROOT.glob("shmloader/*.pyi"), ROOT / "shmloader" / "py.typed"]
+        wanted = {str(file.relative_to(ROOT)) for file in files}  # a new folder may be missing from pyproject.toml
+        yield from (f"{name} is not in it" for name in sorted(wanted - set(names)))
         known = re.compile(r"shmloader/|shmloader-[\w.+]+\.dist-info/")
         yield from (f"{name} is in it" for name in names if not known.match(name))
         libraries = [name for name in names if ".so" in name]

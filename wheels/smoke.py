@@ -10,6 +10,7 @@ import argparse
 import importlib.metadata
 import os
 import signal
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -60,6 +61,8 @@ def main() -> None:
     assert same(batches(shmloader.DataLoader), theirs)
     if not options.fork_only:
         assert same(batches(shmloader.DataLoader, multiprocessing_context="spawn"), theirs)
+        said = subprocess.run([sys.executable, "-m", "shmloader", "--version"], stdout=subprocess.PIPE, text=True)
+        assert shmloader.__version__ in said.stdout
     assert same(batches(shmloader.DataLoader, ring_memory="memfd"), theirs)
     stolen = batches(shmloader.DataLoader, schedule="steal")
     assert same(batches(shmloader.DataLoader, schedule="steal", chunk_size=2), stolen)

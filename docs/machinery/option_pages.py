@@ -44,6 +44,7 @@ ABOUT = {
     "chunk_size": About(
         "samples", "DataLoader(dataset, batch_size=8, num_workers=2, chunk_size=4)", "chunk_size=0, num_workers=2"
     ),
+    "detail": About("yes or no", "DataLoader(dataset, num_workers=2, detail=True)", "detail=1"),
     "device": About("", 'DataLoader(dataset, num_workers=2, device="cpu")', 'device="gpu"'),
     "device_prefetch": About(
         "batches", 'DataLoader(dataset, num_workers=2, device="cpu", device_prefetch=3)', "device_prefetch=0"
