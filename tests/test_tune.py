@@ -416,7 +416,7 @@ def test_the_pick_is_about_as_quick_as_the_best_of_a_sweep(name: str) -> None:
     measure = measure_of(data, memory, 600, step_s, batch_size=options["batch_size"])
     measure(Setting(1), 0.3)
     budget = 1 << 40 if ring_bytes is None else ring_bytes + 16 * memory.worker_bytes
-    found = shmloader.tune(data, **options, seconds=20, most_workers=16, memory_bytes=budget, progress=False)
+    found = shmloader.tune(data, **options, seconds=40, most_workers=16, memory_bytes=budget, progress=False)
     rows = {}
     for workers, prefetch, schedule in itertools.product((4, 8, 12, 16), (1, 2), ("round_robin", "steal")):
         for chunk in (None, -(-options["batch_size"] // workers)):
@@ -431,4 +431,7 @@ def test_the_pick_is_about_as_quick_as_the_best_of_a_sweep(name: str) -> None:
             times.append(measure(setting, 1.0).batch_s)
     ratio = statistics.median(both[found.pick.setting]) / statistics.median(both[best])
     print(f"\n{name}: picked {found.options}, {ratio:.3f} of the time of {best.options()}; {found.seconds:.1f} s")
+    apart = [(max(times) - min(times)) / statistics.median(times) for times in both.values()]
+    if max(found.pick.spread, *apart) > 0.2:
+        pytest.skip(f"something else runs here: measurements of one setting are {max(apart):.0%} apart")
     assert ratio <= 1.15, f"{found}\n{best}: {rows[best]}"  # 1.05 and less where nothing else runs
