@@ -19,7 +19,15 @@ from elftools.elf.gnuversions import GNUVerNeedSection
 MOST_BYTES = 2_000_000
 ROOT = Path(__file__).resolve().parent.parent
 LIBRARIES = len(list((ROOT / "cython_ext").glob("*.pyx")))  # one of each
-GLIBCS = {"libc.so.6", "libdl.so.2", "libm.so.6", "libpthread.so.0", "ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1"}
+GLIBCS = {
+    "libc.so.6",
+    "libdl.so.2",
+    "libm.so.6",
+    "libpthread.so.0",
+    "librt.so.1",
+    "ld-linux-x86-64.so.2",
+    "ld-linux-aarch64.so.1",
+}
 MACHINES = {"EM_X86_64": "x86_64", "EM_AARCH64": "aarch64"}
 
 
