@@ -22,6 +22,8 @@ from typing import Any
 
 from shmloader.statistics.chrome import Recorded, Span, trace_of
 
+MOST = 1 << 24  # sequences: 1.4 GiB of them, and a file that nothing opens
+
 
 class Trace:
     """Records the batches that a loader hands out, and writes them into a file.
@@ -38,13 +40,14 @@ class Trace:
 
     Raises:
         OSError: There can be no such file.
+        ValueError: So many cannot be kept.
 
     Attributes:
         written: Whether that is done.
     """
 
     def __init__(self, path: str | os.PathLike[str], batches: int, log: Any, label: str, sequences: int) -> None:
-        self.path, self.batches = Path(path), batches
+        self.path, self.batches = Path(path).resolve(), batches  # whatever folder is the current one by then
         _check(self.path)
         self._log, self._label = log, label
         self._from: int = log.count
@@ -57,6 +60,11 @@ class Trace:
         self._owner = os.getpid()
         self._writing = threading.Lock()
         self.written = False
+        if sequences > MOST:
+            raise ValueError(
+                f"batches={batches} are up to {sequences} sequences, and a trace may have {MOST} of them "
+                "(88 bytes each)"
+            )
         log.keep(sequences)
         atexit.register(self.close_or_warn)
 
@@ -90,8 +98,10 @@ class Trace:
         Raises:
             OSError: The file cannot be written.
         """
+        if self._owner != os.getpid():  # a child has its parent's trace too, and the lock as some thread held it
+            return
         with self._writing:
-            if self.written or self._owner != os.getpid():  # a child has its parent's trace too
+            if self.written:
                 return
             self.written = True
         atexit.unregister(self.close_or_warn)
@@ -109,7 +119,12 @@ class Trace:
             self._ahead,
             self._began_at,
         )
-        _write(self.path, json.dumps(trace_of(recorded)))
+        try:
+            _write(self.path, json.dumps(trace_of(recorded)))
+        except (KeyboardInterrupt, SystemExit):  # or what a handler raises for a signal: then at the next close()
+            self.written = False
+            atexit.register(self.close_or_warn)
+            raise
 
     def close_or_warn(self) -> None:
         """The same, where nobody waits for it: a training must not end because of its trace."""
@@ -154,6 +169,8 @@ def _check(path: Path) -> None:
     """Raise now if there can be no such file, and not when all batches have come."""
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, "a trace is a file, and this is a folder", str(path))
+    if path.exists() and not path.is_file():
+        raise OSError(errno.EINVAL, "a trace replaces its file, and this is no regular one", str(path))
     if not path.parent.is_dir():
         raise FileNotFoundError(errno.ENOENT, "there is no folder for the trace", str(path.parent))
     if not os.access(path.parent, os.W_OK):
