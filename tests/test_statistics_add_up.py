@@ -3,10 +3,23 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 import shmloader
 from shmloader._figures import BATCHES, BYTES, Figures
 from shmloader.statistics.account import Account, account_of
+
+
+class Raises(torch.utils.data.Dataset):
+    """Every other batch of two raises."""
+
+    def __len__(self):
+        return 12
+
+    def __getitem__(self, index):
+        if index % 4 == 3:
+            raise ValueError(f"sample {index}")
+        return index
 
 
 def test_a_worker_is_counted_once_while_its_ring_closes():
@@ -50,6 +63,22 @@ def test_a_figure_that_shrank_is_nothing_and_not_an_age():
     later.add(BYTES, 3)
     later.less(earlier)
     assert (later.amount(BATCHES), later.amount(BYTES)) == (0, 3)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_next_that_raised_gave_no_batch(workers):
+    batches = iter(loader := shmloader.DataLoader(Raises(), batch_size=2, num_workers=workers))
+    came = 0
+    for _ in range(6):
+        try:
+            next(batches)
+            came += 1
+        except ValueError:
+            pass
+    stats = loader.stats()
+    assert came == stats.batches == stats.wait.count == 3
+    assert stats.step.count == 0  # what lies behind an error is no step of the loop's
+    loader.close()
 
 
 def test_since_what_cannot_be_hashed_is_named():
