@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import stat
 
 import pytest
 
 import shmloader
 from shmloader.statistics import trace as module
+from shmloader.statistics.account import close_trace
 
 
 @pytest.fixture
@@ -61,14 +63,27 @@ def test_a_child_does_not_wait_for_who_was_writing_when_it_was_forked(loader, tm
     trace.close()
 
 
-def test_after_ctrl_c_while_it_is_written_it_can_be_written(loader, tmp_path, monkeypatch):
-    def interrupted(path, text):
-        raise KeyboardInterrupt
+def test_ctrl_c_is_heard_when_it_is_written(loader, tmp_path, monkeypatch):
+    def interrupted(path, text, write=module._write):
+        signal.raise_signal(signal.SIGINT)
+        write(path, text)
 
     trace = loader.trace(tmp_path / "t.json")
     list(loader)
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(module, "_write", interrupted)
+    monkeypatch.setattr(module, "_write", interrupted)
+    with pytest.raises(KeyboardInterrupt):
         trace.close()
-    trace.close()
     assert json.loads((tmp_path / "t.json").read_text())["traceEvents"]
+
+
+def test_ctrl_c_while_a_method_is_replaced_leaves_none(loader, tmp_path, monkeypatch):
+    def interrupted(*arguments, timed=module._timed):
+        signal.raise_signal(signal.SIGINT)
+        return timed(*arguments)
+
+    batches = iter(loader)
+    monkeypatch.setattr(module, "_timed", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        loader.trace(tmp_path / "t.json")
+    close_trace(loader)
+    assert not {"_arrived", "_next_data"} & set(vars(batches))

@@ -21,6 +21,7 @@ from types import TracebackType
 from typing import Any
 
 from shmloader.statistics.chrome import Recorded, Span, trace_of
+from shmloader.system.signals import held
 
 MOST = 1 << 24  # sequences: 1.4 GiB of them, and a file that nothing opens
 
@@ -74,10 +75,11 @@ class Trace:
             return
         self._pids = [worker.pid or 0 for worker in list(getattr(iterator, "_workers", ()))] or self._pids
         self._ahead = self._ahead or getattr(iterator, "_run", None) is not None
-        self._time(iterator, "_arrived" if hasattr(iterator, "_arrived") else "_next_data", self._returned)
-        stage = vars(iterator).get("_stage")
-        if stage is not None:
-            self._time(stage, "send", self._sent.append)
+        with held():  # what is replaced and not noted would stay so
+            self._time(iterator, "_arrived" if hasattr(iterator, "_arrived") else "_next_data", self._returned)
+            stage = vars(iterator).get("_stage")
+            if stage is not None:
+                self._time(stage, "send", self._sent.append)
 
     def _time(self, of: Any, name: str, tell: Callable[[Span], None]) -> None:
         """Have a method of this object timed, and of no other."""
@@ -100,10 +102,14 @@ class Trace:
         """
         if self._owner != os.getpid():  # a child has its parent's trace too, and the lock as some thread held it
             return
-        with self._writing:
-            if self.written:
-                return
-            self.written = True
+        with held():  # Ctrl-C in here would leave methods replaced, and no file
+            with self._writing:
+                if self.written:
+                    return
+                self.written = True
+            self._write()
+
+    def _write(self) -> None:
         atexit.unregister(self.close_or_warn)
         for one, name, before in self._replaced:
             if (of := one()) is not None:
@@ -119,12 +125,7 @@ class Trace:
             self._ahead,
             self._began_at,
         )
-        try:
-            _write(self.path, json.dumps(trace_of(recorded)))
-        except (KeyboardInterrupt, SystemExit):  # or what a handler raises for a signal: then at the next close()
-            self.written = False
-            atexit.register(self.close_or_warn)
-            raise
+        _write(self.path, json.dumps(trace_of(recorded)))
 
     def close_or_warn(self) -> None:
         """The same, where nobody waits for it: a training must not end because of its trace."""
