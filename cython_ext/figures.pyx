@@ -102,4 +102,4 @@ cdef class Figures:
 cdef void subtract(uint64_t *of, const uint64_t *earlier, size_t bytes) noexcept:
     cdef size_t k
     for k in range(bytes // sizeof(uint64_t)):
-        of[k] -= earlier[k]
+        of[k] -= min(of[k], earlier[k])     # what shrank was overwritten by somebody's code, and must not become 2**64

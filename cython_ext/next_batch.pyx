@@ -50,8 +50,10 @@ cdef class Steps:
     Args:
         ring: the trainer's side.
         most: batches that may be under way.
+        wrapper: the class of what comes in place of a batch that raised.
     """
     cdef TrainerSide ring
+    cdef object wrapper
     cdef public int most
     cdef object indices                 # the sampler's iterator
     cdef object drawn                   # an index that is not opened yet
@@ -67,8 +69,8 @@ cdef class Steps:
     cdef int queued                     # threads that wait for their turn
     cdef object turn
 
-    def __cinit__(self, TrainerSide ring, int most):
-        self.ring, self.most, self.born = ring, most, forks
+    def __cinit__(self, TrainerSide ring, int most, wrapper=None):
+        self.ring, self.most, self.born, self.wrapper = ring, most, forks, wrapper
         self.drawn = self.ready = nothing
         self.turn = _thread.allocate_lock()
         self.turn.acquire()
@@ -121,7 +123,8 @@ cdef class Steps:
             self.ring.hand_out()
             ready = self.ready
             self.ready = nothing
-            self.ring.turns.hand_out(now())
+            if type(ready) is not self.wrapper:     # next() gives no batch where it raises
+                self.ring.turns.hand_out(now())
             return ready
         finally:
             self.ring.turns.leave()

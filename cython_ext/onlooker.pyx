@@ -21,6 +21,10 @@ STATES = ("void", "open", "claimed", "ready")
 MOST = 1 << 20      # workers, entries or payloads that a header may name; else it is none
 
 
+class OtherVersion(ValueError):
+    """A ring of another shmloader's."""
+
+
 class Totals(NamedTuple):
     """What a trainer says of its ring.  Times are time.monotonic_ns()'s; amounts grow, from its beginning on."""
 
@@ -156,8 +160,8 @@ cdef class Onlooker:
         if magic != RING_MAGIC:
             raise ValueError(f"this is no ring: it begins with {magic:#x}")
         if version != RING_VERSION:
-            raise ValueError(f"this ring is of version {version}, and this shmloader reads version {RING_VERSION}: use "
-                             "the one that the trainer runs")
+            raise OtherVersion(f"this ring is of version {version}, and this shmloader reads version {RING_VERSION}: "
+                               "use the one that the trainer runs")
         return 0
 
     @property

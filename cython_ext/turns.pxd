@@ -41,6 +41,7 @@ cdef class Turns:
     cdef int most_asks
     cdef uint64_t asks_made
     cdef bint in_order
+    cdef bint kept                      # what the workers say is in the loader's figures, and is not read any more
 
     cdef void ask(self, uint64_t time) noexcept                 # next() was called
     cdef void hand_out(self, uint64_t time) noexcept            # it returns a batch

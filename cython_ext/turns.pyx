@@ -39,10 +39,16 @@ cdef class Meter:
 
     def now(self) -> Figures:
         """A copy of all that is counted by now, with what the workers of living iterators say of themselves."""
+        cdef list living = self.living()        # first: behind it no other thread comes in before all is added up
         cdef Figures copy = self.figures.copy()
-        for turns in list(self.turns):
+        for turns in living:
             (<Turns>turns).add_workers(copy)
         return copy
+
+    def living(self) -> list:
+        """The turns of iterators that live; another thread may begin an epoch, or end one, meanwhile."""
+        cdef list references = list(self.turns.data)    # in one step; to iterate over the set itself is many
+        return [turns for turns in [reference() for reference in references] if turns is not None]
 
 
 @cython.final
@@ -248,7 +254,7 @@ cdef class Turns:
     def moved_slots(self) -> int:
         """How many of them lie in a memfd, since /dev/shm was too small."""
         cdef int k
-        if self.mapping is None or self.mapping.closed:
+        if self.mapping is None or self.mapping.closed or self.kept:
             return 0
         return sum([ring_once_32(&self.payload[k].overflowed) != 0 for k in range(self.payloads)])
 
@@ -259,7 +265,7 @@ cdef class Turns:
         cdef int k
         cdef of_worker *sum
         cdef ring_worker *said
-        if self.mapping is None or self.mapping.closed:
+        if self.mapping is None or self.mapping.closed or self.kept:
             return 0
         to.have(self.workers)
         for k in range(self.workers):
@@ -281,6 +287,10 @@ cdef class Turns:
 
     def close(self) -> None:
         """Keep what the workers say of themselves: the ring is about to be closed."""
+        cdef int moved = self.moved_slots
+        if self.kept:
+            return
         self.add_workers(self.figures)
-        self.figures.at.amount[MOVED] += self.moved_slots
+        self.figures.at.amount[MOVED] += moved
+        self.kept = True    # in one step with that: who adds up in another thread must not find it twice
         self.meter.turns.discard(self)

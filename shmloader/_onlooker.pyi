@@ -2,6 +2,8 @@
 
 from typing import NamedTuple, final
 
+class OtherVersion(ValueError): ...
+
 class Totals(NamedTuple):
     label: str
     trainer: int

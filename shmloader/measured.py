@@ -98,8 +98,8 @@ class Measured:
             batches: How many, of this epoch and the next ones (default 200).
 
         Raises:
-            ValueError: `batches` is not positive.
-            OSError: There can be no such file.
+            ValueError: `batches` is not positive, or more than 16 million batches or chunks.
+            OSError: There can be no such file, or what is there is no regular file.
             RuntimeError: Another trace of this loader is being recorded, or there are no extensions here.
 
         Example:
@@ -114,7 +114,7 @@ class Measured:
 
     def _now(self) -> Now:
         loader: Any = self
-        rings = list(account_of(self).meter.turns)
+        rings = account_of(self).meter.living()
         return Now(
             why_not_ring=off_the_ring.why_not(self),
             num_workers=loader.num_workers,

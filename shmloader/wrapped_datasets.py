@@ -21,10 +21,18 @@ def hearers(dataset: Any) -> Iterator[Any]:
 
 
 def is_got_one_by_one(dataset: Any) -> bool:
-    """Whether a dataset's `__getitems__` does no more than to get one sample after the other: that of a Subset."""
-    while isinstance(dataset, Subset) and type(dataset).__getitems__ is Subset.__getitems__:
-        dataset = dataset.dataset
-    return getattr(dataset, "__getitems__", None) is None
+    """Whether a dataset's `__getitems__` does no more than to get one sample after the other.
+
+    Those of Subset and StackDataset do, where that is so of all that they are made of.
+    """
+    if getattr(dataset, "__getitems__", None) is None:
+        return True
+    own = next((kind for kind in (Subset, StackDataset) if isinstance(dataset, kind)), None)
+    if own is None or any(
+        getattr(type(dataset), name) is not getattr(own, name) for name in ("__getitem__", "__getitems__")
+    ):
+        return False
+    return all(map(is_got_one_by_one, _parts(dataset)))
 
 
 def _parts(dataset: Any) -> list[Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import threading
 
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
@@ -16,7 +17,7 @@ def bytes_of(text: str) -> int:
         number = float(bare.removesuffix(unit))
     except ValueError:
         number = math.nan
-    if not 0 < number * UNITS[unit] < math.inf:
+    if not 1 <= number * UNITS[unit] < math.inf:
         raise argparse.ArgumentTypeError(f"{text!r} is no size in bytes: use a positive number, with K, M, G or T")
     return int(number * UNITS[unit])
 
@@ -42,11 +43,11 @@ def _whole(text: str, least: int) -> int:
 
 
 def seconds_of(text: str) -> float:
-    """Seconds, not negative."""
+    """Seconds, not negative, and no more than a clock can wait."""
     try:
         number = float(text)
     except ValueError:
         number = math.nan
-    if not 0 <= number < math.inf:
+    if not 0 <= number <= threading.TIMEOUT_MAX:
         raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds")
     return number

@@ -30,6 +30,7 @@ if TYPE_CHECKING or sys.platform == "linux":  # elsewhere there are no extension
     from shmloader.system.stack_samples import Counts, Sheet
 
 Since = Literal["start", "epoch", "last"]
+SINCE = ("start", "epoch", "last")
 HOT = 10  # functions in stats().hot
 
 _numbers = itertools.count(1)
@@ -54,7 +55,7 @@ class Account:
         self._since: dict[str, tuple[int, Figures]] = {}
         self._sheets: list[Sheet] = []  # of rings that are open
         self._counts, self._looks = Counts(), 0  # of those that are closed
-        for since in ("start", "epoch", "last"):
+        for since in SINCE:
             self.mark(since)
 
     def mark(self, since: str) -> None:
@@ -63,13 +64,14 @@ class Account:
 
     def figures(self, since: Since) -> tuple[float, Figures]:
         """How many seconds ago that was, and what came since then."""
-        if since not in self._since:
+        if since not in SINCE:
             raise ValueError(f"since should be 'start', 'epoch' or 'last', but got since={since!r}")
         began, earlier = self._since[since]
-        ended, figures = time.monotonic_ns(), self.meter.now()
+        ended, now = time.monotonic_ns(), self.meter.now()
+        if since == "last":  # the same figures: what comes between two looks would be in neither
+            self._since[since] = ended, now
+        figures = now.copy()
         figures.less(earlier)
-        if since == "last":
-            self.mark(since)
         return (ended - began) / 1e9, figures
 
     def add_sheet(self, sheet: Sheet | None) -> None:

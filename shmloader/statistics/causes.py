@@ -95,7 +95,8 @@ def first_batch(of: Evidence) -> Cause | None:
         change = "num_workers=2, persistent_workers=True: then the first batch is made beforehand"
     elif not settings.persistent_workers:
         change = "persistent_workers=True, so that workers and what they have opened live on"
-        change += "; prefetch_epochs=True as well, so that the next epoch's first batches are made during this one"
+        if not settings.is_stream:
+            change += "; prefetch_epochs=True as well, so that the next epoch's first batches are made during this one"
     elif not settings.prefetch_epochs and not settings.is_stream:
         change = "prefetch_epochs=True, so that the next epoch's first batches are made during this one"
     else:
@@ -177,7 +178,7 @@ def alone(of: Evidence) -> Cause | None:
     return Cause(
         "workers",
         f"batches are made in this process, {ms(of.wait_s)} each, while your loop waits",
-        f"num_workers={count}",
+        f"num_workers={count}{shared(of)}",
         f"up to {rate(1 / best)}, now {rate(of.stats.batches_per_s)}; {plural(needed, 'worker')} would feed this loop, "
         f"and this machine has {of.cores:g} cores",
         True,
@@ -197,11 +198,16 @@ def worker(of: Evidence) -> Cause | None:
         return None
     each = [of.each_s(one) for one in of.workers]
     faster = sum(1 / time for time in each) / (count / max(each))
+    change = (
+        'schedule="steal", so that the others make what it does not come to; or see what that worker does otherwise'
+    )
+    if of.settings.is_stream:  # whose work nobody else can do
+        change = "see what that worker does otherwise, and how large its part of the stream is"
     return Cause(
         "worker",
         f"worker {slow.worker} takes {times:.1f} times as long for a batch as the others, and holds up the order: "
         f"{share:.0%} of the waiting is for its batches",
-        'schedule="steal", so that the others make what it does not come to; or see what that worker does otherwise',
+        change,
         f"up to {of.times_faster(faster):.1f} times as many batches from the same workers",
         times >= 1.5 * SLOW and share >= 0.7,
     )
@@ -211,7 +217,9 @@ def order(of: Evidence) -> Cause | None:
     """Workers stand idle while the trainer waits: some batches take much longer, and those behind them must wait."""
     if len(of.workers) < 2 or of.idle_share < IDLE:
         return None
-    if of.settings.schedule == "steal":
+    if of.settings.is_stream:  # whose work nobody else can do
+        change = "a larger prefetch_factor; or in_order=False, if you do not need the order"
+    elif of.settings.schedule == "steal":
         change = "chunk_size, so that all workers make the batch that is waited for; or a larger prefetch_factor"
     else:
         change = 'schedule="steal", so that idle workers make what comes next; or chunk_size'
@@ -256,11 +264,11 @@ def work(of: Evidence) -> Cause | None:
     busy = of.busy_share >= 0.85
     if stage != "collate" and count < needed <= most:
         effect = f"{feeds}: {rate(of.rate(needed))}, now {rate(of.stats.batches_per_s)}"
-        return Cause("workers", why, f"num_workers={needed}", effect, busy and needed >= count * 1.3)
+        return Cause("workers", why, f"num_workers={needed}{shared(of)}", effect, busy and needed >= count * 1.3)
     more = max(1, int(most))
     change = CHEAPER[stage]
     if more > count:
-        change = f"num_workers={more}, and {change}"
+        change = f"num_workers={more}{shared(of)}, and {change}"
     effect = f"{feeds}; this machine has {of.cores:g} cores"
     if stage != "read" and not endless:
         effect += f", and it would take {of.needed_cores:.1f}"
@@ -279,6 +287,12 @@ CHEAPER = {
     "not change",
     "read": "read faster: a local disk, larger files, __getitems__ for many samples at once",
 }
+
+
+def shared(of: Evidence) -> str:
+    """What must be so before a stream gets more workers: each has a copy of it, and gives all that this one gives."""
+    told = " (if the stream gives each of them its part, by get_worker_info(): else samples come more than once)"
+    return told if of.settings.is_stream else ""
 
 
 def hottest(of: Evidence) -> str:

@@ -21,6 +21,9 @@ from types import TracebackType
 from typing import Any
 
 from shmloader.statistics.chrome import Recorded, Span, trace_of
+from shmloader.system.signals import held
+
+MOST = 1 << 24  # sequences: 1.4 GiB of them, and a file that nothing opens
 
 
 class Trace:
@@ -38,13 +41,14 @@ class Trace:
 
     Raises:
         OSError: There can be no such file.
+        ValueError: So many cannot be kept.
 
     Attributes:
         written: Whether that is done.
     """
 
     def __init__(self, path: str | os.PathLike[str], batches: int, log: Any, label: str, sequences: int) -> None:
-        self.path, self.batches = Path(path), batches
+        self.path, self.batches = Path(path).resolve(), batches  # whatever folder is the current one by then
         _check(self.path)
         self._log, self._label = log, label
         self._from: int = log.count
@@ -57,6 +61,11 @@ class Trace:
         self._owner = os.getpid()
         self._writing = threading.Lock()
         self.written = False
+        if sequences > MOST:
+            raise ValueError(
+                f"batches={batches} are up to {sequences} sequences, and a trace may have {MOST} of them "
+                "(88 bytes each)"
+            )
         log.keep(sequences)
         atexit.register(self.close_or_warn)
 
@@ -66,10 +75,11 @@ class Trace:
             return
         self._pids = [worker.pid or 0 for worker in list(getattr(iterator, "_workers", ()))] or self._pids
         self._ahead = self._ahead or getattr(iterator, "_run", None) is not None
-        self._time(iterator, "_arrived" if hasattr(iterator, "_arrived") else "_next_data", self._returned)
-        stage = vars(iterator).get("_stage")
-        if stage is not None:
-            self._time(stage, "send", self._sent.append)
+        with held():  # what is replaced and not noted would stay so
+            self._time(iterator, "_arrived" if hasattr(iterator, "_arrived") else "_next_data", self._returned)
+            stage = vars(iterator).get("_stage")
+            if stage is not None:
+                self._time(stage, "send", self._sent.append)
 
     def _time(self, of: Any, name: str, tell: Callable[[Span], None]) -> None:
         """Have a method of this object timed, and of no other."""
@@ -90,10 +100,16 @@ class Trace:
         Raises:
             OSError: The file cannot be written.
         """
-        with self._writing:
-            if self.written or self._owner != os.getpid():  # a child has its parent's trace too
-                return
-            self.written = True
+        if self._owner != os.getpid():  # a child has its parent's trace too, and the lock as some thread held it
+            return
+        with held():  # Ctrl-C in here would leave methods replaced, and no file
+            with self._writing:
+                if self.written:
+                    return
+                self.written = True
+            self._write()
+
+    def _write(self) -> None:
         atexit.unregister(self.close_or_warn)
         for one, name, before in self._replaced:
             if (of := one()) is not None:
@@ -154,6 +170,8 @@ def _check(path: Path) -> None:
     """Raise now if there can be no such file, and not when all batches have come."""
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, "a trace is a file, and this is a folder", str(path))
+    if path.exists() and not path.is_file():
+        raise OSError(errno.EINVAL, "a trace replaces its file, and this is no regular one", str(path))
     if not path.parent.is_dir():
         raise FileNotFoundError(errno.ENOENT, "there is no folder for the trace", str(path.parent))
     if not os.access(path.parent, os.W_OK):

@@ -142,7 +142,7 @@ class RingIterator(Overlapping, _torch._MultiProcessingDataLoaderIter):  # type:
         self._ring = TrainerSide(segment, self._spin, spare, self._in_order, objects.dump_whole, self._account.meter)
         self._turns = self._ring.turns
         segment.format(self._ring, label_of(loader))
-        self._steps = Steps(self._ring, size.at_first)
+        self._steps = Steps(self._ring, size.at_first, _torch.ExceptionWrapper)
         self._tally = tally_of(loader)
         self._schedule.attach(self._ring, self._steps)
         if device is None:

@@ -65,7 +65,10 @@ def files(wanted: Wanted) -> Finding:
             state,
             f"{RINGS} loaders with {wanted.workers} workers take some {need}, and the error would be 'too many open "
             "files'",
-            f"ulimit -n {enough}, or fewer workers",
+            f"ulimit -n {enough}, or fewer workers"
+            if enough >= need
+            else f"fewer workers, for this user may have {hard}; or a larger limit from who starts this (docker run "
+            f"--ulimit nofile={need}, LimitNOFILE={need} in systemd)",
         )
     return Finding("files", "fine", state)
 
@@ -103,14 +106,18 @@ def addresses(wanted: Wanted) -> Finding:
     finally:
         segment.close()
     state = f"{geometry.payloads} slots of up to {in_units(geometry.slot_stride)}"
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    whose = f"this process may use {_limit(limit, in_units)} of address space"
+    if limit == resource.RLIM_INFINITY:
+        whose = "all slots together have the addresses of four times this machine's memory, 1 TiB at most"
     if geometry.slot_stride < wanted.batch_bytes:
         return Finding(
             "ring",
             "attention",
             state,
-            f"a batch of {in_units(wanted.batch_bytes)} does not fit: this process may use "
-            f"{_limit(resource.getrlimit(resource.RLIMIT_AS)[0], in_units)} of address space",
-            "ulimit -v unlimited, or fewer slots (num_workers, prefetch_factor, spare_slots)",
+            f"a batch of {in_units(wanted.batch_bytes)} does not fit: {whose}",
+            "fewer slots (num_workers, prefetch_factor, spare_slots), or a smaller batch_size"
+            + ("" if limit == resource.RLIM_INFINITY else ", or ulimit -v unlimited"),
         )
     return Finding("ring", "fine", state)
 

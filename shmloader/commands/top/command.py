@@ -102,6 +102,11 @@ class Top:
             self._ask([lane.pid for loader in loaders for lane in loader.lanes if lane.awaited and lane.pid])
         return loaders
 
+    @property
+    def others(self) -> int:
+        """How many rings there are that another version of shmloader made."""
+        return len(self._rings.others)
+
     def _view(self, held: Held) -> LoaderView | None:
         with contextlib.suppress(ValueError):  # it was closed meanwhile
             return self._watched[held.key].look(held)
@@ -130,6 +135,12 @@ def _once(top: Top, interval: float, as_json: bool) -> int:
     top.look()
     time.sleep(interval)  # rates are of two looks
     loaders = top.look()
+    if top.others:
+        print(
+            f"shmloader top: {top.others} {'ring is' if top.others == 1 else 'rings are'} of another version of "
+            "shmloader and cannot be shown: use the one that the trainer runs",
+            file=sys.stderr,
+        )
     if as_json:
         told = {"loaders": [loader.to_dict() for loader in loaders], "stacks": top.stacks}
         print(json.dumps(told, indent=1))

@@ -14,7 +14,7 @@ import os
 import re
 from dataclasses import dataclass, field
 
-from shmloader._onlooker import Onlooker
+from shmloader._onlooker import Onlooker, OtherVersion
 from shmloader.system.processes import files_of, inner_pid, processes_of
 
 SEGMENT = re.compile(r"/dev/shm/.* \(deleted\)$|/memfd:shmloader \(deleted\)$")
@@ -61,11 +61,13 @@ class Rings:
     def __init__(self, pid: int | None) -> None:
         self._pid = pid
         self._known: dict[Key, Onlooker] = {}
+        self.others: set[Key] = set()  # rings of another shmloader's, which cannot be read
 
     def find(self) -> list[Held]:
         """The rings that there are now, the oldest first."""
         held: dict[Key, Held] = {}
         seen: set[Key] = set()
+        self.others = set()
         for pid in processes_of(None if os.geteuid() == 0 else os.geteuid()):
             for number, target in files_of(pid).items():
                 if SEGMENT.match(target):
@@ -79,7 +81,11 @@ class Rings:
             found = os.stat(path)
             key = found.st_dev, found.st_ino
             seen.add(key)
-            ring = self._known.get(key) or _open(path)  # what is none may be one later: it is being made
+            try:
+                ring = self._known.get(key) or _open(path)  # what is none may be one later: it is being made
+            except OtherVersion:
+                self.others.add(key)
+                return
             if ring is not None:
                 self._known[key] = ring
                 held.setdefault(key, Held(key, ring)).holders[inner_pid(pid)] = pid
@@ -90,10 +96,16 @@ class Rings:
 
 
 def _open(path: str) -> Onlooker | None:
-    """The ring in a file; None if there is none in it, or one of another version."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    """The ring in a file; None if there is none in it.
+
+    Raises:
+        OtherVersion: There is one of another shmloader's.
+    """
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe in /dev/shm, without a writer, would block
     try:
         return Onlooker(fd)
+    except OtherVersion:
+        raise
     except ValueError:
         return None
     finally:

@@ -23,6 +23,11 @@ def notes_of(search: Search, pick: Row, memory: Memory, budget: int, cores: int,
         most_workers: That were allowed.
     """
     told = []
+    if pick.memory_bytes > budget:
+        told.append(
+            f"the pick takes {in_units(pick.memory_bytes)}, more than the {in_units(budget)} of the budget: workers "
+            "took more and more while they were measured, and no setting takes less"
+        )
     if pick.input_wait < IDLE:
         told.append("the consumer is what takes the time: no loader makes this quicker")
     if pick.setting.num_workers >= most_workers > 1:

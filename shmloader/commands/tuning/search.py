@@ -24,6 +24,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from shmloader.commands.tuning.setting import Row, Sample, Setting
+from shmloader.ring.growth import in_units
 
 GAIN = 0.05  # twice the workers must gain as much, or they do not help
 TOLERABLY = 0.03
@@ -101,6 +102,7 @@ class Search:
 
         Raises:
             RuntimeError: Nothing could be measured.
+            MemoryError: The memory does not hold one worker.
         """
         first = self._space.at(Setting(1))
         self._try(first)
@@ -108,6 +110,14 @@ class Search:
         if row.failure:
             raise RuntimeError(f"one worker could not be measured: {row.failure}; give it more seconds")
         self._trial = min(max(self._trial, 3 * row.batch_s), self._seconds / 6)
+        if not self._holds(first):
+            lighter = self._lightened(first)
+            if lighter is None or not self._try(lighter):
+                raise MemoryError(
+                    f"one worker and its ring take {in_units(self.weigh(first))}, in all ranks, and memory_bytes is "
+                    f"{in_units(self._budget)}: give it more, or take smaller batches"
+                )
+            first = lighter
         self._double(first)
         self._vary()
         self._fewer()
@@ -122,9 +132,20 @@ class Search:
         return min((row for row in rows if row.batch_s <= enough), key=_cost)
 
     def _usable(self) -> list[Row]:
-        """Those that work, the quickest first.  A row may turn out to be too heavy: workers take more as they go on."""
+        """Those that work, the quickest first.  A row may turn out to be too heavy: workers take more as they go on.
+
+        If all of them do, it is the lightest one, and notes.py says so.
+
+        Raises:
+            RuntimeError: None works.
+        """
         rows = sorted((row for row in self.rows.values() if not row.failure), key=lambda row: row.batch_s)
-        return [row for row in rows if row.memory_bytes <= self._budget] or rows[:1]
+        if not rows:
+            failures = "; ".join(dict.fromkeys(row.failure for row in self.rows.values()))
+            raise RuntimeError(f"each setting that was measured failed sooner or later: {failures}")
+        return [row for row in rows if row.memory_bytes <= self._budget] or [
+            min(rows, key=lambda row: row.memory_bytes)
+        ]
 
     # --------------------------------------------------------------------------------------------------- the steps
 

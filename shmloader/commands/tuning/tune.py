@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ from torch.utils.data import IterableDataset, default_collate
 
 from shmloader import off_the_ring
 from shmloader.commands.tuning.setting import Setting
+from shmloader.resume.seek import within
 from shmloader.row_wise import is_row_wise
 from shmloader.system.cores import rank_here, ranks_here, share_of_cores
 from shmloader.system.limits import available_memory
@@ -46,7 +48,8 @@ def tune(
     pick is the cheapest of these: the one with the fewest workers, then the fewest unusual options, then the least
     memory.  Nothing is measured or picked that the memory does not hold.
 
-    Afterwards no process and no shared memory is left, also after Ctrl-C.  torch's generator is as it was before.
+    Afterwards no process and no shared memory is left, also after Ctrl-C.  torch's generator is as it was before,
+    and so are the loader's and its samplers'.
 
     Args:
         dataset: As for `DataLoader`; or a loader, ours or torch's, whose dataset, batches and other options are used.
@@ -98,7 +101,7 @@ def tune(
     space = _space(dataset, options, fixed, most_workers)
     memory = Memory(ranks)
     begun = time.monotonic()
-    with share_of_cores(ranks, rank_here()) as cores, _generator_kept(), _bar(progress, seconds) as tell:
+    with share_of_cores(ranks, rank_here()) as cores, _generators_kept(options), _bar(progress, seconds) as tell:
         consumes = consumer or sleeper(step_s or 0.0)
         measure = Measure(dataset, options, consumes, memory, max(1, budget // ranks), begun + seconds)
         search = Search(
@@ -129,8 +132,8 @@ def _check(
         raise ValueError(f"step_s should be seconds, 0 or more, but got step_s={step_s!r}")
     if consumer is not None and not callable(consumer):
         raise ValueError(f"consumer should be callable with a batch, but got consumer={consumer!r}")
-    if not seconds > 0:
-        raise ValueError(f"seconds should be positive, but got seconds={seconds!r}; 60 is the default")
+    if not 0 < seconds <= threading.TIMEOUT_MAX:
+        raise ValueError(f"seconds should be positive and finite, but got seconds={seconds!r}; 60 is the default")
     for name, value in {"memory_bytes": memory_bytes, "ranks": ranks, "most_workers": most_workers}.items():
         if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
             raise ValueError(f"{name} should be a positive integer, but got {name}={value!r}")
@@ -148,13 +151,17 @@ def _space(dataset: Any, options: dict[str, Any], fixed: dict[str, Any], most_wo
 
 
 @contextlib.contextmanager
-def _generator_kept() -> Iterator[None]:
-    """Leave torch's generator, from which each iterator draws its seed, as it was."""
-    before = torch.get_rng_state()
+def _generators_kept(options: dict[str, Any]) -> Iterator[None]:
+    """Leave torch's generator, from which each iterator draws its seed, as it was; those of the samplers as well."""
+    drawn = [torch.default_generator, options.get("generator")]
+    for name in ("sampler", "batch_sampler"):
+        drawn += [getattr(sampler, "generator", None) for sampler in within(options.get(name))]
+    before = [(one, one.get_state()) for one in drawn if isinstance(one, torch.Generator)]
     try:
         yield
     finally:
-        torch.set_rng_state(before)
+        for one, state in before:
+            one.set_state(state)
 
 
 @contextlib.contextmanager
