@@ -247,14 +247,16 @@ def test_without_rich(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFix
 class Terminal:
     """A pseudo-terminal with a program in it, and what stands on its screen."""
 
-    def __init__(self, *command: str) -> None:
+    def __init__(self, columns: int, *command: str) -> None:
         pyte = pytest.importorskip("pyte")
         pytest.importorskip("rich")
-        self.screen = pyte.Screen(140, 40)
+        self.screen = pyte.Screen(columns, 40)
         self._stream = pyte.ByteStream(self.screen)
         self._at, end = pty.openpty()
-        fcntl.ioctl(end, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 140, 0, 0))
+        fcntl.ioctl(end, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
         environment = {**os.environ, "PYTHONPATH": str(ROOT), "TERM": "xterm-256color"}
+        for size in ("COLUMNS", "LINES"):  # which pytest-xdist tells its workers, and rich believes first
+            environment.pop(size, None)
         self.process = subprocess.Popen(
             command, stdin=end, stdout=end, stderr=end, env=environment, start_new_session=True, close_fds=True
         )
@@ -269,23 +271,38 @@ class Terminal:
                 break
         return "\n".join(self.screen.display)
 
+    def shows(self, what: str) -> str:
+        """What stands there as soon as this does.
+
+        Raises:
+            AssertionError: The program has ended, or it is not there within a minute; with what is there.
+        """
+        end = time.monotonic() + 60
+        while what not in (text := self.text()):
+            assert self.process.poll() is None, f"it ended with status {self.process.poll()}:\n{text}"
+            assert time.monotonic() < end, f"{what!r} never came:\n{text}"
+            time.sleep(0.05)
+        return text
+
     def close(self) -> None:
         self.process.kill()
         self.process.wait()
         os.close(self._at)
 
 
-def test_in_a_terminal() -> None:
+@pytest.mark.parametrize("columns", [80, 140])
+def test_in_a_terminal(columns: int) -> None:
     with training() as trainer:
-        terminal = Terminal(sys.executable, "-m", "shmloader", "top", str(trainer), "--interval", "0.2")
+        terminal = Terminal(columns, sys.executable, "-m", "shmloader", "top", str(trainer), "--interval", "0.2")
         try:
-            until(lambda: "fetches" in terminal.text() or terminal.process.poll())
-            text = terminal.text()
+            text = terminal.shows("fetches")
             assert f"pid {trainer}" in text and "batches/s" in text and "input wait" in text, text
             pid = until(Eyes(trainer).pids)[1]
             os.kill(pid, signal.SIGSTOP)
             stopped = time.monotonic()
-            until(lambda: "is stopped by a signal" in terminal.text())
+            text = terminal.shows("is stopped by a signal")
+            lane = next(line for line in text.splitlines() if str(pid) in line and "waits for" not in line)
+            assert "is stopped by a signal" in lane and "…" not in text, text  # nothing is cut off
             print(f"\na stopped worker was seen after {time.monotonic() - stopped:.2f} s")
             os.kill(pid, signal.SIGCONT)
             os.kill(terminal.process.pid, signal.SIGINT)

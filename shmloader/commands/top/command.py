@@ -155,7 +155,8 @@ def _live(top: Top, interval: float) -> int:
 
     from shmloader.commands.top.screen import picture
 
-    with Live(picture([], {}), console=Console(), screen=True, auto_refresh=False) as live:
+    console = Console()
+    with Live(picture([], {}, console.width), console=console, screen=True, auto_refresh=False) as live:
         while True:
-            live.update(picture(top.look(), top.stacks), refresh=True)
+            live.update(picture(top.look(), top.stacks, console.width), refresh=True)
             time.sleep(interval)

@@ -14,6 +14,7 @@ NOTHING = "no loader of this user is iterating now"
 HEADINGS = ("worker", "pid", "does", "for", "batch", "busy", "batches/s", "memory")
 INPUT_BOUND = 0.1  # of the time in next(): from there on it is worth a colour
 BAR = 10  # characters of a share
+WIDE = 104  # columns of a terminal: in fewer, what a worker does would be cut off by its bar and its memory
 
 
 def head(loader: LoaderView) -> list[str]:
@@ -66,8 +67,14 @@ def plain(loaders: list[LoaderView], stacks: dict[int, str]) -> list[str]:
     return told[:-1]
 
 
-def picture(loaders: list[LoaderView], stacks: dict[int, str]) -> RenderableType:
-    """All of it, for rich."""
+def picture(loaders: list[LoaderView], stacks: dict[int, str], columns: int) -> RenderableType:
+    """All of it, for rich.
+
+    Args:
+        loaders: What there is.
+        stacks: Of workers that were asked for it, by their pids.
+        columns: That the terminal has.
+    """
     from rich.console import Group
     from rich.text import Text
 
@@ -80,7 +87,7 @@ def picture(loaders: list[LoaderView], stacks: dict[int, str]) -> RenderableType
             Text(first, style="bold"),
             Text(second, style="yellow" if loader.input_wait > INPUT_BOUND else "green"),
         ]
-        parts.append(_lanes(loader))
+        parts.append(_lanes(loader, columns >= WIDE))
         if loader.held_up:
             parts.append(Text(f"  waits for {loader.held_up}", style="bold red"))
         for lane in loader.lanes:
@@ -91,19 +98,20 @@ def picture(loaders: list[LoaderView], stacks: dict[int, str]) -> RenderableType
     return Group(*parts)
 
 
-def _lanes(loader: LoaderView) -> RenderableType:
+def _lanes(loader: LoaderView, wide: bool) -> RenderableType:
     from rich.table import Table
     from rich.text import Text
 
     table = Table(box=None, padding=(0, 1), header_style="dim")
-    for heading in HEADINGS:
+    shown = len(HEADINGS) if wide else HEADINGS.index("memory")
+    for heading in HEADINGS[:shown]:
         table.add_column(heading, justify="left" if heading in ("does", "busy") else "right", no_wrap=True)
     for lane in loader.lanes:
         style = "bold red" if lane.stuck else "yellow" if lane.awaited else ""
-        worker, pid, does, for_s, batch, share, *others = cells(lane)
+        worker, pid, does, for_s, batch, share, *others = cells(lane)[:shown]
         filled = round(lane.busy * BAR)
-        bar = Text("█" * filled + "·" * (BAR - filled), style=style or "green")
-        table.add_row(worker, pid, does, for_s, batch, Text.assemble(bar, f" {share:>4}"), *others, style=style)
+        bar = Text("█" * filled + "·" * (BAR - filled) + " " if wide else "", style=style or "green")
+        table.add_row(worker, pid, does, for_s, batch, Text.assemble(bar, f"{share:>4}"), *others, style=style)
     return table
 
 
