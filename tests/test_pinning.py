@@ -41,10 +41,10 @@ def test_batches_are_page_locked_and_soon_not_copied(gpu: Any) -> None:
     for k in range(120):
         batch = next(iterator)
         assert double.is_pinned(batch) and torch.equal(batch, torch.full((20_000,), k))
-        if k == 40:
+        if k < 40:  # so that how many come before a slot is locked does not depend on when the thread gets its turn
             settled(iterator)
             copied = double.clones
-    assert copied < 20 and double.clones == copied
+    assert 0 < copied <= len(iterator._pinning._asked) and double.clones == copied
     assert "shmloader_pin" in double.threads
 
 
