@@ -27,7 +27,7 @@ def evidence(settings, *workers, **more):
     [
         (causes.worker, evidence(STREAM, worker(0, 2.0), worker(1, 12.0, waited_for_s=10.0))),
         (causes.order, evidence(STREAM, worker(0, 5.0, idle_s=6.0), worker(1, 5.0, idle_s=6.0))),
-        (causes.first_batch, evidence(STREAM, first_wait=Times(1, 9.9, 9.9))),
+        (causes.first_batch, evidence(STREAM, first_wait=Times(4, 9.9, 2.5), starting_s=9.95)),
     ],
 )
 def test_a_stream_is_not_told_what_it_would_be_refused(cause, of):

@@ -22,6 +22,7 @@ from torch.utils.data import (
 )
 
 import shmloader
+from shmloader import off_the_ring
 from shmloader.device.ahead import ahead
 from shmloader.resume import place
 
@@ -566,7 +567,8 @@ def test_a_sampler_that_nothing_is_known_of_is_said_once() -> None:
 
 
 @pytest.mark.off_the_ring
-def test_off_the_ring_with_workers_it_says_why() -> None:
+def test_off_the_ring_with_workers_it_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(off_the_ring, "_said", set())  # an earlier test may have had this reason told
     from torch.utils.data.datapipes.iter import IterableWrapper
 
     made: Any = shmloader.DataLoader(IterableWrapper(range(4)), num_workers=1)
