@@ -63,6 +63,7 @@ QUIET: dict[str, tuple[tuple[Any, ...], Any]] = {
     "ring.took": ((), None),
     "sequences.under_way_of": ((0,), 1),
     "slots.returns": ((), []),
+    "slots.copied": ((0,), None),
     "slots.await_events": ((0, []), None),
     "slots.awaiting": ((), []),
     "ring.close": ((), None),

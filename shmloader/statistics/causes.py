@@ -313,5 +313,5 @@ def rate(batches: float) -> str:
     return f"{batches:,.0f} batches/s" if batches >= 10 else f"{batches:.1f} batches/s"
 
 
-def plural(number: int, what: str) -> str:
-    return f"{number} {what}{'s' if number != 1 else ''}"
+def plural(number: int, what: str, ending: str = "s") -> str:
+    return f"{number} {what}{ending if number != 1 else ''}"

@@ -125,7 +125,7 @@ def notes(of: Evidence, cause: Cause | None = None) -> tuple[str, ...]:
         found.append(f"{copied[0]}: {copied[1]}")
     if stats.copied_kept:
         found.append(
-            f"{plural(stats.copied_kept, 'batch').replace('batchs', 'batches')} copied out since a collate function or "
+            f"{plural(stats.copied_kept, 'batch', 'es')} copied out since a collate function or "
             "a dataset keeps what it returned: return a copy of what is kept"
         )
     if stats.copied_unlocked and stats.copied_unlocked > 0.1 * (stats.taken_batches or 0):
