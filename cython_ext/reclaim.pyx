@@ -1,8 +1,9 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
 """Which slots may be filled again, as Pinning._reclaim() finds it, for all usual cases and in a few microseconds.
 
-The trainer does this for each second batch: NOTE [ Pinning ] in pinning.py.  What takes longer to tell (streams that others have
-made, or that nobody was seen to choose) is left to Pinning._reclaim(), and so is every error, which is raised there.
+The trainer does this for each second batch: NOTE [ Pinning ] in pinning.py.  What takes longer to tell (streams that
+others have made, or that nobody was seen to choose) is left to Pinning._reclaim(), and so is every error, which is
+raised there.
 """
 
 from libc.stdint cimport uint64_t, uintptr_t
