@@ -70,8 +70,8 @@ typedef struct {
  *        ring_publish, so the trainer, which has loaded READY, reads those of the sequence that it takes.
  *     3. What a worker, or the trainer, says of itself lies in a line of its own.  There it costs no other core
  *        anything until somebody looks.
- *     4. A process that looks on maps the segment read-only.  It sees each figure whole, but not all of one moment: it
- *        must expect a time that is a little later than its own, and a sequence that has gone on meanwhile.
+ *     4. A process that looks on maps the segment read-only, and has the kernel copy it.  What it sees is not all of one
+ *        moment: it must expect a time that is a little later than its own, and a sequence that has gone on meanwhile.
  *     5. Workers run other people's code, which may overwrite figures too: who computes with one sets it between others
  *        that it can believe. */
 

@@ -4,7 +4,7 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t
 from posix.time cimport timespec
 
 cdef extern from "atomics.h" nogil:
-    enum: RING_MAGIC, RING_VERSION, RING_ANY
+    enum: RING_MAGIC, RING_VERSION, RING_ANY, RING_LINE
     const int64_t RING_UNTOLD
     # where tests have a worker die
     enum: AFTER_CLAIM, WHILE_FILLING, AFTER_OVERFLOW, WHILE_REMEMBERING, BEFORE_PUBLISH, AFTER_PUBLISH, AFTER_BELL

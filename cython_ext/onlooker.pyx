@@ -1,16 +1,18 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
-"""A ring as another process sees it that looks on, read-only: NOTE [ Figures ] in atomics.h."""
+"""A ring as another process sees it that looks on: NOTE [ Figures ] in atomics.h."""
 
 cimport cython
 from cpython.exc cimport PyErr_SetFromErrno
 from libc.stdint cimport int64_t, uint32_t, uint64_t
+from libc.stdlib cimport free
 from posix.mman cimport MAP_FAILED, MAP_SHARED, PROT_READ, mmap, munmap
+from posix.unistd cimport close, pread, pwrite
 
 import os
 from typing import NamedTuple
 
 from atomics cimport (
-    RING_ANY, RING_COLLATES, RING_DOINGS, RING_FETCHES, RING_MAGIC, RING_STARTS, RING_VERSION, RING_WAITS,
+    RING_ANY, RING_COLLATES, RING_DOINGS, RING_FETCHES, RING_LINE, RING_MAGIC, RING_STARTS, RING_VERSION, RING_WAITS,
     ring_committed, ring_entry, ring_header, ring_load, ring_noted, ring_once, ring_once_32, ring_owner, ring_payload,
     ring_seq, ring_state, ring_worker,
 )
@@ -18,7 +20,10 @@ from clock cimport now
 
 DOINGS = {RING_STARTS: "starts", RING_WAITS: "waits", RING_FETCHES: "fetches", RING_COLLATES: "collates"}
 STATES = ("void", "open", "claimed", "ready")
-MOST = 1 << 20      # workers, entries or payloads that a header may name; else it is none
+MOST = 1 << 20      # entries or payloads that a header may name; else it is none
+
+cdef extern from "<stdlib.h>":
+    void *aligned_alloc(size_t alignment, size_t size)
 
 
 class OtherVersion(ValueError):
@@ -86,14 +91,22 @@ class EntryNow(NamedTuple):
 
 @cython.final
 cdef class Onlooker:
-    """Maps a ring's words, read-only.
+    """Maps a ring's words, read-only, and copies them whenever it is asked.
+
+    Whoever made the file may cut it short, and to look behind its end would be a bus error.  So the kernel copies them,
+    by write(), for which that is an error as any other.  No descriptor of the ring stays open: another onlooker would
+    take it for one of the trainer's.
 
     Args:
         fd: a descriptor of the segment, open for reading: /proc/PID/fd/N of the trainer, say.  It may be closed behind
             this.
 
+    Attributes:
+        trainer, started_at: as in Totals; they stay as they are.
+
     Raises:
-        ValueError: this is no ring, or one of another version, or it is closed.
+        ValueError: this is no ring, or one of another version, or it is closed.  The methods raise it too, where the
+            ring has been cut short.
         OSError: it cannot be mapped.
 
     Example:
@@ -102,55 +115,72 @@ cdef class Onlooker:
         >>> ring.totals().taken, [lane.doing for lane in ring.lanes()]
         (1200, ['fetches', 'waits'])
     """
-    cdef const char *base
-    cdef Py_ssize_t size
+    cdef void *at           # the words
+    cdef size_t size
+    cdef char *base         # the copy, and what is where in it
     cdef ring_header *header
     cdef ring_worker *worker
     cdef ring_entry *entry
     cdef ring_payload *payload
     cdef readonly int workers, entries, payloads, batches
-    cdef readonly uint64_t area_at, area_stride, slot_at, slot_stride
+    cdef readonly uint64_t area_at, area_stride, slot_at, slot_stride, trainer, started_at
 
     def __cinit__(self, int fd):
-        cdef void *at
         cdef uint32_t workers, entries, payloads
-        cdef Py_ssize_t all = os.fstat(fd).st_size
-        if all < <Py_ssize_t>sizeof(ring_header):
-            raise ValueError(f"this is no ring: it has {all} bytes")
-        at = mmap(NULL, sizeof(ring_header), PROT_READ, MAP_SHARED, fd, 0)
-        if at == MAP_FAILED:
-            PyErr_SetFromErrno(OSError)
-        self.base, self.size, self.header = <const char *>at, sizeof(ring_header), <ring_header *>at
+        self.at = MAP_FAILED
+        self.map(fd, sizeof(ring_header))
+        self.read(self.header, sizeof(ring_header))
         self.check()
         workers, entries = ring_once_32(&self.header.workers), ring_once_32(&self.header.entries)
         payloads = ring_once_32(&self.header.payloads)
-        if not 0 < workers <= MOST or not 0 < entries <= MOST or not 0 < payloads <= MOST:
+        if not 0 < workers <= RING_ANY or not 0 < entries <= MOST or not 0 < payloads <= MOST:
             raise ValueError(f"this is no ring: it names {workers} workers, {entries} entries, {payloads} payloads")
         self.workers, self.entries, self.payloads = workers, entries, payloads
         self.batches = ring_once_32(&self.header.batches)
         self.area_at, self.area_stride = ring_once(&self.header.area_at), ring_once(&self.header.area_stride)
         self.slot_at, self.slot_stride = ring_once(&self.header.slot_at), ring_once(&self.header.slot_stride)
-        self.map_words(fd, all)
+        self.trainer, self.started_at = ring_once(&self.header.trainer), ring_once(&self.header.started_at)
+        self.map(fd, sizeof(ring_header) + self.workers * sizeof(ring_worker) + self.entries * sizeof(ring_entry)
+                 + self.payloads * sizeof(ring_payload))
 
-    cdef int map_words(self, int fd, Py_ssize_t all) except -1:
-        cdef Py_ssize_t size = (sizeof(ring_header) + self.workers * sizeof(ring_worker)
-                                + self.entries * sizeof(ring_entry) + self.payloads * sizeof(ring_payload))
-        cdef void *at
-        if size > all:
+    cdef int map(self, int fd, size_t size) except -1:
+        """Map so many bytes of words, in place of those before, and have room for a copy of them."""
+        cdef Py_ssize_t all = os.fstat(fd).st_size
+        if <Py_ssize_t>size > all:
             raise ValueError(f"this is no ring: its words take {size} bytes, and it has {all}")
-        at = mmap(NULL, size, PROT_READ, MAP_SHARED, fd, 0)
-        if at == MAP_FAILED:
+        self.unmap()
+        self.base = <char *>aligned_alloc(RING_LINE, size)
+        if self.base == NULL:
+            raise MemoryError()
+        self.at, self.size = mmap(NULL, size, PROT_READ, MAP_SHARED, fd, 0), size
+        if self.at == MAP_FAILED:
             PyErr_SetFromErrno(OSError)
-        munmap(<void *>self.base, self.size)
-        self.base, self.size, self.header = <const char *>at, size, <ring_header *>at
+        self.header = <ring_header *>self.base
         self.worker = <ring_worker *>(self.base + sizeof(ring_header))
         self.entry = <ring_entry *>(self.worker + self.workers)
         self.payload = <ring_payload *>(self.entry + self.entries)
         return 0
 
+    cdef int read(self, void *to, size_t size) except -1:
+        """Copy these words once more."""
+        cdef size_t offset = <char *>to - self.base
+        cdef int through = os.memfd_create("shmloader_look", os.MFD_CLOEXEC)
+        cdef bint whole = (pwrite(through, <char *>self.at + offset, size, 0) == <ssize_t>size
+                           and pread(through, to, size, 0) == <ssize_t>size)
+        close(through)
+        if not whole:
+            raise ValueError("this is no ring: it has been cut short")
+        return 0
+
+    cdef void unmap(self) noexcept:
+        free(self.base)
+        self.base = NULL
+        if self.at != MAP_FAILED:
+            munmap(self.at, self.size)
+            self.at = MAP_FAILED
+
     def __dealloc__(self):
-        if self.base != NULL:
-            munmap(<void *>self.base, self.size)
+        self.unmap()
 
     cdef int check(self) except -1:
         cdef uint64_t magic = ring_once(&self.header.magic)
@@ -167,14 +197,19 @@ cdef class Onlooker:
     @property
     def closed(self) -> bool:
         """Whether its trainer has closed it, so that nothing more is to be seen."""
+        try:
+            self.read(self.header, sizeof(ring_header))
+        except ValueError:
+            return True
         return ring_once(&self.header.magic) != RING_MAGIC
 
     def totals(self) -> Totals:
         """What the trainer says now."""
         cdef ring_header *of = self.header
+        self.read(of, sizeof(ring_header))
         label = (<bytes>of.label[:sizeof(of.label)]).partition(b"\0")[0].decode(errors="replace")
         return Totals(
-            label, ring_once(&of.trainer), ring_once(&of.started_at), now(), ring_noted(&of.asked_at),
+            label, self.trainer, self.started_at, now(), ring_noted(&of.asked_at),
             ring_noted(&of.waited_ns), ring_noted(&of.stepped_ns), ring_noted(&of.user_waited_ns),
             ring_noted(&of.user_stepped_ns), ring_noted(&of.epoch), ring_noted(&of.opened), ring_noted(&of.taken),
             ring_noted(&of.samples), ring_noted(&of.bytes), ring_noted(&of.asked), ring_noted(&of.empty),
@@ -187,6 +222,7 @@ cdef class Onlooker:
         cdef ring_worker *of
         cdef uint64_t doing
         found = []
+        self.read(self.worker, self.workers * sizeof(ring_worker))
         for k in range(self.workers):
             of = &self.worker[k]
             doing = ring_noted(&of.doing)
@@ -208,6 +244,7 @@ cdef class Onlooker:
         cdef ring_entry *of
         cdef uint64_t word, under_way
         found = []
+        self.read(self.base, <char *>self.payload - self.base)
         for k in range(self.entries):
             of = &self.entry[k]
             word = ring_load(of)
@@ -227,4 +264,5 @@ cdef class Onlooker:
     def slot_bytes(self) -> list[int]:
         """How many bytes of each slot have pages."""
         cdef int k
+        self.read(self.payload, self.payloads * sizeof(ring_payload))
         return [min(ring_committed(&self.payload[k]), self.slot_stride) for k in range(self.payloads)]

@@ -64,6 +64,8 @@ class Onlooker:
     area_stride: int
     slot_at: int
     slot_stride: int
+    trainer: int
+    started_at: int
     def __init__(self, fd: int) -> None: ...
     @property
     def closed(self) -> bool: ...

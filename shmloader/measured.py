@@ -18,6 +18,7 @@ if TYPE_CHECKING or off_the_ring.why_not_here() is None:
     from shmloader.statistics.trace import Trace
     from shmloader.statistics.verdict import verdict_of
     from shmloader.system.cores import cores, ranks_here
+    from shmloader.system.limits import available_memory
     from shmloader.trainer.bad_samples import BadSamples, bad_samples_of
 
 
@@ -82,7 +83,13 @@ class Measured:
         stats = stats_of(figures, since, elapsed, self._now())
         log = account.meter.log.since()
         usable = cores().usable / ranks_here()
-        of = Evidence(stats, settings_of(self), max(1.0, usable), shares_of(log))
+        of = Evidence(
+            stats,
+            settings_of(self),
+            max(1.0, usable),
+            shares_of(log),
+            memory_bytes=available_memory() / ranks_here(),
+        )
         if ranks:
             of = with_ranks(of)
         return Report(verdict_of(of), stats, log)

@@ -107,8 +107,8 @@ def test_ranks(said: str, ranks: int, monkeypatch: pytest.MonkeyPatch) -> None:
 def mount(monkeypatch: pytest.MonkeyPatch) -> Any:
     """A /dev/shm of this size, with so much free."""
 
-    def of(size: int, free: int) -> None:
-        figures = os.statvfs_result((4096, 4096, size // 4096, free // 4096, free // 4096, 0, 0, 0, 0, 255))
+    def of(size: int, free: int, flags: int = 0) -> None:
+        figures = os.statvfs_result((4096, 4096, size // 4096, free // 4096, free // 4096, 0, 0, 0, flags, 255))
         monkeypatch.setattr(os, "statvfs", lambda path: figures)
 
     return of
@@ -130,6 +130,13 @@ def test_shm_that_is_too_small(mount: Any) -> None:
     for part in ("2 ranks with a ring each of 4 slots x 30.0 MiB takes 240.5 MiB", "memfd", "bus error"):
         assert part in found.meaning
     assert "--shm-size=512m" in found.remedy and "remount,size=512m" in found.remedy
+
+
+def test_shm_that_is_mounted_read_only(mount: Any) -> None:
+    mount(64 * MiB, 64 * MiB, os.ST_RDONLY)
+    found = memory.shm(wanted())
+    assert found.level == "attention" and found.state.endswith("and it is read-only")
+    assert found.remedy == "mount -o remount,rw /dev/shm"
 
 
 def test_no_shm_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -437,3 +444,10 @@ def test_a_reader_that_goes_away(monkeypatch: pytest.MonkeyPatch) -> None:
     finally:
         monkeypatch.undo()
         os.close(end)
+
+
+def test_no_output_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command, "examine", findings("fine"))
+    monkeypatch.setattr(sys, "stdout", None)
+    assert line.main(["doctor"]) == 0
+    sys.stdout.close()

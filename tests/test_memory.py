@@ -18,6 +18,7 @@ from conftest import Augmented, descriptors, run_script
 from hostile import BothSides
 
 import shmloader
+from shmloader.ring import growth, segment
 
 
 class Sizes(torch.utils.data.Dataset):
@@ -235,6 +236,23 @@ def test_a_small_dev_shm_and_auto() -> None:
     assert "trained" in out and out.count("warning:") == 1 and "is too small for the ring's slots" in out
     assert float(out.partition("least free ")[2].split()[0]) >= 1 / 16, "others are left nothing of /dev/shm"
     assert "left [] 0" in out
+
+
+def test_a_dev_shm_that_is_read_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> int:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(segment, "_posix_segment", refuse)
+    monkeypatch.setattr(growth, "_said", False)
+    number = errno.EROFS
+    loader = shmloader.DataLoader(range(2), num_workers=1)
+    with pytest.warns(UserWarning, match="/dev/shm cannot be used here"):
+        assert [batch.item() for batch in loader] == [0, 1]
+    with pytest.raises(OSError, match="Read-only"):
+        iter(shmloader.DataLoader(range(2), num_workers=1, ring_memory="posix"))
+    number = errno.EMFILE
+    with pytest.raises(OSError, match="too many open files"):
+        iter(shmloader.DataLoader(range(2), num_workers=1))
 
 
 @pytest.mark.long

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import builtins
 import dataclasses
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from conftest import iterate
 
 import shmloader
 from shmloader._log import Taken
-from shmloader.statistics.evidence import BLOCKS, Evidence, Settings, shares_of
+from shmloader.statistics.evidence import BLOCKS, Evidence, Settings, settings_of, shares_of
 from shmloader.statistics.stats import Hot, Stats, Times, WorkerStats
 from shmloader.statistics.verdict import Verdict, verdict_of
 
@@ -155,6 +156,84 @@ def test_each_cause_has_its_name_and_its_change(case: str) -> None:
         case not in ("hand_out, quick", "device, on a busy machine")
     )
     assert verdict.cause.why and verdict.cause.effect
+
+
+OUT_OF_ORDER = {"in_order": False}
+REFUSED: dict[str, tuple[Evidence, str, str]] = {
+    "steal, out of order": (
+        evidence(0.02, 0.001, two(0.02, idle_s=2.0), settings=OUT_OF_ORDER),
+        'schedule="steal" in place of in_order=False',
+        "chunk_size",
+    ),
+    "a straggler, out of order": (
+        evidence(0.02, 0.001, (worker(0, 0.08, waited_for_s=4), worker(1, 0.01, idle_s=7)), settings=OUT_OF_ORDER),
+        'schedule="steal" in place of in_order=False',
+        "chunk_size",
+    ),
+    "a stream that is out of order": (
+        evidence(0.02, 0.001, two(0.02, idle_s=2.0), settings={**OUT_OF_ORDER, "is_stream": True}),
+        "a larger prefetch_factor",
+        "in_order=False",
+    ),
+    "chunks of another collate function": (
+        evidence(0.02, 0.001, two(0.02, idle_s=2.0), settings={"schedule": "steal", "can_be_cut": False}),
+        "a larger prefetch_factor",
+        "chunk_size",
+    ),
+    "chunks that there are": (
+        evidence(0.02, 0.001, two(0.02, idle_s=2.0), settings={"schedule": "steal", "chunk_size": 8}),
+        "a chunk_size below 8",
+        "prefetch_epochs",
+    ),
+    "the next epoch, out of order": (
+        evidence(0.001, 0.01, two(0.001), **FIRST, settings={**OUT_OF_ORDER, "persistent_workers": True}),
+        "loader.start()",
+        "prefetch_epochs",
+    ),
+    "the next epoch, off the ring": (
+        evidence(0.001, 0.01, **FIRST, why_not_ring="a pipe", settings={"num_workers": 2, "persistent_workers": True}),
+        "before their first batch",
+        "start()",
+    ),
+    "workers for an epoch that is begun early": (
+        evidence(0.02, 0.005, settings={"num_workers": 0, "prefetch_epochs": True}),
+        "num_workers=4, persistent_workers=True",
+        "steal",
+    ),
+    "workers that there are, and that had no batch": (
+        evidence(0.015, 0.005, two(0.04), cores=10, settings={"num_workers": 16}),
+        "make a sample cheaper",
+        "num_workers",
+    ),
+    "workers for whose batches there is no memory": (
+        replace(evidence(0.015, 0.005, two(0.04), cores=10), memory_bytes=5e6),
+        "num_workers=4, and make",
+        "num_workers=9",
+    ),
+    "slots for which there is no memory": (
+        replace(
+            evidence(0.02, 0.001, two(0.001), waits={**WAITS, "hand_out": 3.5}, copied_spare=199), memory_bytes=1e8
+        ),
+        "the memory does not hold 400 of them",
+        "spare_slots",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_no_change_is_advised_that_cannot_be_made(case: str) -> None:
+    of, change, never = REFUSED[case]
+    cause = verdict_of(of).cause
+    assert cause is not None and change in cause.change and never not in cause.change.replace(change, "")
+
+
+def test_what_the_loader_would_take_is_known() -> None:
+    told = {name: settings_of(shmloader.DataLoader([0], **options)) for name, options in {
+        "usual": {}, "out of order": {"in_order": False}, "no batches": {"batch_size": None},
+        "another collate_fn": {"collate_fn": len},
+    }.items()}  # fmt: skip
+    assert [name for name, of in told.items() if not of.can_be_cut] == ["no batches", "another collate_fn"]
+    assert [name for name, of in told.items() if not of.in_order] == ["out of order"]
 
 
 def test_what_more_workers_would_bring_is_computed() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import resource
 import signal
 import time
 from pathlib import Path
@@ -176,3 +177,13 @@ def test_a_look_does_not_disturb_the_samples(monkeypatch: pytest.MonkeyPatch) ->
         outcomes.append([(batch[0].tolist(), batch[1].tolist()) for batch in iterate(loader)])
     assert outcomes[0] == outcomes[1] and len(outcomes[0]) == 6
     assert loader.stats().hot
+
+
+def no_timers(worker: int) -> None:
+    resource.setrlimit(resource.RLIMIT_SIGPENDING, (0, 0))
+
+
+def test_a_worker_that_gets_no_timer_says_so() -> None:
+    loader = shmloader.DataLoader(Slow(), num_workers=1, detail=True, worker_init_fn=no_timers)
+    with pytest.raises(OSError, match=r"RLIMIT_SIGPENDING\): use a larger `ulimit -i`, or leave detail out"):
+        next(iter(loader))

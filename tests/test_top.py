@@ -15,6 +15,7 @@ import sys
 import termios
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -24,11 +25,15 @@ from torch.utils.data import Dataset
 
 import shmloader
 from shmloader._onlooker import EntryNow
+from shmloader._ring import ENTRY_BYTES, HEADER_BYTES, PAYLOAD_BYTES, WORKER_BYTES
 from shmloader.commands import line
 from shmloader.commands.top import command, screen, stacks, view
 from shmloader.commands.top.rings import Rings
 from shmloader.commands.top.view import LaneView, LoaderView, Watched
+from shmloader.system.call_stacks import TELL
 from shmloader.system.processes import STATES, files_of, inner_pid, own_bytes, resident_bytes, state_of
+
+RING_VERSION = 7  # of atomics.h
 
 
 class Pictures(Dataset[torch.Tensor]):
@@ -137,6 +142,45 @@ def test_the_ring_is_read_and_nothing_is_written() -> None:
         del eyes
 
 
+@contextlib.contextmanager
+def bogus(workers: int, label: bytes = b"") -> Iterator[int]:
+    """Memory of this process that looks like a ring's, and its descriptor."""
+    fd = os.memfd_create("shmloader")
+    try:
+        os.ftruncate(fd, HEADER_BYTES + workers * (WORKER_BYTES + ENTRY_BYTES + PAYLOAD_BYTES))
+        words = (0x676E69726D6873, RING_VERSION, workers, workers, workers, 1, 1)
+        os.pwrite(fd, struct.pack("<QIIIIII16x32xQQ", *words, 1, os.getpid()), 0)
+        os.pwrite(fd, label, HEADER_BYTES - 128)
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def test_a_ring_that_is_cut_short() -> None:
+    top = command.Top(Rings(os.getpid()), False)
+    with bogus(workers=64) as fd:
+        assert len(top.look()) == 1
+        for size in (HEADER_BYTES, 0):
+            os.ftruncate(fd, size)
+            assert top.look() == []
+
+
+def test_a_ring_of_very_many_workers() -> None:
+    with bogus(workers=0xFFFF):
+        top = command.Top(Rings(os.getpid()), False)
+        top.look()
+        assert len(top.look()[0].lanes) == 0xFFFF, "in a second; for minutes where each was looked for among all"
+    with bogus(workers=0x10000):
+        assert Rings(os.getpid()).find() == []
+
+
+def test_what_a_terminal_would_obey_is_not_printed() -> None:
+    with bogus(workers=1, label=b"\x1b]0;owned\x07\x1b[2JRange\nline\x9b"):
+        (loader,) = command.Top(Rings(os.getpid()), False).look()
+        told = screen.plain([replace(loader, lanes=[replace(loader.lanes[0], pid=7)])], {7: "a line\n\x1b[2Janother"})
+    assert told[0].startswith("?]0;owned??[2JRange?line�: pid") and told[-1] == "a line\n?[2Janother"
+
+
 def test_a_worker_that_is_stopped_and_who_holds_the_batch() -> None:
     with training() as trainer:
         eyes = Eyes(trainer)
@@ -175,6 +219,13 @@ def test_whom_not_to_ask() -> None:
         assert child.poll() is None
     finally:
         child.communicate(b"\n")
+    told: list[int] = []
+    before = signal.signal(TELL, lambda number, frame: told.append(number))
+    try:
+        assert "no worker that could be asked" in stacks.stack_of(os.getpid()), "this signal means something else here"
+        assert not told
+    finally:
+        signal.signal(TELL, before)
 
 
 def test_rings_of_this_process_come_and_go() -> None:

@@ -10,6 +10,7 @@ import signal
 import statistics
 import sys
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,9 +23,10 @@ from shmloader.commands import line
 from shmloader.commands.tuning import command
 from shmloader.commands.tuning.measure import Measure, Took, endless, options_of, sleeper
 from shmloader.commands.tuning.memory import Memory, slots_of
+from shmloader.commands.tuning.notes import notes_of
 from shmloader.commands.tuning.result import aligned
 from shmloader.commands.tuning.search import Search, Space
-from shmloader.commands.tuning.setting import Setting
+from shmloader.commands.tuning.setting import Row, Sample, Setting
 from shmloader.system.cores import share_of_cores
 from shmloader.system.processes import own_bytes
 
@@ -96,6 +98,18 @@ def test_a_measurement_ends_with_the_time_though_a_batch_is_under_way() -> None:
         search = Search(Space(1), measure, lambda setting: 1, 1 << 40, 0.3)
         search.run()
     assert time.monotonic() - begun < 60  # the sample's own three seconds, and not the epoch's
+
+
+class Few(IterableDataset[int]):
+    def __iter__(self) -> Any:
+        return iter(range(3))
+
+
+def test_a_stream_that_is_too_short_to_measure() -> None:
+    measure = measure_of(Few(), Memory(1))
+    assert "the stream ends after 3 batches, too few to measure" in measure(Setting(1), 9.0).failure
+    with pytest.raises(RuntimeError, match=r"ends after 3 batches.*a longer one, or repeat it$"):
+        Search(Space(1), measure, lambda setting: 1, 1 << 40, 9.0).run()
 
 
 def test_memory_is_what_the_ring_and_the_workers_have() -> None:
@@ -194,6 +208,14 @@ def test_a_stream() -> None:
     found = shmloader.tune(Counts(), batch_size=2, seconds=4, most_workers=2, progress=False)
     assert {row.setting.schedule for row in found.rows} == {"round_robin"}
     assert all(row.setting.chunk_size is None for row in found.rows)
+
+
+@pytest.mark.parametrize(("workers", "is_stream", "said"), [(2, True, 1), (1, True, 0), (2, False, 0)])
+def test_a_stream_is_to_be_shared_out(workers: int, is_stream: bool, said: int) -> None:
+    pick = Row(Setting(workers), 0, [Sample(0.01, 0.5, 100)])
+    searched: Any = SimpleNamespace(too_heavy=[], untried=[])
+    told = notes_of(searched, pick, Memory(1), 1, 8, 64, is_stream)
+    assert len([note for note in told if "if the stream gives each worker its part, by get_" in note]) == said
 
 
 def test_a_loader() -> None:

@@ -40,6 +40,8 @@ def main(arguments: list[str] | None = None) -> int:
         where whoever reads its output has gone.  argparse exits with 2 by itself.
     """
     given = parser().parse_args(arguments)
+    if sys.stdout is None:  # the shell has closed it (>&-): only the exit status is wanted
+        sys.stdout = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
     try:
         status = int(given.run(given))
         sys.stdout.flush()

@@ -105,8 +105,8 @@ class Segment(Growth):
             return _memfd_segment(), -1
         try:
             fd = _posix_segment()
-        except (posix_ipc.Error, PermissionError, FileNotFoundError):
-            if memory == "posix":
+        except (posix_ipc.Error, OSError) as error:  # it is not there, not ours, read-only, out of inodes
+            if memory == "posix" or getattr(error, "errno", None) in (errno.EMFILE, errno.ENFILE):
                 raise
             say_moved(f"{SHM_MOUNT} cannot be used here")
             return _memfd_segment(), -1

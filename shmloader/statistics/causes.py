@@ -91,14 +91,17 @@ def first_batch(of: Evidence) -> Cause | None:
     if first.count < 2 or of.first_share < 0.5 or rest >= 0.25:
         return None
     settings = of.settings
+    early = of.stats.why_not_ring is None and settings.in_order and not settings.is_stream
     if not settings.num_workers:
         change = "num_workers=2, persistent_workers=True: then the first batch is made beforehand"
     elif not settings.persistent_workers:
         change = "persistent_workers=True, so that workers and what they have opened live on"
-        if not settings.is_stream:
+        if early:
             change += "; prefetch_epochs=True as well, so that the next epoch's first batches are made during this one"
-    elif not settings.prefetch_epochs and not settings.is_stream:
+    elif not settings.prefetch_epochs and early:
         change = "prefetch_epochs=True, so that the next epoch's first batches are made during this one"
+    elif of.stats.why_not_ring is not None:
+        change = "have workers do less before their first batch: what they open and read then"
     else:
         change = "loader.start() before what you do between the epochs, or before you load the model"
     each = of.stats.starting_s / first.count
@@ -139,6 +142,8 @@ def copies(of: Evidence) -> tuple[str, str] | None:
             "clone what you keep for long, and drop the batch; or a larger spare_slots",
         )
     why = f"{copied:.0%} of the batches are copied out: your loop keeps {keeps}, and spare_slots={lent} may be lent"
+    if (keeps - lent) * (of.stats.batch_bytes or 0.0) > of.memory_bytes:
+        return why, f"drop batches earlier (del batch), or keep less of each: the memory does not hold {keeps} of them"
     return why, f"spare_slots={keeps}, or drop batches earlier (del batch)"
 
 
@@ -175,10 +180,11 @@ def alone(of: Evidence) -> Cause | None:
     needed = math.ceil(of.wait_s / of.step_s) if of.step_s else most
     count = max(1, min(needed, most))
     best = max(of.step_s, of.wait_s / count)
+    persists = ", persistent_workers=True" if of.settings.prefetch_epochs else ""  # which it needs, with workers
     return Cause(
         "workers",
         f"batches are made in this process, {ms(of.wait_s)} each, while your loop waits",
-        f"num_workers={count}{shared(of)}",
+        f"num_workers={count}{persists}{shared(of)}",
         f"up to {rate(1 / best)}, now {rate(of.stats.batches_per_s)}; {plural(needed, 'worker')} would feed this loop, "
         f"and this machine has {of.cores:g} cores",
         True,
@@ -198,14 +204,12 @@ def worker(of: Evidence) -> Cause | None:
         return None
     each = [of.each_s(one) for one in of.workers]
     faster = sum(1 / time for time in each) / (count / max(each))
-    change = (
-        'schedule="steal", so that the others make what it does not come to; or see what that worker does otherwise'
-    )
+    change = f"{steal(of)}, so that the others make what it does not come to; or see what that worker does otherwise"
     if of.settings.is_stream:  # whose work nobody else can do
         change = "see what that worker does otherwise, and how large its part of the stream is"
     return Cause(
         "worker",
-        f"worker {slow.worker} takes {times:.1f} times as long for a batch as the others, and holds up the order: "
+        f"worker {slow.worker} takes {times:.1f} times as long for a batch as the others, and holds them up: "
         f"{share:.0%} of the waiting is for its batches",
         change,
         f"up to {of.times_faster(faster):.1f} times as many batches from the same workers",
@@ -218,11 +222,15 @@ def order(of: Evidence) -> Cause | None:
     if len(of.workers) < 2 or of.idle_share < IDLE:
         return None
     if of.settings.is_stream:  # whose work nobody else can do
-        change = "a larger prefetch_factor; or in_order=False, if you do not need the order"
+        change = "a larger prefetch_factor"
+        change += "; or in_order=False, if you do not need the order" if of.settings.in_order else ""
     elif of.settings.schedule == "steal":
-        change = "chunk_size, so that all workers make the batch that is waited for; or a larger prefetch_factor"
+        change = "a larger prefetch_factor"
+        if of.settings.can_be_cut:
+            change = f"{smaller_chunks(of)}, so that all workers make the batch that is waited for; or {change}"
     else:
-        change = 'schedule="steal", so that idle workers make what comes next; or chunk_size'
+        change = f"{steal(of)}, so that idle workers make what comes next"
+        change += f"; or {smaller_chunks(of)}" if of.settings.can_be_cut and of.settings.in_order else ""
     return Cause(
         "order",
         f"workers are idle for {of.idle_share:.0%} of their time while the trainer waits for one batch: a slow batch "
@@ -252,8 +260,8 @@ def work(of: Evidence) -> Cause | None:
     """Workers are at work all the time, and it is not enough: too few of them, or too much work."""
     if not of.workers or not of.work_s or of.busy_share < BUSY:
         return None
-    count, needed = len(of.workers), of.needed_workers
-    most = of.cores if of.runs_share >= 0.5 else BLOCKED * of.cores
+    count, needed = max(len(of.workers), of.settings.num_workers), of.needed_workers
+    most = min(of.cores if of.runs_share >= 0.5 else BLOCKED * of.cores, of.held_workers)
     stage = "collate" if of.collate_share >= 0.5 else "decode" if of.runs_share >= 0.5 else "read"
     where = {"collate": "collating", "decode": "the samples, on a core", "read": "the samples, waiting (disk, network)"}
     share = of.collate_share if stage == "collate" else 1 - of.collate_share
@@ -270,6 +278,8 @@ def work(of: Evidence) -> Cause | None:
     if more > count:
         change = f"num_workers={more}{shared(of)}, and {change}"
     effect = f"{feeds}; this machine has {of.cores:g} cores"
+    if most == of.held_workers:
+        effect += f", and memory for the batches of {plural(int(most), 'worker')}"
     if stage != "read" and not endless:
         effect += f", and it would take {of.needed_cores:.1f}"
     if stage != "read" and of.got_cores < 0.8 * min(of.cores, count):
@@ -287,6 +297,16 @@ CHEAPER = {
     "not change",
     "read": "read faster: a local disk, larger files, __getitems__ for many samples at once",
 }
+
+
+def steal(of: Evidence) -> str:
+    """The option by which workers take over what others do not come to, as this loader may be given it."""
+    return 'schedule="steal"' + ("" if of.settings.in_order else " in place of in_order=False")
+
+
+def smaller_chunks(of: Evidence) -> str:
+    """The option by which workers make a batch together."""
+    return "chunk_size" if of.settings.chunk_size is None else f"a chunk_size below {of.settings.chunk_size}"
 
 
 def shared(of: Evidence) -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import IterableDataset
 
+from shmloader.row_wise import is_row_wise
 from shmloader.statistics.stats import Stats, WorkerStats
 
 if TYPE_CHECKING:
@@ -28,6 +29,8 @@ class Settings:
         device: Where batches are delivered; None: on the CPU.
         dataset: Its class's name.
         is_stream: Whether it is an IterableDataset.
+        in_order: Whether batches come in order.
+        can_be_cut: Whether a batch can be made of chunks.
         detail: Whether workers look at their stacks.
     """
 
@@ -41,6 +44,8 @@ class Settings:
     device: str | None = None
     dataset: str = "Dataset"
     is_stream: bool = False
+    in_order: bool = True
+    can_be_cut: bool = True
     detail: bool = False
 
 
@@ -55,6 +60,7 @@ class Evidence:
         shares: The share of waiting in each of the last BLOCKS of batches; empty where it is not known.
         ranks: Seconds of waiting a batch, of each rank; empty if the others were not asked.
         rank: Which of them this one is.
+        memory_bytes: What this rank can still get.
     """
 
     stats: Stats
@@ -63,6 +69,7 @@ class Evidence:
     shares: Sequence[float] = ()
     ranks: Sequence[float] = ()
     rank: int = 0
+    memory_bytes: float = math.inf
 
     # ----------------------------------------------------------------------------------------------- the loop
 
@@ -202,6 +209,12 @@ class Evidence:
         return math.ceil(self.work_s * (1 - self.delayed_share) / self.step_s * 1.05)
 
     @property
+    def held_workers(self) -> float:
+        """How many workers' batches the memory holds: of those that there are, and of more."""
+        each = self.settings.prefetch_factor * (self.stats.batch_bytes or 0.0)
+        return self.settings.num_workers + (self.memory_bytes // each if each else math.inf)
+
+    @property
     def needed_cores(self) -> float:
         """How many cores these would keep busy."""
         if not self.step_s:
@@ -222,6 +235,8 @@ def settings_of(loader: Any) -> Settings:
         device=None if loader.device is None else str(loader.device),
         dataset=type(loader.dataset).__name__,
         is_stream=isinstance(loader.dataset, IterableDataset),
+        in_order=loader.in_order,
+        can_be_cut=loader.batch_sampler is not None and is_row_wise(loader.collate_fn),
         detail=loader.detail,
     )
 

@@ -81,7 +81,8 @@ def serve_once(all_stats: Callable[[], Named]) -> None:
 
 def _serve(port: str, address: str, all_stats: Callable[[], Named]) -> None:
     if not port.isdecimal() or not 0 < int(port) + rank_here() < 1 << 16:
-        _warn(f"{PORT}={port!r} is no port: name one from 1 to 65535")
+        behind = f", {rank_here()} higher for this rank," if rank_here() else ""
+        _warn(f"{PORT}={port!r}{behind} is no port: name one from 1 to 65535")
         return
     number = int(port) + rank_here()
     try:
@@ -93,7 +94,7 @@ def _serve(port: str, address: str, all_stats: Callable[[], Named]) -> None:
     registry.register(Collector(all_stats))
     try:
         start_http_server(number, addr=address, registry=registry)
-    except OSError as error:
+    except (OSError, UnicodeError, RuntimeError) as error:  # no such address; one that is no name; no thread is left
         _warn(f"{PORT}={port}, and {address}:{number} cannot be listened on ({error}): name another one")
 
 

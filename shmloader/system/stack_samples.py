@@ -112,16 +112,26 @@ class Looks:
     Args:
         sheet: Where it counts.
         worker: Its number.
+
+    Raises:
+        OSError: There is no timer for it, or no descriptor.
     """
 
     def __init__(self, sheet: Sheet, worker: int) -> None:
+        try:
+            self._timer = StackTimer(LOOK)  # it does not run yet
+        except OSError as error:
+            raise OSError(
+                error.errno,
+                "detail=True needs a timer in each worker, and this user may have no more of them (RLIMIT_SIGPENDING): "
+                "use a larger `ulimit -i`, or leave detail out",
+            ) from None
         self._sheet = sheet
         self._worker = worker
         self._counts, self._looks = sheet.read(worker)
         self._stacks = os.memfd_create("shmloader_looks", os.MFD_CLOEXEC)
         faulthandler.register(LOOK, file=self._stacks, all_threads=False, chain=False)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {LOOK})
-        self._timer = StackTimer(LOOK)
         self._batches = 0
         self._random = random.Random(worker)  # not the global one, which is the user's
 

@@ -133,7 +133,7 @@ class Worker:
         self._be_torchs_worker(dataset, base_seed, num_workers)
         self._error: Any = None  # why it could not begin: told in place of the first batch
         self._told: int | None = None
-        self._looks = None if segment.sheet is None else Looks(segment.sheet, ring.me)
+        self._looks: Looks | None = None
         self._begin(told, init_fn, None if left is None else left[ring.me])
 
     def _be_torchs_worker(self, dataset: Any, base_seed: int, num_workers: int) -> None:
@@ -194,6 +194,8 @@ class Worker:
         try:
             if init_fn is not None:
                 init_fn(self._ring.me)
+            if self._looks is None and self._segment.sheet is not None:
+                self._looks = Looks(self._segment.sheet, self._ring.me)
             if told is not None:
                 self._told = told
                 for dataset in hearers(self._fetching[0]):

@@ -28,6 +28,14 @@ def shm(wanted: Wanted) -> Finding:
         )
     size, free = mount.f_blocks * mount.f_frsize, free_in_shm()
     state = f"{in_units(size)}, {in_units(free)} free"
+    if mount.f_flag & os.ST_RDONLY:
+        return Finding(
+            SHM_MOUNT,
+            "attention",
+            f"{state}, and it is read-only",
+            "rings lie in a memfd, which is as fast; torch's own loader cannot work",
+            f"mount -o remount,rw {SHM_MOUNT}",
+        )
     if not os.access(SHM_MOUNT, os.W_OK | os.X_OK):
         return Finding(
             SHM_MOUNT,

@@ -3,8 +3,8 @@
 NOTE [ Looking on ]
 
 A ring's memory has no name, but each process that uses it has a descriptor of it, which a process of the same user may
-open once more: /proc/PID/fd/N.  It is opened for reading, and its words are mapped for reading alone (onlooker.pyx), so
-nothing here can change a ring.  Who looks on takes part in nothing: the trainer and its workers do not know of it.
+open once more: /proc/PID/fd/N.  It is opened for reading, and its words are mapped for reading alone (onlooker.pyx),
+so nothing here can change a ring.  Who looks on takes part in nothing: the trainer and its workers do not know of it.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ class Held:
 
         One that has begun since is not among the holders yet.  Where the trainer has one pid for all, so has it.
         """
-        trainer = self.ring.totals().trainer
+        trainer = self.ring.trainer
         return self.holders.get(inner, inner if self.holders.get(trainer) == trainer else 0)
 
     @property
     def trainer(self) -> int:
         """The trainer's pid here; 0 if it did not hold the ring any more."""
-        return self.holders.get(self.ring.totals().trainer, 0)
+        return self.holders.get(self.ring.trainer, 0)
 
 
 class Rings:
@@ -74,7 +74,7 @@ class Rings:
                     self._note(pid, f"/proc/{pid}/fd/{number}", held, seen)
         self._known = {key: ring for key, ring in self._known.items() if key in seen}
         mine = [one for one in held.values() if not one.ring.closed and self._is_asked_for(one)]
-        return sorted(mine, key=lambda one: one.ring.totals().started_at)
+        return sorted(mine, key=lambda one: one.ring.started_at)
 
     def _note(self, pid: int, path: str, held: dict[Key, Held], seen: set[Key]) -> None:
         with contextlib.suppress(OSError):  # it is gone, or may not be seen

@@ -22,13 +22,19 @@ def head(loader: LoaderView) -> list[str]:
     rates = f"{_figure(loader.batches_per_s)} batches/s, {_figure(loader.samples_per_s)} samples/s"
     waits = f", in next() for {loader.waits_s:.1f} s" if loader.waits_s > 1 else ""
     where = f"epoch {loader.epoch}, batch {loader.batch}"
+    label = printable(loader.label).replace("\n", "?")
     return [
-        f"{loader.label or 'a dataset'}: pid {loader.trainer} {loader.state}, {where}, {rates}, "
+        f"{label or 'a dataset'}: pid {loader.trainer} {loader.state}, {where}, {rates}, "
         f"{in_units(loader.bytes_per_s)}/s",
         f"  input wait {loader.input_wait:.0%}{waits}; ready {loader.ready} of {loader.under_way} under way, "
         f"{loader.most} at most; lent {loader.lent}, copied {loader.copied}; deaths {loader.deaths}; "
         f"ring {in_units(loader.ring_bytes)}",
     ]
+
+
+def printable(text: str) -> str:
+    """What another process says, which may be another user's, without what a terminal would obey; its lines stay."""
+    return "\n".join("".join(each if each.isprintable() else "?" for each in line) for line in text.split("\n"))
 
 
 def cells(lane: LaneView) -> tuple[str, ...]:
@@ -62,7 +68,7 @@ def plain(loaders: list[LoaderView], stacks: dict[int, str]) -> list[str]:
         told += ["  " + "  ".join(f"{cell:>{width}}" for cell, width in zip(row, widths, strict=True)) for row in rows]
         told += [f"  waits for {loader.held_up}"] if loader.held_up else []
         for lane in loader.lanes:
-            told += [f"  worker {lane.worker}:", stacks[lane.pid]] if lane.pid in stacks else []
+            told += [f"  worker {lane.worker}:", printable(stacks[lane.pid])] if lane.pid in stacks else []
         told.append("")
     return told[:-1]
 
@@ -92,7 +98,7 @@ def picture(loaders: list[LoaderView], stacks: dict[int, str], columns: int) -> 
             parts.append(Text(f"  waits for {loader.held_up}", style="bold red"))
         for lane in loader.lanes:
             if lane.pid in stacks:
-                parts += [Text(f"  worker {lane.worker}:", style="bold"), Text(stacks[lane.pid])]
+                parts += [Text(f"  worker {lane.worker}:", style="bold"), Text(printable(stacks[lane.pid]))]
         parts.append(Text())
     parts.append(Text("Ctrl-C ends this; nothing that is shown is touched", style="dim"))
     return Group(*parts)

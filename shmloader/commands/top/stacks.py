@@ -20,6 +20,8 @@ def stack_of(pid: int) -> str:
     if not catches(pid, TELL):  # the signal would kill it
         return f"  (it is still being started, or has ended; its state is {kernels_word(pid)})"
     papers = _papers(pid)
+    if not papers:  # the ring may name any process, and a pid may be another one's by now: leave it alone
+        return "  (it is no worker that could be asked)"
     try:
         before = {fd: os.fstat(fd).st_size for fd in papers}
         os.kill(pid, TELL)

@@ -123,7 +123,12 @@ def _view(held: Held, before: Look, now: Look) -> LoaderView:
     passed = max(1, totals.now - was.now) / 1e9
     waits_s = max(0, totals.now - totals.asked_at) / 1e9 if totals.asked_at else 0.0
     awaited = _awaited(now.entries)
-    lanes = [_lane(held, lane, before, now, passed, awaited if waits_s > HELD_UP else None) for lane in now.lanes]
+    claimed = _claimed(now.entries)
+    awaited_of = awaited.owner if awaited is not None and waits_s > HELD_UP else -1
+    lanes = [
+        _lane(held, was_lane, lane, totals.now, passed, claimed.get(lane.worker), lane.worker == awaited_of)
+        for was_lane, lane in zip(before.lanes, now.lanes, strict=True)
+    ]
     return LoaderView(
         label=totals.label,
         trainer=held.trainer,
@@ -178,24 +183,33 @@ def _who(awaited: EntryNow | None, lanes: list[LaneView]) -> str:
     return f"batch {awaited.batch}, held by worker {awaited.owner}{of}"
 
 
-def _lane(held: Held, lane: LaneNow, before: Look, now: Look, passed: float, awaited: EntryNow | None) -> LaneView:
-    was = next((other for other in before.lanes if other.worker == lane.worker), lane)
+def _claimed(entries: list[EntryNow]) -> dict[int, int]:
+    """The lowest batch that each worker has claimed, of those that have one."""
+    found: dict[int, int] = {}
+    for entry in entries:
+        if entry.state == "claimed":
+            found[entry.owner] = min(entry.batch, found.get(entry.owner, entry.batch))
+    return found
+
+
+def _lane(
+    held: Held, was: LaneNow, lane: LaneNow, now: int, passed: float, batch: int | None, awaited: bool
+) -> LaneView:
     pid = held.pid_of(lane.pid) if lane.pid else 0
     state = state_of(pid) if pid else ""
     stuck = state not in ("R", "S", "D") and bool(lane.pid)
     works = lane.doing in ("fetches", "collates") and not stuck
-    since = max(0, now.totals.now - lane.since) / 1e9 if lane.since else 0.0
+    since = max(0, now - lane.since) / 1e9 if lane.since else 0.0
     busy_ns = lane.fetched_ns + lane.collated_ns - was.fetched_ns - was.collated_ns
-    mine = [entry for entry in now.entries if entry.state == "claimed" and entry.owner == lane.worker]
     return LaneView(
         worker=lane.worker,
         pid=pid,
         doing=STATES.get(state, "runs") if stuck else lane.doing,
         for_s=since,
-        batch=min((entry.batch for entry in mine), default=None),
+        batch=batch,
         busy=min(1.0, max(busy_ns / 1e9, min(since, passed) if works else 0.0) / passed),
         batches_per_s=max(0, lane.published - was.published) / passed,
         memory_bytes=resident_bytes(pid) if pid else 0,
         stuck=stuck,
-        awaited=awaited is not None and awaited.owner == lane.worker,
+        awaited=awaited,
     )

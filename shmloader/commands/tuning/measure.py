@@ -99,6 +99,8 @@ class Measure:
                 self._consumer(batch)
                 del batch  # a loop lets go of a batch when it has the next one; this one may be the last
                 took.asks()
+            else:
+                took.ends(time.monotonic() < self._end)
         finally:
             limit.cancel()
             limit.join()
@@ -127,6 +129,7 @@ class Took:
         self._first = self._asked = 0.0
         self._waited = 0.0  # in next(), since the first batch that counts was asked for
         self._from = 0.0  # when the last batch that does not count came
+        self._ended = False  # by itself
         self._whole = (0, 0.0, 0.0)  # of whole bursts: batches, when the last of them came, what was waited by then
 
     def asks(self) -> None:
@@ -156,11 +159,18 @@ class Took:
             return passed >= seconds
         return False
 
+    def ends(self, by_itself: bool) -> None:
+        """No more batches come: the stream gives none, or the time is over."""
+        self._ended = by_itself
+
     def sample(self) -> Sample:
         """What was measured."""
         batches, until, waited = self._whole
         if not batches or until <= self._from:
-            return Sample(float("inf"), 0.0, 0, f"no more than {self._came} batches came in the time that there was")
+            why = f"no more than {self._came} batches came in the time that there was: give it more seconds"
+            if self._ended:
+                why = f"the stream ends after {self._came} batches, too few to measure: take a longer one, or repeat it"
+            return Sample(float("inf"), 0.0, 0, why)
         passed = until - self._from
         return Sample(passed / batches, min(1.0, waited / passed), batches)
 

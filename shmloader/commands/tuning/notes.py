@@ -11,7 +11,9 @@ ROUGH = 20  # batches: fewer tell little
 UNSTEADY = 0.15  # spread of one setting's measurements
 
 
-def notes_of(search: Search, pick: Row, memory: Memory, budget: int, cores: int, most_workers: int) -> list[str]:
+def notes_of(
+    search: Search, pick: Row, memory: Memory, budget: int, cores: int, most_workers: int, is_stream: bool
+) -> list[str]:
     """Sentences, the most important first.
 
     Args:
@@ -21,12 +23,18 @@ def notes_of(search: Search, pick: Row, memory: Memory, budget: int, cores: int,
         budget: Bytes that settings might take.
         cores: That each rank has.
         most_workers: That were allowed.
+        is_stream: Whether the dataset is an IterableDataset.
     """
     told = []
     if pick.memory_bytes > budget:
         told.append(
             f"the pick takes {in_units(pick.memory_bytes)}, more than the {in_units(budget)} of the budget: workers "
             "took more and more while they were measured, and no setting takes less"
+        )
+    if is_stream and pick.setting.num_workers > 1:
+        told.append(
+            "that is right if the stream gives each worker its part, by get_worker_info(): else each of them gives all "
+            "samples, and they come more than once"
         )
     if pick.input_wait < IDLE:
         told.append("the consumer is what takes the time: no loader makes this quicker")

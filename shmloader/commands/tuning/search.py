@@ -108,7 +108,7 @@ class Search:
         self._try(first)
         row = self.rows[first]
         if row.failure:
-            raise RuntimeError(f"one worker could not be measured: {row.failure}; give it more seconds")
+            raise RuntimeError(f"one worker could not be measured: {row.failure}")
         self._trial = min(max(self._trial, 3 * row.batch_s), self._seconds / 6)
         if not self._holds(first):
             lighter = self._lightened(first)

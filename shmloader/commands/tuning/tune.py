@@ -111,7 +111,7 @@ def tune(
     return Tuning(
         pick,
         tuple(search.rows.values()),
-        tuple(notes_of(search, pick, memory, budget, cores, space.most_workers)),
+        tuple(notes_of(search, pick, memory, budget, cores, space.most_workers, isinstance(dataset, IterableDataset))),
         line_of(options, pick),
         budget,
         time.monotonic() - begun,
