@@ -105,6 +105,14 @@ def test_every_drawing_is_seen(page: Any, address: str) -> None:
         assert min(box["width"], box["height"]) > 300
 
 
+def test_the_screen_of_top_is_seen(page: Any, address: str) -> None:
+    page.goto(f"{address}/top.html")
+    screen = page.locator(".screen svg")
+    assert screen.count() == 1
+    assert "is stopped by a signal" in screen.text_content()
+    assert screen.bounding_box()["width"] > 500  # on a phone one scrolls: characters stay large enough to be read
+
+
 def test_one_gets_to_a_guide(page: Any, address: str) -> None:
     page.goto(address)
     if width_of(page) == "phone":
