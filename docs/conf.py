@@ -23,6 +23,7 @@ extensions = [
     "machinery.drawings",
     "machinery.external_links",
     "machinery.option_pages",
+    "machinery.screens",
 ]
 exclude_patterns = ["machinery"]
 default_role = "literal"  # docstrings have `code` in single backticks
@@ -34,6 +35,7 @@ autodoc_typehints = "none"  # the text says the types
 autodoc_preserve_defaults = True
 napoleon_numpy_docstring = False
 napoleon_use_rtype = False
+napoleon_use_ivar = True  # a line an attribute, and not a heading
 nitpicky = False  # types of torch's and Python's: their sites are not asked.  test_links.py checks every link inside
 
 html_theme = "pydata_sphinx_theme"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,7 +16,7 @@ SECTIONS = ("Args:", "Attributes:", "Example:", "Limits:", "Raises:", "Returns:"
 def process(app: Sphinx, what: str, name: str, of: object, options: object, lines: list[str]) -> None:
     if name in OPTIONS_APART:
         lines[:] = without_arguments(lines)
-    lines[:] = with_literal_blocks(lines)
+    lines[:] = [re.sub(r"\bdocs/([\w-]+)\.md", r":doc:`\1`", line) for line in with_literal_blocks(lines)]
 
 
 def without_arguments(lines: list[str]) -> Iterator[str]:

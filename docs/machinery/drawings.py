@@ -115,10 +115,10 @@ def trip() -> str:
         drawing.label(x, 8, 120, [name], "", "")
     left, middle, right = lanes.values()
     word = [
-        (60, "OPEN(7, 1)", ""),
-        (150, "CLAIMED(7, 1)", "mine"),
-        (330, "READY(7, 1)", "ready"),
-        (450, "OPEN(11, 1)", ""),
+        (76, "OPEN(7, 1)", ""),
+        (154, "CLAIMED(7, 1)", "mine"),
+        (334, "READY(7, 1)", "ready"),
+        (462, "OPEN(11, 1)", ""),
     ]
     for y, state, kind in word:
         drawing.label(middle, y, 122, [state], kind)
@@ -131,19 +131,19 @@ def trip() -> str:
 
     step(60, left, ["1 open: writes the", "indices, names a", "free slot"], middle)
     step(146, right, ["2 claim: one", "compare-and-swap"], middle)
-    step(206, right, ["3 fetches the samples"])
+    step(206, right, ["3 fetches samples"])
     step(250, right, ["4 collates them", "straight into", "the slot"])
     step(326, right, ["5 publish: one", "compare-and-swap"], middle)
-    step(330, left, ["6 take: in order"])
-    drawing.arrow(middle - 61, 343, left + 66, 343)
-    step(374, left, ["7 you get tensors", "over the slot:", "no copy"])
+    step(334, left, ["6 take: in order"])
+    drawing.arrow(middle - 61, 347, left + 66, 347)
+    step(378, left, ["7 you get tensors", "over the slot:", "no copy"])
     step(446, left, ["8 opens seq 11 at", "once, with another", "free slot"], middle)
     step(520, left, ["... you train ..."])
     step(576, left, ["9 the last view dies:", "the slot is free"])
-    drawing.text(right, 400, "Nobody takes a lock.", "small")
-    drawing.text(right, 416, "No file, no descriptor", "small")
-    drawing.text(right, 432, "and no mapping is made", "small")
-    drawing.text(right, 448, "for a batch.", "small")
+    drawing.text(right, 400, "Nobody takes a lock.", "small clear")
+    drawing.text(right, 416, "No file, no descriptor", "small clear")
+    drawing.text(right, 432, "and no mapping is made", "small clear")
+    drawing.text(right, 448, "for a batch.", "small clear")
     return drawing.svg()
 
 
@@ -152,7 +152,7 @@ def death() -> str:
     drawing = Drawing(590, "A death: the claim names the worker, so its batch is opened again for the one that follows")
     lanes = {"trainer": 74, "word of seq 7": 220, "worker 1": 366}
     for name, x in lanes.items():
-        drawing.line(x, 40, x, 580, "lane")
+        drawing.line(x, 40, x, 556, "lane")
         drawing.label(x, 8, 128, [name], "", "")
     left, middle, right = lanes.values()
 
@@ -165,8 +165,8 @@ def death() -> str:
     drawing.label(middle, 60, 122, ["CLAIMED(7, 1)"], "mine")
     step(60, right, ["pid 4711 claims"], "", middle)
     step(110, right, ["SIGKILL"], "dead")
-    drawing.text(middle, 112, "still CLAIMED(7, 1):", "small")
-    drawing.text(middle, 128, "it says who had it", "small")
+    drawing.text(middle, 112, "still CLAIMED(7, 1):", "small clear")
+    drawing.text(middle, 128, "it says who had it", "small clear")
     step(162, left, ["the kernel says that", "the process ended,", "no timeout guesses"])
     drawing.arrow(right - 68, 136, left + 68, 178)
     step(242, left, ["it is reaped: now", "nothing of it", "can write any more"])
@@ -174,13 +174,13 @@ def death() -> str:
     step(324, left, ["revoke: one", "compare-and-swap"], "", middle)
     step(384, left, ["starts a process", "as worker 1"], "")
     drawing.arrow(left + 68, 405, right - 68, 405)
-    step(384, right, ["pid 4802 goes on", "from the same random", "states"])
+    step(384, right, ["pid 4802 goes on", "from the same", "random states"])
     drawing.label(middle, 462, 122, ["CLAIMED(7, 1)"], "mine")
-    step(458, right, ["claims it again"], "", middle)
+    step(462, right, ["claims it again"], "", middle)
     drawing.label(middle, 514, 122, ["READY(7, 1)"], "ready")
-    step(510, right, ["the same values"], "", middle)
+    step(514, right, ["the same values"], "", middle)
     drawing.arrow(middle - 61, 527, left + 68, 527)
-    step(510, left, ["takes it in order"])
+    step(514, left, ["takes it in order"])
     drawing.text(WIDTH / 2, 574, "By default nobody takes its place: the trainer raises torch's error.", "small")
     return drawing.svg()
 

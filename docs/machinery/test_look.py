@@ -37,6 +37,16 @@ TOO_WIDE = """() => {
         .map(element => `${element.tagName}.${element.className} ${element.textContent.slice(0, 60)}`);
 }"""
 
+# Words of a drawing that begin inside of a box and end outside of it, or nearly.
+BEYOND_ITS_BOX = """() => [...document.querySelectorAll('.drawing svg')].flatMap(drawing => {
+    const boxes = [...drawing.querySelectorAll('rect.box')].map(box => box.getBBox());
+    return [...drawing.querySelectorAll('text')].filter(text => {
+        const at = text.getBBox(), x = at.x + at.width / 2, y = at.y + at.height / 2;
+        return boxes.some(box => box.x < x && x < box.x + box.width && box.y < y && y < box.y + box.height
+                          && (at.x < box.x + 3 || at.x + at.width > box.x + box.width - 3));
+    }).map(text => text.textContent);
+})"""
+
 
 @pytest.fixture(scope="module")
 def address(site: Path) -> Iterator[str]:
@@ -103,6 +113,15 @@ def test_every_drawing_is_seen(page: Any, address: str) -> None:
     for number in range(3):
         box = drawings.nth(number).bounding_box()
         assert min(box["width"], box["height"]) > 300
+    assert page.evaluate(BEYOND_ITS_BOX) == []
+
+
+def test_the_screen_of_top_is_seen(page: Any, address: str) -> None:
+    page.goto(f"{address}/top.html")
+    screen = page.locator(".screen svg")
+    assert screen.count() == 1
+    assert "is stopped by a signal" in screen.text_content()
+    assert screen.bounding_box()["width"] > 500  # on a phone one scrolls: characters stay large enough to be read
 
 
 def test_one_gets_to_a_guide(page: Any, address: str) -> None:

@@ -50,7 +50,7 @@ def shm(wanted: Wanted) -> Finding:
             "attention",
             state,
             f"{wanted.need}: shmloader moves slots to a memfd, which is as fast, but ring_memory='posix' raises, and "
-            "torch's own loader is killed by a bus error",
+            "torch's own loader fails: a bus error, or no space",
             f"docker run --shm-size={_enough(wanted.ring_bytes)}; in Kubernetes an emptyDir with medium: Memory at "
             f"{SHM_MOUNT}; elsewhere mount -o remount,size={_enough(wanted.ring_bytes)} {SHM_MOUNT}",
         )
