@@ -78,7 +78,7 @@ class Stage:
 
 
 class Loader:
-    num_workers = 0
+    num_workers, dataset = 0, ()
 
     def __init__(self, persistent_workers: bool) -> None:
         self.persistent_workers = persistent_workers

@@ -173,7 +173,7 @@ def test_a_dataset_and_a_step() -> None:
     torch.manual_seed(3)
     before = torch.get_rng_state()
     affinity = os.sched_getaffinity(0)
-    found = shmloader.tune(Sleeps(1000, 0.01), batch_size=4, step_s=0.03, seconds=5, progress=False, most_workers=8)
+    found = shmloader.tune(Sleeps(1000, 0.01), batch_size=4, step_s=0.03, seconds=12, progress=False, most_workers=8)
     assert torch.equal(torch.get_rng_state(), before) and os.sched_getaffinity(0) == affinity
     assert {row.setting.num_workers for row in found.rows} >= {1, 2}
     text = str(found)
