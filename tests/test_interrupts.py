@@ -30,9 +30,7 @@ from shmloader.trainer import crew, iterator, watch
 @pytest.mark.parametrize(
     ("moment", "start", "count", "span"),
     [
-        ("start", "fork", 5, 0.05),
         ("next", "fork", 5, 0.05),
-        ("end", "fork", 5, 0.05),
         pytest.param("start", "fork", 40, 0.05, marks=pytest.mark.long),
         pytest.param("next", "fork", 25, 0.05, marks=pytest.mark.long),
         pytest.param("end", "fork", 60, 0.05, marks=pytest.mark.long),

@@ -155,6 +155,7 @@ def test_fork(stepped: Path, hit: int) -> None:
         assert count == 2 or step in DECIDED_BY_TIME, (step, count)
 
 
+@pytest.mark.long
 def test_two_deaths_over_one_batch(stepped: Path) -> None:
     """The second one begins with the batch that the first one held, and dies over it; the third makes it the same."""
     steps = [STEPS[step] for step in ("while filling", "while remembering", "before publish")]

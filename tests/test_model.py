@@ -79,6 +79,11 @@ LARGE = (
     "chunks, a batch kept by two, one killed",
     "stolen, two killed",
     "stolen, a worker killed",
+    "stolen, a worker killed that keeps a batch",
+    "stolen, a worker killed, which is an error",
+    "stolen, ended at any time",
+    "a worker killed, any order, which remembers",
+    "ragged chunks, lent",
 )
 
 # mutant -> what it runs in, and what it violates

@@ -139,8 +139,8 @@ ENDS = {
 }
 
 
-# Ends that go the same way as another one does: through a generator, an exception, an iterator that is dropped.
-SIMILAR = ("generator at exit", "sys.exit", "persistent")
+# Ends that go the same way as another one does: through an exception, an iterator that is dropped, the exit's hooks.
+SIMILAR = ("generator", "generator at exit", "sys.exit", "persistent", "a thread", "a cycle")
 
 
 @pytest.mark.parametrize("how", [pytest.param(how, marks=pytest.mark.long) if how in SIMILAR else how for how in ENDS])
