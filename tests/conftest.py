@@ -32,6 +32,7 @@ import torch.utils.data
 import tqdm
 
 import shmloader
+from shmloader.system import control_groups
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 HANGS = 240  # seconds after which a test has failed: it hangs, and is not merely slow on a machine that is busy
@@ -574,6 +575,21 @@ def nothing_left(_settled: None) -> Any:
             break
         time.sleep(0.05)
     raise AssertionError(f"left behind: { {what: those for what, those in left.items() if those} }")
+
+
+@pytest.fixture
+def groups(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
+    """A folder taken for this machine's control groups; `membership` in it says which is this process's."""
+    monkeypatch.setattr(control_groups, "CGROUPS", tmp_path)
+    monkeypatch.setattr(control_groups, "MEMBERSHIP", tmp_path / "membership")
+    return tmp_path
+
+
+def write_files(folder: pathlib.Path, **files: object) -> None:
+    """Files of one line, as the kernel has them: `memory__max=5` is memory.max."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in files.items():
+        (folder / name.replace("__", ".")).write_text(f"{text}\n")
 
 
 @pytest.fixture

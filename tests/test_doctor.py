@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import run_script
+from conftest import run_script, write_files
 
 import shmloader
 from shmloader import off_the_ring
@@ -22,7 +22,7 @@ from shmloader.commands import line
 from shmloader.commands.doctor import bounds, command, graphics, memory, show, software, transport
 from shmloader.commands.doctor.finding import Finding, Wanted
 from shmloader.commands.numbers import bytes_of
-from shmloader.system import control_groups, cores, limits
+from shmloader.system import cores, limits
 
 MiB = 1 << 20
 SMALL = Wanted(batch_bytes=MiB, workers=1, prefetch_factor=2, spare_slots=2, ranks=1)
@@ -58,39 +58,26 @@ def test_a_wrong_command_line(arguments: list[str], capsys: pytest.CaptureFixtur
 # ----------------------------------------------------------------------------------------------------- control groups
 
 
-@pytest.fixture
-def groups(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
-    monkeypatch.setattr(control_groups, "CGROUPS", tmp_path)
-    monkeypatch.setattr(control_groups, "MEMBERSHIP", tmp_path / "membership")
-    return tmp_path
-
-
-def write(folder: pathlib.Path, **files: object) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, text in files.items():
-        (folder / name.replace("__", ".")).write_text(f"{text}\n")
-
-
 def test_quotas_of_version_2(groups: pathlib.Path) -> None:
     (groups / "membership").write_text("0::/pod/box\n")
-    write(groups / "pod" / "box", cpu__max="max 100000", pids__max="max", pids__current=3)
+    write_files(groups / "pod" / "box", cpu__max="max 100000", pids__max="max", pids__current=3)
     assert cores.cores().quota is None and limits.available_processes() is None
-    write(groups / "pod", cpu__max="150000 100000", pids__max=100, pids__current=40)
+    write_files(groups / "pod", cpu__max="150000 100000", pids__max=100, pids__current=40)
     assert cores.cores().quota == 1.5 and limits.available_processes() == 60
-    write(groups / "pod" / "box", cpu__max="50000 100000", pids__max=10, pids__current=11)
+    write_files(groups / "pod" / "box", cpu__max="50000 100000", pids__max=10, pids__current=11)
     assert cores.cores().quota == 0.5 and limits.available_processes() == 0
 
 
 def test_quotas_of_version_1(groups: pathlib.Path) -> None:
     (groups / "membership").write_text("5:cpu,cpuacct:/x\n4:memory:/box\n3:pids:/x\n0::/\n")
-    write(groups / "cpu" / "x", cpu__cfs_quota_us=-1, cpu__cfs_period_us=100000)
+    write_files(groups / "cpu" / "x", cpu__cfs_quota_us=-1, cpu__cfs_period_us=100000)
     assert cores.cores().quota is None
-    write(groups / "cpu" / "x", cpu__cfs_quota_us=250000)
-    write(groups / "pids", pids__max=7, pids__current=2)
-    write(groups / "memory", memory__limit_in_bytes=2**63 - 4096, memory__usage_in_bytes=400)
+    write_files(groups / "cpu" / "x", cpu__cfs_quota_us=250000)
+    write_files(groups / "pids", pids__max=7, pids__current=2)
+    write_files(groups / "memory", memory__limit_in_bytes=2**63 - 4096, memory__usage_in_bytes=400)
     assert cores.cores().quota == 2.5 and limits.available_processes() == 5
     assert limits.available_to_groups() is None
-    write(groups / "memory" / "box", memory__limit_in_bytes=1000, memory__usage_in_bytes=400)
+    write_files(groups / "memory" / "box", memory__limit_in_bytes=1000, memory__usage_in_bytes=400)
     assert limits.available_to_groups() == 600
 
 
@@ -151,10 +138,10 @@ def test_no_shm_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_memory(groups: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (groups / "membership").write_text("0::/\n")
     assert memory.memory(SMALL).level == "fine"
-    write(groups, memory__max=6 * MiB, memory__current=0)
+    write_files(groups, memory__max=6 * MiB, memory__current=0)
     found = memory.memory(SMALL)
     assert found.level == "note" and "control group" in found.state and "more than half" in found.meaning
-    write(groups, memory__current=3 * MiB)
+    write_files(groups, memory__current=3 * MiB)
     found = memory.memory(SMALL)
     assert found.level == "attention" and found.state.startswith("3.0 MiB available")
     assert "MemoryError" in found.meaning and "at most 2 slots a rank" in found.remedy and "container" in found.remedy
@@ -164,7 +151,9 @@ def test_huge_pages(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(memory, "SYSTEM", tmp_path)
     monkeypatch.setattr(memory, "MOUNTS", tmp_path / "mounts")
     assert "unknown" in memory.huge_pages().state
-    write(tmp_path / "kernel/mm/transparent_hugepage", shmem_enabled="always [within_size] advise never deny force")
+    write_files(
+        tmp_path / "kernel/mm/transparent_hugepage", shmem_enabled="always [within_size] advise never deny force"
+    )
     (tmp_path / "mounts").write_text("tmpfs /dev/shm tmpfs rw 0 0\nother /dev/shm tmpfs rw,size=1k,huge=advise 0 0\n")
     found = memory.huge_pages()
     assert found.state == "for memfds: within_size; for /dev/shm: huge=advise"
@@ -176,10 +165,10 @@ def test_numa(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {2, 3, 9})
     assert memory.numa().state == "one node"
     nodes = tmp_path / "devices/system/node"
-    write(nodes / "node0", cpulist="0-7")
-    write(nodes / "node1", cpulist="16-19,24")
+    write_files(nodes / "node0", cpulist="0-7")
+    write_files(nodes / "node1", cpulist="16-19,24")
     assert memory.numa().level == "fine" and memory.numa().state.endswith("runs on node 0")
-    write(nodes / "node1", cpulist="8-15")
+    write_files(nodes / "node1", cpulist="8-15")
     assert memory.numa().level == "note" and "numactl" in memory.numa().remedy
 
 
@@ -212,12 +201,12 @@ def test_files(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_processes(groups: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
     (groups / "membership").write_text("0::/\n")
-    write(groups, pids__max=20, pids__current=5)
+    write_files(groups, pids__max=20, pids__current=5)
     assert bounds.processes(wanted(workers=10)).level == "fine"
     found = bounds.processes(wanted(workers=11))
     assert found.level == "attention" and found.state == "15 more processes and threads"
     assert "12 processes" in found.meaning and "--pids-limit" in found.remedy
-    write(groups, pids__max="max")
+    write_files(groups, pids__max="max")
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     monkeypatch.setattr(bounds, "_tasks_of_this_user", lambda: 95)
     monkeypatch.setattr(resource, "getrlimit", lambda which: (100, 100))

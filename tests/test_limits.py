@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import run_script
+from conftest import run_script, write_files
 
 import shmloader
 from shmloader.ring import segment
-from shmloader.system import control_groups, limits
+from shmloader.system import limits
 
 MiB = 1 << 20
 
@@ -68,41 +68,28 @@ def test_more_workers_than_the_ring_can_tell_apart() -> None:
 # ------------------------------------------------------------------------------------------------- control groups
 
 
-@pytest.fixture
-def groups(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
-    monkeypatch.setattr(control_groups, "CGROUPS", tmp_path)
-    monkeypatch.setattr(control_groups, "MEMBERSHIP", tmp_path / "membership")
-    return tmp_path
-
-
-def write(folder: pathlib.Path, **files: object) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, text in files.items():
-        (folder / name.replace("__", ".")).write_text(f"{text}\n")
-
-
 def test_version_2(groups: pathlib.Path) -> None:
     (groups / "membership").write_text("0::/pod/box\n")
-    write(groups / "pod" / "box", memory__max="max", memory__current=5)
+    write_files(groups / "pod" / "box", memory__max="max", memory__current=5)
     assert limits.available_memory() == limits._of_the_machine()
-    write(
+    write_files(
         groups / "pod", memory__max=1000, memory__current=700, memory__stat="anon 600\ninactive_file 60\nactive_file 4"
     )
     assert limits.available_memory() == 1000 - 700 + 64
-    write(groups / "pod" / "box", memory__max=100, memory__current=130)
+    write_files(groups / "pod" / "box", memory__max=100, memory__current=130)
     assert limits.available_memory() == 0
 
 
 def test_version_1(groups: pathlib.Path) -> None:
     (groups / "membership").write_text("5:cpu:/x\n4:memory:/box\n0::/\n")
-    write(groups / "memory" / "box", memory__limit_in_bytes=1000, memory__usage_in_bytes=400)
-    write(groups / "memory", memory__limit_in_bytes=2**63 - 4096, memory__usage_in_bytes=400)
+    write_files(groups / "memory" / "box", memory__limit_in_bytes=1000, memory__usage_in_bytes=400)
+    write_files(groups / "memory", memory__limit_in_bytes=2**63 - 4096, memory__usage_in_bytes=400)
     assert limits.available_memory() == 600
 
 
 def test_a_container_that_sees_its_own_group_as_the_root(groups: pathlib.Path) -> None:
     (groups / "membership").write_text("0::/../../somewhere/else\n")
-    write(groups, memory__max=1000, memory__current=1)
+    write_files(groups, memory__max=1000, memory__current=1)
     assert limits.available_memory() == 999
 
 
