@@ -60,11 +60,7 @@ class Files:
 
     def read(self, most: int | None = None) -> list[bytes]:
         """What is in them."""
-        contents = []
-        for path in self.paths[:most]:
-            with open(path, "rb") as file:
-                contents.append(file.read())
-        return contents
+        return [_content(path) for path in self.paths[:most]]
 
 
 def decode(method: str, folder: str, seconds: float) -> dict[str, float]:
@@ -133,25 +129,27 @@ class Photographs(Dataset[torch.Tensor]):
         return self._length
 
     def __getitem__(self, index: int) -> torch.Tensor:
-        if self._rows is not None:
-            return self._by_its_rows(index % len(self._files.paths), self._rows)
-        if self._one is None:
-            opens = METHODS[self._method].open
-            assert opens is not None
-            self._one = opens()
+        return self.__getitem_into__(index, torch.empty((3, SIZE, SIZE), dtype=torch.uint8))
+
+    def __getitem_into__(self, index: int, row: torch.Tensor) -> torch.Tensor:
+        """Where a loader can say where the row lies in its batch, it is written there."""
         files, at = self._files, index % len(self._files.paths)
-        with open(files.paths[at], "rb") as file:
-            content = file.read()
-        row = torch.empty((3, SIZE, SIZE), dtype=torch.uint8)
-        self._one(content, files.boxes[at], files.flips[at], row)
+        if self._rows is not None:
+            pixels = row.numpy()[:, :, ::-1] if files.flips[at] else row.numpy()
+            with Picture(files.paths[at], rows=self._rows, at=at) as picture:
+                picture.read_into(pixels, files.boxes[at], exact=False)
+            return row
+        method = METHODS[self._method]
+        if self._one is None:
+            assert method.open is not None
+            self._one = method.open()
+        self._one(files.paths[at] if method.reads else _content(files.paths[at]), files.boxes[at], files.flips[at], row)
         return row
 
-    def _by_its_rows(self, at: int, rows: Rows) -> torch.Tensor:
-        row = torch.empty((3, SIZE, SIZE), dtype=torch.uint8)
-        pixels = row.numpy()[:, :, ::-1] if self._files.flips[at] else row.numpy()
-        with Picture(self._files.paths[at], rows=rows, at=at) as picture:
-            picture.read_into(pixels, self._files.boxes[at], exact=False)
-        return row
+
+def _content(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read()
 
 
 def load(loader: str, method: str, folder: str, seconds: float, workers: int, batch_size: int) -> dict[str, float]:

@@ -33,6 +33,7 @@ class Method:
         note: what is different about it.
         opens_pass: instead, makes a function for many files at a time.
         has_pixels: whether it makes any.
+        reads: whether it takes a path too, and reads the file itself.
     """
 
     label: str
@@ -42,6 +43,7 @@ class Method:
     note: str = ""
     opens_pass: Callable[[], Pass] | None = None
     has_pixels: bool = True
+    reads: bool = False
 
     def why_not(self) -> str:
         """Why it cannot be measured here; empty where it can."""
@@ -247,8 +249,8 @@ METHODS = {
     "kornia": Method("kornia-rs", _kornia, ("kornia_rs",), ("kornia-rs",), "resizes without antialiasing"),
     "spdl": Method("SPDL", _spdl, ("spdl.io",), ("spdl-io",), "by FFmpeg"),
     "dali": Method("DALI, CPU", None, ("nvidia.dali",), ("nvidia-dali-cuda120",), "32 at a time", opens_pass=_dali),
-    EXACT: Method("shmloader.images, exact", _ours(True), (), ("shmloader",), "PIL's pixels to the bit"),
-    FAST: Method("shmloader.images, fast", _ours(False), (), ("shmloader",), "exact=False"),
+    EXACT: Method("shmloader.images, exact", _ours(True), (), ("shmloader",), "PIL's pixels to the bit", reads=True),
+    FAST: Method("shmloader.images, fast", _ours(False), (), ("shmloader",), "exact=False", reads=True),
     ROWS: Method(
         "shmloader.images, fast, rows", _marked, (), ("shmloader",), "from the second epoch on, with rows=FILE"
     ),
