@@ -11,7 +11,7 @@ import resource
 import runpy
 import sys
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -471,8 +471,8 @@ def test_a_reader_that_goes_away(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_output_that_is_full(arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     monkeypatch.setattr(command, "examine", findings("fine"))
     as_with_pythonunbuffered = "--once" in arguments
-    raw: Any = open("/dev/full", "wb", buffering=0 if as_with_pythonunbuffered else -1)
-    with io.TextIOWrapper(raw, write_through=as_with_pythonunbuffered) as full:
+    with open("/dev/full", "wb", buffering=0 if as_with_pythonunbuffered else -1) as raw:
+        full = io.TextIOWrapper(cast(Any, raw), write_through=as_with_pythonunbuffered)
         monkeypatch.setattr(sys, "stdout", full)
         assert line.main(arguments) == os.EX_IOERR
         monkeypatch.undo()
