@@ -420,7 +420,7 @@ def test_a_rank_that_does_not_call_it(loader: Any, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 2)
     monkeypatch.setattr(torch.distributed, "all_gather_object", late)
-    with pytest.raises(RuntimeError, match="have every rank call it, .* Timed out waiting 6000ms"):
+    with pytest.raises(RuntimeError, match=r"have every rank call it, .* Timed out waiting 6000ms"):
         loader.report(ranks=True)
 
 
