@@ -63,11 +63,12 @@ class Measured:
         Args:
             since: As in `stats`.
             ranks: Whether all ranks of torch.distributed are compared.  Then all of them must call it, for it gathers
-                one number from each.
+                one number from each: it waits for them, up to the timeout that init_process_group() was given.
 
         Raises:
             ValueError: `since` is something else.
-            RuntimeError: There are no extensions here, or `ranks` was given and torch.distributed is not initialised.
+            RuntimeError: There are no extensions here; or `ranks` was given, and torch.distributed is not initialised
+                or not all ranks have called it.
 
         Example:
             >>> print(loader.report())

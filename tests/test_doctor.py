@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import json
 import os
 import pathlib
@@ -10,7 +11,7 @@ import resource
 import runpy
 import sys
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -91,10 +92,12 @@ def test_ranks(said: str, ranks: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def mount(monkeypatch: pytest.MonkeyPatch) -> Any:
+def mount(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """A /dev/shm of this size, with so much free."""
 
-    def of(size: int, free: int, flags: int = 0) -> None:
+    def of(size: int, free: int, flags: int = 0, mounts: str = "tmpfs /dev/shm tmpfs rw 0 0") -> None:
+        (tmp_path / "mounts").write_text(f"{mounts}\ndisk / ext4 rw 0 0\n".lstrip())
+        monkeypatch.setattr(memory, "MOUNTS", tmp_path / "mounts")
         figures = os.statvfs_result((4096, 4096, size // 4096, free // 4096, free // 4096, 0, 0, 0, flags, 255))
         monkeypatch.setattr(os, "statvfs", lambda path: figures)
 
@@ -124,6 +127,24 @@ def test_shm_that_is_mounted_read_only(mount: Any) -> None:
     found = memory.shm(wanted())
     assert found.level == "attention" and found.state.endswith("and it is read-only")
     assert found.remedy == "mount -o remount,rw /dev/shm"
+
+
+@pytest.mark.parametrize(
+    ("mounts", "kind"),
+    [
+        ("tmpfs /dev/shm tmpfs rw 0 0\ndisk /dev/shm xfs rw 0 0", "xfs"),  # docker run -v /data:/dev/shm
+        ("", "ext4"),  # a folder of the root file system
+        ("none /dev tmpfs rw 0 0\nnone /dev/shm/x ext4 rw 0 0", None),
+        ("disk /dev/sh overlay rw 0 0\nnone /dev/shm tmpfs rw 0 0\nnone /d ext4 rw 0 0", None),
+    ],
+)
+def test_shm_that_is_on_a_disk(mounts: str, kind: str | None, mount: Any) -> None:
+    mount(64 * MiB, 64 * MiB, mounts=mounts)
+    found = memory.shm(SMALL)
+    assert (found.level == "fine") is (kind is None)
+    if kind:
+        assert found.level == "attention" and found.state.endswith(f"and it is {kind}, no tmpfs")
+        assert "-t tmpfs" in found.remedy and 'ring_memory="memfd"' in found.remedy
 
 
 def test_no_shm_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -433,6 +454,29 @@ def test_a_reader_that_goes_away(monkeypatch: pytest.MonkeyPatch) -> None:
     finally:
         monkeypatch.undo()
         os.close(end)
+
+
+@pytest.mark.parametrize("arguments", [["doctor"], ["doctor", "--json"], ["top", "--once"]], ids=str)
+def test_an_output_that_is_full(arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    monkeypatch.setattr(command, "examine", findings("fine"))
+    as_with_pythonunbuffered = "--once" in arguments
+    with open("/dev/full", "wb", buffering=0 if as_with_pythonunbuffered else -1) as raw:
+        full = io.TextIOWrapper(cast(Any, raw), write_through=as_with_pythonunbuffered)
+        monkeypatch.setattr(sys, "stdout", full)
+        assert line.main(arguments) == os.EX_IOERR
+        monkeypatch.undo()
+    assert capsys.readouterr().err == (
+        f"shmloader {arguments[0]}: the output cannot be written: No space left on device\n"
+    )
+
+
+def test_another_error_is_not_the_outputs(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(wanted: Wanted) -> Any:
+        raise OSError(errno.EIO, "a disk")
+
+    monkeypatch.setattr(command, "examine", fails)
+    with pytest.raises(OSError, match="a disk"):
+        line.main(["doctor"])
 
 
 def test_no_output_at_all(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import importlib
+import socket
 import sys
 import types
 import warnings
@@ -48,17 +49,18 @@ def prometheus(monkeypatch: pytest.MonkeyPatch) -> Any:
     """A double of the client; what it was asked to serve is in `served`."""
     client = types.ModuleType("prometheus_client")
     core = types.ModuleType("prometheus_client.core")
-    client.served, client.error = [], None  # type: ignore[attr-defined]
+    client.served, client.error, client.returns = [], None, None  # type: ignore[attr-defined]
 
     class CollectorRegistry:
         def register(self, collector: Any) -> None:
             assert collector.describe() == []
             self.collector = collector
 
-    def start_http_server(port: int, addr: str, registry: Any) -> None:
+    def start_http_server(port: int, addr: str, registry: Any) -> Any:
         if client.error:  # type: ignore[attr-defined]
             raise client.error  # type: ignore[attr-defined]
         client.served.append((port, addr, registry.collector))  # type: ignore[attr-defined]
+        return client.returns  # type: ignore[attr-defined]
 
     client.CollectorRegistry, client.start_http_server = CollectorRegistry, start_http_server  # type: ignore[attr-defined]
     for name in ("CounterMetricFamily", "GaugeMetricFamily", "SummaryMetricFamily"):
@@ -97,6 +99,28 @@ def test_one_server_for_all_loaders(prometheus: Any, monkeypatch: pytest.MonkeyP
     assert families["shmloader_wait_quantile_seconds"].samples[(mine[0], "0.99")] > 0
     assert families["shmloader_worker_busy_seconds"].samples[(mine[0], "0")] > 0
     assert all(name.startswith("shmloader_") for name in families)
+
+
+class Numbers(torch.utils.data.Dataset):
+    """The number of a socket's descriptor, as a worker knows it."""
+
+    def __init__(self, listens: socket.socket) -> None:
+        self.listens = listens
+
+    def __len__(self) -> int:
+        return 1
+
+    def __getitem__(self, index: int) -> int:
+        return self.listens.fileno()
+
+
+def test_workers_do_not_keep_the_port(prometheus: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHMLOADER_METRICS_PORT", "9999")
+    with socket.socket() as listens:
+        prometheus.returns = types.SimpleNamespace(socket=listens), None
+        loaded()  # from the first iterator on
+        assert iterate(shmloader.DataLoader(Numbers(listens), num_workers=1, multiprocessing_context="fork")) == [-1]
+        assert listens.fileno() >= 0
 
 
 def test_each_rank_has_a_port(prometheus: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ import pathlib
 import signal
 import statistics
 import sys
+import threading
 import time
 from types import SimpleNamespace
 from typing import Any
@@ -98,6 +99,18 @@ def test_a_measurement_ends_with_the_time_though_a_batch_is_under_way() -> None:
         search = Search(Space(1), measure, lambda setting: 1, 1 << 40, 0.3)
         search.run()
     assert time.monotonic() - begun < 60  # the sample's own three seconds, and not the epoch's
+
+
+def test_ctrl_c_while_the_limit_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Interrupted(threading.Timer):
+        def start(self) -> None:
+            super().start()
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(threading, "Timer", Interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        measure_of(Sleeps(100, 0.0), Memory(1))(Setting(1), 0.1)
+    assert not [thread for thread in threading.enumerate() if isinstance(thread, Interrupted)]
 
 
 class Few(IterableDataset[int]):
@@ -252,6 +265,11 @@ def test_one_worker_that_does_not_fit() -> None:
         ({"memory_bytes": 0}, "memory_bytes should be a positive integer"),
         ({"ranks": True}, "ranks should be a positive integer"),
         ({"most_workers": 1.5}, "most_workers should be a positive integer"),
+        ({"num_workers": "2"}, "num_workers should be a positive integer, but got num_workers='2'"),
+        ({"prefetch_factor": 0}, "prefetch_factor should be a positive integer"),
+        ({"batch_size": "4"}, "batch_size should be a positive integer"),
+        ({"seconds": "3"}, "seconds should be positive"),
+        ({"step_s": "1"}, "step_s should be seconds"),
     ],
     ids=str,
 )
@@ -311,6 +329,12 @@ def test_the_command_line(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     assert line.main(["tune", name, "--consumer", "builtins:print", "--start-method", "spawn", "--json"]) == 0
     assert asked["consumer"] is print and asked["multiprocessing_context"] == "spawn" and "batch_size" not in asked
     assert json.loads(capsys.readouterr().out)["line"] == found.line
+
+
+def test_no_time_on_the_command_line(capsys: Any) -> None:
+    with pytest.raises(SystemExit) as end:
+        line.main(["tune", f"{__name__}:make", "--seconds", "0"])
+    assert end.value.code == 2 and "use a positive number of seconds" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -42,6 +42,13 @@ def _whole(text: str, least: int) -> int:
     return number
 
 
+def some_seconds_of(text: str) -> float:
+    """Seconds, more than none."""
+    if not (number := seconds_of(text)):
+        raise argparse.ArgumentTypeError(f"{text!r} is no time to measure in: use a positive number of seconds")
+    return number
+
+
 def seconds_of(text: str) -> float:
     """Seconds, not negative, and no more than a clock can wait."""
     try:

@@ -9,7 +9,8 @@ NOTE [ Metrics ]
     2. Figures are made when it is asked, from the accounts of all loaders that live.  So nobody pays for a scrape that
        does not come.  What only grows is a counter, so that whoever reads them takes rates as they like.
     3. A run must not end over its metrics: a port that is in use, or that is none, is a RuntimeWarning.
-    4. Workers do not listen, and neither does a loader that a dataset makes in one.
+    4. Workers do not listen, and neither does a loader that a dataset makes in one.  A process that is forked closes
+       the socket that it has been given: else it would keep the port from the next run, which may begin before it ends.
 """
 
 from __future__ import annotations
@@ -93,9 +94,12 @@ def _serve(port: str, address: str, all_stats: Callable[[], Named]) -> None:
     registry = CollectorRegistry()  # one of our own: the user's may be served elsewhere
     registry.register(Collector(all_stats))
     try:
-        start_http_server(number, addr=address, registry=registry)
+        served: Any = start_http_server(number, addr=address, registry=registry)
     except (OSError, UnicodeError, RuntimeError) as error:  # no such address; one that is no name; no thread is left
         _warn(f"{PORT}={port}, and {address}:{number} cannot be listened on ({error}): name another one")
+        return
+    if served is not None:  # the client tells as of 0.19
+        os.register_at_fork(after_in_child=served[0].socket.close)
 
 
 def _warn(why: str) -> None:

@@ -13,7 +13,7 @@ def with_ranks(of: Evidence) -> Evidence:
     """The same, with how long each rank waits for a batch.
 
     Raises:
-        RuntimeError: torch.distributed is not initialised.
+        RuntimeError: torch.distributed is not initialised, or not all ranks have asked by its timeout.
     """
     if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
         raise RuntimeError(
@@ -21,5 +21,11 @@ def with_ranks(of: Evidence) -> Evidence:
             "init_process_group() first, or leave ranks out"
         )
     waits: list[float] = [0.0] * torch.distributed.get_world_size()
-    torch.distributed.all_gather_object(waits, of.wait_s)
+    try:
+        torch.distributed.all_gather_object(waits, of.wait_s)
+    except RuntimeError as error:
+        raise RuntimeError(
+            "report(ranks=True) gathers one number from each rank, and did not get all of them: have every rank call "
+            f"it, at the same place in its loop; torch.distributed says: {error}"
+        ) from error
     return dataclasses.replace(of, ranks=waits, rank=torch.distributed.get_rank())

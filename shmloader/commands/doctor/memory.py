@@ -11,6 +11,7 @@ from shmloader.system import limits
 
 SYSTEM = Path("/sys")
 MOUNTS = Path("/proc/self/mounts")
+IN_MEMORY = ("tmpfs", "devtmpfs", "ramfs", "hugetlbfs")  # kinds of mounts without a disk below them
 LEFT_FREE = 1 / 16  # of /dev/shm, by "auto" (growth.py)
 
 
@@ -43,6 +44,16 @@ def shm(wanted: Wanted) -> Finding:
             f"{state}, and this user may not write there",
             "rings lie in a memfd, which is as fast; torch's own loader cannot work",
             f"chmod 1777 {SHM_MOUNT}",
+        )
+    kind, _ = _mount()
+    if kind and kind not in IN_MEMORY:
+        return Finding(
+            SHM_MOUNT,
+            "attention",
+            f"{state}, and it is {kind}, no tmpfs",
+            "the kernel writes to a disk whatever lies there: the batches of rings, and of torch's own loader",
+            f"mount -t tmpfs tmpfs {SHM_MOUNT}; in Kubernetes an emptyDir with medium: Memory there; or give each "
+            'loader ring_memory="memfd"',
         )
     if wanted.ring_bytes > free - size * LEFT_FREE:
         return Finding(
@@ -135,16 +146,24 @@ def _chosen(file: Path) -> str:
 
 
 def _mount_option(name: str) -> str:
-    """The value of an option of the mount at /dev/shm; empty if it has none."""
-    found = ""
+    """The value of an option of the mount that /dev/shm is in; empty if it has none."""
+    _, options = _mount()
+    return next((said.partition("=")[2] for said in options.split(",") if said.startswith(f"{name}=")), "")
+
+
+def _mount() -> tuple[str, str]:
+    """The kind, and the options, of the mount that /dev/shm is in; empty where the kernel does not say."""
+    folder = os.path.realpath(SHM_MOUNT)  # some systems have a link there
+    where, kind, options = "", "", ""
     try:
         for line in MOUNTS.read_text().splitlines():
-            _, at, _, options, *_ = line.split()
-            if at == SHM_MOUNT:  # the last one counts: it hides those before it
-                found = next((said.partition("=")[2] for said in options.split(",") if said.startswith(f"{name}=")), "")
+            _, at, its_kind, its_options, *_ = line.split()
+            within = f"{folder}/".startswith(f"{at.rstrip('/')}/")
+            if within and len(at) >= len(where):  # the last one counts: it hides those before it
+                where, kind, options = at, its_kind, its_options
     except (OSError, ValueError):
         pass
-    return found
+    return kind, options
 
 
 def _cores_in(listed: str) -> list[int]:

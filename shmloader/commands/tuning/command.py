@@ -10,7 +10,7 @@ import sys
 import traceback
 from typing import TYPE_CHECKING, Any
 
-from shmloader.commands.numbers import bytes_of, positive, seconds_of
+from shmloader.commands.numbers import bytes_of, positive, seconds_of, some_seconds_of
 from shmloader.commands.tuning.tune import MOST_WORKERS, tune
 
 if TYPE_CHECKING:
@@ -42,7 +42,9 @@ def add_to(commands: Any) -> None:
     step.add_argument("--step-s", type=seconds_of, metavar="S", help="seconds that a step takes a batch (default: 0)")
     step.add_argument("--consumer", metavar="MODULE:FUNCTION", help="called with each batch, instead")
     parser.add_argument("--batch-size", type=positive, metavar="N", help="(default: the loader's, or 1)")
-    parser.add_argument("--seconds", type=seconds_of, default=60.0, metavar="S", help="for all of it (default: 60)")
+    parser.add_argument(
+        "--seconds", type=some_seconds_of, default=60.0, metavar="S", help="for all of it (default: 60)"
+    )
     parser.add_argument(
         "--memory-bytes",
         type=bytes_of,

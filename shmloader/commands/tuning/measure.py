@@ -89,8 +89,8 @@ class Measure:
         took = Took(setting.num_workers)
         limit = threading.Timer(max(0.1, self._end - time.monotonic()), _interrupt, (batches,))
         limit.daemon = True
-        limit.start()
         try:
+            limit.start()
             for batch in batches:
                 if not self._memory.knows_slots:
                     self._memory.note(batches)  # now, for a stream may end
@@ -103,7 +103,8 @@ class Measure:
                 took.ends(time.monotonic() < self._end)
         finally:
             limit.cancel()
-            limit.join()
+            if limit.is_alive():  # Ctrl-C may have come before it was; then it ends as soon as it begins
+                limit.join()
         self._memory.note(batches)
         return took.sample()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import numbers
 import sys
 import threading
 import time
@@ -89,7 +90,9 @@ def tune(
     from shmloader.commands.tuning.result import Tuning, line_of
     from shmloader.commands.tuning.search import Search
 
-    _check(step_s, consumer, seconds, memory_bytes, ranks, most_workers)
+    _check(step_s, consumer, seconds)
+    _check_counts(memory_bytes=memory_bytes, ranks=ranks, most_workers=most_workers)
+    _check_counts(**{name: options[name] for name in ("num_workers", "prefetch_factor", "batch_size") & options.keys()})
     if isinstance(dataset, torch.utils.data.DataLoader):
         options = {**options_of(dataset, options), **options}
         dataset = dataset.dataset
@@ -118,24 +121,20 @@ def tune(
     )
 
 
-def _check(
-    step_s: float | None,
-    consumer: Any,
-    seconds: float,
-    memory_bytes: int | None,
-    ranks: int | None,
-    most_workers: int,
-) -> None:
+def _check(step_s: float | None, consumer: Any, seconds: float) -> None:
     if step_s is not None and consumer is not None:
         raise ValueError("step_s and consumer are two ways to say what a step takes: give one of them")
-    if step_s is not None and not step_s >= 0:
+    if step_s is not None and not (isinstance(step_s, numbers.Real) and 0 <= step_s <= threading.TIMEOUT_MAX):
         raise ValueError(f"step_s should be seconds, 0 or more, but got step_s={step_s!r}")
     if consumer is not None and not callable(consumer):
         raise ValueError(f"consumer should be callable with a batch, but got consumer={consumer!r}")
-    if not 0 < seconds <= threading.TIMEOUT_MAX:
+    if not (isinstance(seconds, numbers.Real) and 0 < seconds <= threading.TIMEOUT_MAX):
         raise ValueError(f"seconds should be positive and finite, but got seconds={seconds!r}; 60 is the default")
-    for name, value in {"memory_bytes": memory_bytes, "ranks": ranks, "most_workers": most_workers}.items():
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+
+
+def _check_counts(**given: Any) -> None:
+    for name, value in given.items():
+        if value is not None and (isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < 1):
             raise ValueError(f"{name} should be a positive integer, but got {name}={value!r}")
 
 
