@@ -354,3 +354,16 @@ def test_a_limit_on_files_is_an_error() -> None:
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert open_parcels() == 0
+
+
+def test_no_thread_is_left_to_watch_the_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    start = threading.Thread.start
+
+    def refuses(thread: threading.Thread) -> None:
+        if thread.name == "shmloader_watch":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refuses)
+    with pytest.raises(BlockingIOError, match=r"1 of 1 workers could be started; .* \(ulimit -u\)"):
+        iter(shmloader.DataLoader(Items([1]), num_workers=1))

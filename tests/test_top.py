@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import io
 import json
 import os
 import pty
@@ -15,7 +16,7 @@ import sys
 import termios
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import pytest
@@ -293,6 +294,30 @@ def test_without_rich(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFix
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     assert line.main(["top"]) == 1
     assert "pip install 'shmloader[tools]'" in capsys.readouterr().err
+
+
+def drawn(loaders: int, workers: int, columns: int, rows: int) -> str:
+    """What is drawn of so many loaders, each with so many workers."""
+    rich = pytest.importorskip("rich.console")
+    lanes = [LaneView(k, 12345, "fetches", 1.0, 6, 0.4, 9.5, 0, False, False) for k in range(workers)]
+    some = {"label": "Some", "trainer": 12344, "state": "sleeps", "held_up": "", "lanes": lanes}
+    loader = LoaderView(**({field.name: 0 for field in fields(LoaderView)} | some))  # type: ignore[arg-type]
+    out = io.StringIO()
+    rich.Console(file=out, width=columns).print(screen.picture([loader] * loaders, {}, columns, rows))
+    return out.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("columns", "shown"), [(80, screen.HEADINGS[:7]), (40, screen.HEADINGS[:5]), (30, screen.HEADINGS[:3])]
+)
+def test_in_few_columns_there_are_fewer_and_none_is_cut_off(columns: int, shown: tuple[str, ...]) -> None:
+    text = drawn(1, 2, columns, 40)
+    assert shown in [tuple(line.split()) for line in text.splitlines()] and "…" not in text, text
+
+
+def test_more_than_the_terminal_has_lines_for() -> None:
+    assert "too many" not in drawn(2, 8, 80, 24)
+    assert drawn(2, 9, 80, 24).startswith("2 loaders, 18 workers: too many for 24 lines; --once shows all")
 
 
 class Terminal:

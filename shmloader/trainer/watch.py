@@ -24,7 +24,7 @@ class Watch:
 
     Raises:
         OSError: EMFILE: no descriptor is left.  It takes one for each worker, and one to be told to stop.
-        RuntimeError: No further thread can be started.
+            EAGAIN: this user may have no further thread.
     """
 
     def __init__(self, workers: list[BaseProcess], ring: TrainerSide, ended: set[int]) -> None:
@@ -36,7 +36,7 @@ class Watch:
             self.thread = threading.Thread(
                 target=_watch, args=(deaths, self._bye, ring, ended), name="shmloader_watch", daemon=True
             )
-            self.thread.start()
+            _start(self.thread)
         except BaseException:
             for fd in (*deaths, self._bye):
                 os.close(fd)
@@ -49,6 +49,15 @@ class Watch:
             self.thread.join()
             bye, self._bye = self._bye, -1
             os.close(bye)
+
+
+def _start(thread: threading.Thread) -> None:
+    try:
+        thread.start()
+    except RuntimeError as error:  # what Python makes of EAGAIN
+        if "can't start new thread" not in str(error):
+            raise
+        raise BlockingIOError(errno.EAGAIN, str(error)) from None
 
 
 SERVER_GONE = 255  # the exit code of a process whose fork server is gone, in multiprocessing's eyes

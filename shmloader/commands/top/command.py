@@ -158,5 +158,5 @@ def _live(top: Top, interval: float) -> int:
     console = Console()
     with Live(picture([], {}, console.width), console=console, screen=True, auto_refresh=False) as live:
         while True:
-            live.update(picture(top.look(), top.stacks, console.width), refresh=True)
+            live.update(picture(top.look(), top.stacks, console.width, console.height), refresh=True)
             time.sleep(interval)

@@ -12,8 +12,11 @@ if TYPE_CHECKING:
 
 NOTHING = "no loader of this user is iterating now"
 HEADINGS = ("worker", "pid", "does", "for", "batch", "busy", "batches/s", "memory")
+BUSY = HEADINGS.index("busy")
+LEAST = HEADINGS.index("for")  # columns that are always there
 INPUT_BOUND = 0.1  # of the time in next(): from there on it is worth a colour
 BAR = 10  # characters of a share
+LINES = 4  # that a loader has, at least, beside its workers'
 WIDE = 104  # columns of a terminal: in fewer, what a worker does would be cut off by its bar and its memory
 
 
@@ -73,13 +76,13 @@ def plain(loaders: list[LoaderView], stacks: dict[int, str]) -> list[str]:
     return told[:-1]
 
 
-def picture(loaders: list[LoaderView], stacks: dict[int, str], columns: int) -> RenderableType:
+def picture(loaders: list[LoaderView], stacks: dict[int, str], columns: int, rows: int = 1 << 30) -> RenderableType:
     """All of it, for rich.
 
     Args:
         loaders: What there is.
         stacks: Of workers that were asked for it, by their pids.
-        columns: That the terminal has.
+        columns, rows: That the terminal has.
     """
     from rich.console import Group
     from rich.text import Text
@@ -87,13 +90,17 @@ def picture(loaders: list[LoaderView], stacks: dict[int, str], columns: int) -> 
     if not loaders:
         return Text(NOTHING, style="yellow")
     parts: list[Any] = []
+    if sum(LINES + len(loader.lanes) for loader in loaders) > rows:  # what has no room is cut off
+        workers = sum(len(loader.lanes) for loader in loaders)
+        told = f"{len(loaders)} loaders, {workers} workers: too many for {rows} lines; --once shows all, top PID fewer"
+        parts.append(Text(told, style="bold yellow"))
     for loader in loaders:
         first, second = head(loader)
         parts += [
             Text(first, style="bold"),
             Text(second, style="yellow" if loader.input_wait > INPUT_BOUND else "green"),
         ]
-        parts.append(_lanes(loader, columns >= WIDE))
+        parts.append(_lanes(loader, columns))
         if loader.held_up:
             parts.append(Text(f"  waits for {loader.held_up}", style="bold red"))
         for lane in loader.lanes:
@@ -104,20 +111,26 @@ def picture(loaders: list[LoaderView], stacks: dict[int, str], columns: int) -> 
     return Group(*parts)
 
 
-def _lanes(loader: LoaderView, wide: bool) -> RenderableType:
+def _lanes(loader: LoaderView, columns: int) -> RenderableType:
     from rich.table import Table
     from rich.text import Text
 
     table = Table(box=None, padding=(0, 1), header_style="dim")
+    wide = columns >= WIDE
     shown = len(HEADINGS) if wide else HEADINGS.index("memory")
+    widths = [max(map(len, column)) + 2 for column in zip(HEADINGS, *map(cells, loader.lanes), strict=True)]
+    while not wide and shown > LEAST and sum(widths[:shown]) > columns:  # else each of them would be cut off
+        shown -= 1
     for heading in HEADINGS[:shown]:
         table.add_column(heading, justify="left" if heading in ("does", "busy") else "right", no_wrap=True)
     for lane in loader.lanes:
         style = "bold red" if lane.stuck else "yellow" if lane.awaited else ""
-        worker, pid, does, for_s, batch, share, *others = cells(lane)[:shown]
+        told: list[Any] = list(cells(lane)[:shown])
         filled = round(lane.busy * BAR)
         bar = Text("█" * filled + "·" * (BAR - filled) + " " if wide else "", style=style or "green")
-        table.add_row(worker, pid, does, for_s, batch, Text.assemble(bar, f"{share:>4}"), *others, style=style)
+        if shown > BUSY:
+            told[BUSY] = Text.assemble(bar, f"{told[BUSY]:>4}")
+        table.add_row(*told, style=style)
     return table
 
 
