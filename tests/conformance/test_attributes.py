@@ -382,7 +382,7 @@ def profiled(kind: Any, workers: int) -> Any:
 @KINDS
 def test_attribute_next_runs_under_record_function(dataset: Any, workers: int) -> None:
     def events(kind: Any) -> Any:
-        warnings.filterwarnings("ignore", "Profiler clears events")  # torch 2.10 says it once a process, to either
+        warnings.filterwarnings("ignore", ".*Profiler clears events")  # torch 2.10 says it once a process, to either
         loader = kind(dataset(4), num_workers=workers)
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
             iterate(loader)
