@@ -7,6 +7,7 @@ import re
 import resource
 import signal
 import time
+import types
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,9 @@ import torch
 from conftest import iterate
 
 import shmloader
+from shmloader.statistics.account import account_of
 from shmloader.system import stack_samples
-from shmloader.system.stack_samples import LOOK, MOST, Counts, Looks, Sheet, place_of, stacks_in
+from shmloader.system.stack_samples import LOOK, MOST, Counts, Looks, Sheet, frames_of, place_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork")
 
@@ -39,39 +41,58 @@ class Slow(torch.utils.data.Dataset):
         return torch.tensor([index])
 
 
-STACKS = f"""Current thread 0x00007f4c (most recent call first):
-  File "{LIBRARY}/PIL/ImageFile.py", line 300 in load
-  File "{LIBRARY}/PIL/Image.py", line 995 in convert
-  File "/home/me/dataset.py", line 41 in __getitem__
-  File "{PACKAGE}/worker/fetch.py", line 79 in fetch
-  File "/home/me/train.py", line 7 in <module>
-Stack (most recent call first):
-  File "/home/me/dataset.py", line 44 in noise
-  File "/home/me/dataset.py", line 42 in __getitem__
-  File "{PACKAGE}/worker/loop.py", line 79 in _fill
-Stack (most recent call first):
-  File "{PACKAGE}/batch/objects.py", line 9 in dump
-  File "{PACKAGE}/worker/loop.py", line 79 in _fill
-Stack (most recent call first):
-  File "{STDLIB}/random.py", line 5 in uniform
-  File "{LIBRARY}/torchvision/datasets/folder.py", line 250 in __getitem__
-  File "{PACKAGE}/worker/fetch.py", line 79 in fetch
-Stack (most recent call first):
-  File "{PACKAGE}/images/decode.py", line 12 in decode
-  File "/home/me/dataset.py", line 50 in __getitem__
-  File "{PACKAGE}/worker/fetch.py", line 79 in fetch
-"""
+def frames(*calls: str) -> Any:
+    """What a handler gets, of calls like "/home/me/dataset.py:41 __getitem__", the innermost first."""
+    frame = None
+    for call in reversed(calls):
+        file, line, function = re.fullmatch(r"(.*):(\d+) (.*)", call).groups()  # type: ignore[union-attr]
+        code = types.SimpleNamespace(co_filename=file, co_name=function, co_firstlineno=1)
+        frame = types.SimpleNamespace(f_code=code, f_lineno=int(line), f_back=frame)
+    return frame
 
 
-def test_what_a_stack_is_counted_as() -> None:
-    assert [place_of(frames) for frames in stacks_in(STACKS)] == [
-        ("PIL.Image.convert", "/home/me/dataset.py", 41),
-        ("noise", "/home/me/dataset.py", 44),
-        ("shmloader, writing into the slot", "", 0),
-        ("random.uniform", f"{STDLIB}/random.py", 5),
-        ("shmloader.images.decode.decode", "/home/me/dataset.py", 50),
-    ]
-    assert stacks_in('  File "cut", line 3 in x\nnoise\n') == []
+@pytest.mark.parametrize(
+    ("calls", "counted"),
+    [
+        (
+            (
+                f"{LIBRARY}/PIL/ImageFile.py:300 load",
+                f"{LIBRARY}/PIL/Image.py:995 convert",
+                "/home/me/dataset.py:41 __getitem__",
+                f"{PACKAGE}/worker/fetch.py:79 fetch",
+                "/home/me/train.py:7 <module>",
+            ),
+            ("PIL.Image.convert", "/home/me/dataset.py", 41),
+        ),
+        (
+            ("/home/me/dataset.py:44 noise", "/home/me/dataset.py:42 __getitem__", f"{PACKAGE}/worker/loop.py:9 _fill"),
+            ("noise", "/home/me/dataset.py", 44),
+        ),
+        (
+            (f"{PACKAGE}/batch/objects.py:9 dump", f"{PACKAGE}/worker/loop.py:79 _fill"),
+            ("shmloader, writing into the slot", "", 0),
+        ),
+        (
+            (
+                f"{STDLIB}/random.py:5 uniform",
+                f"{LIBRARY}/torchvision/datasets/folder.py:250 __getitem__",
+                f"{PACKAGE}/worker/fetch.py:79 fetch",
+            ),
+            ("random.uniform", f"{STDLIB}/random.py", 5),
+        ),
+        (
+            (
+                f"{PACKAGE}/images/decode.py:12 decode",
+                "/home/me/dataset.py:50 __getitem__",
+                f"{PACKAGE}/worker/fetch.py:79 fetch",
+            ),
+            ("shmloader.images.decode.decode", "/home/me/dataset.py", 50),
+        ),
+    ],
+    ids=["of a library", "the user's", "ours", "of a library alone", "of our images"],
+)
+def test_what_a_stack_is_counted_as(calls: tuple[str, ...], counted: tuple[str, str, int]) -> None:
+    assert place_of(frames_of(frames(*calls))) == counted
 
 
 def test_a_sheet_tells_what_was_written_whole() -> None:
@@ -124,14 +145,14 @@ def test_only_one_batch_of_sixteen_is_looked_at(monkeypatch: pytest.MonkeyPatch)
             pass
 
     monkeypatch.setattr(stack_samples, "StackTimer", Timer)
-    monkeypatch.setattr(stack_samples.faulthandler, "register", lambda *_, **options: None)
+    before = signal.getsignal(LOOK)
     sheet = Sheet(1)
     looks = Looks(sheet, 0)
     for _ in range(33):
         looks.begin()
         looks.end()
     assert len(started) == 3 and len(set(started)) > 1
-    os.close(looks._stacks)
+    signal.signal(LOOK, before)
     sheet.close()
 
 
@@ -181,6 +202,38 @@ def test_a_look_does_not_disturb_the_samples(monkeypatch: pytest.MonkeyPatch) ->
         outcomes.append([(batch[0].tolist(), batch[1].tolist()) for batch in iterate(loader)])
     assert outcomes[0] == outcomes[1] and len(outcomes[0]) == 6
     assert loader.stats().hot
+
+
+class Busy(torch.utils.data.Dataset):
+    """What makes and drops frames all the time, and so has them half made at any."""
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> int:
+        return sum(self.part(number) for number in range(4000)) + index
+
+    def part(self, number: int) -> int:
+        return sum(map(self.more, self.each(number)))
+
+    def more(self, each: int) -> int:
+        return each + 1
+
+    def each(self, number: int) -> Any:
+        for k in range(5):
+            yield k * number
+
+
+def test_looks_that_come_at_any_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With faulthandler for a handler, workers died of one look in 20 to 200, in a segmentation fault."""
+    monkeypatch.setattr(stack_samples, "PERIOD", 100_000)
+    monkeypatch.setattr(stack_samples, "EVERY", 2)
+    loader = shmloader.DataLoader(Busy(), num_workers=1, detail=True, multiprocessing_context="fork")
+    expected = [Busy()[index] for index in range(4)]
+    assert [int(batch) for batch in loader] == expected
+    counts, looks = account_of(loader)._counts, account_of(loader)._looks
+    assert looks >= 20 and sum(counts.values()) == looks
+    assert {function for function, _, _ in counts} & {"part", "more", "each", "<genexpr>"}
 
 
 def no_timers(worker: int) -> None:

@@ -1,4 +1,13 @@
-"""Where a worker is that does not answer: its Python stack, which it writes when it gets a signal."""
+"""Where a worker is that does not answer: its Python stack, which it writes when it gets a signal.
+
+NOTE [ Call stacks ]
+
+    A handler of Python's writes it, between two instructions of the interpreter, where stacks are whole.  A worker that
+    is in a call of C for good never comes to that.  So whoever gets no answer sends a second signal, whose handler is
+    faulthandler's: it writes the stack from C, also while a call holds the GIL.  It must not be the first, for in a
+    worker that runs Python code it reads frames that the interpreter is about to change, and that would end the worker
+    with a segmentation fault: NOTE [ Stack samples ].
+"""
 
 from __future__ import annotations
 
@@ -6,12 +15,14 @@ import faulthandler
 import os
 import signal
 import time
+from collections.abc import Callable
 from multiprocessing import reduction
 from typing import Any
 
 from shmloader.system.processes import catches, status_of
 
 TELL = signal.SIGRTMAX - 4  # a signal that nobody uses by habit; the one next to it ends orphans (process.pyx)
+TELL_FROM_C = signal.SIGRTMAX - 7  # for a worker that does not answer the first one
 PATIENCE = 0.5  # seconds: a worker that has written nothing by then cannot
 SETTLED = 0.02  # seconds: if nothing more was written for so long, that was all
 
@@ -23,11 +34,13 @@ class Paper:
         self._fd = os.memfd_create("shmloader_stacks", os.MFD_CLOEXEC)
 
     def tell(self) -> None:
-        """In a worker: have the stacks of all threads written here when the trainer asks.
+        """In a worker, in its main thread: have the stacks of all threads written here when the trainer asks."""
+        faulthandler.register(TELL_FROM_C, file=self._fd, all_threads=True, chain=False)
+        signal.signal(TELL, self._write_all)
+        signal.siginterrupt(TELL, False)
 
-        faulthandler writes them from C, so that works even while a call holds the GIL.
-        """
-        faulthandler.register(TELL, file=self._fd, all_threads=True, chain=False)
+    def _write_all(self, number: int, frame: Any) -> None:
+        faulthandler.dump_traceback(file=self._fd, all_threads=True)
 
     def stack_of(self, pid: int) -> str:
         """In the trainer: the Python stacks of a worker, or why there are none."""
@@ -36,17 +49,9 @@ class Paper:
         os.ftruncate(self._fd, 0)
         os.lseek(self._fd, 0, os.SEEK_SET)  # the workers share the offset
         try:
-            os.kill(pid, TELL)
+            ask(pid, lambda: os.fstat(self._fd).st_size)
         except ProcessLookupError:
             return "  (it is gone)"
-        end = time.monotonic() + PATIENCE
-        before = 0
-        while time.monotonic() < end:
-            time.sleep(SETTLED)
-            size = os.fstat(self._fd).st_size
-            if size and size == before:
-                break
-            before = size
         told = without_machinery(os.pread(self._fd, 1 << 16, 0).decode(errors="replace"))
         return told or f"  (it does not answer; its state is {kernels_word(pid)})"
 
@@ -62,12 +67,37 @@ class Paper:
         self._fd = state["fd"].detach()
 
 
+def ask(pid: int, written: Callable[[], int]) -> None:
+    """Have a worker write its stacks; returns when it has, or cannot.
+
+    Args:
+        pid: The worker's, which catches TELL.
+        written: How many bytes it has written since.
+
+    Raises:
+        ProcessLookupError: It is gone.
+        PermissionError: It is another user's.
+    """
+    for number in (TELL, TELL_FROM_C):
+        os.kill(pid, number)
+        end = time.monotonic() + PATIENCE
+        before = 0
+        while time.monotonic() < end:
+            time.sleep(SETTLED)
+            now = written()
+            if now and now == before:
+                return
+            before = now
+        if before:
+            return
+
+
 def without_machinery(told: str) -> str:
-    """The stack from where the dataset is asked for a batch on, without what lies below that."""
+    """The stack from where the dataset is asked for a batch on, without what lies below that, or wrote it."""
     kept, below = [], False
     for line in told.splitlines():
         below = below and line.startswith("  File")  # each thread begins with a line of its own
-        if not below:
+        if not below and f'"{__file__}"' not in line:
             kept.append(line)
         below = below or line.endswith(" in _fill")
     return "\n".join(kept)

@@ -1,6 +1,6 @@
 """The Python stack of a worker, asked for from outside.
 
-A worker writes its stacks from C when it gets a signal (call_stacks.py), to memory that it holds a descriptor of.  That
+A worker writes its stacks when it gets a signal (NOTE [ Call stacks ]), to memory that it holds a descriptor of.  That
 interrupts what it does for some microseconds; system calls go on.  A worker that is stopped, or in the kernel, does not
 answer.
 """
@@ -8,10 +8,9 @@ answer.
 from __future__ import annotations
 
 import os
-import time
 
 from shmloader.commands.top.rings import STACKS
-from shmloader.system.call_stacks import PATIENCE, SETTLED, TELL, kernels_word, without_machinery
+from shmloader.system.call_stacks import TELL, ask, kernels_word, without_machinery
 from shmloader.system.processes import catches, files_of
 
 
@@ -24,17 +23,9 @@ def stack_of(pid: int) -> str:
         return "  (it is no worker that could be asked)"
     try:
         before = {fd: os.fstat(fd).st_size for fd in papers}
-        os.kill(pid, TELL)
-        end = time.monotonic() + PATIENCE
-        told, size = "", -1
-        while time.monotonic() < end:
-            time.sleep(SETTLED)
-            written = [(fd, os.fstat(fd).st_size) for fd in papers if os.fstat(fd).st_size > before[fd]]
-            if written and written[0][1] == size:  # that was all
-                fd = written[0][0]
-                told = os.pread(fd, size - before[fd], before[fd]).decode(errors="replace")
-                break
-            size = written[0][1] if written else -1
+        ask(pid, lambda: sum(os.fstat(fd).st_size - size for fd, size in before.items()))
+        read = [os.pread(fd, os.fstat(fd).st_size - size, size) for fd, size in before.items()]
+        told = b"".join(read).decode(errors="replace")
     except (ProcessLookupError, PermissionError) as error:
         return f"  ({error.strerror})"
     finally:

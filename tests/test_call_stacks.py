@@ -1,0 +1,92 @@
+"""A worker says where it is, whatever it does, and lives on."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import multiprocessing
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from shmloader.system.call_stacks import TELL, Paper
+from shmloader.system.processes import catches
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork")
+
+
+class Part:
+    def __getitem__(self, index: int) -> list[int]:
+        return [*self.each(index)]
+
+    def each(self, index: int) -> Any:
+        for k in range(5):
+            yield self.sum(k + index)
+
+    def sum(self, k: int) -> int:
+        with contextlib.suppress(ValueError):
+            int("x" * (k % 3))
+        return sum(map(self.more, range(20)))
+
+    def more(self, k: int) -> int:
+        return k + 1
+
+
+def runs_python() -> None:
+    """What makes and drops frames all the time, and so has them half made at any."""
+    while True:
+        part = Part()
+        sum(sum(part[index]) for index in range(50))
+
+
+def stays_in_c() -> None:
+    """It never comes to an instruction of the interpreter again, and never gives the GIL."""
+    sum(itertools.repeat(0))
+
+
+def tells(paper: Paper, then: Callable[[], None]) -> None:
+    paper.tell()
+    then()
+
+
+@contextlib.contextmanager
+def told(then: Callable[[], None]) -> Iterator[tuple[Paper, int]]:
+    """A process that does this and writes its stacks where it is asked: onto which paper, and its pid."""
+    paper = Paper()
+    process = multiprocessing.get_context("fork").Process(target=tells, args=(paper, then))
+    process.start()
+    try:
+        assert process.pid is not None
+        while not catches(process.pid, TELL):
+            time.sleep(0.01)
+        yield paper, process.pid
+        assert process.is_alive(), f"it died of being asked: {process.exitcode}"
+    finally:
+        process.kill()
+        process.join()
+        paper.close()
+
+
+def test_one_that_runs_python_is_asked_time_and_again() -> None:
+    """With faulthandler's handler it died of one time in 20 to 200, on Python 3.11 to 3.13."""
+    with told(runs_python) as (paper, pid):
+        for _ in range(800):
+            os.kill(pid, TELL)
+            time.sleep(0.001)
+        size = -1
+        while (now := os.fstat(paper._fd).st_size) != size:  # until the last answer is written
+            size = now
+            time.sleep(0.2)
+        stack = paper.stack_of(pid)
+        assert " in runs_python" in stack and "call_stacks.py" not in stack.replace(__file__, ""), stack
+
+
+def test_one_that_never_leaves_a_call_of_c() -> None:
+    with told(stays_in_c) as (paper, pid):
+        assert " in stays_in_c" in paper.stack_of(pid)
+        os.kill(pid, signal.SIGSTOP)
+        assert "it does not answer; its state is T (stopped)" in paper.stack_of(pid)
