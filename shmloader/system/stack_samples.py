@@ -35,7 +35,7 @@ from shmloader._stack_timer import StackTimer
 
 LOOK = signal.SIGRTMAX - 6  # two from the one that asks for the stack of a worker that hangs
 EVERY = 16  # batches
-PERIOD = 10_000_000  # nanoseconds; a look takes some microseconds, 50 where calls are 100 deep
+PERIOD = 10_000_000  # nanoseconds; a look takes some microseconds, 25 or so where calls are 100 deep
 ROOM = 1 << 16  # bytes of a sheet for each worker
 MOST = 200  # places that a worker keeps, those with the largest counts
 
