@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from shmloader import off_the_ring
@@ -24,7 +25,12 @@ if TYPE_CHECKING or off_the_ring.why_not_here() is None:
 
 def serve_metrics() -> None:
     """Serve the metrics of all loaders, if the environment names a port: NOTE [ Metrics ]."""
-    serve_once(lambda: ((name, loader.stats()) for name, loader in measured_loaders()))
+    serve_once(_all_stats)
+
+
+def _all_stats() -> Iterator[tuple[str, Stats]]:
+    # A class of the user's may have a `stats` of its own, and not all that has an account is of our class.
+    return ((name, Measured.stats(loader)) for name, loader in measured_loaders() if isinstance(loader, Measured))
 
 
 class Measured:
