@@ -95,15 +95,14 @@ void jpeg_plan(jpeg_decoder *d, const jpeg_request *q)
 
 static int make_weights_fast(jpeg_decoder *d, const jpeg_request *q)
 {
-    for (int k = 0; k < 2; k++) {
-        const jpeg_plane *p = &d->scan.planes[k];
-        int across = k && (d->upsampling == SMOOTH_BOTH || d->upsampling == SMOOTH_ACROSS);
-        int down = k && (d->upsampling == SMOOTH_BOTH || d->upsampling == SMOOTH_ALONG);
-        if (!jpeg_weights_fast(&d->weights[ACROSS][k], q->width, q->out_width, q->left, p->across, p->width, across) ||
-            !jpeg_weights_fast(&d->weights[DOWN][k], q->height, q->out_height, q->top, p->down, p->height, down))
-            return 0;
-    }
-    return 1;
+    const jpeg_plane *p = &d->scan.planes[d->header.components > 1];
+    jpeg_weights *across = d->weights[ACROSS], *down = d->weights[DOWN];
+    int is_smooth_across = d->upsampling == SMOOTH_BOTH || d->upsampling == SMOOTH_ACROSS;
+    int is_smooth_down = d->upsampling == SMOOTH_BOTH || d->upsampling == SMOOTH_ALONG;
+    return jpeg_weights_fast(&across[LUMA], &across[CHROMA], q->width, q->out_width, q->left, p->across, p->width,
+                             is_smooth_across) &&
+           jpeg_weights_fast(&down[LUMA], &down[CHROMA], q->height, q->out_height, q->top, p->down, p->height,
+                             is_smooth_down);
 }
 
 /* Which way a picture is resized first matters, for there are bytes in between.  Across, says Pillow; and since its

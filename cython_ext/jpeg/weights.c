@@ -102,39 +102,61 @@ int jpeg_weights_exact(jpeg_weights *w, int in, int out, int begin, int count)
 
 static int clamp(int value, int end) { return value < 0 ? 0 : value >= end ? end - 1 : value; }
 
-int jpeg_weights_fast(jpeg_weights *w, int in, int out, int start, int ratio, int samples, int is_smooth)
+/* Integers of the sum 1 << BLEND_FAST_BITS: the largest takes what rounding has left over, so an even area stays even. */
+static void round_fast(const double *sums, int count, int32_t *integers)
+{
+    int32_t total = 0;
+    int largest = 0;
+    for (int k = 0; k < count; k++) {
+        integers[k] = (int32_t)(0.5 + sums[k] * (1 << BLEND_FAST_BITS));
+        total += integers[k];
+        if (integers[k] > integers[largest]) largest = k;
+    }
+    integers[largest] += (1 << BLEND_FAST_BITS) - total;
+    for (int k = 0; k < count; k++) integers[k] <<= BLEND_LOW;
+}
+
+/* Weights of pixels, from `pixel` on, given to the samples that these are made of; how many samples. */
+static int of_samples(const double *weights, int taps, int pixel, int ratio, int samples, int is_smooth, int *first,
+                      double *sums)
+{
+    int shift = ratio >> 1; /* of 1, 2 and 4 */
+    int begin = (pixel >> shift) - (ratio > 1), count = ((pixel + taps - 1) >> shift) + 2 - begin;
+    if (begin < 0) count += begin, begin = 0;
+    if (count > samples - begin) count = samples - begin;
+    for (int k = 0; k < count; k++) sums[k] = 0;
+    for (int k = 0; k < taps; k++, pixel++) {
+        int near = pixel >> shift;
+        if (is_smooth) {
+            sums[near - begin] += 0.75 * weights[k];
+            sums[clamp(pixel & 1 ? near + 1 : near - 1, samples) - begin] += 0.25 * weights[k];
+        } else
+            sums[near - begin] += weights[k];
+    }
+    *first = begin;
+    return count;
+}
+
+int jpeg_weights_fast(jpeg_weights *luma, jpeg_weights *chroma, int in, int out, int start, int ratio, int samples,
+                      int is_smooth)
 {
     filter f = filter_of(in, out);
-    size_t most = 2 * (size_t)ceil(f.reach) + 5, at = 0;
-    int key[8] = {2, in, out, start, ratio, samples, is_smooth}, is_ready = prepare(w, out, most, key);
-    if (is_ready != 1) return is_ready;
-    double *sums = w->sums + most;
+    size_t most = 2 * (size_t)ceil(f.reach) + 5, at = 0, at_chroma = 0;
+    int key[8] = {2, in, out, start, ratio, samples, is_smooth};
+    int is_ready = prepare(luma, out, most, key), is_other = prepare(chroma, out, most, key);
+    if (!is_ready || !is_other) return 0;
+    if (is_ready == 2 && is_other == 2) return 1;
+    int32_t *integers = (int32_t *)chroma->sums; /* what is there has been read by then */
     for (int line = 0; line < out; line++) {
-        int begin, taps = triangle(&f, line, in, &begin, w->sums), pixel = start + begin;
-        int first = pixel / ratio - (ratio > 1), count = (pixel + taps - 1) / ratio + 2 - first;
-        if (first < 0) count += first, first = 0;
-        if (count > samples - first) count = samples - first;
-        for (int k = 0; k < count; k++) sums[k] = 0;
-        for (int k = 0; k < taps; k++, pixel++) {
-            int near = pixel / ratio;
-            if (ratio == 2 && is_smooth) {
-                sums[near - first] += 0.75 * w->sums[k];
-                sums[clamp(pixel & 1 ? near + 1 : near - 1, samples) - first] += 0.25 * w->sums[k];
-            } else
-                sums[near - first] += w->sums[k];
-        }
-        int32_t *integers = (int32_t *)w->sums, total = 0; /* the doubles there have been read */
-        int largest = 0;
-        for (int k = 0; k < count; k++) {
-            integers[k] = (int32_t)(0.5 + sums[k] * (1 << BLEND_FAST_BITS));
-            total += integers[k];
-            if (integers[k] > integers[largest]) largest = k;
-        }
-        integers[largest] += (1 << BLEND_FAST_BITS) - total; /* an even area stays even */
-        for (int k = 0; k < count; k++) integers[k] <<= BLEND_LOW;
-        at = append(w, line, at, first, count, integers, BLEND_LOW);
+        int begin, taps = triangle(&f, line, in, &begin, luma->sums), first;
+        int count = of_samples(luma->sums, taps, start + begin, ratio, samples, is_smooth, &first, chroma->sums + most);
+        round_fast(chroma->sums + most, count, integers);
+        at_chroma = append(chroma, line, at_chroma, first, count, integers, BLEND_LOW);
+        round_fast(luma->sums, taps, integers);
+        at = append(luma, line, at, start + begin, taps, integers, BLEND_LOW);
     }
-    memcpy(w->key, key, sizeof key);
+    memcpy(luma->key, key, sizeof key);
+    memcpy(chroma->key, key, sizeof key);
     return 1;
 }
 

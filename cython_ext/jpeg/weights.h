@@ -39,9 +39,10 @@ typedef struct {
 /* `in` lines to `out` lines, as Pillow does, of which `count` are wanted from `begin` on.  0: no memory. */
 int jpeg_weights_exact(jpeg_weights *weights, int in, int out, int begin, int count);
 
-/* The same in one multiplication, of a component with one sample for `ratio` (1, 2, 4) pixels.  The picture's lines
- * begin at the pixel `start`, and the component has samples 0 to `samples` - 1; result lines are made of these.  With
- * `is_smooth`, and a ratio of 2, what Pillow's decoder does before (see upsample.h) is in the weights. */
-int jpeg_weights_fast(jpeg_weights *weights, int in, int out, int start, int ratio, int samples, int is_smooth);
+/* The same in one multiplication, of luma and of chroma, whose filter is one.  The picture's lines begin at the pixel
+ * `start`.  Chroma has one sample for `ratio` (1, 2, 4) pixels, and samples 0 to `samples` - 1; result lines are made of
+ * these.  With `is_smooth`, and a ratio of 2, what Pillow's decoder does before (see upsample.h) is in chroma's weights. */
+int jpeg_weights_fast(jpeg_weights *luma, jpeg_weights *chroma, int in, int out, int start, int ratio, int samples,
+                      int is_smooth);
 
 void jpeg_weights_free(jpeg_weights *weights);
