@@ -54,7 +54,7 @@ def test_who_is_missing_is_skipped_and_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def measured(turn: Turn) -> dict[str, Any]:
-        figures = {"images_per_cpu_second": 2.0, "images_per_second": 3.0, "trainer_cpu": 0.1}
+        figures = {"images_per_cpu_second": 2.0, "images_per_second": 3.0, "trainer_cpu": 0.1, "ratio": 1.0}
         return {"failure": turn.failure or "crashed"} if turn.of["subject"] in ("dali", "kornia") else figures
 
     monkeypatch.setattr(Turn, "measure", measured)
@@ -67,15 +67,28 @@ def test_who_is_missing_is_skipped_and_named(
     assert set(result["summary"]["decode"]) == set(METHODS) and set(result["summary"]["load"]) == set(LOADED)
 
 
-def test_ratios_are_of_one_round() -> None:
-    measurements = [
-        {"part": "decode", "round": at, "subject": subject, "images_per_cpu_second": speed}
-        for at, speeds in enumerate(({"pil": 10, "fast": 50}, {"pil": 20, "fast": 60}, {"fast": 1000}))
+def test_ratios_are_of_neighbours() -> None:
+    """A decoder's, of PIL in the same process; a loader's, of torch's in the same round."""
+    decoded = [
+        {"part": "decode", "round": at, "subject": "fast", "images_per_cpu_second": speed, "ratio": ratio}
+        for at, (speed, ratio) in enumerate(((50, 4), (60, 3), (1000, 5)))
+    ]
+    of = summary("decode", decoded)["fast"]
+    assert of["ratio"] == {"median": 4, "min": 3, "max": 5} and of["images_per_cpu_second"]["median"] == 60
+    loaded = [
+        {"part": "load", "round": at, "subject": subject, "images_per_second": speed}
+        for at, speeds in enumerate(
+            (
+                {"torch-pil": 10, "shmloader-fast": 50},
+                {"torch-pil": 20, "shmloader-fast": 60},
+                {"shmloader-fast": 1000},
+            )
+        )
         for subject, speed in speeds.items()
     ]
-    of = summary("decode", measurements)
-    assert of["fast"]["ratio"] == {"median": 4, "min": 3, "max": 5}
-    assert of["fast"]["images_per_cpu_second"]["median"] == 60 and math.isclose(of["pil"]["ratio"]["max"], 1)
+    found = summary("load", loaded)
+    assert found["shmloader-fast"]["ratio"] == {"median": 4, "min": 3, "max": 5}
+    assert math.isclose(found["torch-pil"]["ratio"]["max"], 1)
 
 
 @pytest.mark.long

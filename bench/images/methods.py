@@ -81,6 +81,19 @@ def _pil() -> One:
     return one
 
 
+def _pil_torchvision() -> One:
+    import io
+
+    from PIL import Image
+    from torchvision.transforms.functional import hflip, pil_to_tensor, resized_crop
+
+    def one(file: Any, box: Box, flip: bool, row: torch.Tensor) -> None:
+        image = _cut_and_resized(resized_crop, Image.open(io.BytesIO(file)).convert("RGB"), box)
+        row.copy_(pil_to_tensor(hflip(image) if flip else image))
+
+    return one
+
+
 def _torchvision() -> One:
     from torchvision.io import ImageReadMode, decode_jpeg
     from torchvision.transforms.v2.functional import horizontal_flip, resized_crop
@@ -233,6 +246,9 @@ def _floor() -> One:
 PIL, EXACT, FAST, ROWS, FLOOR = "pil", "exact", "fast", "rows", "floor"
 METHODS = {
     PIL: Method("PIL", _pil, ("PIL",), ("pillow",), "as torchvision does, without its Python"),
+    "pil-torchvision": Method(
+        "PIL + torchvision", _pil_torchvision, ("PIL", "torchvision"), ("torchvision",), "transforms of PIL's images"
+    ),
     "torchvision": Method(
         "torchvision.io + v2", _torchvision, ("torchvision",), ("torchvision",), "resizes tensors, antialiased"
     ),
@@ -248,7 +264,14 @@ METHODS = {
     ),
     "kornia": Method("kornia-rs", _kornia, ("kornia_rs",), ("kornia-rs",), "resizes without antialiasing"),
     "spdl": Method("SPDL", _spdl, ("spdl.io",), ("spdl-io",), "by FFmpeg"),
-    "dali": Method("DALI, CPU", None, ("nvidia.dali",), ("nvidia-dali-cuda120",), "32 at a time", opens_pass=_dali),
+    "dali": Method(
+        "DALI, CPU",
+        None,
+        ("nvidia.dali",),
+        ("nvidia-dali-cuda120", "nvidia-nvimgcodec-cu12"),
+        "32 at a time",
+        opens_pass=_dali,
+    ),
     EXACT: Method("shmloader.images, exact", _ours(True), (), ("shmloader",), "PIL's pixels to the bit", reads=True),
     FAST: Method("shmloader.images, fast", _ours(False), (), ("shmloader",), "exact=False", reads=True),
     ROWS: Method(
