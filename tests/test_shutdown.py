@@ -341,6 +341,22 @@ print("closed after", time.monotonic() - began)
     assert len(took) == 1 and max(took) < 5.5, (took, ran.err)
 
 
+@pytest.mark.parametrize("start", ["fork", pytest.param("forkserver", marks=pytest.mark.long)])
+def test_workers_that_were_stopped_end_with_the_interpreter(start: str) -> None:
+    ran = run_script(
+        DATASET
+        + """
+if __name__ == "__main__":
+    it = iter(shmloader.DataLoader(Numbers(), num_workers=2, multiprocessing_context="START"))
+    next(it)
+    for worker in it._crew.workers: os.kill(worker.pid, signal.SIGSTOP)
+    print("stopped")
+""".replace("START", start),
+        seconds=60,
+    )
+    assert ran.out == "stopped\n" and ran.status == 0, ran.err
+
+
 def test_closing_is_quick_and_may_be_repeated() -> None:
     for close in (
         lambda it, loader: it.close(),

@@ -9,17 +9,13 @@ import pickle
 import re
 import reprlib
 import signal
-import sys
 import threading
-import time
 import warnings
-import weakref
 from multiprocessing.process import BaseProcess
-from multiprocessing.util import Finalize
 from typing import Any, NoReturn
 
-from shmloader._multiprocessing import close_pipes, ends_workers
-from shmloader._torch import is_exiting, raise_if_any_worker_failed, unwatch_pids, watch_pids
+from shmloader._multiprocessing import close_pipes
+from shmloader._torch import raise_if_any_worker_failed, unwatch_pids, watch_pids
 from shmloader._trainer import TrainerSide
 from shmloader.ring.segment import Segment, too_many_files
 from shmloader.ring.tasks import read_task
@@ -28,6 +24,7 @@ from shmloader.system.group_signals import blocked_at_start
 from shmloader.system.parents_death import FollowingName
 from shmloader.system.signals import held
 from shmloader.system.spawn_arguments import Parcel
+from shmloader.trainer.at_exit import crews, raise_at_exit
 from shmloader.trainer.watch import Watch, runs, wait_for_ends
 from shmloader.worker.loop import work
 
@@ -87,7 +84,7 @@ class Crew:
         self._stopped = False
         self.ended = False  # stop() has nothing left to do
         self._changing = threading.RLock()  # who replaces workers and who ends them may be two threads
-        _crews.add(self)
+        crews.add(self)
 
     # ------------------------------------------------------------------------------------------------- starting
 
@@ -343,6 +340,11 @@ class Crew:
         """Whether any worker lives, and may use the ring's memory."""
         return any(map(runs, self.workers))
 
+    def alarm_if_unended(self) -> None:
+        """Wake who waits for a batch, to look after the workers: they have been ended from elsewhere."""
+        if not self.ended:
+            self._ring.alarm()
+
     def _tell(self) -> None:
         if not self._ring.stopped and self.lives:  # else the ring may be closed
             self._ring.stop()
@@ -394,34 +396,6 @@ class Crew:
 
 _indices = reprlib.Repr()
 _indices.maxlist = _indices.maxtuple = 64  # a batch's indices, whole where they can be read at a glance
-
-
-_crews: weakref.WeakSet[Crew] = weakref.WeakSet()
-
-
-def _alarm_all() -> None:
-    """At exit multiprocessing has ended the workers, and the threads that watch them may get no time to say so."""
-    for crew in list(_crews):
-        if not crew.ended:
-            crew._ring.alarm()
-
-
-Finalize(None, _alarm_all, exitpriority=-1)  # below 0: after multiprocessing has ended them
-
-
-def raise_at_exit() -> None:
-    """Raise if the interpreter is going down: a thread that is started then never begins, and start() waits for it.
-
-    Other threads than the main one are daemons by then, which go with the process without a word.  They are given time
-    for that: only who waits for such a thread finds that it has raised.
-    """
-    if is_exiting() or ends_workers() or sys.is_finalizing():
-        if threading.current_thread() is not threading.main_thread():
-            time.sleep(PATIENCE)
-        raise RuntimeError(
-            "the interpreter is shutting down and has ended the workers of its DataLoaders: take the last batch before "
-            "that, not in a __del__() or at a module's end"
-        )
 
 
 def _end_of(worker: BaseProcess) -> str:

@@ -10,8 +10,8 @@ class.
 NOTE [ Shutdown ]
 
     1. An iterator ends once: when its epoch does (unless its workers persist), when it is closed, or when it is
-       collected, whichever comes first.  At interpreter exit nothing is done: multiprocessing terminates the workers,
-       which are daemons, and the kernel frees memory that has no name.
+       collected, whichever comes first.  At interpreter exit little is done (at_exit.py): multiprocessing terminates
+       the workers, which are daemons, and the kernel frees memory that has no name.
     2. The order: `stop` is raised, and every worker's bell is tolled.  The watching thread is ended.  All workers are
        joined, with one deadline for all, then terminated, then killed.  Only then is the memory given back, for a
        worker that is still filling a slot must not fault.  If one lives even then, because the kernel does not let go
@@ -56,9 +56,10 @@ from shmloader.ring.segment import Segment
 from shmloader.statistics.account import account_of, label_of, wants_detail
 from shmloader.system.cores import ranks_here
 from shmloader.system.signals import held, held_in_del
+from shmloader.trainer.at_exit import raise_at_exit
 from shmloader.trainer.bad_samples import epoch_seed, tally_of
 from shmloader.trainer.begin import begin_iterator, left_of_streams, seed_of_samples, seed_of_workers
-from shmloader.trainer.crew import Crew, raise_at_exit
+from shmloader.trainer.crew import Crew
 from shmloader.trainer.delivery import Delivery
 from shmloader.trainer.indices import Draws
 from shmloader.trainer.next_epoch import Overlapping

@@ -1,0 +1,55 @@
+"""What becomes of workers, and of those who wait for them, when the interpreter goes down: NOTE [ Shutdown ], 1."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import threading
+import time
+import weakref
+from multiprocessing.util import Finalize
+from typing import Any
+
+from shmloader._multiprocessing import ends_workers
+from shmloader._torch import is_exiting
+from shmloader.trainer.watch import runs
+
+_GOING = 4.0  # seconds that a daemon thread is given to go with the process
+
+crews: weakref.WeakSet[Any] = weakref.WeakSet()  # each Crew that was made
+
+
+def _wake_all() -> None:
+    """Multiprocessing is about to send SIGTERM and to wait: for ever, if a worker was stopped (kill -STOP)."""
+    for crew in list(crews):
+        for worker in crew.workers:
+            if worker.pid and runs(worker):
+                with contextlib.suppress(OSError):
+                    os.kill(worker.pid, signal.SIGCONT)
+
+
+def _alarm_all() -> None:
+    """Multiprocessing has ended the workers, and the threads that watch them may get no time to say so."""
+    for crew in list(crews):
+        crew.alarm_if_unended()
+
+
+Finalize(None, _wake_all, exitpriority=0)
+Finalize(None, _alarm_all, exitpriority=-1)  # below 0: after multiprocessing has ended them
+
+
+def raise_at_exit() -> None:
+    """Raise if the interpreter is going down: a thread that is started then never begins, and start() waits for it.
+
+    Other threads than the main one are daemons by then, which go with the process without a word.  They are given time
+    for that: only who waits for such a thread finds that it has raised.
+    """
+    if is_exiting() or ends_workers() or sys.is_finalizing():
+        if threading.current_thread() is not threading.main_thread():
+            time.sleep(_GOING)
+        raise RuntimeError(
+            "the interpreter is shutting down and has ended the workers of its DataLoaders: take the last batch before "
+            "that, not in a __del__() or at a module's end"
+        )
