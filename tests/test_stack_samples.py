@@ -6,11 +6,12 @@ import os
 import re
 import resource
 import signal
+import sys
 import time
 import types
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -313,6 +314,29 @@ def test_looks_that_come_at_any_moment(monkeypatch: pytest.MonkeyPatch) -> None:
     counts, looks = account_of(loader)._counts, account_of(loader)._looks
     assert looks >= 20 and sum(counts.values()) == looks
     assert {function for function, _, _ in counts} & {"part", "more", "each", "<genexpr>"}
+
+
+class Ends(torch.utils.data.Dataset):
+    """It ends its worker while a look is due, whose frames outlive the loop, and takes its time then."""
+
+    kept: ClassVar[list[Any]] = []
+
+    def __len__(self) -> int:
+        return 1
+
+    def __getitem__(self, index: int) -> Any:
+        self.kept += sys._getframe(), self
+        sys.exit(3)
+
+    def __del__(self, sleep: Any = time.sleep) -> None:
+        sleep(0.05)
+
+
+def test_a_worker_that_exits_is_not_killed_by_its_timer() -> None:
+    """When the interpreter of a spawned worker ends, it resets the handlers of signals."""
+    loader = shmloader.DataLoader(Ends(), num_workers=1, detail=True, multiprocessing_context="spawn")
+    with pytest.raises(RuntimeError, match="exited unexpectedly with exit code 3"):
+        next(iter(loader))
 
 
 def no_timers(worker: int) -> None:
