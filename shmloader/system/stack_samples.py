@@ -37,7 +37,7 @@ from shmloader._stack_timer import StackTimer
 
 LOOK = signal.SIGRTMAX - 6  # two from the one that asks for the stack of a worker that hangs
 EVERY = 16  # batches
-PERIOD = 10_000_000  # nanoseconds; a look takes some microseconds, 25 or so where calls are 100 deep
+PERIOD = 10_000_000  # nanoseconds; a look takes some microseconds, 35 or so where libraries are 100 calls deep
 ROOM = 1 << 16  # bytes of a sheet for each worker
 MOST = 200  # places that a worker keeps, those with the largest counts
 
@@ -185,20 +185,23 @@ def place_of(frame: FrameType | None) -> Place:
     Where none of the code is the user's (a dataset of torchvision's, say), it is the innermost call.  What lies below
     the user's line is not walked through, for it may be very deep.
     """
-    innermost: Place | None = None
-    called: Place | None = None
+    innermost: FrameType | None = None
+    called: FrameType | None = None
     while frame is not None:
-        file, line = frame.f_code.co_filename, frame.f_lineno or frame.f_code.co_firstlineno
+        file = frame.f_code.co_filename
         if file.startswith(_PACKAGE) and not file.startswith(_IMAGES):
             break
-        here = frame.f_code.co_name, file, line
         if not _is_of_a_library(file):
-            return (_full_name(*called[:2]) if called else here[0]), file, line
-        innermost, called = innermost or here, here
+            return frame.f_code.co_name if called is None else _full_name(called), file, _line_of(frame)
+        innermost, called = innermost or frame, frame
         frame = frame.f_back
     if innermost is None:
         return "shmloader, writing into the slot", "", 0
-    return _full_name(*innermost[:2]), *innermost[1:]
+    return _full_name(innermost), innermost.f_code.co_filename, _line_of(innermost)
+
+
+def _line_of(frame: FrameType) -> int:
+    return frame.f_lineno or frame.f_code.co_firstlineno
 
 
 _LIBRARIES = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")})
@@ -208,8 +211,9 @@ def _is_of_a_library(file: str) -> bool:
     return file.startswith((*_LIBRARIES, _IMAGES, "<frozen")) or "site-packages" in file or "dist-packages" in file
 
 
-def _full_name(function: str, file: str) -> str:
+def _full_name(frame: FrameType) -> str:
     """A library's function, with its module: PIL.Image.convert."""
+    function, file = frame.f_code.co_name, frame.f_code.co_filename
     inside = re.split(r"(?:site|dist)-packages/|/lib/python[\d.]+/", file)[-1]
     if file.startswith(_PACKAGE):
         inside = "shmloader/" + file.removeprefix(_PACKAGE)
