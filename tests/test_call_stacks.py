@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from shmloader.system.call_stacks import TELL, Paper
-from shmloader.system.processes import catches
+from shmloader.system.call_stacks import TELL, TELL_FROM_C, Paper
+from shmloader.system.processes import catches, has_not_taken
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork")
 
@@ -89,4 +89,7 @@ def test_one_that_never_leaves_a_call_of_c() -> None:
     with told(stays_in_c) as (paper, pid):
         assert " in stays_in_c" in paper.stack_of(pid)
         os.kill(pid, signal.SIGSTOP)
-        assert "it does not answer; its state is T (stopped)" in paper.stack_of(pid)
+        for _ in range(2):
+            assert "it does not answer; its state is T (stopped)" in paper.stack_of(pid)
+        assert has_not_taken(pid, TELL)
+        assert not has_not_taken(pid, TELL_FROM_C), "it would come when the worker goes on, wherever that is by then"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import builtins
 import dataclasses
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -331,6 +332,9 @@ def test_the_slowest_function_has_a_name_and_a_line() -> None:
     hot = (Hot("PIL.Image.convert", "dataset.py", 41, 0.83),)
     cause = verdict_of(evidence(0.015, 0.001, two(0.032), cores=2, hot=hot)).cause
     assert cause is not None and "83% in PIL.Image.convert, dataset.py:41" in cause.why
+    hot = (Hot("load", os.fsdecode(b"donn\xe9es.py"), 41, 0.83),)  # no UTF-8
+    cause = verdict_of(evidence(0.015, 0.001, two(0.032), cores=2, hot=hot)).cause
+    assert cause is not None and rb"in load, donn\udce9es.py:41" in cause.why.encode()
 
 
 def test_shares_of_blocks() -> None:

@@ -6,19 +6,21 @@ import os
 import re
 import resource
 import signal
+import sys
 import time
 import types
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
 from conftest import iterate
 
 import shmloader
-from shmloader.statistics.account import account_of
+from shmloader.statistics.account import Account, account_of
 from shmloader.system import stack_samples
-from shmloader.system.stack_samples import LOOK, MOST, Counts, Looks, Sheet, frames_of, place_of
+from shmloader.system.stack_samples import LOOK, MOST, PERIOD, Counts, Looks, Sheet, place_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork")
 
@@ -92,7 +94,7 @@ def frames(*calls: str) -> Any:
     ids=["of a library", "the user's", "ours", "of a library alone", "of our images"],
 )
 def test_what_a_stack_is_counted_as(calls: tuple[str, ...], counted: tuple[str, str, int]) -> None:
-    assert place_of(frames_of(frames(*calls))) == counted
+    assert place_of(frames(*calls)) == counted
 
 
 def test_a_sheet_tells_what_was_written_whole() -> None:
@@ -154,6 +156,84 @@ def test_only_one_batch_of_sixteen_is_looked_at(monkeypatch: pytest.MonkeyPatch)
     assert len(started) == 3 and len(set(started)) > 1
     signal.signal(LOOK, before)
     sheet.close()
+
+
+class NoTimer:
+    def __init__(self, number: int) -> None:
+        pass
+
+    def start(self, first: int, period: int) -> None:
+        pass
+
+    def stop(self) -> None:
+        pass
+
+
+@pytest.fixture
+def looks(monkeypatch: pytest.MonkeyPatch) -> Iterator[Looks]:
+    """In its first batch, on a clock that stands; it begins to be due `_first` nanoseconds after 0."""
+    monkeypatch.setattr(stack_samples, "StackTimer", NoTimer)
+    monkeypatch.setattr(stack_samples, "time", types.SimpleNamespace(monotonic_ns=lambda: 0))
+    before = signal.getsignal(LOOK)
+    sheet = Sheet(1)
+    looks = Looks(sheet, 0)
+    looks.begin()
+    yield looks
+    signal.signal(LOOK, before)
+    sheet.close()
+
+
+def test_a_long_call_of_c_counts_as_long_as_it_was(looks: Looks) -> None:
+    """Python's handler comes once, when it is over, however often the timer has run out."""
+    first = looks._first
+    for now, function in ((0, "before"), (first + 5 * PERIOD, "long"), (first + 6 * PERIOD, "short")):
+        stack_samples.time.monotonic_ns = lambda now=now: now
+        looks._look(LOOK, frames(f"/home/me/dataset.py:3 {function}"))
+        looks._look(LOOK, frames("/home/me/dataset.py:4 at_once"))
+    looks.end()
+    file = "/home/me/dataset.py"
+    assert looks._sheet.read(0) == (Counts({("long", file, 3): 6, ("short", file, 3): 1}), 7)
+    looks._look(LOOK, frames("/home/me/dataset.py:5 late"))
+    assert looks._counts.total() == 7
+
+
+def test_a_look_in_a_look_and_one_at_the_recursion_limit(looks: Looks, monkeypatch: pytest.MonkeyPatch) -> None:
+    stack_samples.time.monotonic_ns = lambda: looks._first
+
+    def at_the_limit(frame: Any) -> Any:
+        raise RecursionError
+
+    def in_the_middle(frame: Any) -> Any:
+        looks._look(LOOK, frames(f"{PACKAGE}/system/stack_samples.py:9 place_of"))
+        return place_of(frame)
+
+    monkeypatch.setattr(stack_samples, "place_of", at_the_limit)
+    looks._look(LOOK, frames("/home/me/dataset.py:3 deep"))
+    monkeypatch.setattr(stack_samples, "place_of", in_the_middle)
+    looks._look(LOOK, frames("/home/me/dataset.py:4 read"))
+    assert looks._counts == {("read", "/home/me/dataset.py", 4): 1}
+
+
+def test_below_the_users_line_nobody_looks() -> None:
+    """Their code may be 100,000 calls deep, and a look must take less than the time to the next one."""
+    frame = frames(f"{STDLIB}/copy.py:5 deepcopy", "/home/me/dataset.py:41 __getitem__")
+    del frame.f_back.f_back  # it would raise
+    assert place_of(frame) == ("copy.deepcopy", "/home/me/dataset.py", 41)
+
+
+def test_asked_while_a_ring_closes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a thread of metrics may: the sheet was open when it was looked for."""
+    account, sheet = Account(1), Sheet(1)
+    account.add_sheet(sheet)
+    sheet.close()
+    monkeypatch.setattr(Sheet, "closed", False)
+    assert account.hot() == ()
+    another = os.open(os.devnull, os.O_RDONLY)
+    try:
+        monkeypatch.setattr(sheet, "_fd", another)
+        assert account.hot() == ()
+    finally:
+        os.close(another)
 
 
 def test_where_nobody_looks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -234,6 +314,29 @@ def test_looks_that_come_at_any_moment(monkeypatch: pytest.MonkeyPatch) -> None:
     counts, looks = account_of(loader)._counts, account_of(loader)._looks
     assert looks >= 20 and sum(counts.values()) == looks
     assert {function for function, _, _ in counts} & {"part", "more", "each", "<genexpr>"}
+
+
+class Ends(torch.utils.data.Dataset):
+    """It ends its worker while a look is due, whose frames outlive the loop, and takes its time then."""
+
+    kept: ClassVar[list[Any]] = []
+
+    def __len__(self) -> int:
+        return 1
+
+    def __getitem__(self, index: int) -> Any:
+        self.kept += sys._getframe(), self
+        sys.exit(3)
+
+    def __del__(self, sleep: Any = time.sleep) -> None:
+        sleep(0.05)
+
+
+def test_a_worker_that_exits_is_not_killed_by_its_timer() -> None:
+    """When the interpreter of a spawned worker ends, it resets the handlers of signals."""
+    loader = shmloader.DataLoader(Ends(), num_workers=1, detail=True, multiprocessing_context="spawn")
+    with pytest.raises(RuntimeError, match="exited unexpectedly with exit code 3"):
+        next(iter(loader))
 
 
 def no_timers(worker: int) -> None:

@@ -91,7 +91,7 @@ class Account:
         """The functions that workers spend their time in; None if nobody looks."""
         counts, looks = self._counts.copy(), self._looks
         for sheet in list(self._sheets):
-            if not sheet.closed:
+            with contextlib.suppress(OSError):  # it is closed meanwhile: threads may ask, such as that of metrics
                 more, its_looks = sheet.total()
                 counts, looks = counts + more, looks + its_looks
         if not self._sheets and not looks:

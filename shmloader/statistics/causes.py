@@ -321,7 +321,8 @@ def hottest(of: Evidence) -> str:
         return ""
     hot = of.stats.hot[0]
     where = f", {hot.file}:{hot.line}" if hot.file else ""
-    return f"; {hot.share:.0%} in {hot.function}{where}"
+    said = f"; {hot.share:.0%} in {hot.function}{where}"
+    return said.encode(errors="backslashreplace").decode()  # a file's name need not be UTF-8, but what is printed must
 
 
 def ms(time: float) -> str:

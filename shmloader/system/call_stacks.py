@@ -6,7 +6,8 @@ NOTE [ Call stacks ]
     is in a call of C for good never comes to that.  So whoever gets no answer sends a second signal, whose handler is
     faulthandler's: it writes the stack from C, also while a call holds the GIL.  It must not be the first, for in a
     worker that runs Python code it reads frames that the interpreter is about to change, and that would end the worker
-    with a segmentation fault: NOTE [ Stack samples ].
+    with a segmentation fault: NOTE [ Stack samples ].  Nor is it sent to a worker that has not taken the first one yet,
+    since it is stopped, say.  When that goes on it would take both, wherever it is.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from collections.abc import Callable
 from multiprocessing import reduction
 from typing import Any
 
-from shmloader.system.processes import catches, status_of
+from shmloader.system.processes import catches, has_not_taken, status_of
 
 TELL = signal.SIGRTMAX - 4  # a signal that nobody uses by habit; the one next to it ends orphans (process.pyx)
 TELL_FROM_C = signal.SIGRTMAX - 7  # for a worker that does not answer the first one
@@ -79,6 +80,8 @@ def ask(pid: int, written: Callable[[], int]) -> None:
         PermissionError: It is another user's.
     """
     for number in (TELL, TELL_FROM_C):
+        if has_not_taken(pid, TELL):  # it would take both at once later, and some of each if it is asked again
+            return
         os.kill(pid, number)
         end = time.monotonic() + PATIENCE
         before = 0

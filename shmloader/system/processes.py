@@ -68,8 +68,17 @@ def resident_bytes(pid: int) -> int:
 
 def catches(pid: int, number: int) -> bool:
     """Whether a process has a handler for a signal.  Once it has one it keeps it, unless the user's code resets it."""
+    return _is_among(pid, "SigCgt", number)
+
+
+def has_not_taken(pid: int, number: int) -> bool:
+    """Whether a process was sent a signal that has not come to it yet: it is stopped, in the kernel, or has no core."""
+    return _is_among(pid, "ShdPnd", number)
+
+
+def _is_among(pid: int, name: str, number: int) -> bool:
     with contextlib.suppress(ValueError):
-        return bool(int(status_of(pid, "SigCgt"), 16) >> number - 1 & 1)
+        return bool(int(status_of(pid, name), 16) >> number - 1 & 1)
     return False  # nobody knows
 
 

@@ -5,7 +5,8 @@ NOTE [ Stack samples ]
     1. A worker's main thread is looked at every PERIOD while it makes one batch of EVERY, and not at all in between.
        So nothing is done for a sample, and hardly anything for a batch.
     2. The look is a signal handler of Python's, so it comes between two instructions of the interpreter, where stacks
-       are whole.  A call of C is over by then, and the look is counted for the line that made the call.  faulthandler
+       are whole.  A call of C is over by then.  The look is counted for the line that made the call, as often as the
+       timer has run out meanwhile: else a second in C would count as little as an instant in Python.  faulthandler
        could look at any moment, from C; but it reads frames that the interpreter is about to change, and that ended
        workers with a segmentation fault: on Python 3.11 to 3.13 one look in 20 to 200, in code that makes generators.
        System calls that the kernel can restart are restarted (SA_RESTART).  Those that it never restarts (sleeps,
@@ -26,6 +27,7 @@ import re
 import signal
 import struct
 import sysconfig
+import time
 import zlib
 from multiprocessing import reduction
 from types import FrameType
@@ -35,7 +37,7 @@ from shmloader._stack_timer import StackTimer
 
 LOOK = signal.SIGRTMAX - 6  # two from the one that asks for the stack of a worker that hangs
 EVERY = 16  # batches
-PERIOD = 10_000_000  # nanoseconds; a look takes some microseconds, 25 or so where calls are 100 deep
+PERIOD = 10_000_000  # nanoseconds; a look takes some microseconds, 35 or so where libraries are 100 calls deep
 ROOM = 1 << 16  # bytes of a sheet for each worker
 MOST = 200  # places that a worker keeps, those with the largest counts
 
@@ -72,6 +74,8 @@ class Sheet:
         """What a worker has found by now, and of how many looks."""
         for _ in range(3):  # it may be writing
             read = os.pread(self._fd, ROOM, worker * ROOM)
+            if len(read) < ROOM:  # another thread has closed the sheet meanwhile, and the descriptor is another file's
+                break
             checksum, size, looks = _HEADER.unpack(read[: _HEADER.size])
             said = read[_HEADER.size :][:size]
             if size and zlib.crc32(said) == checksum:
@@ -129,8 +133,10 @@ class Looks:
         self._sheet = sheet
         self._worker = worker
         self._counts, self._looks = sheet.read(worker)
-        self._found: list[list[Place]] = []  # in this batch
         self._is_looking = False
+        self._is_in_look = False
+        self._first = 0  # when the timer runs out first, for this batch
+        self._times = 0  # how often it had by the last look
         signal.signal(LOOK, self._look)
         signal.siginterrupt(LOOK, False)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {LOOK})
@@ -141,13 +147,26 @@ class Looks:
         """A batch is claimed.  The first look comes at a random time: else what is quick would never be seen."""
         self._batches += 1
         if self._batches % EVERY == 1:
+            delay = self._random.randrange(1, PERIOD)
+            self._first, self._times = time.monotonic_ns() + delay, 0
             self._is_looking = True
-            self._timer.start(self._random.randrange(1, PERIOD), PERIOD)
+            self._timer.start(delay, PERIOD)
 
     def _look(self, number: int, frame: FrameType | None) -> None:
-        """A signal has come.  It may have been sent for the batch before."""
-        if self._is_looking:
-            self._found.append(frames_of(frame))
+        """A signal has come.  It may have been sent for the batch before, or come in the middle of a look."""
+        if not self._is_looking or self._is_in_look:
+            return
+        try:
+            self._is_in_look = True
+            times = (time.monotonic_ns() - self._first) // PERIOD + 1
+            if times > self._times:
+                place = place_of(frame)
+                self._counts[place] += times - self._times
+                self._times = times
+        except RecursionError:  # the user's code is about to reach the limit, and must not fail for a look
+            pass
+        finally:
+            self._is_in_look = False
 
     def end(self) -> None:
         """It is published."""
@@ -155,37 +174,34 @@ class Looks:
             return
         self._timer.stop()
         self._is_looking = False
-        found, self._found = self._found, []
-        for frames in found:
-            self._counts[place_of(frames)] += 1
-        if found:
-            self._looks += len(found)
+        if self._times:
+            self._looks += self._times
             self._sheet.write(self._worker, self._counts, self._looks)
 
 
-def frames_of(frame: FrameType | None) -> list[Place]:
-    """The calls that are under way, the innermost first, down to ours."""
-    found: list[Place] = []
-    while frame is not None:
-        code = frame.f_code
-        if code.co_filename.startswith(_PACKAGE) and not code.co_filename.startswith(_IMAGES):
-            break
-        found.append((code.co_name, code.co_filename, frame.f_lineno or code.co_firstlineno))
-        frame = frame.f_back
-    return found
-
-
-def place_of(frames: list[Place]) -> Place:
+def place_of(frame: FrameType | None) -> Place:
     """What a stack is counted as: what the user's line has called, and that line.
 
-    Where none of the code is the user's (a dataset of torchvision's, say), it is the innermost call.
+    Where none of the code is the user's (a dataset of torchvision's, say), it is the innermost call.  What lies below
+    the user's line is not walked through, for it may be very deep.
     """
-    if not frames:
-        return "shmloader, writing into the slot", "", 0
-    for depth, (function, file, line) in enumerate(frames):
+    innermost: FrameType | None = None
+    called: FrameType | None = None
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if file.startswith(_PACKAGE) and not file.startswith(_IMAGES):
+            break
         if not _is_of_a_library(file):
-            return (_full_name(*frames[depth - 1][:2]) if depth else function), file, line
-    return _full_name(*frames[0][:2]), *frames[0][1:]
+            return frame.f_code.co_name if called is None else _full_name(called), file, _line_of(frame)
+        innermost, called = innermost or frame, frame
+        frame = frame.f_back
+    if innermost is None:
+        return "shmloader, writing into the slot", "", 0
+    return _full_name(innermost), innermost.f_code.co_filename, _line_of(innermost)
+
+
+def _line_of(frame: FrameType) -> int:
+    return frame.f_lineno or frame.f_code.co_firstlineno
 
 
 _LIBRARIES = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")})
@@ -195,8 +211,9 @@ def _is_of_a_library(file: str) -> bool:
     return file.startswith((*_LIBRARIES, _IMAGES, "<frozen")) or "site-packages" in file or "dist-packages" in file
 
 
-def _full_name(function: str, file: str) -> str:
+def _full_name(frame: FrameType) -> str:
     """A library's function, with its module: PIL.Image.convert."""
+    function, file = frame.f_code.co_name, frame.f_code.co_filename
     inside = re.split(r"(?:site|dist)-packages/|/lib/python[\d.]+/", file)[-1]
     if file.startswith(_PACKAGE):
         inside = "shmloader/" + file.removeprefix(_PACKAGE)
