@@ -146,37 +146,40 @@ class Worker:
 
     def run(self) -> None:
         """Do what there is to do until it is time to leave."""
-        ring = self._ring
         try:
-            while (written := ring.claim()) is not None:
-                if self._looks is not None:
-                    self._looks.begin()
-                if self._taking_over:
-                    self._take_over()
-                if ring.epoch != self._epoch:
-                    if self._epoch is not None or ring.told != self._told:  # who takes a dead one's place comes later
-                        self._begin(ring.told)
-                    self._epoch = ring.epoch
-                    if self._skips is not None:
-                        self._skips.begin(ring.epoch_seed)
-                task = read_task(written)
-                self._writer.begin(len(task) if ring.rows else 0)
-                if ring.rows:
-                    collate_containers_by(self._chunks.containers)
-                if self._seed is not None:
-                    task = self._seed(task, ring.seed, ring.row, self._stride)
-                outcome = self._fill(task)
-                if self._remembers:
-                    ring.remember(random_states.states())
-                if self._streams and outcome == FILLED:
-                    self._leave_state()
-                if ring.kept():
-                    outcome = self._let_go_or_keep(outcome)
-                ring.publish(outcome)
-                if self._looks is not None:
-                    self._looks.end()
+            self._make_batches()
         finally:
             if self._looks is not None:  # the interpreter's end resets handlers, and then the timer would kill
+                self._looks.end()
+
+    def _make_batches(self) -> None:
+        ring = self._ring
+        while (written := ring.claim()) is not None:
+            if self._looks is not None:
+                self._looks.begin()
+            if self._taking_over:
+                self._take_over()
+            if ring.epoch != self._epoch:
+                if self._epoch is not None or ring.told != self._told:  # who takes a dead one's place comes later
+                    self._begin(ring.told)
+                self._epoch = ring.epoch
+                if self._skips is not None:
+                    self._skips.begin(ring.epoch_seed)
+            task = read_task(written)
+            self._writer.begin(len(task) if ring.rows else 0)
+            if ring.rows:
+                collate_containers_by(self._chunks.containers)
+            if self._seed is not None:
+                task = self._seed(task, ring.seed, ring.row, self._stride)
+            outcome = self._fill(task)
+            if self._remembers:
+                ring.remember(random_states.states())
+            if self._streams and outcome == FILLED:
+                self._leave_state()
+            if ring.kept():
+                outcome = self._let_go_or_keep(outcome)
+            ring.publish(outcome)
+            if self._looks is not None:
                 self._looks.end()
 
     def _take_over(self) -> None:
