@@ -110,10 +110,13 @@ def wait_for_ends(workers: list[BaseProcess], seconds: float, listening: bool) -
         for fd in left:
             poll.register(fd, select.POLLIN)
         with let_through() if listening else nullcontext():
-            while left and (remaining := end - time.monotonic()) > 0:
-                for fd, _ in poll.poll(remaining * 1000):
+            while left:
+                remaining = end - time.monotonic()
+                for fd, _ in poll.poll(max(0.0, remaining) * 1000):  # once at least: this process may have had no core
                     poll.unregister(fd)
                     ended.append(left.pop(fd))
+                if remaining <= 0:
+                    break
     finally:
         for fd in deaths:
             os.close(fd)
