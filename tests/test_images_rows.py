@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import pickle
@@ -247,6 +248,31 @@ def test_a_full_disk(paths: list[str], tmp_path: Path, monkeypatch: pytest.Monke
     assert len(warned) == 1
     (tmp_path / "rows").unlink()  # and gone
     assert_same(epoch(pickle.loads(pickle.dumps(fused._reader)) and fused), epoch(dataset))
+
+
+def test_a_file_that_may_only_be_read(
+    paths: list[str], tmp_path: Path, kept: Kept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As beside a dataset on a disk that is mounted so: what it has is used, and what it lacks is not made in vain."""
+    opens = os.open
+
+    def read_only(path: Any, flags: int, *more: Any) -> int:
+        if os.fspath(path) == str(tmp_path / "rows") and flags & os.O_RDWR:
+            raise OSError(errno.EROFS, "Read-only file system")
+        return opens(path, flags, *more)
+
+    dataset = tv.DatasetFolder(paths, TRANSFORM)
+    half = images.fuse(dataset, rows=tmp_path / "rows")
+    for k in range(3):
+        half[k]
+    monkeypatch.setattr("shmloader.images.rows.os.open", read_only)
+    fused = images.fuse(dataset, rows=tmp_path / "rows")
+    kept.since()
+    with pytest.warns(UserWarning, match="cannot be written: it may only be read") as warned:
+        assert_same(epoch(fused), epoch(dataset))
+    assert len(warned) == 1 and kept.since() == (3, 1)
+    assert_same(epoch(fused, 2), epoch(dataset, 2))
+    assert kept.since() == (3, 0)
 
 
 @pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.long)])

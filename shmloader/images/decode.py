@@ -171,6 +171,8 @@ class Picture:
             return decode()
         if self._marks is not None and decode(marks=self._marks):
             return True
+        if not rows.takes_more:
+            return decode()
         is_good = decode(marking=True)
         if is_good and decoder.marks is not None:
             self._marks = decoder.marks

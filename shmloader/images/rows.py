@@ -11,6 +11,7 @@ has a checksum over itself and the marks: one that was torn by a death or a full
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import struct
 import sys
@@ -44,7 +45,8 @@ class Rows:
         self._path = os.path.abspath(os.path.expanduser(os.fspath(path)))
         self._samples = samples
         self._is_full = False
-        self._files: tuple[int, int, int] | None = None  # the process that opened them; to read and write, to append
+        # The process that opened them; to read and write, to append (-1: it may only be read).
+        self._files: tuple[int, int, int] | None = None
         with contextlib.suppress(FileNotFoundError), open(self._path, "rb") as file:
             header = file.read(_HEADER.size)
             if header == _HEADER.pack(_MAGIC, samples):
@@ -52,6 +54,11 @@ class Rows:
             if header and not header.startswith(_MAGIC[:14]):
                 raise ValueError(f"{self._path} is no file of rows, and is not overwritten: give another path")
         self._make()
+
+    @property
+    def takes_more(self) -> bool:
+        """Whether marks may still be put: else nobody need make them."""
+        return not self._is_full
 
     def find(self, at: int, path: str, status: tuple[int, int]) -> bytes | None:
         """The marks of a picture, where they are there and it has not changed.
@@ -82,6 +89,8 @@ class Rows:
             return
         try:
             file, end = self._opened()
+            if end < 0:
+                raise OSError("it may only be read")
             if os.write(end, marks) != len(marks):
                 raise OSError("only a part of the marks could be written")
             place = os.lseek(end, 0, os.SEEK_CUR) - len(marks)
@@ -103,7 +112,8 @@ class Rows:
         opened, self._files = getattr(self, "_files", None), None
         if opened is not None and opened[0] == os.getpid():
             os.close(opened[1])
-            os.close(opened[2])
+            if opened[2] >= 0:
+                os.close(opened[2])
 
     def _make(self) -> None:
         """Make the file under another name, so that it is whole wherever it is found."""
@@ -122,14 +132,19 @@ class Rows:
     def _opened(self) -> tuple[int, int]:
         """Descriptors of this process's own: a forked one would move the other's place in the file."""
         if self._files is None or self._files[0] != os.getpid():
-            flags = os.O_CLOEXEC | os.O_RDWR
-            file = os.open(self._path, flags)
             try:
-                self._files = os.getpid(), file, os.open(self._path, flags | os.O_APPEND)
+                file = os.open(self._path, os.O_CLOEXEC | os.O_RDWR)
+            except OSError as error:
+                if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+                    raise
+                self._files = os.getpid(), os.open(self._path, os.O_CLOEXEC | os.O_RDONLY), -1
+                return self._files[1:]
+            try:
+                self._files = os.getpid(), file, os.open(self._path, os.O_CLOEXEC | os.O_RDWR | os.O_APPEND)
             except BaseException:
                 os.close(file)
                 raise
-        return self._files[1], self._files[2]
+        return self._files[1:]
 
 
 def _sum_of_path(path: str) -> int:
