@@ -15,11 +15,12 @@ in an environment that has nothing else.  Two comments in a page, which readers 
 from __future__ import annotations
 
 import argparse
-import importlib.util
+import functools
 import multiprocessing
 import os
 import re
 import signal
+import subprocess
 import sys
 import tempfile
 import textwrap
@@ -60,6 +61,7 @@ def blocks(page: Path) -> Iterator[Block]:
         needs = ()
 
 
+@functools.cache
 def is_here(need: str) -> bool:
     if need == NEVER:
         return False
@@ -67,7 +69,8 @@ def is_here(need: str) -> bool:
         import torch
 
         return torch.cuda.is_available()
-    return importlib.util.find_spec(need) is not None
+    # In a process of its own: torchvision beside a torch of another build, say, is there and raises.
+    return subprocess.run([sys.executable, "-c", f"import {need}"], capture_output=True).returncode == 0
 
 
 def run(page: Path) -> None:
