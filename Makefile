@@ -188,7 +188,7 @@ wheel: $(WHEEL)/installed
 sanitize: $(STAMP)
 	@mkdir -p $(SANITIZED)/shmloader
 	@cp -ru setup.py pyproject.toml cython_ext tests examples bench $(SANITIZED)
-	@find shmloader -name '*.py*' -not -path '*/__pycache__/*' -not -name '*.so' -exec cp -u --parents {} $(SANITIZED) +
+	@find shmloader -name '*.py*' -not -path '*/__pycache__/*' -not -name '*.so' -exec cp -u --parents -t $(SANITIZED) {} +
 	@cp -u shmloader/py.typed $(SANITIZED)/shmloader
 	cd $(SANITIZED) && CFLAGS="$(SANITIZERS)" LDFLAGS="$(SANITIZERS)" \
 		$(abspath $(BIN))/python setup.py -q build_ext --inplace
