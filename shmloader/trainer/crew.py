@@ -22,18 +22,16 @@ from shmloader.ring.tasks import read_task
 from shmloader.system.call_stacks import Paper
 from shmloader.system.group_signals import blocked_at_start
 from shmloader.system.parents_death import FollowingName
-from shmloader.system.processes import state_of
 from shmloader.system.signals import held
 from shmloader.system.spawn_arguments import Parcel
 from shmloader.trainer.at_exit import crews, raise_at_exit
 from shmloader.trainer.watch import Watch, runs, wait_for_ends
 from shmloader.worker.loop import work
 
-# How many seconds all workers together have to leave, then to obey SIGTERM, then to be gone after SIGKILL.  It is 5 in
-# all, since a process in uninterruptible sleep must not keep the trainer.  torch gives 5 to each worker, one after
-# another.
-PATIENCE, TERMINATED, KILLED = 4.0, 0.5, 0.5
-TRIES = 10  # to wait for one that was killed: on a crowded machine it may get no core to end on
+# How many seconds all workers together have to leave, then to obey SIGTERM, then to be gone after SIGKILL.  That they
+# are at once, but for a machine that has no core for them, or a disk that they wait for; a process that the kernel does
+# not let go of at all must not keep the trainer for ever.  torch gives 5 to each worker, one after another.
+PATIENCE, TERMINATED, KILLED = 4.0, 0.5, 5.0
 REAPED = 0.5  # seconds that the fork server, which sees a worker's end, has to report it
 LIVES = 3  # deaths of one worker without a batch in between: one may be bad luck, the third is the batch's fault
 
@@ -369,11 +367,8 @@ class Crew:
         self._wait(TERMINATED)
 
     def _kill(self) -> None:
-        for _ in range(TRIES):
-            self._send(signal.SIGKILL)
-            self._wait(KILLED, listening=False)  # they go now, and then their memory
-            if all(state_of(worker.pid or 0) == "D" for worker in self.workers if runs(worker)):
-                return
+        self._send(signal.SIGKILL)
+        self._wait(KILLED, listening=False)  # they go now, and then their memory
 
     def _close_pipes(self) -> None:
         """Close the trainer's ends of the pipes to workers that have ended.  Later a signal might come in between."""
