@@ -210,6 +210,15 @@ def test_fast_is_the_same_on_every_path_and_within_a_shade() -> None:
     assert 10 * math.log10(255**2 / np.mean(squares)) >= 53 and worst <= 0.5
 
 
+@pytest.mark.parametrize("sampling", list(SAMPLINGS))
+def test_fast_is_near_in_any_sampling(path: str, sampling: str) -> None:
+    data = write(Noise(3, 151, 133, SAMPLINGS[sampling]))
+    for crop in ((0, 0, 151, 133), (7, 5, 100, 90), (51, 44, 90, 80)):
+        exact, fast = np.zeros((2, 3, 60, 64), np.uint8)
+        assert ours(path, data, crop, exact) and ours(path, data, crop, fast, exact=False)
+        assert np.abs(fast - exact.astype(int)).mean() <= 0.5, crop
+
+
 def test_fast_on_noise_is_the_same_on_every_path() -> None:
     for noise, crop, size, flip in boxes(5000, 150):
         data = write(noise)

@@ -116,18 +116,22 @@ static void round_fast(const double *sums, int count, int32_t *integers)
     for (int k = 0; k < count; k++) integers[k] <<= BLEND_LOW;
 }
 
+/* pixel / ratio, of 16 bits by 1 to 4, without a division: there are some thousand a picture. */
+static uint64_t sample_part(int ratio) { return (((uint64_t)1 << 32) + (uint64_t)ratio - 1) / (uint64_t)ratio; }
+static int sample_of(int pixel, uint64_t part) { return (int)((uint64_t)pixel * part >> 32); }
+
 /* Weights of pixels, from `pixel` on, given to the samples that these are made of; how many samples. */
 static int of_samples(const double *weights, int taps, int pixel, int ratio, int samples, int is_smooth, int *first,
                       double *sums)
 {
-    int shift = ratio >> 1; /* of 1, 2 and 4 */
-    int begin = (pixel >> shift) - (ratio > 1), count = ((pixel + taps - 1) >> shift) + 2 - begin;
+    uint64_t part = sample_part(ratio);
+    int begin = sample_of(pixel, part) - (ratio > 1), count = sample_of(pixel + taps - 1, part) + 2 - begin;
     if (begin < 0) count += begin, begin = 0;
     if (count > samples - begin) count = samples - begin;
     for (int k = 0; k < count; k++) sums[k] = 0;
     for (int k = 0; k < taps; k++, pixel++) {
-        int near = pixel >> shift;
-        if (is_smooth) {
+        int near = sample_of(pixel, part);
+        if (ratio == 2 && is_smooth) {
             sums[near - begin] += 0.75 * weights[k];
             sums[clamp(pixel & 1 ? near + 1 : near - 1, samples) - begin] += 0.25 * weights[k];
         } else

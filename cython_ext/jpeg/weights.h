@@ -40,7 +40,7 @@ typedef struct {
 int jpeg_weights_exact(jpeg_weights *weights, int in, int out, int begin, int count);
 
 /* The same in one multiplication, of luma and of chroma, whose filter is one.  The picture's lines begin at the pixel
- * `start`.  Chroma has one sample for `ratio` (1, 2, 4) pixels, and samples 0 to `samples` - 1; result lines are made of
+ * `start`.  Chroma has one sample for `ratio` (1 to 4) pixels, and samples 0 to `samples` - 1; result lines are made of
  * these.  With `is_smooth`, and a ratio of 2, what Pillow's decoder does before (see upsample.h) is in chroma's weights. */
 int jpeg_weights_fast(jpeg_weights *luma, jpeg_weights *chroma, int in, int out, int start, int ratio, int samples,
                       int is_smooth);

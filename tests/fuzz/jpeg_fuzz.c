@@ -138,10 +138,11 @@ static void put_orientation(void)
 static void make(int *width, int *height)
 {
     static const uint8_t factors[][2] = {{0x11, 0x11}, {0x21, 0x11}, {0x22, 0x11}, {0x12, 0x11}, {0x41, 0x11},
-                                         {0x42, 0x11}, {0x22, 0x12}, {0x21, 0x21}, {0x14, 0x11}};
+                                         {0x42, 0x11}, {0x22, 0x12}, {0x21, 0x21}, {0x14, 0x11},
+                                         {0x31, 0x11}, {0x13, 0x11}};
     static codes tables[2][2];
     static uint8_t sizes[12], pairs[162];
-    const uint8_t *factor = factors[below(9)];
+    const uint8_t *factor = factors[below(sizeof factors / sizeof *factors)];
     int components = below(5) ? 3 : 1, interval = below(2) ? 0 : between(1, 9), reach = below(4) ? 60 : 1000;
     int predicted[3] = {0}, count = 0;
     bytes = 0, segment_count = 0, pending = 0, pending_bits = 0;
