@@ -169,8 +169,8 @@ cdef class Decoder:
             exact: as Pillow does, to the bit; else faster, and within a shade of it.
             down_first: exactly as Pillow does since its version 13, which resizes some pictures down before across.
             smooth: upsample chroma as Pillow does; else repeat it.
-            marks: of the same file, from an earlier decode().  Reading begins at the crop's first row, and does not
-                look whether the file has its end.
+            marks: of the same file, from an earlier decode().  Each row of the crop is read from its mark to the crop's
+                right end, and nobody looks whether the file has its end.
             window: left, top, width and height: the part is resized to that width and height, and `out` is what is seen
                 of it from left and top on.  Always exact.
             marking: make `marks` of all rows, so the whole file is read; they are None where it can have none.

@@ -37,6 +37,7 @@ class Noise:
     factors: Factors = SAMPLINGS["4:2:0"]
     restart: int = 0
     is_wild: bool = False  # coefficients that no encoder makes
+    is_longest: bool = False  # as many bits as an MCU can have: codes of 16 bits, and the most extra bits
     markers: bytes = b""  # before the frame
     names: bytes = b"\1\2\3"
     frame: int = 0xC0
@@ -59,11 +60,11 @@ class _Bits:
             self.put((1 << 8 - self.count) - 1, 8 - self.count)
 
 
-def _codes(symbols: list[int], rng: random.Random) -> tuple[bytes, dict[int, tuple[int, int]]]:
+def _codes(symbols: list[int], rng: random.Random, given: list[int] | None) -> tuple[bytes, dict[int, tuple[int, int]]]:
     """A Huffman table of codes of random lengths, up to 16 bits: its bytes in a file, and symbol -> (code, length)."""
-    lengths: list[int] = []
+    lengths = list(given or [])
     room = (1 << 16) - 1  # in units of a code of 16 bits; the code of ones alone is nobody's
-    for left in range(len(symbols), 0, -1):
+    for left in range(len(symbols), len(lengths), -1):
         shortest = next(n for n in range(1, 17) if room - (1 << 16 - n) >= left - 1)
         lengths.append(min(16, shortest + rng.choice((0, 0, 0, 1, 2, 5))))
         room -= 1 << 16 - lengths[-1]
@@ -96,12 +97,14 @@ def write(noise: Noise) -> bytes:
         dc, ac = list(range(12)), [run << 4 | size for run in range(16) for size in range(1, 11)] + [0x00, 0xF0]
         rng.shuffle(dc)
         rng.shuffle(ac)
-        if rng.random() < 0.7:  # an end of block is mostly short
+        if noise.is_longest:
+            dc, ac = [11], [0x0A]
+        elif rng.random() < 0.7:  # an end of block is mostly short
             ac.remove(0)
             ac.insert(rng.randrange(3), 0)
         pair = []
         for kind, symbols in enumerate((dc, ac)):
-            table, code = _codes(symbols, rng)
+            table, code = _codes(symbols, rng, [16] if noise.is_longest else None)
             tables += _marker(0xC4, bytes([kind << 4 | number]) + table)
             pair.append(code)
         codes.append(pair)
@@ -127,7 +130,10 @@ def write(noise: Noise) -> bytes:
             predicted = [0, 0, 0]
         for k, (h, v) in enumerate(noise.factors):
             for _ in range(h * v if len(noise.factors) > 1 else 1):
-                predicted[k] = _block(bits, rng, codes[min(k, 1)], predicted[k], noise.is_wild, largest)
+                if noise.is_longest:
+                    predicted[k] = _longest_block(bits, rng, codes[min(k, 1)], predicted[k])
+                else:
+                    predicted[k] = _block(bits, rng, codes[min(k, 1)], predicted[k], noise.is_wild, largest)
     bits.pad()
     return begin + bytes(bits.bytes) + b"\xff\xd9"
 
@@ -154,4 +160,15 @@ def _block(bits: _Bits, rng: random.Random, codes: Any, predicted: int, is_wild:
         position += run + 1
     if position < 64:
         bits.put(*ac[0])
+    return value
+
+
+def _longest_block(bits: _Bits, rng: random.Random, codes: Any, predicted: int) -> int:
+    dc, ac = codes
+    value = -1023 if predicted > 0 else 1024
+    bits.put(*dc[11])
+    bits.put(*_bits_of(value - predicted))
+    for _ in range(63):
+        bits.put(*ac[0x0A])
+        bits.put(rng.getrandbits(10), 10)
     return value

@@ -87,6 +87,14 @@ def test_any_coefficients_in_any_sampling(path: str, sampling: str, is_wild: boo
         assert got is not None and np.array_equal(got, by_pillow(data)), noise
 
 
+@pytest.mark.parametrize("sampling", ["4:1:0", "4:2:0", "grey"])
+def test_the_longest_mcus(path: str, sampling: str) -> None:
+    """A scan is read in pieces, each as near to its end as an MCU allows that takes all the bits that one can have."""
+    for width in range(32, 168, 8):
+        data = write(Noise(width, width, 96, SAMPLINGS[sampling], is_longest=True))
+        assert np.array_equal(whole(path, data, width, 96), by_pillow(data)), width
+
+
 @pytest.mark.parametrize("subsampling", [0, 1, 2, "grey"])
 def test_what_pillow_writes(path: str, subsampling: Any) -> None:
     for quality, (width, height) in itertools.product((1, 50, 75, 95, 100), ((1, 1), (17, 31), (64, 64), (90, 47))):

@@ -86,6 +86,19 @@ def test_marks_of_another_picture() -> None:
     assert not decoder.decode((0, 0, 30, 30), out, marking=True) and decoder.marks is None
 
 
+@pytest.mark.parametrize("change", [(1 << 31, 0), (-1, 0), (0, 8)], ids=["behind the file", "above", "no bit"])
+def test_marks_that_cannot_be_are_not_used(change: tuple[int, int]) -> None:
+    decoder = _jpeg.Decoder()
+    assert decoder.open(write(Noise(2, 90, 90))) is not None
+    expected, out = np.zeros((3, 90, 90), np.uint8), np.zeros((3, 90, 90), np.uint8)
+    assert decoder.decode((0, 0, 90, 90), expected, marking=True)
+    marks = bytearray(decoder.marks)
+    at, bit = struct.unpack_from("<IH", marks, 3 * 12)
+    before = struct.unpack_from("<I", marks, 2 * 12)[0]
+    struct.pack_into("<IH", marks, 3 * 12, before - 1 if change[0] < 0 else at + change[0], bit + change[1])
+    assert decoder.decode((0, 0, 90, 90), out, marks=bytes(marks)) and np.array_equal(out, expected)
+
+
 # ------------------------------------------------------------------------------------------------------------- the file
 
 

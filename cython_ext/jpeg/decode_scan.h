@@ -1,95 +1,56 @@
 /* The way through a scan: MCU by MCU, restart by restart.  Each path includes this behind its own `unstuff` (unstuff.h)
  * and `idct`, `fill` (idct.h), so that all of it is compiled for its processor. */
 #pragma once
-#include "scan.h"
+#include "stream.h"
 
 enum { RST0 = 0xd0, EOI = 0xd9 };
-
-/* The next piece of the interval behind the first `kept` bytes of `clean`. */
-static void read_piece(jpeg_scan *s, size_t kept)
-{
-    s->clean_bytes = kept + unstuff(&s->source, s->header->end, s->clean + kept, SCAN_CHUNK, &s->marker);
-    /* A refill reads up to 8 bytes ahead of what it counts. */
-    s->near = s->clean + s->clean_bytes + 8 - (s->marker == SCAN_MORE ? ENTROPY_MCU : 0);
-}
-
-/* The reader is beyond `near`: what it has not read goes to the front, and the next piece behind it.  0: the interval
- * has ended. */
-static __attribute__((noinline)) int read_on(jpeg_scan *s, bit_reader *r)
-{
-    if (s->marker != SCAN_MORE) return 0;
-    size_t left = s->clean_bytes - (size_t)(r->at - s->clean);
-    s->base += r->at - s->clean;
-    memmove(s->clean, r->at, left);
-    r->at = s->clean;
-    read_piece(s, left);
-    return 1;
-}
-
-/* Whether the next MCU may be read. */
-ALWAYS_INLINE int has_more(jpeg_scan *s, bit_reader *reader)
-{
-    if (__builtin_expect(reader->at <= s->near, 1)) return 1;
-    bit_reader r = *reader; /* so that the caller's is in registers */
-    int is_good = read_on(s, &r);
-    *reader = r;
-    return is_good;
-}
-
-/* Whatever is left of an interval: nobody wants it. */
-static void end_interval(jpeg_scan *s)
-{
-    while (s->marker == SCAN_MORE) read_piece(s, 0);
-}
 
 /* The next restart interval.  0: the file has none there. */
 static int begin_interval(jpeg_scan *s, bit_reader *r)
 {
+    jpeg_stream *t = &s->stream;
     if (s->next_restart >= 0) {
-        end_interval(s);
-        if (s->marker != RST0 + s->next_restart) return 0;
+        end_stream(t);
+        if (t->marker != RST0 + s->next_restart) return 0;
     }
     s->next_restart = (s->next_restart + 1) & 7;
     s->mcus_left = s->header->restart ? s->header->restart : INT64_MAX;
-    memset(s->predicted, 0, sizeof s->predicted);
-    s->base = s->anchored = 0;
-    s->anchor = s->source;
-    read_piece(s, 0);
-    *r = (bit_reader){.at = s->clean};
+    memset(t->predicted, 0, sizeof t->predicted);
+    s->anchored = 0;
+    s->anchor = t->source;
+    begin_stream(t, r);
     return 1;
-}
-
-/* Goes on where an earlier reading of this file put a mark. */
-static void begin_at(jpeg_scan *s, bit_reader *r, const jpeg_mark *mark)
-{
-    s->next_restart = 0;
-    s->mcus_left = INT64_MAX;
-    for (int k = 0; k < JPEG_COMPONENTS; k++) s->predicted[k] = (uint32_t)mark->predicted[k];
-    s->base = 0;
-    s->source += mark->at;
-    read_piece(s, 0);
-    *r = (bit_reader){.at = s->clean};
-    refill(r);
-    drop(r, mark->bit);
 }
 
 /* Where a row begins: its first MCU has not been read yet. */
 static void put_mark(jpeg_scan *s, const bit_reader *r, int row)
 {
-    jpeg_mark *mark = &s->marks[row];
+    const jpeg_stream *t = &s->stream;
+    jpeg_mark *mark = &s->new_marks[row];
     *mark = (jpeg_mark){0};
     if (row == 0) return; /* the reader has not begun */
-    int64_t bits = s->base * 8 + bits_read(r, s->clean);
+    int64_t bits = t->base * 8 + bits_read(r, t->clean);
     s->anchor = beyond(s->anchor, s->header->end, (bits >> 3) - s->anchored);
     s->anchored = bits >> 3;
     mark->at = (uint32_t)(s->anchor - s->header->scan);
     mark->bit = bits & 7;
-    for (int k = 0; k < JPEG_COMPONENTS; k++) mark->predicted[k] = (int16_t)s->predicted[k];
+    for (int k = 0; k < JPEG_COMPONENTS; k++) mark->predicted[k] = (int16_t)t->predicted[k];
 }
 
-static int is_within_interval(const jpeg_scan *s, const bit_reader *r)
+/* Goes to where a row begins.  The stream ends where the next wanted row begins. */
+static void begin_row(jpeg_scan *s, bit_reader *r, int row)
 {
-    return bits_read(r, s->clean) <= (int64_t)s->clean_bytes * 8;
+    jpeg_stream *t = &s->stream;
+    const jpeg_mark *mark = &s->marks[row];
+    const uint8_t *scan = s->header->scan;
+    t->source = scan + mark->at;
+    t->end = s->header->end;
+    /* The row may need the first bits of the byte where the next begins, which may be two in the file. */
+    if (row + 1 < s->bottom && t->end - scan > (ptrdiff_t)mark[1].at + 2) t->end = scan + mark[1].at + 2;
+    for (int k = 0; k < JPEG_COMPONENTS; k++) t->predicted[k] = (uint32_t)mark->predicted[k];
+    begin_stream(t, r);
+    refill(r);
+    drop(r, mark->bit);
 }
 
 /* One block as the scan has it. */
@@ -110,17 +71,27 @@ static int plan_blocks(const jpeg_scan *s, block_plan *plan)
     return count;
 }
 
-static int skip_mcus(jpeg_scan *s, bit_reader *reader, const block_plan *plan, int blocks, int64_t count)
+static int skip_mcus(jpeg_stream *t, bit_reader *reader, const block_plan *plan, int blocks, int64_t count)
 {
     bit_reader r = *reader;
     int is_good = 1;
     for (; count && is_good; count--) {
         for (int b = 0; b < blocks; b++)
-            is_good &= skip_block(&r, plan[b].dc, plan[b].ac, &s->predicted[plan[b].component]);
-        is_good &= has_more(s, &r);
+            is_good &= skip_block(&r, plan[b].dc, plan[b].ac, &t->predicted[plan[b].component]);
+        is_good &= has_more(t, &r);
     }
     *reader = r;
     return is_good;
+}
+
+/* Where the samples of a block go; NULL: they are not wanted. */
+ALWAYS_INLINE uint8_t *samples_of(const jpeg_scan *s, const block_plan *p, int mcu, int row)
+{
+    const jpeg_component *c = &s->header->component[p->component];
+    const jpeg_plane *plane = &s->planes[p->component];
+    int x = mcu * c->h + p->across, y = row * c->v + p->down;
+    if (x < plane->left || x >= plane->right || y < plane->top || y >= plane->bottom) return NULL;
+    return plane->samples + (x - plane->left) * 8 * plane->stride + (y - plane->top) * 8;
 }
 
 /* The MCUs of one row from this one on.  All blocks are read before the first is transformed: a transform that loads
@@ -130,22 +101,18 @@ static int decode_mcus(jpeg_scan *s, bit_reader *reader, const block_plan *plan,
 {
     _Alignas(32) int16_t coefficients[JPEG_MCU_BLOCKS][BLOCK_SPACE];
     int kind[JPEG_MCU_BLOCKS];
-    uint8_t *to[JPEG_MCU_BLOCKS]; /* NULL: not wanted */
+    uint8_t *to[JPEG_MCU_BLOCKS];
     bit_reader r = *reader;
     int is_good = 1;
     for (; count && is_good; count--, mcu++) {
         for (int b = 0; b < blocks; b++) {
             const block_plan *p = &plan[b];
-            const jpeg_component *c = &s->header->component[p->component];
-            const jpeg_plane *plane = &s->planes[p->component];
-            int x = mcu * c->h + p->across, y = row * c->v + p->down;
-            uint32_t *predicted = &s->predicted[p->component];
-            if (x < plane->left || x >= plane->right || y < plane->top || y >= plane->bottom) {
-                to[b] = NULL;
+            uint32_t *predicted = &s->stream.predicted[p->component];
+            to[b] = samples_of(s, p, mcu, row);
+            if (!to[b]) {
                 is_good &= skip_block(&r, p->dc, p->ac, predicted);
                 continue;
             }
-            to[b] = plane->samples + (x - plane->left) * 8 * plane->stride + (y - plane->top) * 8;
             memset(coefficients[b], 0, 64 * sizeof(int16_t));
             kind[b] = read_block(&r, p->dc, p->ac, predicted, s->order, coefficients[b]);
             is_good &= kind[b] >= 0;
@@ -158,10 +125,23 @@ static int decode_mcus(jpeg_scan *s, bit_reader *reader, const block_plan *plan,
             else
                 idct(coefficients[b], plane->quantiser, to[b], plane->stride);
         }
-        is_good &= has_more(s, &r);
+        is_good &= has_more(&s->stream, &r);
     }
     *reader = r;
     return is_good;
+}
+
+/* The wanted rows, each from its mark on, so that nothing right of them is read. */
+static int decode_marked(jpeg_scan *s, const block_plan *plan, int blocks)
+{
+    for (int row = s->top; row < s->bottom; row++) {
+        bit_reader r;
+        begin_row(s, &r, row);
+        if (!skip_mcus(&s->stream, &r, plan, blocks, s->left)) return 0;
+        if (!decode_mcus(s, &r, plan, blocks, s->left, row, s->right - s->left)) return 0;
+        if (!is_within(&s->stream, &r)) return 0;
+    }
+    return 1;
 }
 
 /* `count` MCUs of one row (wanted), or of as many rows as they are (not wanted). */
@@ -171,8 +151,9 @@ static int go_on(jpeg_scan *s, bit_reader *r, const block_plan *plan, int blocks
     while (count) {
         if (s->mcus_left == 0 && !begin_interval(s, r)) return 0;
         int64_t run = count < s->mcus_left ? count : s->mcus_left;
-        int is_good = is_wanted ? decode_mcus(s, r, plan, blocks, mcu, row, run) : skip_mcus(s, r, plan, blocks, run);
-        if (!is_good || !is_within_interval(s, r)) return 0;
+        int is_good = is_wanted ? decode_mcus(s, r, plan, blocks, mcu, row, run)
+                                : skip_mcus(&s->stream, r, plan, blocks, run);
+        if (!is_good || !is_within(&s->stream, r)) return 0;
         s->mcus_left -= run;
         count -= run;
         mcu += (int)run;
@@ -183,12 +164,13 @@ static int go_on(jpeg_scan *s, bit_reader *r, const block_plan *plan, int blocks
 /* Whether an end of image comes behind what was read, and nothing before it but entropy-coded data. */
 static int has_end(jpeg_scan *s)
 {
+    jpeg_stream *t = &s->stream;
     for (;;) {
-        end_interval(s);
-        if (s->marker == EOI) return 1;
-        if (!s->header->restart || s->marker != RST0 + s->next_restart) return 0;
+        end_stream(t);
+        if (t->marker == EOI) return 1;
+        if (!s->header->restart || t->marker != RST0 + s->next_restart) return 0;
         s->next_restart = (s->next_restart + 1) & 7;
-        read_piece(s, 0);
+        read_piece(t, 0);
     }
 }
 
@@ -210,12 +192,14 @@ static int decode_scan(jpeg_scan *s)
     int64_t across = (s->header->width + mcu - 1) / mcu, wanted = s->right - s->left;
     int64_t before = 0; /* MCUs that nobody wants, before the next row begins */
     bit_reader r;
-    s->source = s->header->scan;
+    /* Whoever put the marks has seen the end. */
+    if (s->marks) return decode_marked(s, plan, blocks) ? JPEG_OK : JPEG_NOT_OURS;
+    s->stream.source = s->header->scan;
+    s->stream.end = s->header->end;
     s->next_restart = -1;
     s->mcus_left = 0;
-    if (s->from) begin_at(s, &r, s->from);
-    for (int row = s->from ? s->top : 0; row < s->bottom; row++) {
-        if (s->marks) {
+    for (int row = 0; row < s->bottom; row++) {
+        if (s->new_marks) {
             if (!go_on(s, &r, plan, blocks, 0, 0, 0, before)) return JPEG_NOT_OURS;
             put_mark(s, &r, row);
             before = 0;
@@ -228,8 +212,7 @@ static int decode_scan(jpeg_scan *s)
         if (!go_on(s, &r, plan, blocks, 1, s->left, row, wanted)) return JPEG_NOT_OURS;
         before = across - s->right;
     }
-    if (s->marks && !mark_rest(s, &r, plan, blocks, across, before)) return JPEG_NOT_OURS;
-    if (s->from) return JPEG_OK; /* whoever put the mark has seen the end */
+    if (s->new_marks && !mark_rest(s, &r, plan, blocks, across, before)) return JPEG_NOT_OURS;
     if (s->top >= s->bottom && !go_on(s, &r, plan, blocks, 0, 0, 0, before)) return JPEG_NOT_OURS;
     return has_end(s) ? JPEG_OK : JPEG_NOT_OURS;
 }

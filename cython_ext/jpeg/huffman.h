@@ -22,11 +22,11 @@ enum { HUFFMAN_END = 128, HUFFMAN_BROKEN = 192 };
  * blocks of which nothing is wanted but their end.
  *   bits 0-7    bits to drop (at most HUFFMAN_LEAP + 10)
  *   bits 8-15   how far the position advances, without the end of the block
- *   bit 16      the last of them is the end of the block
+ *   bit 30      the last of them is the end of the block; no entry for one symbol has this bit
  * 0: not one symbol's code fits.
  * With 11 bits blocks are passed over a little quicker, and a table takes twice as long to build, which is more: most
  * photographs have tables of their own. */
-enum { HUFFMAN_LEAP = 10, HUFFMAN_LEAP_ENDS = 1 << 16 };
+enum { HUFFMAN_LEAP = 10, HUFFMAN_LEAP_ENDS = 1 << 30 };
 
 typedef struct {
     uint32_t peek[1 << HUFFMAN_PEEK];

@@ -1,7 +1,7 @@
 /* A decoder of baseline JPEG files that decodes no more than a crop needs, and resizes it on the way.
  *
  * markers  header.c    what stands before the scan
- * bits     huffman.c, entropy.h, unstuff.h, decode_scan.h    coefficients, of the blocks that are wanted
+ * bits     huffman.c, entropy.h, unstuff.h, stream.h, decode_scan.h    coefficients, of the blocks that are wanted
  * samples  idct.h, fill.h     blocks of a plane for each component, lying on its side (see path.h)
  * plan     plan.c, weights.c    which of these a crop needs, and how it is resized
  * picture  picture.c over upsample.h, colour.h, blend.h, turn.h

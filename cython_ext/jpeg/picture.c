@@ -20,8 +20,8 @@ jpeg_decoder *jpeg_new(const jpeg_path *path)
     if (!d) return NULL;
     memset(d, 0, sizeof *d);
     d->path = path;
-    d->scan.clean = calloc(1, SCAN_BYTES);
-    if (!d->scan.clean) {
+    d->scan.stream.clean = calloc(1, SCAN_BYTES);
+    if (!d->scan.stream.clean) {
         free(d);
         return NULL;
     }
@@ -34,7 +34,7 @@ void jpeg_free(jpeg_decoder *d)
 {
     if (!d) return;
     for (int k = 0; k < 4; k++) jpeg_weights_free(&d->weights[k / 2][k % 2]);
-    free(d->scan.clean);
+    free(d->scan.stream.clean);
     free(d->arena);
     free(d);
 }
@@ -287,8 +287,8 @@ int jpeg_skim(jpeg_decoder *d, const jpeg_request *request)
 {
     jpeg_scan *scan = &d->scan;
     jpeg_plan(d, request);
-    scan->from = NULL;
     scan->marks = NULL;
+    scan->new_marks = NULL;
     scan->top = scan->bottom; /* no row is wanted, but all above these are read past */
     scan->left = 0;
     return d->path->decode_scan(scan);

@@ -10,16 +10,24 @@ int jpeg_rows(const jpeg_decoder *d)
     return d->header.restart ? 0 : (d->header.height + unit - 1) / unit;
 }
 
-/* From where the scan is read, and whether the beginnings of its rows are wanted. */
+/* Whether marks can be where the wanted rows begin: they come from a file that anybody may have written. */
+static int are_possible(const jpeg_decoder *d, const jpeg_mark *marks)
+{
+    uint32_t before = 0;
+    for (int row = d->scan.top; row < d->scan.bottom; row++) {
+        const jpeg_mark *mark = &marks[row];
+        if (mark->at < before || mark->at >= (size_t)(d->header.end - d->header.scan) || mark->bit > 7) return 0;
+        before = mark->at;
+    }
+    return 1;
+}
+
+/* By which marks the scan is read, and whether it is to put some. */
 static void plan_marks(jpeg_decoder *d, const jpeg_request *q)
 {
-    jpeg_scan *scan = &d->scan;
     int can_have = jpeg_rows(d) > 0;
-    const jpeg_mark *from = can_have && q->marks ? &q->marks[scan->top] : NULL;
-    /* They come from a file that anybody may have written. */
-    if (from && (from->at >= (size_t)(d->header.end - d->header.scan) || from->bit > 7)) from = NULL;
-    scan->from = from;
-    scan->marks = can_have && !from ? q->new_marks : NULL;
+    d->scan.marks = can_have && q->marks && are_possible(d, q->marks) ? q->marks : NULL;
+    d->scan.new_marks = can_have && !d->scan.marks ? q->new_marks : NULL;
 }
 
 /* A distance between lines that are written one below the other: were it a multiple of many cache lines, they would all

@@ -34,24 +34,29 @@ _Static_assert(SCAN_CHUNK >= ENTROPY_MCU, "an MCU that begins in one piece ends 
 /* What was left of one piece, the next, and what an MCU can take behind its end. */
 enum { SCAN_BYTES = ENTROPY_MCU + (SCAN_CHUNK + SCAN_SPARE) + (ENTROPY_MCU + 8) };
 
+/* What a bit reader reads: a restart interval, or what is behind a mark. */
+typedef struct {
+    uint8_t *clean;                 /* a piece of it, without stuffing: SCAN_BYTES */
+    size_t clean_bytes;
+    const uint8_t *near;            /* a reader beyond it may not reach the end of the next MCU */
+    const uint8_t *source, *end;    /* where the file goes on, and how far that is read at most */
+    int marker;                     /* what ended the interval; 0: the end; SCAN_MORE: nothing yet */
+    int64_t base;                   /* bytes of the interval, without stuffing, that were before those in `clean` */
+    uint32_t predicted[JPEG_COMPONENTS];
+} jpeg_stream;
+
 typedef struct {
     const jpeg_header *header;
     const jpeg_tables *tables;
     const uint8_t *order;           /* where the coefficients go: BLOCK_POSITIONS entries */
     jpeg_plane planes[JPEG_COMPONENTS];
     int left, top, right, bottom;   /* the wanted MCUs */
-    const jpeg_mark *from;          /* of row `top`, where reading is to begin; NULL: at the scan's beginning */
-    jpeg_mark *marks;               /* where the marks of all rows go; NULL: nowhere */
+    const jpeg_mark *marks;         /* where each row begins, as an earlier reading found; NULL: not known */
+    jpeg_mark *new_marks;           /* where this reading puts them; NULL: nowhere.  Not both. */
 
-    uint8_t *clean;                 /* a piece of the restart interval, without stuffing: SCAN_BYTES */
-    size_t clean_bytes;
-    const uint8_t *near;            /* a reader beyond it may not reach the end of the next MCU */
-    const uint8_t *source;          /* where the file goes on */
-    int marker;                     /* what ended the interval; 0: the end of the file; SCAN_MORE: nothing yet */
+    jpeg_stream stream;
     int next_restart;               /* 0 to 7; -1: the first interval has not begun */
     int64_t mcus_left;              /* in this interval */
-    int64_t base;                   /* bytes of the interval, without stuffing, that were before those in `clean` */
     const uint8_t *anchor;          /* the last mark's place in the file, and in the interval without stuffing */
     int64_t anchored;
-    uint32_t predicted[JPEG_COMPONENTS];
 } jpeg_scan;

@@ -28,8 +28,8 @@ static filter filter_of(int in, int out)
     return (filter){scale, stretch, stretch};
 }
 
-/* The lines that a line of the result is made of, and their weights, of the sum 1. */
-static int triangle(const filter *f, int line, int in, int *first, double *weights)
+/* The lines that a line of the result is made of, and their weights, which are yet to be divided by their sum. */
+static int triangle(const filter *f, int line, int in, int *first, double *weights, double *total)
 {
     double centre = (line + 0.5) * f->scale, inverse = 1.0 / f->stretch, sum = 0;
     int begin = (int)(centre - f->reach + 0.5), end = (int)(centre + f->reach + 0.5);
@@ -40,8 +40,7 @@ static int triangle(const filter *f, int line, int in, int *first, double *weigh
         weights[k] = distance < 1 ? 1 - distance : 0;
         sum += weights[k];
     }
-    if (sum != 0)
-        for (int k = 0; k < end - begin; k++) weights[k] /= sum;
+    *total = sum != 0 ? sum : 1;
     *first = begin;
     return end - begin;
 }
@@ -86,8 +85,9 @@ int jpeg_weights_exact(jpeg_weights *w, int in, int out, int begin, int count)
     int32_t *integers = (int32_t *)(w->sums + most);
     int above = in, below = 0;
     for (int line = 0; line < count; line++) {
-        int first, taps = triangle(&f, begin + line, in, &first, w->sums);
-        for (int k = 0; k < taps; k++) integers[k] = (int32_t)(0.5 + w->sums[k] * (1 << BLEND_BITS));
+        double total;
+        int first, taps = triangle(&f, begin + line, in, &first, w->sums, &total);
+        for (int k = 0; k < taps; k++) integers[k] = (int32_t)(0.5 + w->sums[k] / total * (1 << BLEND_BITS));
         at = append(w, line, at, first, taps, integers, BLEND_LOW);
         const jpeg_blend *b = &w->blends[line];
         if (b->first < above) above = b->first;
@@ -103,12 +103,13 @@ int jpeg_weights_exact(jpeg_weights *w, int in, int out, int begin, int count)
 static int clamp(int value, int end) { return value < 0 ? 0 : value >= end ? end - 1 : value; }
 
 /* Integers of the sum 1 << BLEND_FAST_BITS: the largest takes what rounding has left over, so an even area stays even. */
-static void round_fast(const double *sums, int count, int32_t *integers)
+static void round_fast(const double *sums, int count, double sum, int32_t *integers)
 {
+    double scale = (1 << BLEND_FAST_BITS) / sum;
     int32_t total = 0;
     int largest = 0;
     for (int k = 0; k < count; k++) {
-        integers[k] = (int32_t)(0.5 + sums[k] * (1 << BLEND_FAST_BITS));
+        integers[k] = (int32_t)(0.5 + sums[k] * scale);
         total += integers[k];
         if (integers[k] > integers[largest]) largest = k;
     }
@@ -152,11 +153,12 @@ int jpeg_weights_fast(jpeg_weights *luma, jpeg_weights *chroma, int in, int out,
     if (is_ready == 2 && is_other == 2) return 1;
     int32_t *integers = (int32_t *)chroma->sums; /* what is there has been read by then */
     for (int line = 0; line < out; line++) {
-        int begin, taps = triangle(&f, line, in, &begin, luma->sums), first;
+        double total;
+        int begin, taps = triangle(&f, line, in, &begin, luma->sums, &total), first;
         int count = of_samples(luma->sums, taps, start + begin, ratio, samples, is_smooth, &first, chroma->sums + most);
-        round_fast(chroma->sums + most, count, integers);
+        round_fast(chroma->sums + most, count, total, integers);
         at_chroma = append(chroma, line, at_chroma, first, count, integers, BLEND_LOW);
-        round_fast(luma->sums, taps, integers);
+        round_fast(luma->sums, taps, total, integers);
         at = append(luma, line, at, start + begin, taps, integers, BLEND_LOW);
     }
     memcpy(luma->key, key, sizeof key);
