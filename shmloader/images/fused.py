@@ -97,8 +97,9 @@ def fuse(
         scale_on_device: samples stay uint8, a quarter of the bytes of float32; give the loader `fused.on_device`,
             which scales and normalises whole batches.  Only where Normalize, or what makes numbers, comes last.
         rows: a file to keep where each picture's rows begin, about half a KB a picture.  It is made in the first epoch,
-            which takes a little longer; from then on, also in later runs, crops are read from their first row on.  What
-            it says of a picture counts as long as the picture's path, size and time of change are the same.
+            which takes a little longer; from then on, also in later runs, no more of the file is read than the crop's
+            rows, each to the crop's right edge.  What it says of a picture counts as long as the picture's path, size
+            and time of change are the same.
 
     Returns:
         A dataset with the attributes of the other one, and:
