@@ -7,7 +7,7 @@ from libc.stdlib cimport calloc, free
 
 from typing import NamedTuple
 
-SIZE = 512      # sequences, 88 bytes each
+SIZE = 512      # sequences, 96 bytes each
 
 
 class Taken(NamedTuple):

@@ -23,7 +23,7 @@ from typing import Any
 from shmloader.statistics.chrome import Recorded, Span, trace_of
 from shmloader.system.signals import held
 
-MOST = 1 << 24  # sequences: 1.4 GiB of them, and a file that nothing opens
+MOST = 1 << 24  # sequences: 1.5 GiB of them, and a file that nothing opens
 
 
 class Trace:
@@ -64,7 +64,7 @@ class Trace:
         if sequences > MOST:
             raise ValueError(
                 f"batches={batches} are up to {sequences} sequences, and a trace may have {MOST} of them "
-                "(88 bytes each)"
+                "(96 bytes each)"
             )
         log.keep(sequences)
         atexit.register(self.close_or_warn)

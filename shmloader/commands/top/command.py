@@ -18,9 +18,11 @@ if TYPE_CHECKING:
     from shmloader.commands.top.view import LoaderView, Watched
 
 EXIT = """exit status:
-  0  it has shown loaders, or Ctrl-C ended it (130)
-  1  with --once: no loader is iterating; or rich is missing for the live view
-  2  the command line is wrong"""
+  0    it has shown loaders
+  1    there is no such process; with --once, --json or in a pipe: no loader is iterating; or rich is missing for the
+       live view
+  2    the command line is wrong
+  130  Ctrl-C ended it"""
 LEAST_INTERVAL = 0.1  # seconds
 STACK_EVERY = 5.0  # seconds: a worker is not to be asked again and again
 FIND_EVERY = 2.0  # seconds: to look through all processes takes milliseconds, of cores that the trainers may need
