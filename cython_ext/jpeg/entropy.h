@@ -2,7 +2,7 @@
  * Source: ITU-T T.81, F.2.2; the reader's branch-free refill is Fabian Giesen's "variant 4" ("Reading bits in far too
  * many ways", 2018).
  *
- * NOTE: The chain
+ * NOTE [ Chain ]
  * What limits this code is the chain from one symbol's length to where the next begins: look up, shift, look up.
  *   - A look-up gives the length of code and extra bits together, and a coefficient's value is made beside the chain.
  *   - The next look-up begins as soon as the shift is done: before it is known whether the block goes on, for it costs
@@ -106,7 +106,7 @@ ALWAYS_INLINE int read_dc(bit_reader *r, const huffman_table *dc, uint32_t *pred
 }
 
 /* Takes a symbol and its coefficient, and gives what `peek` says of the next one.  The order of the lines matters: see
- * the NOTE "The chain". */
+ * NOTE [ Chain ]. */
 ALWAYS_INLINE uint32_t take(bit_reader *r, uint32_t entry, const huffman_table *ac, int is_refilling,
                             const uint8_t *order, int16_t *coefficients, int *position)
 {
