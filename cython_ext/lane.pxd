@@ -4,7 +4,6 @@
 from libc.stdint cimport uint32_t, uint64_t
 
 from atomics cimport ring_entry, ring_header, ring_worker
-from shmloader._ring cimport Ring
 
 
 cdef class Lane:

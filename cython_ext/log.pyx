@@ -2,7 +2,7 @@
 """The last sequences that were taken, each with its times.  A ring of a fixed size: who wants more makes it larger."""
 
 cimport cython
-from libc.stdint cimport uint32_t, uint64_t
+from libc.stdint cimport uint64_t
 from libc.stdlib cimport calloc, free
 
 from typing import NamedTuple

@@ -1,7 +1,7 @@
 # cython: language_level=3
 """Whose turn it is: the user's, between one next() and another, or ours, in next(); and what each batch was in."""
 
-from libc.stdint cimport uint32_t, uint64_t
+from libc.stdint cimport uint64_t
 
 from atomics cimport ring_header, ring_payload, ring_worker
 from shmloader._figures cimport Figures

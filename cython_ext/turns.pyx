@@ -217,10 +217,6 @@ cdef class Turns:
             self.hand_out(now())
         self.leave()
 
-    def left(self) -> None:
-        """It ends in another way."""
-        self.leave()
-
     def copied(self, int why) -> None:
         """A batch is copied out of its slot."""
         self.figures.add(why)

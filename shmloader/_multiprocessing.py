@@ -26,11 +26,6 @@ from typing import Any
 EXTRA_REDUCERS: dict[type, Any] = getattr(reduction.ForkingPickler, "_extra_reducers", {})
 
 
-def is_spawning() -> bool:
-    """Whether a process is being spawned in this thread: what is pickled now is for it."""
-    return get_spawning_popen() is not None
-
-
 def given_descriptors() -> list[int] | None:
     """The descriptors that the process which is being spawned will have, to be added to.
 

@@ -18,8 +18,6 @@ from shmloader.ring.growth import NO_PAGES, SHM_MOUNT, Growth, RingMemory, free_
 from shmloader.system.parents_death import follow
 from shmloader.system.stack_samples import Sheet
 
-RING_MEMORIES = ("auto", "posix", "memfd")
-
 MOST_RESERVED = 1 << 40  # a terabyte of address space for a ring; it maps in microseconds, but `top` shows it
 
 
