@@ -301,8 +301,8 @@ cdef list list_of(object rows):
 
 
 cdef object of_its_class(object first, object room):
-    """What rows like `first` are stacked into, over the memory of `room`: made as torch's collate_tensor_fn makes it, so
-    that the class has its say in what it is."""
+    """What rows like `first` are stacked into, over the memory of `room`: made as torch's collate_tensor_fn makes it,
+    so that the class has its say in what it is."""
     return first.new(room.untyped_storage()).resize_(*room.shape)
 
 

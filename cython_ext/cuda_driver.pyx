@@ -5,8 +5,8 @@ The driver's functions are taken once, and called from C.  Through torch's objec
 microseconds of the trainer's time, most of them Python's.  And the driver only returns its errors, where the runtime
 (libcudart) also keeps them for this thread's next launch.  Streams and events are the runtime's own.
 
-No call is made with the GIL held.  Each may wait for a lock of the driver's, which another thread may hold while it waits
-for the GIL: torch's own Event.query() does not release it.
+No call is made with the GIL held.  Each may wait for a lock of the driver's, which another thread may hold while it
+waits for the GIL: torch's own Event.query() does not release it.
 """
 
 cimport cython

@@ -142,7 +142,7 @@ cdef class Slots:
         self.returned.append((payload, noted))
 
     cdef list streams_here(self):
-        """The streams that are current in this thread, one for each device; the same list as long as they are the same."""
+        """The streams that are current in this thread, one for each device; the same list while they are the same."""
         cdef list usual = self.usual, now
         cdef Py_ssize_t k, devices = len(self.devices)
         cdef object stream
@@ -173,7 +173,7 @@ cdef class Slots:
             self.reclaiming = False
 
     def returns(self) -> list[tuple[int, object]]:
-        """The payloads whose guarded leases have died, and what was noted then; those that await_events() has had are left out."""
+        """The payloads whose guarded leases have died, and what was noted then, without those await_events() has had."""
         return list(self.returned)
 
     def await_events(self, int count, events) -> None:
@@ -197,7 +197,7 @@ cdef class Slots:
         return list(self.reading)
 
     def reclaim(self, entry) -> None:
-        """Nothing reads the payloads of this one of awaiting() any more: they are free, also where the ring is closed."""
+        """Nothing reads the payloads of this one of awaiting() any more: they are free, also of a closed ring."""
         cdef int k
         for k in range(len(self.reading)):
             if self.reading[k] is entry:

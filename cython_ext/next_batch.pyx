@@ -35,15 +35,15 @@ cdef class Steps:
            where Python is called.  So what is under way is kept in here: the index that was drawn and is not opened,
            the batch that was taken and is not handed out.  The next call goes on from there, and no batch is lost but
            one that next() had given already.
-        2. What can be lost is the sampler's place, if the handler raised in the sampler: a generator ends by that.  Then
-           the indices are drawn anew up to there, or it is said that they cannot be (indices.py).
+        2. What can be lost is the sampler's place, if the handler raised in the sampler: a generator ends by that.
+           Then the indices are drawn anew up to there, or it is said that they cannot be (indices.py).
         3. Two threads may call next() of one iterator.  One of them is in here, the others wait until it has left, on a
            lock that nobody touches otherwise.  The GIL makes looking at `occupied` and setting it one step.
         4. A process that is forked has a copy of all this, but the ring is one: if it opened and took what its parent
            opens and takes, both would lose batches and get each other's.  So in there it is an error.
-        5. Where epochs overlap, a sampler that has no more is asked for its next epoch (next_epoch.py), whose batches are
-           opened while those of this one are taken.  This one is over when all that is under way is `ahead` of it.  What
-           goes wrong with the next one is not this one's affair: it is begun anew at its iter(), where it is told.
+        5. Where epochs overlap, a sampler that has no more is asked for its next epoch (next_epoch.py), whose batches
+           are opened while those of this one are taken.  This one is over when all that is under way is `ahead` of it.
+           What goes wrong with the next one is not this one's affair: it is begun anew at its iter(), where it is told.
         6. The thread that is in here may come by again: from a signal handler, or from a sampler that iterates over its
            own loader.  That can only be an error.
 

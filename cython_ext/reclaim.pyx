@@ -110,7 +110,7 @@ cdef class Reclaim:
         return True
 
     cdef bint choose(self, Py_ssize_t died) except -1:
-        """Have `streams` be those that copies from the first `died` may be on; false where that takes longer to tell."""
+        """Have `streams` be those that copies from the first `died` may be on; false if that takes longer to tell."""
         cdef list here = self.slots.streams_here()
         cdef uint64_t first = NEVER, switches = switches_so_far()
         cdef bint alone = True, any_left = False, usual = here is self.here

@@ -74,8 +74,8 @@ cdef enum:
     NO_CELL = 0xffffffff        # for a sequence that has none
 
 cpdef enum:
-    # Outcomes of a sequence; Lease.meta() knows that the first two come with a batch.  The last two: a stream has nothing
-    # more, and in the last one the worker holds on to what it had begun to make all the same.
+    # Outcomes of a sequence; Lease.meta() knows that the first two come with a batch.  The last two: a stream has
+    # nothing more, and in the last one the worker holds on to what it had begun to make all the same.
     FILLED, KEPT, SKIPPED, SKIPPED_KEPT
 
 # The exception for a word that the other side cannot have written: what it is, what it says, what it may say.

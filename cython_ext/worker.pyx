@@ -14,10 +14,9 @@ from libc.string cimport memcpy
 
 from atomics cimport (
     AFTER_ANNOUNCE, AFTER_BELL, AFTER_CLAIM, AFTER_PUBLISH, BEFORE_PUBLISH, RING_ANY, RING_MAGIC, RING_OPEN, RING_STEP,
-    RING_UNTOLD, RING_VERSION, RING_VOID, WHILE_FILLING, WHILE_REMEMBERING, ring_announce, ring_claim, ring_committed, ring_entry,
-    ring_forget, ring_load, ring_memory, ring_once, ring_once_32, ring_owner, ring_publish, ring_raised, ring_remember,
-    ring_remembered, ring_revocations, ring_ring, ring_rise, ring_seq, ring_sleep,
-    ring_state, ring_toll,
+    RING_UNTOLD, RING_VERSION, RING_VOID, WHILE_FILLING, WHILE_REMEMBERING, ring_announce, ring_claim, ring_committed,
+    ring_entry, ring_forget, ring_load, ring_memory, ring_once, ring_once_32, ring_owner, ring_publish, ring_raised,
+    ring_remember, ring_remembered, ring_revocations, ring_ring, ring_rise, ring_seq, ring_sleep, ring_state, ring_toll,
 )
 from shmloader._lane cimport Lane
 from shmloader._ring cimport NO_CELL, PICKLED, Ring, check_index, lowest, overwritten
