@@ -173,7 +173,7 @@ cdef class Slots:
             self.reclaiming = False
 
     def returns(self) -> list[tuple[int, object]]:
-        """The payloads whose guarded leases have died, and what was noted then, without those await_events() has had."""
+        """The payloads whose guarded leases have died, and what was noted then; not those await_events() has had."""
         return list(self.returned)
 
     def await_events(self, int count, events) -> None:
