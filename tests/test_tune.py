@@ -28,6 +28,7 @@ from shmloader.commands.tuning.notes import notes_of
 from shmloader.commands.tuning.result import aligned
 from shmloader.commands.tuning.search import Search, Space
 from shmloader.commands.tuning.setting import Row, Sample, Setting
+from shmloader.commands.tuning.tune import _space
 from shmloader.system.cores import share_of_cores
 from shmloader.system.processes import own_bytes
 
@@ -239,6 +240,15 @@ def test_a_loader() -> None:
         "batch_sampler" not in options_of(loader, {"batch_size": 4}) and options_of(loader, {"batch_size"})["sampler"]
     )
     assert not {"sampler", "batch_sampler"} & set(options_of(loader, {"shuffle": True, "batch_size": 4}))
+    given: dict[str, Any] = {
+        "in_order": False,
+        "persistent_workers": True,
+        "on_worker_death": "respawn",
+        "detail": True,
+    }
+    given |= {"workers_outlive_signals": False, "generator": torch.Generator()}
+    ours = options_of(shmloader.DataLoader(Sleeps(64, 0.001), num_workers=2, **given))
+    assert given.items() <= ours.items() and not _space(Sleeps(64, 0.001), ours, {}, 2).steals
     taken: list[int] = []
     found = shmloader.tune(
         loader, consumer=lambda batch: taken.append(len(batch)), num_workers=1, schedule="steal", seconds=3,

@@ -234,11 +234,15 @@ def options_of(loader: Any, others: Collection[str] = ()) -> dict[str, Any]:
         loader: Ours or torch's.
         others: Options that are to take the place of its own.
     """
-    names = ["collate_fn", "pin_memory", "drop_last", "timeout", "worker_init_fn", "multiprocessing_context"]
+    names = [
+        *("collate_fn", "pin_memory", "pin_memory_device", "drop_last", "timeout", "worker_init_fn", "generator"),
+        *("multiprocessing_context", "persistent_workers", "in_order"),
+    ]
     if isinstance(loader, DataLoader):
         names += [
             *("spare_slots", "ring_memory", "max_ring_bytes", "sample_seeds", "device", "device_prefetch", "on_device"),
-            *("strict_pinning", "on_bad_sample", "max_bad_samples"),
+            *("strict_pinning", "on_bad_sample", "max_bad_samples", "on_worker_death", "workers_outlive_signals"),
+            *("prefetch_epochs", "detail"),
         ]
     options = {name: getattr(loader, name) for name in names}
     if isinstance(loader.dataset, IterableDataset):
