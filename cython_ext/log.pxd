@@ -13,6 +13,7 @@ cdef struct taken:      # a sequence; times are CLOCK_MONOTONIC, in nanoseconds;
 cdef class Log:
     cdef taken *at
     cdef readonly int size
+    cdef int usual                      # how many it keeps where nobody wants more
     cdef readonly uint64_t count        # of sequences noted so far
     cdef uint64_t first                 # number that may be kept
 

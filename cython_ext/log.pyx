@@ -42,25 +42,26 @@ cdef class Log:
         self.at = <taken *>calloc(max(1, size), sizeof(taken))
         if self.at == NULL:
             raise MemoryError()
-        self.size = max(1, size)
+        self.size = self.usual = max(1, size)
 
     def __dealloc__(self):
         free(self.at)
 
     def keep(self, int size) -> None:
-        """Keep so many from now on, if that is more.  What was noted by now stays."""
-        cdef taken *more
+        """Keep so many from now on, or as many as ever where that is less.  The last that were noted by now stay."""
+        cdef taken *room
         cdef uint64_t k
-        if size <= self.size:
+        size = max(size, self.usual)
+        if size == self.size:
             return
-        more = <taken *>calloc(size, sizeof(taken))
-        if more == NULL:
+        room = <taken *>calloc(size, sizeof(taken))
+        if room == NULL:
             raise MemoryError()
-        self.first = self.oldest()
+        self.first = max(self.oldest(), self.count - min(self.count, <uint64_t>size))
         for k in range(self.first, self.count):
-            more[k % <uint64_t>size] = self.at[k % <uint64_t>self.size]
+            room[k % <uint64_t>size] = self.at[k % <uint64_t>self.size]
         free(self.at)
-        self.at, self.size = more, size
+        self.at, self.size = room, size
 
     cdef taken *next(self) noexcept:
         self.count += 1

@@ -336,7 +336,7 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
         if seeded and place.loaded.base_seed is not None:  # else new ones draw it, as those of the state have
             return
         if place.ahead is None or not place.holds(self, place.ahead):  # else start() has begun with that state
-            self.close()
+            self._end_workers()
 
     def _iterator_of_ours(self, rides: bool) -> Any:
         source = self._ring_iterator() if rides else self._counted(self._get_iterator)
@@ -435,13 +435,17 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
 
         Delivered batches stay as they are.  Iterating again starts new workers.
         """
+        self._end_workers()
+        if off_the_ring.why_not_here() is None:
+            close_trace(self)
+
+    def _end_workers(self) -> None:
+        """The same, where we do so by ourselves: what records this loader goes on with its next workers."""
         for iterator in list(_iterators):
             if iterator.loader() is self:
                 iterator.close()
         self._iterator = None
         early.drop(self)
-        if off_the_ring.why_not_here() is None:
-            close_trace(self)
 
     def __enter__(self) -> DataLoader[T_co]:
         return self

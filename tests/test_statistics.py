@@ -200,6 +200,14 @@ def test_the_log_keeps_the_last_ones() -> None:
             ring.fill(torch.tensor([k]))
             ring.take()
         assert [each.sequence for each in log.since()] == list(range(3, log.count))
+        usual = log.size // 2
+        log.keep(0)
+        assert log.size == usual and [each.sequence for each in log.since()] == list(
+            range(log.count - usual, log.count)
+        )
+        ring.fill(torch.tensor([0]))
+        ring.take()
+        assert [each.sequence for each in log.since()] == list(range(log.count - usual, log.count))
     assert Log(0).since() == []
 
 

@@ -164,6 +164,20 @@ def test_it_is_written_when_the_batches_have_come_and_only_then(tmp_path: pathli
     assert [one.name for one in tmp_path.iterdir()] == ["t.json"]
 
 
+def test_workers_that_are_started_anew_do_not_end_it(tmp_path: pathlib.Path) -> None:
+    """A loaded state needs new ones where they have streams of random numbers."""
+    with shmloader.DataLoader(Timed(6, 0), num_workers=1, persistent_workers=True) as loader:
+        trace = loader.trace(tmp_path / "t.json", batches=9)
+        batches = iter(loader)
+        for _ in range(3):
+            next(batches)
+        state = loader.state_dict()
+        list(batches)
+        loader.load_state_dict(state)
+        assert len(list(loader)) == 3 and trace.written
+    assert len(events(tmp_path / "t.json", ph="X", name="next()")) == 9
+
+
 def test_it_begins_in_the_midst_of_an_epoch(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "t.json"
     with shmloader.DataLoader(Timed(20, 0), num_workers=1) as loader:

@@ -125,6 +125,7 @@ class Trace:
             self._ahead,
             self._began_at,
         )
+        self._log.keep(0)  # as few as without a trace: it may have been a gigabyte
         _write(self.path, json.dumps(trace_of(recorded)))
 
     def close_or_warn(self) -> None:

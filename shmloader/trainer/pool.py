@@ -67,7 +67,7 @@ def end_workers_of_another_pool(loader: Any) -> None:
     place = place_of(loader)
     if place.ahead is not None:  # an epoch that they began early
         place.give_up(loader, place.ahead)
-    loader.close()
+    loader._end_workers()
 
 
 def _same(one: Sequence[int], other: Sequence[int]) -> bool:
