@@ -37,12 +37,20 @@ class LoaderStats(Callback):  # type: ignore[misc]
     def __init__(self, prefix: str = "loader/") -> None:
         super().__init__()
         self.prefix = prefix
+        self._logged = 0  # the step at which it was done last
+
+    def on_train_start(self, trainer: Any, *_: Any) -> None:
+        """By the trainer, before the first batch, of a run that goes on as well."""
+        self._logged = trainer.global_step
 
     def on_train_batch_end(self, trainer: Any, *_: Any, **__: Any) -> None:
         """By the trainer, after each batch."""
         step = trainer.global_step
+        if step == self._logged:  # gradients are accumulated: several batches make a step, and one of them logs it
+            return
         if not trainer.loggers or not trainer.log_every_n_steps or step % trainer.log_every_n_steps:
             return
+        self._logged = step
         loaders = list(loaders_in(trainer.train_dataloader))
         metrics: dict[str, float] = {}
         for place, loader in enumerate(loaders):

@@ -227,13 +227,14 @@ class Logger:
 class Trainer:
     """Of Lightning: what a callback asks it."""
 
-    def __init__(self, loader: Any, every: int = 2) -> None:
-        self.train_dataloader, self.log_every_n_steps = loader, every
+    def __init__(self, loader: Any, every: int = 2, accumulate: int = 1) -> None:
+        self.train_dataloader, self.log_every_n_steps, self.accumulate = loader, every, accumulate
         self.global_step, self.loggers = 0, [Logger()]
 
     def fit(self, callback: Any) -> list[tuple[dict[str, float], int]]:
-        for batch in self.train_dataloader:
-            self.global_step += 1
+        callback.on_train_start(self, None)
+        for number, batch in enumerate(self.train_dataloader, 1):
+            self.global_step = number // self.accumulate
             callback.on_train_batch_end(self, None, None, batch, self.global_step)
         return self.loggers[0].logged
 
@@ -254,6 +255,14 @@ def test_lightnings_callback(callbacks: Any) -> None:
     logged = Trainer(loader).fit(callbacks.LoaderStats())
     assert [step for _, step in logged] == [2, 4, 6]
     assert all(metrics["loader/batches"] == 2 and "loader/input_wait" in metrics for metrics, _ in logged)
+
+
+def test_a_step_of_several_batches_is_logged_once(callbacks: Any) -> None:
+    loader, callback = shmloader.DataLoader(Range(), num_workers=1), callbacks.LoaderStats()
+    for _ in range(2):  # a second run, whose steps have the same numbers
+        logged = Trainer(loader, accumulate=3).fit(callback)
+        assert [step for _, step in logged] == [2, 4]
+        assert logged[1][0]["loader/batches"] == 6
 
 
 def test_loaders_in_what_a_trainer_has(callbacks: Any) -> None:
