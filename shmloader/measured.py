@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -89,12 +90,13 @@ class Measured:
         elapsed, figures = account.figures(since)
         stats = stats_of(figures, since, elapsed, self._now())
         log = account.meter.log.since()
+        began_at = time.monotonic_ns() - int(elapsed * 1e9)
         usable = cores().usable / ranks_here()
         of = Evidence(
             stats,
             settings_of(self),
             max(1.0, usable),
-            shares_of(log),
+            shares_of([taken for taken in log if taken.asked_at >= began_at]),
             memory_bytes=available_memory() / ranks_here(),
         )
         if ranks:

@@ -337,6 +337,27 @@ def test_the_slowest_function_has_a_name_and_a_line() -> None:
     assert cause is not None and rb"in load, donn\udce9es.py:41" in cause.why.encode()
 
 
+def test_a_worker_between_its_first_batch_and_its_time() -> None:
+    """The count of a worker's batches is written before the time that they took, and may be read in between."""
+    beginner = dataclasses.replace(worker(2), published=1)
+    assert (
+        verdict_of(evidence(0.015, 0.001, (worker(0, 0.01), worker(1, 0.09, waited_for_s=9.0), beginner))).kind
+        == "input-bound"
+    )
+
+
+def test_only_what_is_asked_for_says_how_sure_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    judged: list[list[Taken]] = []
+    monkeypatch.setattr("shmloader.measured.shares_of", lambda log: judged.append(log) or [])
+    loader = shmloader.DataLoader(Range(), batch_size=2, num_workers=1)
+    iterate(loader)
+    loader.report("last")
+    iterate(loader)
+    loader.report("last")
+    loader.report()
+    assert [len(log) for log in judged] == [20, 20, 40]
+
+
 def test_shares_of_blocks() -> None:
     def log(waits: list[float], epoch: int = 0) -> list[Taken]:
         taken, at = [], 1_000_000_000

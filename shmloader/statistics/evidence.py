@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from torch.utils.data import IterableDataset
 
 from shmloader.row_wise import is_row_wise
+from shmloader.statistics.account import wants_detail
 from shmloader.statistics.stats import Stats, WorkerStats
 
 if TYPE_CHECKING:
@@ -104,8 +105,8 @@ class Evidence:
 
     @property
     def workers(self) -> Sequence[WorkerStats]:
-        """Those that have made anything."""
-        return [worker for worker in self.stats.workers or () if worker.published]
+        """Those that have made anything; one may be seen between the count of its first batch and its time."""
+        return [worker for worker in self.stats.workers or () if worker.published and worker.busy_s]
 
     def workers_s(self, name: str) -> float:
         """A sum over the workers."""
@@ -237,7 +238,7 @@ def settings_of(loader: Any) -> Settings:
         is_stream=isinstance(loader.dataset, IterableDataset),
         in_order=loader.in_order,
         can_be_cut=loader.batch_sampler is not None and is_row_wise(loader.collate_fn),
-        detail=loader.detail,
+        detail=wants_detail(loader),
     )
 
 

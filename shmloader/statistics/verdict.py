@@ -143,7 +143,7 @@ def notes(of: Evidence, cause: Cause | None = None) -> tuple[str, ...]:
         found.append(f"{plural(stats.worker_deaths, 'worker')} died and were replaced")
     if of.delayed_share >= DELAYED and len(of.workers) <= of.cores:
         found.append(f"workers wait for a core {of.delayed_share:.0%} of the time: other processes use this machine")
-    if of.settings.detail and stats.hot is None:
+    if of.settings.detail and not stats.hot:
         found.append(
             "detail=True has nothing to tell yet: workers look at one batch of 16, every 10 ms, and never where the "
             "dataset has blocked all signals"
