@@ -164,7 +164,11 @@ cdef class Onlooker:
     cdef int read(self, void *to, size_t size) except -1:
         """Copy these words once more."""
         cdef size_t offset = <char *>to - self.base
-        cdef int through = os.memfd_create("shmloader_look", os.MFD_CLOEXEC)
+        cdef int through
+        try:
+            through = os.memfd_create("shmloader_look", os.MFD_CLOEXEC)
+        except OSError as error:  # too many open files
+            raise ValueError(f"the ring cannot be read: {error}") from None
         cdef bint whole = (pwrite(through, <char *>self.at + offset, size, 0) == <ssize_t>size
                            and pread(through, to, size, 0) == <ssize_t>size)
         close(through)

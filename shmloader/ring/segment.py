@@ -202,8 +202,8 @@ class Segment(Growth):
 def too_many_files() -> str:
     return (
         f"too many open files: this process may have {_limit(resource.RLIMIT_NOFILE, '{}')} (ulimit -n). "
-        "A ring takes 4, or 5 where workers are spawned, and each worker 2 or 3 while it lives: raise the limit, or "
-        "lower num_workers"
+        "A ring takes 4, one more where workers are spawned and one more with detail=True, and each worker 2 or 3 "
+        "while it lives: raise the limit, or lower num_workers"
     )
 
 
