@@ -357,6 +357,30 @@ if __name__ == "__main__":
     assert ran.out == "stopped\n" and ran.status == 0, ran.err
 
 
+def test_a_forked_trainer_ends_with_workers_that_were_stopped() -> None:
+    """Multiprocessing runs no finalizer in it that was there before the fork."""
+    ran = run_script(
+        DATASET
+        + """
+import multiprocessing
+def train():
+    global it
+    it = iter(shmloader.DataLoader(Numbers(), num_workers=1))
+    next(it)
+def train_and_stop():
+    train()
+    os.kill(it._crew.workers[0].pid, signal.SIGSTOP)
+train()  # so that the child has a crew that is not its own
+child = multiprocessing.get_context("fork").Process(target=train_and_stop)
+child.start()
+child.join()
+print(child.exitcode, next(it).shape[1])
+""",
+        seconds=60,
+    )
+    assert ran.out == "0 1000\n" and ran.status == 0, ran.err
+
+
 def test_closing_is_quick_and_may_be_repeated() -> None:
     for close in (
         lambda it, loader: it.close(),

@@ -24,7 +24,7 @@ from shmloader.system.group_signals import blocked_at_start
 from shmloader.system.parents_death import FollowingName
 from shmloader.system.signals import held
 from shmloader.system.spawn_arguments import Parcel
-from shmloader.trainer.at_exit import crews, raise_at_exit
+from shmloader.trainer.at_exit import enlist, raise_at_exit
 from shmloader.trainer.watch import Watch, runs, wait_for_ends
 from shmloader.worker.loop import work
 
@@ -84,7 +84,7 @@ class Crew:
         self._stopped = False
         self.ended = False  # stop() has nothing left to do
         self._changing = threading.RLock()  # who replaces workers and who ends them may be two threads
-        crews.add(self)
+        enlist(self)
 
     # ------------------------------------------------------------------------------------------------- starting
 
