@@ -13,6 +13,7 @@ from multiprocessing.util import Finalize
 from typing import Any
 
 from shmloader._multiprocessing import ends_workers
+from shmloader._process import end
 from shmloader._torch import is_exiting
 from shmloader.trainer.watch import runs
 
@@ -40,11 +41,16 @@ def _my_crews() -> list[Any]:
 
 
 def _wake_all() -> None:
-    """Multiprocessing is about to send SIGTERM and to wait: for ever, if a worker was stopped (kill -STOP)."""
+    """Multiprocessing is about to send SIGTERM and to wait: for ever, if a worker was stopped (kill -STOP).
+
+    Nor would one end that drops a SIGTERM of somebody else's together with this one: NOTE [ Group signals ], 6.
+    """
     for crew in _my_crews():
         for worker in crew.workers:
             if worker.pid and runs(worker):
                 with contextlib.suppress(OSError):
+                    if crew.outlives and worker.exitcode is None:  # else nobody waits for it, and its pid may be reused
+                        end(worker.pid)
                     os.kill(worker.pid, signal.SIGCONT)
 
 

@@ -71,7 +71,7 @@ class Crew:
         self._respawn = respawn
         self._reissue = reissue
         self._timeout = timeout
-        self._outlives = outlives
+        self.outlives = outlives
         self._paper: Paper | None = None
         self._arguments = Parcel({})
         self._deaths: dict[tuple[int, int], int] = {}  # by sequence, or worker and time, how many died over it
@@ -114,14 +114,14 @@ class Crew:
             watch_pids(id(self), tuple(worker.pid or 0 for worker in self.workers))
 
     def _start_one(self, index: int, first: int) -> BaseProcess:
-        arguments = self._segment, self._spin, index, self._lives, first, self._paper, self._outlives, self._arguments
+        arguments = self._segment, self._spin, index, self._lives, first, self._paper, self.outlives, self._arguments
         worker: BaseProcess = self._context.Process(target=work, args=arguments, daemon=True)
         self._lives += 1
         name = getattr(worker, "name", None)  # a context may have processes of its own making
         try:
             if name is not None:
-                worker.name = FollowingName(name, self._outlives)
-            with blocked_at_start(self._context) if self._outlives else contextlib.nullcontext():
+                worker.name = FollowingName(name, self.outlives)
+            with blocked_at_start(self._context) if self.outlives else contextlib.nullcontext():
                 worker.start()
         except (TypeError, AttributeError, pickle.PicklingError):
             warnings.warn(
