@@ -14,7 +14,20 @@ cdef extern from *:
     #define ORPHANED (SIGRTMAX - 3)
     static pid_t process_trainer;
 
-    static void process_on_orphaned(int signal) { (void)signal; if (getppid() != process_trainer) _exit(1); }
+    static void process_on_group_signal(int number, siginfo_t *from, void *context);
+
+    /* The trainer itself sends it, queued, when it goes down: NOTE [ Group signals ] in group_signals.py, 6.  A worker
+     * that has no such handler yet dies of it. */
+    static void process_on_orphaned(int number, siginfo_t *from, void *context)
+    {
+        struct sigaction term;
+        (void)number, (void)context;
+        if (getppid() != process_trainer)
+            _exit(1);
+        if (from->si_code == SI_QUEUE && from->si_pid == process_trainer && !sigaction(SIGTERM, NULL, &term) &&
+            term.sa_flags & SA_SIGINFO && term.sa_sigaction == process_on_group_signal)
+            _exit(0);
+    }
 
     static int process_die_with(pid_t trainer)
     {
@@ -24,8 +37,8 @@ cdef extern from *:
         if (getppid() != trainer)
             return 0;
         memset(&action, 0, sizeof action);
-        action.sa_handler = process_on_orphaned;
-        action.sa_flags = SA_RESTART;
+        action.sa_sigaction = process_on_orphaned;
+        action.sa_flags = SA_RESTART | SA_SIGINFO;
         sigaction(ORPHANED, &action, NULL);
         sigemptyset(&blocked);
         sigaddset(&blocked, ORPHANED);
@@ -85,9 +98,12 @@ cdef extern from *:
         }
         return pthread_sigmask(SIG_UNBLOCK, &blocked, NULL);
     }
+
+    static int process_end(pid_t worker) { return sigqueue(worker, ORPHANED, (union sigval){0}); }
     """
     bint process_die_with(int trainer)
     int process_outlive_signals(int trainer)
+    int process_end(int worker)
 
 
 def die_with(int trainer) -> bool:
@@ -112,3 +128,13 @@ def outlive_signals(int trainer) -> None:
     """
     if process_outlive_signals(trainer):
         raise OSError("a handler for SIGTERM, SIGINT or SIGHUP could not be set")
+
+
+def end(int worker) -> None:
+    """End a worker that drops signals, whatever it has been sent before: NOTE [ Group signals ].
+
+    Args:
+        worker: the pid of a process that this one has started.
+    """
+    if process_end(worker):
+        raise OSError(f"process {worker} could not be told to end")

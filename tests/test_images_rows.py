@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import io
 import os
 import pickle
 import random
+import stat
 import struct
 from pathlib import Path
 from typing import Any
@@ -246,6 +248,63 @@ def test_files_that_are_no_rows(paths: list[str], tmp_path: Path) -> None:
         images.fuse(dataset, rows=tmp_path / "no folder" / "rows")
     assert (tmp_path / "notes").read_text() == "what is in here must stay"
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".rows")]
+
+
+def test_nothing_but_a_file_is_replaced(tmp_path: Path) -> None:
+    """A FIFO would be waited for, and root would put a file in the place of /dev/null (here: of a copy of it)."""
+    os.mkfifo(tmp_path / "special")
+    with contextlib.suppress(PermissionError):
+        os.mknod(tmp_path / "null", 0o666 | stat.S_IFCHR, os.makedev(1, 3))
+        (tmp_path / "null").replace(tmp_path / "special")
+    kind = stat.S_IFMT((tmp_path / "special").stat().st_mode)
+    with pytest.raises(ValueError, match="no file of rows, and is not overwritten"):
+        Rows(tmp_path / "special", 3)
+    assert stat.S_IFMT((tmp_path / "special").stat().st_mode) == kind
+
+
+def test_a_link_stays_and_leads_to_the_file(tmp_path: Path) -> None:
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "rows").symlink_to(tmp_path / "deep" / "rows")
+    for samples in (3, 4):
+        Rows(tmp_path / "rows", samples)
+        assert (tmp_path / "rows").is_symlink() and (tmp_path / "deep" / "rows").stat().st_size == 24 + 36 * samples
+    assert Rows(os.fsencode(tmp_path / "rows"), 4).takes_more  # type: ignore[arg-type]  # bytes, as open() takes them
+
+
+def test_who_may_read_it(tmp_path: Path) -> None:
+    """Whoever the umask says, as of any file: it lies beside pictures that others read too."""
+    before = os.umask(0o027)
+    try:
+        Rows(tmp_path / "rows", 3)
+    finally:
+        os.umask(before)
+    assert (tmp_path / "rows").stat().st_mode & 0o777 == 0o640
+
+
+@pytest.mark.parametrize("mtime", [-5, 2**64 + 7])  # before 1970, and after 2554: some file systems have both
+def test_any_time_of_change(mtime: int, tmp_path: Path) -> None:
+    rows = Rows(tmp_path / "rows", 3)
+    rows.put(1, "a.jpg", (5, mtime), b"marks")
+    assert rows.takes_more and rows.find(1, "a.jpg", (5, mtime)) == b"marks"
+    assert rows.find(1, "a.jpg", (5, mtime + 1)) is None
+
+
+def test_a_broken_entry_costs_neither_an_error_nor_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reads, lengths = os.pread, []
+
+    def pread(file: int, length: int, place: int) -> bytes:
+        lengths.append(length)
+        return reads(file, length, place)
+
+    Rows(tmp_path / "rows", 1).put(0, "a.jpg", (5, 6), b"marks")
+    good = (tmp_path / "rows").read_bytes()
+    monkeypatch.setattr("shmloader.images.rows.os.pread", pread)
+    for bit in range(8 * 36):
+        broken = bytearray(good)
+        broken[24 + bit // 8] ^= 1 << bit % 8
+        (tmp_path / "rows").write_bytes(broken)
+        assert Rows(tmp_path / "rows", 1).find(0, "a.jpg", (5, 6)) is None
+    assert max(lengths) < 1 << 17
 
 
 def test_a_full_disk(paths: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

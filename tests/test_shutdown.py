@@ -9,6 +9,7 @@ import signal
 import sys
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -355,6 +356,63 @@ if __name__ == "__main__":
         seconds=60,
     )
     assert ran.out == "stopped\n" and ran.status == 0, ran.err
+
+
+def test_a_forked_trainer_ends_with_workers_that_were_stopped() -> None:
+    """Multiprocessing runs no finalizer in it that was there before the fork."""
+    ran = run_script(
+        DATASET
+        + """
+import multiprocessing
+def train():
+    global it
+    it = iter(shmloader.DataLoader(Numbers(), num_workers=1))
+    next(it)
+def train_and_stop():
+    train()
+    os.kill(it._crew.workers[0].pid, signal.SIGSTOP)
+train()  # so that the child has a crew that is not its own
+child = multiprocessing.get_context("fork").Process(target=train_and_stop)
+child.start()
+child.join()
+print(child.exitcode, next(it).shape[1])
+""",
+        seconds=60,
+    )
+    assert ran.out == "0 1000\n" and ran.status == 0, ran.err
+
+
+@pytest.mark.parametrize("start", ["fork", pytest.param("forkserver", marks=pytest.mark.long)])
+def test_the_trainers_last_signal_is_not_taken_for_the_schedulers(start: str, tmp_path: Path) -> None:
+    """Of two SIGTERMs that a worker has not seen, the kernel keeps the first.  This one sees none while it spawns."""
+    os.mkfifo(tmp_path / "fifo")
+    ran = run_script(
+        DATASET
+        + """
+class Spawning(Numbers):
+    def __getitem__(self, k):
+        if k: os.posix_spawn("/bin/true", ["true"], {}, file_actions=[(os.POSIX_SPAWN_OPEN, 0, "FIFO", os.O_RDONLY, 0)])
+        return super().__getitem__(k)
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(3))
+    it = iter(shmloader.DataLoader(Spawning(), num_workers=1, multiprocessing_context="START"))
+    next(it)
+    worker = it._crew.workers[0].pid
+    while not open(f"/proc/{worker}/task/{worker}/children").read(): time.sleep(0.01)
+    print("spawns", flush=True)
+    reads, writes = os.pipe()
+    if os.fork() == 0:  # the scheduler
+        os.read(reads, 1)  # a fork's hooks would swallow the SystemExit
+        os.kill(worker, signal.SIGTERM)
+        os.kill(os.getppid(), signal.SIGTERM)
+        time.sleep(1)  # till the trainer's has been sent: else this would show nothing
+        with open("FIFO", "w"): os._exit(0)
+    os.write(writes, b"!")
+    time.sleep(60)
+""".replace("START", start).replace("FIFO", str(tmp_path / "fifo")),
+        seconds=60,
+    )
+    assert ran.out == "spawns\n" and ran.status == 3, ran.err
 
 
 def test_closing_is_quick_and_may_be_repeated() -> None:

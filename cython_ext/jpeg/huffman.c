@@ -50,7 +50,7 @@ int huffman_build(huffman_table *table, int is_ac, const uint8_t *counts, const 
     for (int length = 1; length <= 16; length++) {
         table->first[length] = next - (int)code;
         for (int k = 0; k < table->counts[length]; k++, next++, code++) {
-            if (code >> length) return 0; /* more codes than this many bits can tell apart */
+            if ((code + 1) >> length) return 0; /* more codes than this many bits can tell apart, or one of all ones */
             int symbol = table->symbols[next];
             if ((is_ac ? symbol & 15 : symbol) > (is_ac ? 10 : 11)) return 0;
             if (length > HUFFMAN_PEEK) continue;

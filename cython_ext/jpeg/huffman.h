@@ -1,5 +1,5 @@
 /* Huffman tables, in the shape that decodes fastest: one look-up for most codes.
- * Source: ITU-T T.81, annex C (how codes follow from the counts), F.2.2 (decoding). */
+ * Source: ITU-T T.81, annex C (how codes follow from the counts, and that none is all ones), F.2.2 (decoding). */
 #pragma once
 #include <stdint.h>
 

@@ -5,14 +5,15 @@
 #include <stdint.h>
 #include <string.h>
 
-/* What stands at an 0xff: the data go on (1), or not (0).  `marker` is then what it was, 0 at the end of the file. */
+/* What stands at an 0xff: the data go on (1), or not (0).  `marker` is then what it was, 0 at the end of the file, and
+ * also 0 where fill bytes stand in the data: no file may have them there, and libjpeg makes broken pixels of them. */
 static inline int pass_ff(const uint8_t **source, const uint8_t *end, uint8_t **to, int *marker)
 {
-    const uint8_t *at = *source + 1;
+    const uint8_t *first = *source + 1, *at = first;
     while (at < end && *at == 0xff) at++;
     int found = at < end ? *at : 0;
     *source = at < end ? at + 1 : end;
-    if (at == end || found) {
+    if (at == end || at > first || found) {
         *marker = found;
         return 0;
     }
@@ -46,8 +47,7 @@ static inline const uint8_t *beyond(const uint8_t *source, const uint8_t *end, i
         const uint8_t *ff = memchr(source, 0xff, (size_t)there);
         if (!ff) return source + there;
         bytes -= ff - source + 1;
-        for (source = ff + 1; source < end && *source == 0xff;) source++;
-        if (source < end) source++; /* the zero */
+        source = end - ff > 2 ? ff + 2 : end; /* and the zero */
     }
     return source;
 }

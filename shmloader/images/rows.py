@@ -13,9 +13,10 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import secrets
+import stat
 import struct
 import sys
-import tempfile
 import warnings
 import zlib
 from collections.abc import Callable
@@ -25,35 +26,33 @@ __all__ = ["Rows"]
 
 _MAGIC = b"shmloader rows 1"
 _HEADER = struct.Struct("<16sQ")  # magic, entries
-_ENTRY = struct.Struct("<QqQIII")  # size and mtime of the picture; where its marks are, bytes of them; path; checksum
+_ENTRY = struct.Struct("<QQQIII")  # size and mtime of the picture; where its marks are, bytes of them; path; checksum
 _SUMMED = _ENTRY.size - 4
+_WORD = 2**64 - 1  # what an entry has of a time of change: it may be before 1970, or after 2554
+_LONGEST = 12 * 65536 // 8  # bytes of marks: of rows of 8 pixels, in the tallest picture
 
 
 class Rows:
     """Marks of the pictures of a dataset, in a file.  Any number of processes may read and write it at once.
 
     Args:
-        path: of the file; it is made, or made anew where it is of another number of samples.
+        path: of the file; it is made, or made anew where it is of another number of samples.  Where it is a link, what
+            this leads to is the file.
         samples: how many there are.
 
     Raises:
         OSError: it cannot be made.
-        ValueError: there is a file at the path that is none of these.
+        ValueError: there is something at the path that is none of these.
     """
 
     def __init__(self, path: str | os.PathLike[str], samples: int) -> None:
-        self._path = os.path.abspath(os.path.expanduser(os.fspath(path)))
+        self._path = os.path.realpath(os.path.expanduser(os.fsdecode(path)))
         self._samples = samples
         self._is_full = False
         # The process that opened them; to read and write, to append (-1: it may only be read).
         self._files: tuple[int, int, int] | None = None
-        with contextlib.suppress(FileNotFoundError), open(self._path, "rb") as file:
-            header = file.read(_HEADER.size)
-            if header == _HEADER.pack(_MAGIC, samples):
-                return
-            if header and not header.startswith(_MAGIC[:14]):
-                raise ValueError(f"{self._path} is no file of rows, and is not overwritten: give another path")
-        self._make()
+        if not self._is_there():
+            self._make()
 
     @property
     def takes_more(self) -> bool:
@@ -76,8 +75,10 @@ class Rows:
             if len(entry) < _ENTRY.size:
                 return None
             size, mtime, place, length, name, checksum = _ENTRY.unpack(entry)
-            if not place or (size, mtime) != status or name != _sum_of_path(path):
+            if (size, mtime) != (status[0], status[1] & _WORD) or name != _sum_of_path(path):
                 return None
+            if not 0 < place < 2**63 or length > _LONGEST:
+                return None  # a broken entry is to cost no memory, and no error
             marks = os.pread(file, length, place)
         except OSError:
             return None  # whatever is wrong with it, the pictures are there
@@ -94,7 +95,7 @@ class Rows:
             if os.write(end, marks) != len(marks):
                 raise OSError("only a part of the marks could be written")
             place = os.lseek(end, 0, os.SEEK_CUR) - len(marks)
-            entry = _ENTRY.pack(*status, place, len(marks), _sum_of_path(path), 0)[:_SUMMED]
+            entry = _ENTRY.pack(status[0], status[1] & _WORD, place, len(marks), _sum_of_path(path), 0)[:_SUMMED]
             checksum = zlib.crc32(marks, zlib.crc32(entry))
             os.pwrite(file, entry + struct.pack("<I", checksum), _HEADER.size + at * _ENTRY.size)
         except OSError as error:
@@ -115,16 +116,32 @@ class Rows:
             if opened[2] >= 0:
                 os.close(opened[2])
 
+    def _is_there(self) -> bool:
+        """Whether there is the file, of as many samples; else it may be made, unless something else is there."""
+        try:
+            mode = os.stat(self._path).st_mode
+            # A FIFO would be waited for, and a device (/dev/null) replaced by a file, if the user may do that.
+            if stat.S_ISREG(mode) or stat.S_ISDIR(mode):
+                with open(self._path, "rb") as file:
+                    header = file.read(_HEADER.size)
+                if not header or header.startswith(_MAGIC[:14]):
+                    return header == _HEADER.pack(_MAGIC, self._samples)
+        except FileNotFoundError:
+            return False
+        raise ValueError(f"{self._path} is no file of rows, and is not overwritten: give another path")
+
     def _make(self) -> None:
         """Make the file under another name, so that it is whole wherever it is found."""
-        folder = os.path.dirname(self._path)
-        file, made = tempfile.mkstemp(dir=folder, prefix=".rows-")
+        made = os.path.join(os.path.dirname(self._path), f".rows-{os.getpid()}-{secrets.token_hex(4)}")
+        # Not tempfile's, which nobody else may read: who shares the pictures shares what is known of them.
+        file = os.open(made, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         try:
             os.write(file, _HEADER.pack(_MAGIC, self._samples))
             os.ftruncate(file, _HEADER.size + self._samples * _ENTRY.size)  # entries of zeros, which are none
             os.replace(made, self._path)
         except BaseException:
-            os.unlink(made)
+            with contextlib.suppress(FileNotFoundError):  # a signal may strike when it has its name
+                os.unlink(made)
             raise
         finally:
             os.close(file)

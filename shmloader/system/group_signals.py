@@ -16,6 +16,9 @@ NOTE [ Group signals ]
        the next worker takes as long to start as the first.
     5. A handler that `worker_init_fn` or the dataset sets in a worker takes the place of this one.
        `workers_outlive_signals=False` leaves all of it to torch.
+    6. Of two SIGTERMs that a process has not seen yet, the kernel keeps the first, and its sender.  A worker that was
+       stopped, or waits for a disk, or just starts, would take the trainer's for the scheduler's, and multiprocessing
+       would wait for it for ever.  So at exit it is sent another signal before, which is queued (at_exit.py).
 """
 
 from __future__ import annotations

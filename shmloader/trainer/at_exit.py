@@ -13,31 +13,51 @@ from multiprocessing.util import Finalize
 from typing import Any
 
 from shmloader._multiprocessing import ends_workers
+from shmloader._process import end
 from shmloader._torch import is_exiting
 from shmloader.trainer.watch import runs
 
 _GOING = 4.0  # seconds that a daemon thread is given to go with the process
 
-crews: weakref.WeakSet[Any] = weakref.WeakSet()  # each Crew that was made
+_crews: dict[int, weakref.WeakSet[Any]] = {}  # by process: each Crew that it made
+
+
+def enlist(crew: Any) -> None:
+    """Have this crew looked after when the process goes down that made it.
+
+    A trainer may have been forked itself.  Multiprocessing then ends its workers too, but runs no finalizer of the
+    process that it was forked from, and the crews of that one are not its own.
+    """
+    mine = _crews.get(os.getpid())
+    if mine is None:
+        Finalize(None, _wake_all, exitpriority=0)  # twice, where two threads come here at once: that does no harm
+        Finalize(None, _alarm_all, exitpriority=-1)  # below 0: after multiprocessing has ended them
+        mine = _crews.setdefault(os.getpid(), weakref.WeakSet())
+    mine.add(crew)
+
+
+def _my_crews() -> list[Any]:
+    return list(_crews.get(os.getpid(), ()))
 
 
 def _wake_all() -> None:
-    """Multiprocessing is about to send SIGTERM and to wait: for ever, if a worker was stopped (kill -STOP)."""
-    for crew in list(crews):
+    """Multiprocessing is about to send SIGTERM and to wait: for ever, if a worker was stopped (kill -STOP).
+
+    Nor would one end that drops a SIGTERM of somebody else's together with this one: NOTE [ Group signals ], 6.
+    """
+    for crew in _my_crews():
         for worker in crew.workers:
             if worker.pid and runs(worker):
                 with contextlib.suppress(OSError):
+                    if crew.outlives and worker.exitcode is None:  # else nobody waits for it, and its pid may be reused
+                        end(worker.pid)
                     os.kill(worker.pid, signal.SIGCONT)
 
 
 def _alarm_all() -> None:
     """Multiprocessing has ended the workers, and the threads that watch them may get no time to say so."""
-    for crew in list(crews):
+    for crew in _my_crews():
         crew.alarm_if_unended()
-
-
-Finalize(None, _wake_all, exitpriority=0)
-Finalize(None, _alarm_all, exitpriority=-1)  # below 0: after multiprocessing has ended them
 
 
 def raise_at_exit() -> None:

@@ -24,7 +24,7 @@ from shmloader.system.group_signals import blocked_at_start
 from shmloader.system.parents_death import FollowingName
 from shmloader.system.signals import held
 from shmloader.system.spawn_arguments import Parcel
-from shmloader.trainer.at_exit import crews, raise_at_exit
+from shmloader.trainer.at_exit import enlist, raise_at_exit
 from shmloader.trainer.watch import Watch, runs, wait_for_ends
 from shmloader.worker.loop import work
 
@@ -71,7 +71,7 @@ class Crew:
         self._respawn = respawn
         self._reissue = reissue
         self._timeout = timeout
-        self._outlives = outlives
+        self.outlives = outlives
         self._paper: Paper | None = None
         self._arguments = Parcel({})
         self._deaths: dict[tuple[int, int], int] = {}  # by sequence, or worker and time, how many died over it
@@ -84,7 +84,7 @@ class Crew:
         self._stopped = False
         self.ended = False  # stop() has nothing left to do
         self._changing = threading.RLock()  # who replaces workers and who ends them may be two threads
-        crews.add(self)
+        enlist(self)
 
     # ------------------------------------------------------------------------------------------------- starting
 
@@ -114,14 +114,14 @@ class Crew:
             watch_pids(id(self), tuple(worker.pid or 0 for worker in self.workers))
 
     def _start_one(self, index: int, first: int) -> BaseProcess:
-        arguments = self._segment, self._spin, index, self._lives, first, self._paper, self._outlives, self._arguments
+        arguments = self._segment, self._spin, index, self._lives, first, self._paper, self.outlives, self._arguments
         worker: BaseProcess = self._context.Process(target=work, args=arguments, daemon=True)
         self._lives += 1
         name = getattr(worker, "name", None)  # a context may have processes of its own making
         try:
             if name is not None:
-                worker.name = FollowingName(name, self._outlives)
-            with blocked_at_start(self._context) if self._outlives else contextlib.nullcontext():
+                worker.name = FollowingName(name, self.outlives)
+            with blocked_at_start(self._context) if self.outlives else contextlib.nullcontext():
                 worker.start()
         except (TypeError, AttributeError, pickle.PicklingError):
             warnings.warn(
