@@ -188,6 +188,7 @@ cdef class Steps:
         try:
             self.ready = nothing
             ring.took()
+            ring.keep_state()       # the stream has gone on, though its batch is dropped
             if next_too:
                 self.ahead = 0
             while ring.under_way > self.ahead:
@@ -196,6 +197,7 @@ cdef class Steps:
                 else:
                     ring.lend()
                     ring.took()
+                    ring.keep_state()
         finally:
             self.leave()
 

@@ -24,6 +24,7 @@ cdef class Progress:
 
     cdef int count(self, uint64_t number, uint32_t samples, int worker) except -1:
         if self.of_workers:
+            self.states = None      # what was kept is of before
             self.of_workers[worker] += 1
             self.latest = worker
         elif self.numbered and number != self.batches:
@@ -39,6 +40,7 @@ cdef class Progress:
     cdef int end(self, int worker) except -1:
         """This worker has nothing more to give."""
         if self.ended:
+            self.states = None
             self.ended[worker] = True
         return 0
 

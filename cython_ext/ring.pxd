@@ -72,6 +72,7 @@ from spin cimport ring_spin
 cdef enum:
     INDEX, INDICES, PICKLED     # kinds of task
     NO_CELL = 0xffffffff        # for a sequence that has none
+    NO_ROOM = 0xffffffff        # in place of a state's size: the stream has one, and there was no memory for it
 
 cpdef enum:
     # Outcomes of a sequence; Lease.meta() knows that the first two come with a batch.  The last two: a stream has

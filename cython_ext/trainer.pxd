@@ -31,7 +31,7 @@ cdef class TrainerSide(Ring):
     cdef int taken_worker
     cdef int64_t told                   # what datasets are told by set_epoch() for this epoch
     cdef list free_cells                # those that no sequence and no worker has
-    cdef list left                      # for each worker the cell, and the bytes in it, of its batch handed out last
+    cdef list left                      # for each worker the cell, and the bytes in it, of what keep_state() kept last
     cdef bint begun                     # whether any epoch was
     cdef bint in_order
     cdef TaskWriter tasks
@@ -44,6 +44,7 @@ cdef class TrainerSide(Ring):
     cpdef bint has_room(self, int chunks=*) except -1
     cdef int hand_out(self) except -1                   # what was taken last is the user's now
     cdef int stream_ended(self, int worker) except -1   # what was taken last is no batch
+    cdef int keep_state(self) except -1                 # what was taken last is nobody's, but its state counts
     cdef int samples_of(self, task) except -1
     cdef int check_may_open(self, int worker, int chunks) except -1
     cdef int give(self, int worker, uint64_t seed, int chunks, uint32_t row, uint32_t rows,

@@ -22,7 +22,7 @@ from clock cimport now, until
 from shmloader._progress cimport Progress
 from shmloader._lease cimport Lease
 from shmloader._ring cimport (
-    FILLED, KEPT, NO_CELL, SKIPPED, SKIPPED_KEPT, Ring, check_index, overwritten,
+    FILLED, KEPT, NO_CELL, NO_ROOM, SKIPPED, SKIPPED_KEPT, Ring, check_index, overwritten,
 )
 from shmloader._sequences cimport Sequences, ring_given
 from shmloader._free_slots cimport Slots
@@ -50,7 +50,7 @@ cdef class TrainerSide(Ring):
 
     def __cinit__(self, segment, spin, int spare, bint in_order, dumps=pickle.dumps, Meter meter=None):
         self.in_order, self.tasks = in_order, TaskWriter(self, dumps)
-        self.batched, self.delivered, self.told = True, Progress(), RING_UNTOLD
+        self.batched, self.delivered, self.told, self.taken_cell = True, Progress(), RING_UNTOLD, NO_CELL
         meter = Meter(self.workers) if meter is None else meter
         self.sequences, self.slots = Sequences(self, in_order), Slots(self, spare, meter)
         self.turns = Turns(meter, self, in_order)
@@ -100,7 +100,7 @@ cdef class TrainerSide(Ring):
         self.mapping.check_open()
         self.told = RING_UNTOLD if told is None else told
         if not ahead:
-            self.free_cells = list(range(self.cells))
+            self.free_cells, self.taken_cell = list(range(self.cells)), NO_CELL
             self.left = [(<uint32_t>NO_CELL, 0)] * self.workers
             self.delivered = Progress() if delivered is None else delivered
         self.epoch += self.begun
@@ -121,28 +121,38 @@ cdef class TrainerSide(Ring):
         return <int>PyObject_LengthHint(task, 1)
 
     cdef int hand_out(self) except -1:
-        cdef uint32_t before
         self.delivered.count(self.taken_batch, self.taken_samples, self.taken_worker)
-        if self.cells:
-            before = self.left[self.taken_worker][0]
-            self.left[self.taken_worker] = (self.taken_cell, self.taken_state)
-            if before != NO_CELL:
-                self.free_cells.append(before)
-        return 0
+        return self.keep_state()
 
     cdef int stream_ended(self, int worker) except -1:
         self.delivered.end(worker)
-        if self.cells:
-            self.free_cells.append(self.taken_cell)
+        return self.keep_state()
+
+    cdef int keep_state(self) except -1:
+        """What a stream said behind the batch that was taken last is the latest that is known of it: NOTE [ Cells ]."""
+        cdef uint32_t before
+        if not self.cells or self.taken_cell == NO_CELL:
+            return 0
+        before = self.left[self.taken_worker][0]
+        self.left[self.taken_worker] = (self.taken_cell, self.taken_state)
+        self.taken_cell = NO_CELL
+        if before != NO_CELL:
+            self.free_cells.append(before)
         return 0
 
     def states(self) -> list:
-        """What each worker's stream said of itself behind the batch that was handed out last; None: nothing was kept.
+        """What each worker's stream said of itself behind the last batch of it that was handed out, or at its end.
+
+        Returns:
+            For each worker what it said; None where it said nothing; b"" where there was no memory to write it down.
         """
         cdef uint32_t cell, size
         cdef list found = []
         self.mapping.check_open()
         for cell, size in self.left or []:
+            if size == NO_ROOM:
+                found.append(b"")
+                continue
             if size > <uint64_t>self.cell_stride:
                 raise overwritten("the size of a stream's state", size, self.cell_stride)
             found.append(PyBytes_FromStringAndSize(self.cell(cell), size) if size else None)
@@ -189,6 +199,9 @@ cdef class TrainerSide(Ring):
         if not self.has_room(chunks):
             raise RuntimeError(f"the ring has no room for {chunks} more: {self.sequences.in_flight} of {self.entries} "
                                f"entries are in flight, for {self.under_way} batches of {self.batches} at most")
+        if self.cells and len(self.free_cells) < chunks:
+            raise RuntimeError(f"the ring has no cell for a stream's state: all {self.cells} are in use, and NOTE "
+                               "[ Cells ] in iterables.py proves that one is free: this is a bug in shmloader")
         return 0 if worker == RING_ANY else check_index("worker", worker, self.workers)
 
     cdef int give(self, int worker, uint64_t seed, int chunks, uint32_t row, uint32_t rows,
@@ -204,8 +217,8 @@ cdef class TrainerSide(Ring):
         cdef ring_entry *entry = &self.entry[sequence % self.entries]
         cdef int payload
         cdef uint32_t cell = NO_CELL
-        if self.cells and self.free_cells:     # one for each sequence in flight, and one for each worker
-            cell = self.free_cells.pop()
+        if self.cells:
+            cell = self.free_cells.pop()    # check_may_open() has looked: there is one
         if chunks:
             payload = self.slots.pick()
             self.under_way += 1
@@ -327,6 +340,8 @@ cdef class TrainerSide(Ring):
         cdef Lease lease = Lease.__new__(Lease)
         self.follow(given.payload)
         lease.hold(self, self.slots, self.sequences, given)
+        if self.cells and self.taken_cell != NO_CELL:   # what was taken before was dropped, and its cell is free
+            self.free_cells.append(self.taken_cell)
         self.taken = given.sequence
         self.taken_batch, self.taken_samples, self.taken_worker = given.batch, given.samples, given.worker
         self.taken_cell = given.cell

@@ -19,7 +19,7 @@ from atomics cimport (
     ring_remember, ring_remembered, ring_revocations, ring_ring, ring_rise, ring_seq, ring_sleep, ring_state, ring_toll,
 )
 from shmloader._lane cimport Lane
-from shmloader._ring cimport NO_CELL, PICKLED, Ring, check_index, lowest, overwritten
+from shmloader._ring cimport NO_CELL, NO_ROOM, PICKLED, Ring, check_index, lowest, overwritten
 from spin cimport spin_budget, spin_learn, spin_once
 
 cdef extern from *:
@@ -338,6 +338,7 @@ cdef class WorkerSide(Ring):
             return
         if cell >= <uint32_t>self.cells:
             raise overwritten("the cell for a stream's state", cell, self.cells - 1)
+        self.state_size = NO_ROOM       # unless it is written
         if size > self.cell_room[cell]:
             self.cell_room[cell] = self.segment.commit_state(cell, size)
         memcpy(self.cell(cell), &state[0], size)

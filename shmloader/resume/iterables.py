@@ -2,30 +2,68 @@
 
 NOTE [ Cells ]
 
-A worker asks its stream where it is behind each batch, and leaves the answer in a cell of the ring, before it publishes
-the batch.  The trainer says with each task which cell that is.  A cell stays with its batch until the next one of the
-same worker is handed out.  So one for each sequence in flight, and one for each worker, are always enough, whatever the
-order in which batches come, and what is asked for is there, without a copy a batch.  Pages are committed as cells are
-written.  An epoch that is left in the midst has them read once, before the ring's memory goes.
+A worker asks its stream where it is behind each batch, and at the stream's end.  It leaves the answer in a cell of the
+ring before it publishes the batch, or the end.  The trainer says with each task which cell that is.  Pages are
+committed as cells are written.  So what is asked for is there, without a copy a batch.
+
+    1. A cell is in use from when its sequence is opened until the next answer of the same worker counts.  An answer
+       counts when its batch is handed out, when its worker has ended, or when its batch is dropped because the user has
+       left the epoch.  Then the worker's cell before it is free.  If a batch is dropped for any other reason, its own
+       cell is free when the next one is taken.
+    2. So these have a cell, and nobody else: each sequence in flight; each worker, of the answer that counted last; and
+       the one batch that was taken and is not handed out.  To take a batch ends its sequence's flight, so no batch is
+       in two of these.
+    3. A sequence is opened only while fewer than `entries` are in flight.  So before it is, at most (entries - 1) +
+       workers + 1 cells are in use.  Of entries + workers + 1 cells one is free.  TrainerSide.check_may_open() asserts
+       it.
+    4. If there is no memory for an answer, the worker says that in the answer's size, and whoever asks for a state is
+       warned.
+    5. An epoch that is left half-way has its cells read once, before the answers of batches that are dropped count, and
+       before the ring's memory goes.
+
+NOTE [ Streams from epoch to epoch ]
+
+Some streams count their own epochs: one that shuffles otherwise in each has a number in it that grows at its end.
+Where workers persist, and without workers, such a stream goes on from epoch to epoch.  So a state has its place at the
+epoch's start as well, before it has given a batch: it is what the stream said at the end of the epoch before.  In the
+first epoch of a worker there is nothing to say: the stream begins as its dataset was made.  Between two epochs only
+what the dataset says counts, because each epoch has another iterator.
 """
 
 from __future__ import annotations
 
 import pickle
 import warnings
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from torch.utils.data import IterableDataset
 
-from shmloader._torch import ExceptionWrapper
-from shmloader.resume.state import State
+from shmloader.resume.state import State, changed
 
 if TYPE_CHECKING:
     from shmloader._progress import Progress  # there is none off Linux
 
-_UNBEGUN = {"batches": 0, "ended": False, "state": None}
+_UNBEGUN: dict[str, Any] = {"batches": 0, "samples": 0, "errors": [], "ended": False, "state": None}
 _said: set[str] = set()
+
+
+class Unsaid(NamedTuple):
+    """What a stream raised when it was asked where it is."""
+
+    error: bytes  # torch's ExceptionWrapper, pickled; empty where its class cannot be pickled
+    text: str  # the traceback
+
+    def reraise(self) -> NoReturn:
+        """Raise it again, or an error with the same text where its class is not known here."""
+        wrapped: Any = None
+        try:
+            wrapped = pickle.loads(self.error) if self.error else None
+        except Exception:  # a class that was made in the worker
+            wrapped = None
+        if wrapped is not None:
+            wrapped.reraise()
+        raise RuntimeError(f"the stream's state_dict() raised in its worker:\n{self.text}")
 
 
 def workers_of(loader: Any) -> int | None:
@@ -33,53 +71,186 @@ def workers_of(loader: Any) -> int | None:
     return int(loader.num_workers) if isinstance(loader.dataset, IterableDataset) else None
 
 
+def samples_of(stream: dict[str, Any], batch_size: int) -> int:
+    """How many samples a stream of a state has given; states of older versions do not say it."""
+    return int(stream.get("samples", stream["batches"] * batch_size))
+
+
+# ---------------------------------------------------------------------------------------------------- what is told
+
+
 def tell(
-    start: State, delivered: Progress, states: Callable[[], list[bytes | None]]
+    loader: Any,
+    start: State,
+    delivered: Progress,
+    states: Callable[[], list[bytes | None]],
+    carried: Sequence[bytes | None],
 ) -> tuple[list[dict[str, Any]], int]:
     """The fields `streams` and `latest` of State.
 
     Args:
+        loader: The loader.
         start: Where the epoch was begun.
         delivered: What was delivered since.
-        states: What each stream said of itself behind its last batch, if `delivered` does not know it.
+        states: What each stream said of itself behind its last batch, or at its end, if `delivered` does not know it.
+        carried: What each said before this epoch; empty where the epoch is the first one.
 
     Raises:
         Exception: What a stream raised when it was asked.
     """
     said = states() if delivered.states is None else delivered.states
-    told = []
+    size, told, lost = loader.batch_size or 1, [], []
     for worker, batches in enumerate(delivered.of_workers):
-        before: dict[str, Any] = start.streams[worker] if start.streams else _UNBEGUN
-        ended, state = _read(said[worker]) if batches else (before["ended"], before["state"])
-        ended = ended or delivered.ended[worker]
-        told.append({"batches": before["batches"] + batches, "ended": ended, "state": state})
+        before = start.streams[worker] if start.streams else _UNBEGUN
+        if not batches and not delivered.ended[worker]:
+            if carried and not start.streams:
+                before = _at_edge(carried[worker], worker, lost)
+            told.append({**_UNBEGUN, **before})
+            continue
+        ended, state, passed = _read(said[worker], worker, lost)
+        given = samples_of(before, size) + batches * size, before.get("errors", [])
+        told.append(
+            {
+                "batches": before["batches"] + batches,
+                "samples": given[0] if passed is None else passed[0],
+                "errors": given[1] if passed is None else passed[1],
+                "ended": ended or delivered.ended[worker],
+                "state": state,
+            }
+        )
+    _say_lost(loader, lost)
     return told, start.latest if delivered.latest < 0 else delivered.latest
 
 
-def _read(said: bytes | None) -> Any:
-    """Whether a stream has ended, and what it said of itself."""
-    found: Any = (False, None) if said is None else pickle.loads(said)
-    if type(found) is ExceptionWrapper:
+def at_end(loader: Any, states: Callable[[], list[bytes | None]]) -> list[dict[str, Any]] | None:
+    """The field `streams` between two epochs: None where each epoch begins as the dataset was made."""
+    if loader.num_workers and (not loader.persistent_workers or loader._iterator is None):
+        return None
+    try:
+        said = states()
+    except RuntimeError:  # the workers were ended
+        return None
+    lost: list[str] = []
+    told = [_at_edge(each, worker, lost) for worker, each in enumerate(said)]
+    _say_lost(loader, lost)
+    return told if any(stream["state"] is not None for stream in told) else None
+
+
+def at_start(streams: Any) -> Any:
+    """The field `streams` before an epoch, of what it is in the epoch; None where that is not known any more."""
+    if not streams or any(stream["batches"] or stream["ended"] for stream in streams):
+        return None
+    return streams
+
+
+def _read(said: bytes | None, worker: int, lost: list[str]) -> Any:
+    """Whether a stream has ended, what it said of itself, and what it has given if that is not whole batches."""
+    if not said:
+        if said is not None:
+            lost.append(
+                f"that of worker {worker} was too large for the shared memory that is left: have its state_dict() "
+                "return less, or give /dev/shm more room"
+            )
+        return False, None, None
+    try:
+        found: Any = pickle.loads(said)
+    except Exception as error:
+        raise RuntimeError(
+            f"what the stream of worker {worker} says of itself cannot be unpickled in the trainer: have its "
+            f"state_dict() return what JSON has ({type(error).__name__}: {error})"
+        ) from error
+    if type(found) is Unsaid:
         found.reraise()
     return found
 
 
-def check(loader: Any, state: State) -> None:
-    """Raise where a loader cannot go on with the streams of this state; say what is read through."""
-    if not state.begun or state.workers is None:
-        return
+def _at_edge(said: bytes | None, worker: int, lost: list[str]) -> dict[str, Any]:
+    """What a stream that said this at the end of an epoch is at the start of the next one.
+
+    What it raised there is no error here, but a warning: a stream may be able to say where it is in mid-epoch alone.
+    """
+    try:
+        _, state, _ = _read(said, worker, lost)
+    except Exception as error:
+        lost.append(f"that of worker {worker} raised {type(error).__name__}: have its state_dict() work at its end")
+        return _UNBEGUN
+    if state is None or state["dataset"] is None:
+        return _UNBEGUN
+    return {**_UNBEGUN, "state": {"dataset": state["dataset"], "iterator": None}}
+
+
+def _say_lost(loader: Any, lost: list[str]) -> None:
+    if lost:
+        warnings.warn(
+            f"the state of this loader lacks the place of {len(lost)} of its streams "
+            f"({type(loader.dataset).__name__}): {'; '.join(lost)}. Where a run goes on with this state, such a stream "
+            "begins as its dataset is made, and what it has given in the epoch is read once more and dropped",
+            RuntimeWarning,
+            stacklevel=6,
+        )
+
+
+# --------------------------------------------------------------------------------------------------- what is loaded
+
+
+def fitted(loader: Any, state: State) -> State:
+    """The state as this loader can go on with it; say what is read through.
+
+    Raises:
+        ValueError: The loader cannot go on with its streams.
+    """
+    if state.workers is None or workers_of(loader) is None:
+        return state
+    if not state.begun:
+        return _dealt_out(loader, state)
     if state.workers != loader.num_workers:
         raise ValueError(
             f"this state cannot be loaded: {state.workers} workers were reading parts of the stream, and this loader "
             f"has num_workers={loader.num_workers}. Nobody can tell where the parts of others would be: give it "
             f"num_workers={state.workers} until the epoch is over"
         )
+    lacking = [
+        worker
+        for worker, stream in enumerate(state.streams)
+        if stream["batches"] and stream["state"] is None and not stream["ended"]
+    ]
+    if lacking:
+        _say_read_through(loader, lacking)
+    return state
+
+
+def _say_read_through(loader: Any, lacking: list[int]) -> None:
     kind = type(loader.dataset).__name__
-    if any(stream["batches"] and stream["state"] is None for stream in state.streams) and kind not in _said:
-        _said.add(kind)
-        warnings.warn(
-            f"a loader is resumed whose dataset, {kind}, does not say where it is: what it has given is read once "
-            "more and dropped. Give it a state_dict() and a load_state_dict()",
-            RuntimeWarning,
-            stacklevel=4,
+    if callable(getattr(loader.dataset, "state_dict", None)):
+        which = ", ".join(map(str, lacking))
+        text = (
+            f"a loader is resumed with a state that lacks what {kind} said of itself in worker {which}: what it has "
+            "given there is read once more and dropped. The loader warned of it when the state was saved"
         )
+    elif kind in _said:
+        return
+    else:
+        _said.add(kind)
+        text = (
+            f"a loader is resumed whose dataset, {kind}, does not say where it is: what it has given is read once "
+            "more and dropped. Give it a state_dict() and a load_state_dict()"
+        )
+    warnings.warn(text, RuntimeWarning, stacklevel=6)
+
+
+def _dealt_out(loader: Any, state: State) -> State:
+    """Between two epochs: for as many workers as there are, if all streams say the same of themselves."""
+    if not state.streams or state.workers == loader.num_workers:
+        return state
+    streams: Any = None
+    if len({pickle.dumps(stream["state"]) for stream in state.streams}) == 1:
+        streams = [state.streams[0]] * max(1, loader.num_workers)
+    else:
+        warnings.warn(
+            f"a loader with num_workers={loader.num_workers} is resumed with a state of {state.workers} workers, whose "
+            f"streams ({type(loader.dataset).__name__}) say different things of themselves: the next epoch begins as "
+            f"the dataset is made. Give it num_workers={state.workers} to go on from where each stream was",
+            RuntimeWarning,
+            stacklevel=6,
+        )
+    return changed(state, streams=streams, workers=workers_of(loader))

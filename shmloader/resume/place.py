@@ -23,7 +23,7 @@ from __future__ import annotations
 import os
 import warnings
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
@@ -61,6 +61,7 @@ class Epoch:
         told: What a state has of it that does not change while it is under way.
         drawn: None while nothing is.
         states: Of streams: what each says of itself behind the last batch that was handed out by the iterator.
+        carried: Of streams: what each said of itself before it began, where it did not begin as its dataset was made.
         loads, from_loaded: How often a state was loaded when it was begun, and whether it was begun with such a state.
         length: The dataset's when it was begun, if that is told epochs: it may be another one in each.
     """
@@ -74,6 +75,7 @@ class Epoch:
     told: dict[str, Any]
     drawn: Drawn | None = None
     states: Callable[[], list[bytes | None]] | None = None
+    carried: Sequence[bytes | None] = ()
     loads: int = 0
     from_loaded: bool = False
     length: int | None = None
@@ -126,7 +128,9 @@ class Place:
         if told["rank"] is not None and epoch.drawn is not None:
             told["sampler_state"] = epoch.drawn.sampler_state(epoch.delivered.batches)
         if epoch.states is not None:
-            told["streams"], told["latest"] = iterables.tell(epoch.start, epoch.delivered, epoch.states)
+            told["streams"], told["latest"] = iterables.tell(
+                loader, epoch.start, epoch.delivered, epoch.states, epoch.carried
+            )
         return told
 
     def _between(self, loader: Any, over: Epoch | None) -> State:
@@ -144,6 +148,7 @@ class Place:
             rank=_rank_of_state(loader),
             sampler_state=seek.said_by(sampler),
             workers=iterables.workers_of(loader),
+            streams=None if over is None or over.states is None else iterables.at_end(loader, over.states),
             **_where_generators_are(loader),
         )
 
@@ -171,11 +176,11 @@ class Place:
                 f"this state is that of rank {state.rank}, and this is rank {this_rank()}: what a stream, or a sampler "
                 "of your own, says of itself is for its own rank. Save the state of each rank, and load it there"
             )
-        iterables.check(loader, state)
+        state = iterables.fitted(loader, state)
         if state.batches and seek.is_guessed(sampler):
             _say_that_it_is_guessed(seek.name_of(sampler))
         self.loaded, self.next_number = changed(state, next=None), state.epoch
-        self.then = None if state.next is None else state_of(state.next)
+        self.then = None if state.next is None else iterables.fitted(loader, state_of(state.next))
         self.loads += 1
         if state.sampler_epoch is not None:
             epochs.tell_samplers(loader, state.sampler_epoch)
@@ -209,7 +214,9 @@ class Place:
 
     def epoch_of(self, loader: Any, base_seed: int, served: int, delivered: Progress) -> Epoch:
         """The next epoch, which is about to begin."""
-        start = self.loaded if self.loaded is not None and self.loaded.begun else State()
+        start = State() if self.loaded is None else State(streams=self.loaded.streams)
+        if self.loaded is not None and self.loaded.begun:
+            start = self.loaded
         sampler = sampler_of(loader)
         ranks = seek.ranks_of(loader)[1]
         told = State(
@@ -332,7 +339,8 @@ def _step(before: int | None, now: int | None) -> int:
 
 def _whole(state: State) -> State:
     """The state before its epoch."""
-    return changed(state, begun=False, batches=0, samples=0, beyond=())
+    streams = iterables.at_start(state.streams)
+    return changed(state, begun=False, batches=0, samples=0, beyond=(), streams=streams, latest=-1)
 
 
 _said: set[str] = set()

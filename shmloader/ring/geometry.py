@@ -33,7 +33,7 @@ class Geometry:
     memory_stride: int
     area_stride: int
     slot_stride: int
-    cells: int = 0  # for what streams say of themselves: one for each sequence in flight, and one for each worker
+    cells: int = 0  # for what streams say of themselves: cells_for()
     cell_stride: int = 0
 
     @property
@@ -66,6 +66,11 @@ class Geometry:
         return self.area_at + entry * self.area_stride
 
 
+def cells_for(entries: int, workers: int) -> int:
+    """How many cells a ring of streams has, so that a sequence that is opened always finds one: NOTE [ Cells ]."""
+    return entries + workers + 1
+
+
 def reserve(
     workers: int, entries: int, batches: int, spare: int, remember: bool, streams: bool, reserved: int
 ) -> Geometry:
@@ -82,6 +87,6 @@ def reserve(
     payloads = batches + spare + workers
     task = min(AREA_RESERVED, up(reserved // 16 // entries, PAGE))
     slot = max(up(FIRST_COMMIT + SPARE_COMMIT, PAGE), reserved * 15 // 16 // payloads // PAGE * PAGE)
-    cells = entries + workers if streams else 0
+    cells = cells_for(entries, workers) if streams else 0
     memory = MEMORY if remember else 0
     return Geometry(workers, entries, batches, payloads, memory, task, slot, cells, task if streams else 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import operator
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -33,7 +34,8 @@ def alone(loader: Any, make: Callable[[], Any]) -> Any:
     place = place_of(loader)
     streams = isinstance(loader.dataset, IterableDataset)
     left = next(iter(left_of_streams(loader) or []), None)
-    if streams:
+    carried = _said_before(loader.dataset) if streams else []
+    if streams and (left is None or not left.ended):
         restore(loader.dataset, left)
     base_seed, served = begin_iterator(loader, lambda: made.append(make()))
     (iterator,) = made
@@ -45,6 +47,7 @@ def alone(loader: Any, make: Callable[[], Any]) -> Any:
     epoch = place.epoch_of(loader, iterator._base_seed, served, Progress(workers=int(streams)))
     iterator.epoch = epoch
     if streams:
+        epoch.carried = carried
         iterator._dataset_fetcher = _Streaming(loader, iterator._dataset_fetcher, epoch, left)
         place.began(epoch)
         return iterator
@@ -131,10 +134,14 @@ class _Streaming(_InPlace):
         self._delivered = epoch.delivered
         self._size = loader.batch_size or 1
         dataset, samples = loader.dataset, fetcher.dataset_iter
-        epoch.states = lambda: [said_by(dataset, samples, fetcher.ended) or None]
-        pass_over(samples, left)
-        if left is not None and left.ended:
-            fetcher.ended = True
+        ended = left is not None and left.ended
+        if ended:
+            restore(dataset, left)  # behind iter(), because it may count by that how often it was begun
+        fetcher.ended = ended
+        given = fetcher.dataset_iter = _Given(iter(()) if ended else pass_over(dataset, samples, left), left)
+        epoch.states = lambda: [
+            said_by(dataset, samples, fetcher.ended or given.ended, given.count, given.errors) or None
+        ]
 
     def fetch(self, index: Any) -> Any:
         """The next batch."""
@@ -148,6 +155,48 @@ class _Streaming(_InPlace):
             raise
         self._delivered.add(self._size)
         return batch
+
+
+class _Given:
+    """A stream's iterator that counts the samples that it gives, and the errors between them.
+
+    Args:
+        samples: What gives them.
+        start: Where it goes on; None: it begins.
+
+    Attributes:
+        count: How many samples it has given in this epoch.
+        errors: For each time that it raised, how many it had given by then.
+        ended: Whether it had nothing more to give when it was asked last.
+    """
+
+    def __init__(self, samples: Iterator[Any], start: Left | None) -> None:
+        self._samples = samples
+        self.count = 0 if start is None else start.samples
+        self.errors = [] if start is None else list(start.errors)
+        self.ended = start is not None and start.ended
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        try:
+            sample = next(self._samples)
+        except StopIteration:
+            self.ended = True
+            raise
+        except Exception:
+            self.errors.append(self.count)
+            raise
+        self.count += 1
+        return sample
+
+
+def _said_before(dataset: Any) -> list[bytes | None]:
+    """What a stream says of itself before it begins; None where it cannot say that yet."""
+    with contextlib.suppress(Exception):
+        return [said_by(dataset, None, False, 0, ()) or None]
+    return [None]
 
 
 class _Skipping(_InPlace):

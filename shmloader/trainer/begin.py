@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from shmloader.resume.generators import undrawn
+from shmloader.resume.iterables import samples_of
 from shmloader.resume.place import Epoch, place_of, restore
 from shmloader.resume.seek import ranks_of
 from shmloader.worker.fetch import Left
@@ -54,10 +55,19 @@ def seed_of_workers(loader: Any, base_seed: int) -> int:
 def left_of_streams(loader: Any) -> list[Left] | None:
     """Where each worker's stream goes on, for the epoch that is about to begin; None: they begin."""
     start = place_of(loader).loaded
-    if start is None or not start.begun or not start.streams:
+    if start is None or not start.streams:
         return None
     size = loader.batch_size or 1
-    return [Left(stream["batches"] * size, stream["ended"], stream["state"]) for stream in start.streams]
+    return [
+        Left(
+            samples_of(stream, size),
+            stream["ended"],
+            stream["state"],
+            tuple(stream.get("errors", ())),
+            stream["batches"] > 0,
+        )
+        for stream in start.streams
+    ]
 
 
 def seed_of_samples(loader: Any, epoch: Epoch) -> int:

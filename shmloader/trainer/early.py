@@ -11,6 +11,8 @@ import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from torch.utils.data import IterableDataset
+
 from shmloader.resume.place import Epoch, place_of
 
 _started: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
@@ -62,7 +64,8 @@ def taken(loader: Any) -> Any:
         place.ask_for(epoch)
         return started
     place.give_up(loader, epoch)
-    if not loader.persistent_workers:
+    # workers that persist have read on in their streams, which are to go on from where they were
+    if not loader.persistent_workers or isinstance(loader.dataset, IterableDataset):
         started.close()
     return None
 

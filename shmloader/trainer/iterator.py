@@ -183,7 +183,7 @@ class RingIterator(Overlapping, _torch._MultiProcessingDataLoaderIter):  # type:
 
         def states() -> list[bytes | None]:
             iterator = mine()
-            return [None] * workers if iterator is None else iterator._ring.states()
+            return [b""] * workers if iterator is None else iterator._ring.states()
 
         return states
 
@@ -221,7 +221,9 @@ class RingIterator(Overlapping, _torch._MultiProcessingDataLoaderIter):  # type:
         self._interrupted = False
         if self._turn_over(loader):
             return
+        self._keep_states()
         self._steps.drain(self)  # of an epoch that was left half-way
+        carried = self._ring.states() if self._streams else []  # streams go on by themselves from epoch to epoch
         place = place_of(loader)
         start = place.starting(loader)
         if not first_iter:
@@ -237,6 +239,7 @@ class RingIterator(Overlapping, _torch._MultiProcessingDataLoaderIter):  # type:
         delivered = Progress(not self._in_order and not self._streams, self._num_workers if self._streams else 0)
         listen(self._dataset)  # whose loader may be of a class that has an __init__ of its own
         self.epoch = place.epoch_of(loader, self._base_seed, self._served, delivered)
+        self.epoch.carried = carried
         self._ring.begin_epoch(delivered, self._auto_collation, told(self._dataset), epoch_seed(self.epoch))
         if self._tally is not None:
             self._tally.begin()

@@ -5,11 +5,13 @@ The trainer raises it again where the batch would have come, and the epoch goes 
 
 from __future__ import annotations
 
+import pickle
 from typing import Any
 
 from shmloader._batch_writer import Writer
 from shmloader._torch import ExceptionWrapper
 from shmloader._worker import WorkerSide
+from shmloader.resume.iterables import Unsaid
 
 _SHORT = 2000  # characters of a traceback: its end says what was raised
 
@@ -21,6 +23,15 @@ def caught(where: str) -> Any:
         where: Who has met it, in torch's words.
     """
     return ExceptionWrapper(where=where)
+
+
+def said_instead(where: str) -> bytes:
+    """The exception that is being handled, in place of what a stream says of itself: see raise_said()."""
+    wrapped = caught(where)
+    try:
+        return pickle.dumps(Unsaid(pickle.dumps(wrapped), wrapped.exc_msg))
+    except Exception:  # its class cannot be pickled: what it said still matters most
+        return pickle.dumps(Unsaid(b"", wrapped.exc_msg))
 
 
 def write_instead(writer: Writer, ring: WorkerSide, batch: Any, where: str) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import pickle
 from collections.abc import Callable
 from typing import Any
 
@@ -30,8 +29,8 @@ from shmloader.system.parents_death import begin
 from shmloader.system.stack_samples import Looks
 from shmloader.worker import random_states
 from shmloader.worker.collate import collate_into
-from shmloader.worker.exceptions import caught, write_instead
-from shmloader.worker.fetch import Fetch, Left, Stream, fetch_from
+from shmloader.worker.exceptions import caught, said_instead, write_instead
+from shmloader.worker.fetch import Fetch, Left, Stream, fetch_from, said_at_first
 from shmloader.worker.replace_bad_samples import Skips
 from shmloader.wrapped_datasets import hearers
 
@@ -132,6 +131,8 @@ class Worker:
         collate_into(self._writer)
         self._be_torchs_worker(dataset, base_seed, num_workers)
         self._error: Any = None  # why it could not begin: told in place of the first batch
+        self._left: Left | None = None
+        self._said_at_end: bytes | None = None  # by the stream
         self._told: int | None = None
         self._looks: Looks | None = None
         self._begin(told, init_fn, None if left is None else left[ring.me])
@@ -174,7 +175,7 @@ class Worker:
             outcome = self._fill(task)
             if self._remembers:
                 ring.remember(random_states.states())
-            if self._streams and outcome == FILLED:
+            if self._streams:
                 self._leave_state()
             if ring.kept():
                 outcome = self._let_go_or_keep(outcome)
@@ -197,7 +198,8 @@ class Worker:
             init_fn: the loader's `worker_init_fn`.
             left: where a stream goes on; None: it begins.
         """
-        self._is_over = False
+        self._is_over, self._error = False, None
+        self._left, self._said_at_end = left, None
         try:
             if init_fn is not None:
                 init_fn(self._ring.me)
@@ -216,7 +218,8 @@ class Worker:
         if self._is_over:  # tasks were under way when it ended; asked again, some streams begin anew
             return SKIPPED
         if self._error is not None:
-            batch, self._error = self._error, None
+            # A stream that cannot go on from a place says so each time.  Otherwise it is said once, as in torch.
+            batch, self._error = self._error, self._error if self._left is not None else None
         else:
             try:
                 if self._fetch is not None:
@@ -239,14 +242,23 @@ class Worker:
         return FILLED
 
     def _leave_state(self) -> None:
-        """Leave what the stream says of itself behind this batch; what is raised there, for whoever asks for it."""
-        try:
-            said = self._fetch.said() if isinstance(self._fetch, Stream) else b""
-        except Exception:
-            said = pickle.dumps(caught(self._where))
-        # without room for it, the stream is read through where it goes on
-        with contextlib.suppress(MemoryError):
+        """Leave what the stream says of itself behind this batch, or at its end, before that is published."""
+        said = self._said_at_end
+        if said is None:
+            said = self._said()
+        if self._is_over:  # it says nothing else from now on, and tasks may be under way
+            self._said_at_end = said
+        with contextlib.suppress(MemoryError):  # the trainer finds that out, and says so to whoever asks for a state
             self._ring.leave_state(said)
+
+    def _said(self) -> bytes:
+        """What the stream says of itself; what is raised there is raised again for whoever asks for a state."""
+        try:
+            if isinstance(self._fetch, Stream):
+                return self._fetch.said()
+            return b"" if self._left is None else said_at_first(self._left)
+        except Exception:
+            return said_instead(self._where)
 
     def _let_go_or_keep(self, outcome: int) -> int:
         """What to publish where something here holds on to what default_collate returned.
