@@ -32,10 +32,11 @@ what the dataset says counts, because each epoch has another iterator.
 
 from __future__ import annotations
 
+import contextlib
 import pickle
 import warnings
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from torch.utils.data import IterableDataset
 
@@ -46,24 +47,6 @@ if TYPE_CHECKING:
 
 _UNBEGUN: dict[str, Any] = {"batches": 0, "samples": 0, "errors": [], "ended": False, "state": None}
 _said: set[str] = set()
-
-
-class Unsaid(NamedTuple):
-    """What a stream raised when it was asked where it is."""
-
-    error: bytes  # torch's ExceptionWrapper, pickled; empty where its class cannot be pickled
-    text: str  # the traceback
-
-    def reraise(self) -> NoReturn:
-        """Raise it again, or an error with the same text where its class is not known here."""
-        wrapped: Any = None
-        try:
-            wrapped = pickle.loads(self.error) if self.error else None
-        except Exception:  # a class that was made in the worker
-            wrapped = None
-        if wrapped is not None:
-            wrapped.reraise()
-        raise RuntimeError(f"the stream's state_dict() raised in its worker:\n{self.text}")
 
 
 def workers_of(loader: Any) -> int | None:
@@ -99,7 +82,8 @@ def tell(
         Exception: What a stream raised when it was asked.
     """
     said = states() if delivered.states is None else delivered.states
-    size, told, lost = loader.batch_size or 1, [], []
+    size, told = loader.batch_size or 1, []
+    lost: list[str] = []
     for worker, batches in enumerate(delivered.of_workers):
         before = start.streams[worker] if start.streams else _UNBEGUN
         if not batches and not delivered.ended[worker]:
@@ -159,9 +143,24 @@ def _read(said: bytes | None, worker: int, lost: list[str]) -> Any:
             f"what the stream of worker {worker} says of itself cannot be unpickled in the trainer: have its "
             f"state_dict() return what JSON has ({type(error).__name__}: {error})"
         ) from error
-    if type(found) is Unsaid:
-        found.reraise()
+    if len(found) == 2:  # said_instead()
+        _raise(*found)
     return found
+
+
+def _raise(error: bytes, text: str) -> NoReturn:
+    """Raise what a stream raised when it was asked where it is, or its text where its class is not known here.
+
+    Args:
+        error: torch's ExceptionWrapper, pickled; empty where its class cannot be pickled.
+        text: The traceback.
+    """
+    wrapped: Any = None
+    with contextlib.suppress(Exception):  # a class that was made in the worker
+        wrapped = pickle.loads(error)
+    if wrapped is not None:
+        wrapped.reraise()
+    raise RuntimeError(f"the stream's state_dict() raised in its worker:\n{text}")
 
 
 def _at_edge(said: bytes | None, worker: int, lost: list[str]) -> dict[str, Any]:

@@ -5,13 +5,13 @@ The trainer raises it again where the batch would have come, and the epoch goes 
 
 from __future__ import annotations
 
+import contextlib
 import pickle
 from typing import Any
 
 from shmloader._batch_writer import Writer
 from shmloader._torch import ExceptionWrapper
 from shmloader._worker import WorkerSide
-from shmloader.resume.iterables import Unsaid
 
 _SHORT = 2000  # characters of a traceback: its end says what was raised
 
@@ -26,12 +26,14 @@ def caught(where: str) -> Any:
 
 
 def said_instead(where: str) -> bytes:
-    """The exception that is being handled, in place of what a stream says of itself: see raise_said()."""
-    wrapped = caught(where)
-    try:
-        return pickle.dumps(Unsaid(pickle.dumps(wrapped), wrapped.exc_msg))
-    except Exception:  # its class cannot be pickled: what it said still matters most
-        return pickle.dumps(Unsaid(b"", wrapped.exc_msg))
+    """The exception that is being handled, in place of what a stream says of itself: pickled, and its text.
+
+    The text is there as well because the class may be one that cannot be pickled, or that the trainer does not know.
+    """
+    wrapped, error = caught(where), b""
+    with contextlib.suppress(Exception):
+        error = pickle.dumps(wrapped)
+    return pickle.dumps((error, wrapped.exc_msg))
 
 
 def write_instead(writer: Writer, ring: WorkerSide, batch: Any, where: str) -> None:
