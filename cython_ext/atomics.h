@@ -56,7 +56,7 @@ typedef struct {
     uint32_t plan_at, plan_size;       /* in the entry's area: the plan */
     uint64_t objects_at, objects_size; /* the pickled leaves: a table in the payload, but a chunk's are in the area */
     uint32_t outcome;                  /* FILLED, KEPT, SKIPPED or SKIPPED_KEPT, see ring.pxd */
-    uint32_t state_size;               /* bytes that it has left in the cell; where there are none: of its report */
+    uint32_t state_size;               /* bytes left in the cell, or NO_ROOM; without a cell: of its report */
 } ring_answer;
 
 /* NOTE [ Figures ]

@@ -18,12 +18,14 @@ cdef extern from "Python.h":
 
 cdef enum:
     CUDA = 1                    # of torch's device types; ROCm's devices are of this one too
+    MOST_PASSED = 64            # in passed_marks; for a batch that needs an older one all streams are waited for
 
 cdef uint64_t now = 0           # counted up by each thing that is to be told from what was before it
 cdef uint64_t switches = 0      # counted up where `here` or `left` changes
 cdef dict here = {}             # by (thread, device): the stream that is current there, unless it is the default one
 cdef dict left = {}             # by stream: when it was last left
 cdef list marks = []            # when which stream of others was left, and an event behind what it had to do by then
+cdef dict passed_marks = {}     # by stream of others: when it was last left, of marks whose event has passed
 cdef object current = None      # called with a device: the stream that is current in this thread
 cdef object mark = None         # called with a stream: such an event
 cdef object of_this_thread = threading.local()
@@ -159,6 +161,9 @@ def since(begin: int) -> tuple[set[tuple[int, int, int]], set[tuple[int, int, in
         if <uint64_t>when > first:
             gone.add(stream)
             events.append(event)
+    for stream, when in passed_marks.items():
+        if <uint64_t>when > first:
+            gone.add(stream)
     return streams, gone, events
 
 
@@ -180,7 +185,14 @@ cdef set chosen_since(uint64_t begin, bint *any_left):
 
 
 def drop_marks(passed: object) -> None:
-    """Forget the events of streams of others that have passed."""
+    """Forget the events of streams of others that have passed.
+
+    That such a stream was left is not forgotten.  A batch that was lent before, in an epoch that goes on beside the one
+    whose copies are marked now, may have died on it: then the stream is known, and may not be asked any more.
+    """
     for each in list(marks):
         if passed(each[2]) and each in marks:
+            passed_marks[each[1]] = max(each[0], passed_marks.get(each[1], 0))
             marks.remove(each)
+    while len(passed_marks) > MOST_PASSED:
+        del passed_marks[min(passed_marks, key=passed_marks.__getitem__)]

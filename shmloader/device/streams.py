@@ -82,12 +82,12 @@ def _mark(stream: tuple[int, int, int]) -> Any:
     """
     if _torch.is_in_bad_fork():
         return None
+    event = None
     with contextlib.suppress(RuntimeError), relaxed():
         if not events.is_capturing(stream):
             event = events.record(stream)
-            drop_marks(events.passed)
-            return event
-    return None
+            drop_marks(events.passed)  # may raise for an event of another stream; this one counts all the same
+    return event
 
 
 def say_unknown(stream: tuple[int, int, int]) -> None:

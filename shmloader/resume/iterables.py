@@ -89,15 +89,15 @@ def tell(
         if not batches and not delivered.ended[worker]:
             if carried and not start.streams:
                 before = _at_edge(carried[worker], worker, lost)
-            told.append({**_UNBEGUN, **before})
+            told.append({**_UNBEGUN, **before, "errors": [*before.get("errors", ())]})
             continue
         ended, state, passed = _read(said[worker], worker, lost)
-        given = samples_of(before, size) + batches * size, before.get("errors", [])
+        given = samples_of(before, size) + batches * size, before.get("errors", ())
         told.append(
             {
                 "batches": before["batches"] + batches,
                 "samples": given[0] if passed is None else passed[0],
-                "errors": given[1] if passed is None else passed[1],
+                "errors": [*(given[1] if passed is None else passed[1])],
                 "ended": ended or delivered.ended[worker],
                 "state": state,
             }
@@ -132,8 +132,8 @@ def _read(said: bytes | None, worker: int, lost: list[str]) -> Any:
     if not said:
         if said is not None:
             lost.append(
-                f"that of worker {worker} was too large for the shared memory that is left: have its state_dict() "
-                "return less, or give /dev/shm more room"
+                f"worker {worker} found no memory to write it down: have its state_dict() return less, or give "
+                "/dev/shm more room"
             )
         return False, None, None
     try:
@@ -171,7 +171,9 @@ def _at_edge(said: bytes | None, worker: int, lost: list[str]) -> dict[str, Any]
     try:
         _, state, _ = _read(said, worker, lost)
     except Exception as error:
-        lost.append(f"that of worker {worker} raised {type(error).__name__}: have its state_dict() work at its end")
+        lost.append(
+            f"in worker {worker} its state_dict() raised {type(error).__name__} at the epoch's end: have it work there"
+        )
         return _UNBEGUN
     if state is None or state["dataset"] is None:
         return _UNBEGUN

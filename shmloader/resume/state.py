@@ -39,8 +39,10 @@ class State:
         rank: The rank whose state this is, if it is not for all: it has what follows.
         sampler_state: What the sampler says of itself, if it has a state_dict() of its own.
         workers: If the dataset is a stream: how many workers have a part of it, 0 without workers.
-        streams: For each of them (without workers, for the trainer): the batches that it has given, whether it has
-            ended, and what the stream says of itself behind the last of them.
+        streams: For each of them (without workers, for the trainer): the batches and the samples that it has given,
+            how many samples it had given each time that it raised, whether it has ended, and what it says of itself
+            behind the last batch, or at its end.  Between epochs, what it says before the next one, or None where
+            each epoch begins as the dataset is made.
         latest: The worker that has given the last batch; -1: none has.
         next: The state of the epoch after this one, if that was begun early: what it has drawn is not drawn again.
     """
