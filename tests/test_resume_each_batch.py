@@ -420,6 +420,15 @@ def test_a_stream_that_raised_goes_on_behind_each_batch(
                 assert outcomes(iter(third)) == expected[behind + 1 :]
 
 
+@pytest.mark.parametrize("workers", [0, 1])
+def test_with_a_device_an_error_is_in_the_state_at_once(workers: int) -> None:
+    with loader(Raises((4,)), workers, device="cpu", on_device=lambda batch: batch) as made:
+        batches = iter(made)
+        assert [outcome(batches) for _ in range(2)] == [[0, 1, 2], "OSError"]
+        state = saved(made)
+    assert (state["batches"], state["streams"][0][0]["samples"], state["streams"][0][0]["errors"]) == (2, 4, [4])
+
+
 @pytest.mark.filterwarnings("ignore:a loader is resumed")
 @pytest.mark.parametrize("workers", [0, 1])
 def test_an_error_that_does_not_come_again_costs_no_sample(workers: int) -> None:
@@ -480,7 +489,8 @@ def test_an_exception_that_cannot_be_pickled_is_told_by_its_text() -> None:
 def test_what_cannot_be_told_between_epochs_is_a_warning() -> None:
     with loader(CannotSay(), 1, persistent_workers=True) as made:
         list(made)
-        with pytest.warns(RuntimeWarning, match=r"lacks the place.*in worker 0 its state_dict\(\) raised RuntimeError at the epoch"):
+        says = r"lacks the place.*in worker 0 its state_dict\(\) raised RuntimeError at the epoch"
+        with pytest.warns(RuntimeWarning, match=says):
             state = made.state_dict()
         assert (state["epoch"], state["streams"]) == (1, None)
         iterables._said.clear()

@@ -223,7 +223,7 @@ class RingIterator(Overlapping, _torch._MultiProcessingDataLoaderIter):  # type:
             return
         self._keep_states()
         self._steps.drain(self)  # of an epoch that was left half-way
-        carried = self._ring.states() if self._streams else []  # streams go on by themselves from epoch to epoch
+        carried = self._ring.states() if self._streams else []  # NOTE [ Streams from epoch to epoch ]
         place = place_of(loader)
         start = place.starting(loader)
         if not first_iter:
@@ -374,7 +374,7 @@ class RingIterator(Overlapping, _torch._MultiProcessingDataLoaderIter):  # type:
                 self._segment.close()
 
     def _keep_states(self) -> None:
-        """Keep what streams say of themselves in the midst of an epoch, before it goes with the ring's memory."""
+        """Keep what streams say of themselves in mid-epoch, before the ring's memory goes or they go on."""
         delivered = self._ring.delivered
         if self._streams and not delivered.over and delivered.states is None:
             with contextlib.suppress(RuntimeError):  # it is closed already

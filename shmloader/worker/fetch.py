@@ -91,8 +91,8 @@ def says_where_it_is(what: Any) -> bool:
 def said_by(dataset: Any, samples: Any, ended: bool, given: int, errors: Sequence[int]) -> bytes:
     """What a stream and its iterator say of themselves now, pickled; empty if there is nothing to say.
 
-    Whether it has ended is said as well: a stream that has may say of itself that it is at its beginning.  One that has
-    raised says how many samples it has given, because the batch that failed may have any number of them.
+    Whether it has ended goes with it, because a stream that has may say of itself that it is at its beginning.  If it
+    has raised, so does the number of samples that it has given: the batch that failed may have any number of them.
 
     Args:
         dataset, samples: The stream, and its iterator; None where it has none now.
