@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import random
+import signal
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -244,6 +246,40 @@ def test_a_state_that_lacks_a_stream_says_so_when_it_is_saved(monkeypatch: pytes
         assert torch.equal(_whole(list(other)), _whole(rest)), "it is read through"
 
 
+@without_warnings
+@pytest.mark.parametrize("death", ["raise", "respawn"])  # which a stream's worker cannot
+def test_a_run_goes_on_from_where_a_worker_died(death: str) -> None:
+    with loader(Numbers(60), 2) as one:
+        expected = list(one)
+    had = []
+    with loader(Numbers(60), 2, on_worker_death=death) as one:
+        batches: Any = iter(one)
+        had += [next(batches) for _ in range(3)]
+        os.kill(batches._workers[1].pid, signal.SIGKILL)
+        with pytest.raises(RuntimeError, match="killed by signal"):
+            while True:
+                had.append(next(batches))
+        state = saved(one)
+    with loader(Numbers(60), 2) as other:
+        other.load_state_dict(state)
+        assert torch.equal(_whole([*had, *other]), _whole(expected))
+
+
+@without_warnings
+@pytest.mark.parametrize("dataset", [Numbers, Counting])
+def test_out_of_order_each_sample_comes_once(dataset: Any) -> None:
+    options = {"in_order": False, "persistent_workers": True}
+    for after in (0, 1, 4):
+        with loader(dataset(), 3, **options) as one:
+            batches = iter(one)
+            had = [next(batches) for _ in range(after)]
+            state = saved(one)
+        with loader(dataset(), 3, **options) as other:
+            other.load_state_dict(state)
+            had += list(other)
+            assert sorted(_whole(had).tolist()) == sorted(_whole(list(other)).tolist())
+
+
 # ------------------------------------------------------------------------------------------- from epoch to epoch
 
 
@@ -339,6 +375,40 @@ def test_streams_that_differ_between_epochs_need_as_many_workers() -> None:
         with pytest.warns(RuntimeWarning, match=r"num_workers=3.*say different things.*Give it num_workers=2"):
             other.load_state_dict(state)
         assert len([k for batch in other for k in batch.tolist()]) == LENGTH - 6 // 3
+
+
+@without_warnings
+def test_an_epoch_that_was_begun_early_starts_where_its_streams_are() -> None:
+    options = {"persistent_workers": True}
+    with loader(Counting(), 2, **options) as one:
+        list(one)
+        one.start()
+        state = saved(one)
+        expected = [[batch.tolist() for batch in one] for _ in range(2)]
+    with loader(Counting(), 2, **options) as other:
+        other.load_state_dict(state)
+        assert [[batch.tolist() for batch in other] for _ in range(2)] == expected
+
+
+def test_an_epoch_that_was_begun_early_and_given_up_loses_nothing() -> None:
+    """Its workers have read on in their streams by then."""
+    with loader(Hers(), 2, persistent_workers=True) as one:
+        list(one)
+        one.start()
+        one.set_epoch(5)
+        got = [batch.tolist() for batch in one]
+    with loader(Hers(), 2) as other:
+        other.set_epoch(5)
+        assert got == [batch.tolist() for batch in other]
+    with loader(Counting(), 2, persistent_workers=True) as one:
+        list(one)
+        state = saved(one)
+        one.start()
+        one.load_state_dict(state)
+        got = [batch.tolist() for batch in one]
+    with loader(Counting(), 2) as other:
+        other.load_state_dict(state)
+        assert got == [batch.tolist() for batch in other]
 
 
 # --------------------------------------------------------------------------------------------- streams that raise
