@@ -62,6 +62,7 @@ class Epoch:
         drawn: None while nothing is.
         states: Of streams: what each says of itself behind the last batch that was handed out by the iterator.
         carried: Of streams: what each said of itself before it began, where it did not begin as its dataset was made.
+        fresh: Of a stream without workers: what its dataset is to be told when the next epoch begins; None: nothing.
         loads, from_loaded: How often a state was loaded when it was begun, and whether it was begun with such a state.
         length: The dataset's when it was begun, if that is told epochs: it may be another one in each.
     """
@@ -76,6 +77,7 @@ class Epoch:
     drawn: Drawn | None = None
     states: Callable[[], list[bytes | None]] | None = None
     carried: Sequence[bytes | None] = ()
+    fresh: Any = None
     loads: int = 0
     from_loaded: bool = False
     length: int | None = None

@@ -11,6 +11,7 @@ from torch.utils.data import IterableDataset
 
 from shmloader import _torch
 from shmloader._progress import Progress
+from shmloader.resume.epochs import told
 from shmloader.resume.place import Epoch, place_of, sampler_of
 from shmloader.resume.seek import ranks_of
 from shmloader.resume.state import State
@@ -19,7 +20,7 @@ from shmloader.trainer.begin import begin_iterator, left_of_streams, seed_of_sam
 from shmloader.trainer.indices import Draws
 from shmloader.trainer.pool import pool_of
 from shmloader.worker import random_states
-from shmloader.worker.fetch import Left, fetch_from, pass_over, restore, said_by
+from shmloader.worker.fetch import Left, fetch_from, pass_over, restore, said_by, said_when_fresh
 from shmloader.worker.replace_bad_samples import Skips
 
 
@@ -34,8 +35,11 @@ def alone(loader: Any, make: Callable[[], Any]) -> Any:
     place = place_of(loader)
     streams = isinstance(loader.dataset, IterableDataset)
     left = next(iter(left_of_streams(loader) or []), None)
-    carried = _said_before(loader.dataset) if streams else []
+    carried, fresh = _said_before(loader.dataset) if streams else [], None
     if streams and (left is None or not left.ended):
+        if place.epoch is not None and place.epoch.fresh is not None and told(loader.dataset) is None:
+            loader.dataset.load_state_dict(place.epoch.fresh)
+        fresh = said_when_fresh(loader.dataset, left)
         restore(loader.dataset, left)
     base_seed, served = begin_iterator(loader, lambda: made.append(make()))
     (iterator,) = made
@@ -47,7 +51,7 @@ def alone(loader: Any, make: Callable[[], Any]) -> Any:
     epoch = place.epoch_of(loader, iterator._base_seed, served, Progress(workers=int(streams)))
     iterator.epoch = epoch
     if streams:
-        epoch.carried = carried
+        epoch.carried, epoch.fresh = carried, fresh
         iterator._dataset_fetcher = _Streaming(loader, iterator._dataset_fetcher, epoch, left)
         place.began(epoch)
         return iterator

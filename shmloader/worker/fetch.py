@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import itertools
 import pickle
 from collections.abc import Callable, Sequence
@@ -124,6 +125,19 @@ def restore(dataset: Any, left: Left | None) -> None:
     if (left.ended or not left.begun) and any(hearers(dataset)):
         return
     dataset.load_state_dict(left.state["dataset"])
+
+
+def said_when_fresh(dataset: Any, left: Left | None) -> Any:
+    """What a stream that has a set_epoch() says of itself before it is restored in mid-epoch; None for any other.
+
+    The epochs behind that one begin with it.  Otherwise some (Hugging Face's) would begin each of them where they were
+    restored, unless they are told another epoch.
+    """
+    if left is None or left.ended or not left.begun or left.state is None or left.state["dataset"] is None:
+        return None
+    with contextlib.suppress(Exception):  # it may not be able to say it before it has begun
+        return dataset.state_dict() if any(hearers(dataset)) else None
+    return None
 
 
 def pass_over(dataset: Any, samples: Any, left: Left | None) -> Any:

@@ -30,7 +30,7 @@ from shmloader.system.stack_samples import Looks
 from shmloader.worker import random_states
 from shmloader.worker.collate import collate_into
 from shmloader.worker.exceptions import caught, said_instead, write_instead
-from shmloader.worker.fetch import Fetch, Left, Stream, fetch_from, said_at_first
+from shmloader.worker.fetch import Fetch, Left, Stream, fetch_from, said_at_first, said_when_fresh
 from shmloader.worker.replace_bad_samples import Skips
 from shmloader.wrapped_datasets import hearers
 
@@ -132,6 +132,7 @@ class Worker:
         self._be_torchs_worker(dataset, base_seed, num_workers)
         self._error: Any = None  # why it could not begin: told in place of the first batch
         self._left: Left | None = None
+        self._fresh: Any = None  # what a stream said of itself before it was restored, for its next epoch
         self._said_at_end: bytes | None = None  # by the stream
         self._told: int | None = None
         self._looks: Looks | None = None
@@ -200,15 +201,19 @@ class Worker:
         """
         self._is_over, self._error = False, None
         self._left, self._said_at_end = left, None
+        dataset = self._fetching[0]
         try:
+            if self._fresh is not None:
+                dataset.load_state_dict(self._fresh)
+            self._fresh = said_when_fresh(dataset, left)
             if init_fn is not None:
                 init_fn(self._ring.me)
             if self._looks is None and self._segment.sheet is not None:
                 self._looks = Looks(self._segment.sheet, self._ring.me)
             if told is not None:
                 self._told = told
-                for dataset in hearers(self._fetching[0]):
-                    dataset.set_epoch(told)
+                for hearer in hearers(dataset):
+                    hearer.set_epoch(told)
             self._fetch = fetch_from(*self._fetching, left, self._ring.fetched)
         except Exception:
             self._fetch, self._error = None, caught(self._where)
