@@ -170,7 +170,7 @@ class Looks:
             self._is_in_look = False
 
     def end(self) -> None:
-        """It is published.  A child that the dataset has forked has no timer, and its parent's counts are not its own."""
+        """It is published.  A child that the dataset forks leaves the sheet to its parent."""
         if not self._is_looking or self._process != os.getpid():
             return
         self._timer.stop()
