@@ -332,7 +332,7 @@ class Crew:
                 self._arguments.close,
                 self._close_paper,
                 self._let_leave,
-                self._unwatch,
+                self.unwatch,
                 self._terminate,
                 self._kill,
                 self._close_pipes,
@@ -372,7 +372,8 @@ class Crew:
     def _let_leave(self) -> None:
         self._wait(PATIENCE)
 
-    def _unwatch(self) -> None:
+    def unwatch(self) -> None:
+        """Have torch's handler for SIGCHLD forget the workers, because they are about to be ended."""
         if self._watched:
             with contextlib.suppress(ValueError):  # it was interrupted before torch knew of them
                 unwatch_pids(id(self))
