@@ -1,6 +1,6 @@
 /* The ring's shared words, and every atomic operation on them.
  *
- * Nothing outside this file touches a shared word, so the memory-order argument can be read in one sitting.
+ * Every atomic operation on a shared word is here, so all memory orders can be read in one place.
  * Linux, 64-bit, little-endian.  The words are lock-free, therefore address-free: each process maps the ring
  * wherever it likes (C11, section 7.17.5).  NOTE [ Slot ring ] in ring.pxd tells the protocol these verbs make up.
  */

@@ -16,6 +16,7 @@ cdef class Writer:
     cdef bint apart                     # a chunk's tensors are not to lie in the slot, though their rows do
     cdef unsigned long thread           # the one that claims and publishes
 
+    cdef bint may_write(self) noexcept
     cdef object found(self, object batch, object first)
     cpdef object stack(self, object batch)
     cdef object stack_chunk(self, object batch, object rows)

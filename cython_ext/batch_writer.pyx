@@ -50,6 +50,10 @@ cdef class Writer:
         self.ring, self.objects, self.chunks, self.plans, self.laid = ring, objects, chunks, {}, {}
         self.thread = PyThread_get_thread_ident()
 
+    cdef bint may_write(self) noexcept:
+        """Whether a payload is claimed, and this is the thread and the process that claimed it."""
+        return self.ring.current >= 0 and PyThread_get_thread_ident() == self.thread and not self.ring.is_forked()
+
     cdef int about_to_write(self, Py_ssize_t at, Py_ssize_t bytes) except -1:
         """Map these bytes of the payload, if that is worth it."""
         if bytes > MANY:
@@ -89,7 +93,7 @@ cdef class Writer:
         """
         cdef Py_ssize_t at, k, row = self.row if self.rows else 0, rows = self.rows or count
         cdef object size = dtype.itemsize
-        if self.apart or self.ring.current < 0 or PyThread_get_thread_ident() != self.thread:
+        if self.apart or not self.may_write():
             return None
         for side in shape:
             size *= side
@@ -129,15 +133,15 @@ cdef class Writer:
     cpdef object stack(self, object batch):
         """Stack tensors into the current payload, as torch.stack would; None for what cannot lie there.
 
-        Nothing of another thread can: the payload may be published while that one asks for pages, and what it keeps of
-        the next one would be a second payload that this worker keeps.
+        Nothing of another thread or process can: the payload may be published while that one asks for pages, and what
+        it keeps of the next one would be a second payload that this worker keeps.
         """
         cdef object first, out, room
         cdef object rows = batch    # the elements of each, as plain tensors
         cdef elements row
         cdef tuple shape
         cdef Py_ssize_t at, bytes
-        if self.ring.current < 0 or PyThread_get_thread_ident() != self.thread:
+        if not self.may_write():
             return None
         if not isinstance(batch, (list, tuple)):    # torch.stack would not have it, and says so better
             return None

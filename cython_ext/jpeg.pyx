@@ -35,13 +35,18 @@ cdef extern from "jpeg/jpeg.h" nogil:
     int jpeg_skim(jpeg_decoder *decoder, const jpeg_request *request)
 
 
+cdef enum:
+    FIRST = 1 << 20     # bytes that are read before it is known that a file is a JPEG; most photographs are shorter
+    KEPT = 16 << 20     # bytes of a buffer that serves the next file too; one large file must not cost its size for good
+
+
 def paths() -> list[str]:
     """The ways of decoding that this processor has, the fastest first."""
     return [name for name in ("avx2", "neon", "plain") if jpeg_choose(name.encode()) != NULL]
 
 
 cdef class Decoder:
-    """Decodes one file at a time, and keeps its memory for the next.
+    """Decodes one file at a time, and keeps its memory for the next, unless that is large.
 
     Open a file (`open` or `read`), then `decode` from it, then `close` it.  Not for two threads at once.
     """
@@ -80,6 +85,21 @@ cdef class Decoder:
         if self.is_open:
             self.is_open = False
             PyBuffer_Release(&self.file)
+        if len(self.buffer) > KEPT:
+            self.buffer = bytearray()
+
+    cdef Py_ssize_t read_up_to(self, int file, Py_ssize_t begin, Py_ssize_t end) except -1:
+        """Read bytes `begin` to `end` of a file into the buffer, as far as it has them; returns where they end."""
+        cdef Py_ssize_t more = 1
+        if len(self.buffer) < end:
+            larger = bytearray(end + end // 4)
+            larger[:begin] = self.buffer[:begin]
+            self.buffer = larger
+        with memoryview(self.buffer) as view:
+            while begin < end and more:
+                more = os.readv(file, [view[begin:end]])
+                begin += more
+        return begin
 
     def open(self, data, Py_ssize_t bytes=-1):
         """Read a file's header.
@@ -108,7 +128,7 @@ cdef class Decoder:
 
     def read(self, path):
         """The same of a file by its path; OSError where it cannot be read."""
-        cdef Py_ssize_t room, bytes = 0, more
+        cdef Py_ssize_t room, got
         self.close()
         file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
@@ -117,17 +137,13 @@ cdef class Decoder:
             if not stat.S_ISREG(status.st_mode):
                 return None
             room = status.st_size
-            if len(self.buffer) < room:
-                self.buffer = bytearray(room + room // 4)
-            with memoryview(self.buffer) as view:
-                while bytes < room:
-                    more = os.readv(file, [view[bytes:room]])
-                    if more == 0:
-                        break
-                    bytes += more
+            got = self.read_up_to(file, 0, min(room, FIRST))
+            if got < 2 or self.buffer[0] != 0xff or self.buffer[1] != 0xd8:     # where each JPEG begins
+                return None
+            got = self.read_up_to(file, got, room)
         finally:
             os.close(file)
-        return self.open(self.buffer, bytes)
+        return self.open(self.buffer, got)
 
     cdef int place(self, crop, jpeg_request *request) except -1:
         """Say in a request which part is wanted, where that is in the picture, and that there are no marks."""

@@ -10,6 +10,7 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy
 from posix.mman cimport MAP_FAILED, MAP_FIXED, MAP_SHARED, PROT_READ, PROT_WRITE, madvise, mmap, munmap
+from posix.types cimport off_t
 from posix.unistd cimport getpid
 
 from atomics cimport (
@@ -19,6 +20,10 @@ from atomics cimport (
 
 cdef extern from "<sys/mman.h>":
     enum: MAP_NORESERVE, MADV_REMOVE, MADV_DONTDUMP
+
+cdef extern from "<fcntl.h>":
+    enum: FALLOC_FL_PUNCH_HOLE, FALLOC_FL_KEEP_SIZE
+    int fallocate(int fd, int mode, off_t at, off_t bytes)
 
 cdef uint64_t NOWHERE = <uint64_t>-1    # no sequence
 
@@ -69,6 +74,16 @@ cdef bint lowest(ring_entry *entries, int count, uint32_t state, uint32_t owner,
         return False
     sequence[0] = found
     return True
+
+
+def give_pages_back(int fd, off_t at, off_t bytes) -> None:
+    """Give the pages of this part of a file in memory back to the machine.  What was written there is lost.
+
+    Raises:
+        OSError: the kernel refuses.
+    """
+    if fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, at, bytes):
+        PyErr_SetFromErrno(OSError)
 
 
 cdef class Mapping:

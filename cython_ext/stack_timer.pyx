@@ -3,6 +3,8 @@
 
 cimport cython
 from cpython.exc cimport PyErr_SetFromErrno
+from posix.types cimport pid_t
+from posix.unistd cimport getpid
 
 cdef extern from *:
     """
@@ -55,14 +57,15 @@ cdef class StackTimer:
     """
     cdef timer_t timer
     cdef bint made
+    cdef pid_t process      # a forked child has no timers, and one that it makes may get the number of this one
 
     def __cinit__(self, int number):
         if timer_make(&self.timer, number):
             PyErr_SetFromErrno(OSError)
-        self.made = True
+        self.made, self.process = True, getpid()
 
     def __dealloc__(self):
-        if self.made:
+        if self.made and self.process == getpid():
             timer_delete(self.timer)
 
     def start(self, long first, long period) -> None:

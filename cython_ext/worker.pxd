@@ -16,6 +16,7 @@ cdef class WorkerSide(Ring):
     cdef readonly int current           # the payload being filled; -1 between tasks
     cdef readonly Py_ssize_t used       # bytes of it allocated so far
     cdef readonly uint32_t row, rows    # of the chunk being filled: its first row, and the batch's; 0: a whole batch
+    cdef unsigned forks                 # how many lay behind this process when it became the worker
     cdef uint64_t cursor                # the lowest sequence not yet passed
     cdef uint32_t who                   # whom the sequence that look() found is open for: this worker, or ANY
     cdef uint32_t revocations           # as counted when this worker looked last
@@ -42,6 +43,8 @@ cdef class WorkerSide(Ring):
 
     cdef bint look(self) noexcept nogil
     cdef bint over(self) noexcept nogil
+    cdef bint is_forked(self) noexcept nogil                            # this process, from the worker
+    cdef int check_not_forked(self) except -1
     cdef int check_claimed(self) except -1
     cdef int check_inside(self, Py_ssize_t at, Py_ssize_t bytes) except -1
     cdef ring_memory *left(self) noexcept nogil

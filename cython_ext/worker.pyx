@@ -1,5 +1,20 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
-"""One worker's side of the ring."""
+"""One worker's side of the ring.
+
+NOTE [ Forked children ]
+
+    A dataset may fork a process, which has a copy of the worker and maps the same ring.  That process may collate, and
+    it may come out of the dataset: it returns, or raises what nobody in there catches.  It would go on as a second
+    worker of the same number, in its parent's slot.  So each WorkerSide knows how many forks lie behind it:
+
+    1. in a process that was forked since, whatever would touch the ring raises instead;
+    2. default_collate makes tensors of their own there, as it does in any other thread (batch_writer.pyx);
+    3. a child that raises in the dataset goes on raising, and ends as any process does (loop.py); one that returns
+       meets 1 and ends by that.
+
+    What the child writes to a tensor over the slot, which it found in its parent, is in the parent's batch too.
+    torch's workers collate into shared memory, and their children do the same.
+"""
 
 cimport cython
 from cpython.buffer cimport PyBuffer_FillInfo
@@ -28,6 +43,13 @@ cdef extern from *:
     """
     void ring_peek(const char *at) nogil
 
+cdef extern from "forks.h" nogil:
+    unsigned forks_so_far
+    int forks_watch()
+
+if forks_watch():
+    raise MemoryError()
+
 cdef enum:
     ALIGN = 128
     AROUND = 65536              # bytes, aligned, that the kernel maps with one read, by default (fault_around_bytes)
@@ -45,7 +67,7 @@ cdef class WorkerSide(Ring):
     def __cinit__(self, segment, spin, int me, int life, uint64_t first):
         cdef uint64_t magic = ring_once(&self.header.magic)
         cdef uint32_t version = ring_once_32(&self.header.version)
-        self.me, self.life, self.current, self.cursor = me, life, -1, first
+        self.me, self.life, self.current, self.cursor, self.forks = me, life, -1, first, forks_so_far
         check_index("worker", me, self.workers)
         if magic != RING_MAGIC or version != RING_VERSION:
             raise RuntimeError(f"this is not a ring of version {RING_VERSION}: magic {magic:#x}, version {version}; "
@@ -99,6 +121,7 @@ cdef class WorkerSide(Ring):
             Its task: an index, a list of indices, or bytes (a pickled task); None when it is time to leave.  Then
             `sequence` is claimed and `current` is the payload to fill.
         """
+        self.check_not_forked()
         cdef uint32_t seen
         cdef bint leaving
         cdef bint found = self.look()
@@ -175,8 +198,24 @@ cdef class WorkerSide(Ring):
 
     # -------------------------------------------------------------------------------------------- filling
 
+    cdef bint is_forked(self) noexcept nogil:
+        return self.forks != forks_so_far
+
+    @property
+    def forked(self) -> bool:
+        """Whether this process was forked from the worker: NOTE [ Forked children ]."""
+        return self.is_forked()
+
+    cdef int check_not_forked(self) except -1:
+        if self.is_forked():
+            raise RuntimeError(f"this process, which was forked in DataLoader worker {self.me}, is no worker: it came "
+                               "out of the dataset, and would write into the batch of its parent. End it in there, "
+                               "with os._exit()")
+        return 0
+
     cdef int check_claimed(self) except -1:
         """Between tasks there is no payload to touch: `current` is no index then."""
+        self.check_not_forked()
         if self.current < 0:
             raise RuntimeError("no sequence is claimed, so there is no payload to write to")
         return 0
@@ -222,6 +261,7 @@ cdef class WorkerSide(Ring):
 
     def fetched(self) -> None:
         """The samples of what is claimed are there, and are about to be collated."""
+        self.check_not_forked()
         self.lane.fetched()
 
     def rewind(self) -> None:
@@ -283,6 +323,7 @@ cdef class WorkerSide(Ring):
         Raises:
             MemoryError: the area cannot grow so far.
         """
+        self.check_claimed()
         cdef int at = self.cursor % self.entries
         cdef ring_entry *entry = &self.entry[at]
         cdef Py_ssize_t k, count = len(words), size = PyBytes_GET_SIZE(plan), more = PyBytes_GET_SIZE(beside)
@@ -320,6 +361,7 @@ cdef class WorkerSide(Ring):
 
     cpdef int point_to_objects(self, Py_ssize_t at, Py_ssize_t size) except -1:
         """Say where in the payload the table of the batch's pickled leaves lies."""
+        self.check_claimed()
         cdef ring_entry *entry = &self.entry[self.cursor % self.entries]
         entry.answer.objects_at, entry.answer.objects_size = at, size
         return 0
@@ -351,6 +393,7 @@ cdef class WorkerSide(Ring):
 
     def publish(self, int outcome) -> bool:
         """Hand the current payload to the trainer, and wake it; false where the claim was taken away."""
+        self.check_not_forked()
         cdef ring_entry *entry = &self.entry[self.cursor % self.entries]
         entry.answer.used, entry.answer.outcome, entry.answer.state_size = self.used, outcome, self.state_size
         self.current, self.fill = -1, None
@@ -396,6 +439,7 @@ cdef class WorkerSide(Ring):
         so that half stays, however often somebody dies here, and the other one is overwritten.  What is too long is
         not remembered: then whoever comes next begins as this worker was seeded.
         """
+        self.check_not_forked()
         cdef Py_ssize_t room = self.memory_room(), size = PyBytes_GET_SIZE(states)
         cdef ring_memory *memory = self.memory(self.me, 0)
         if memory == self.left():

@@ -12,13 +12,19 @@ As of Python 3.10 to 3.14 there are:
     util.is_exiting                     whether multiprocessing ends its daemons, at the interpreter's exit.
                                         Without it a thread that waits for a batch then says that a worker was lost.
 
+    forkserver._forkserver._forkserver_pid
+                                        the fork server, to see how it ended.
+                                        Without it, who cannot start a worker is told less.
+
 And two that are not underscored, yet not documented either: `context.get_spawning_popen` and the classes
 `popen_spawn_posix.Popen` and `popen_forkserver.Popen`.
 """
 
 from __future__ import annotations
 
-from multiprocessing import popen_forkserver, popen_spawn_posix, reduction, util
+import os
+import time
+from multiprocessing import forkserver, popen_forkserver, popen_spawn_posix, reduction, util
 from multiprocessing.context import get_spawning_popen
 from multiprocessing.process import BaseProcess
 from typing import Any
@@ -49,3 +55,26 @@ def close_pipes(process: BaseProcess) -> None:
     close = getattr(getattr(process, "_popen", None), "close", None)
     if close is not None:
         close()
+
+
+def end_of_fork_server(patience: float = 0.5) -> int | None:
+    """How the fork server of this process ended, as an exit code; None where it lives, or nobody knows.
+
+    It is not reaped, because multiprocessing does that.
+
+    Args:
+        patience: Seconds that it has to end: its pipes are closed a little earlier.
+    """
+    pid = getattr(getattr(forkserver, "_forkserver", None), "_forkserver_pid", None)
+    end = time.monotonic() + patience
+    while pid:
+        try:
+            found = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError:  # another one has reaped it
+            return None
+        if found is not None:
+            return found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
+        if time.monotonic() > end:
+            return None
+        time.sleep(0.01)
+    return None

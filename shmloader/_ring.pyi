@@ -13,6 +13,7 @@ SKIPPED: int
 SKIPPED_KEPT: int
 ANY: int
 
+def give_pages_back(fd: int, at: int, bytes: int) -> None: ...
 def overwritten(what: str, value: object, limit: object) -> RuntimeError: ...
 
 class Geometry(Protocol):

@@ -127,7 +127,7 @@ def raised(error: BaseException) -> Raised:
 def neutral(text: str) -> str:
     """A message without what no two runs have in common: pids, and the frames of ours that a traceback went through."""
     # of a lost worker, and of one that is late, ours says more below what torch says: see test_respawn.py
-    text = re.sub(r"(exited unexpectedly)\n(DataLoader worker \(pid .*\n)?It held .*", r"\1", text)
+    text = re.sub(r"(exited unexpectedly)\n(DataLoader worker \(pid .*\n)*It held .*", r"\1", text)
     text = re.sub(r"(timed out after \S+ seconds)\nWorker (.|\n)*", r"\1", text)
     machinery = r"/shmloader/[\w/]+\.py|cython_ext/\w+\.pyx|/torch/utils/data/_utils/(?:worker|fetch)\.py"  # of either
     text = re.sub(rf'  File "[^"]*({machinery})".*\n(?:(?:    .*)?\n)*', "", text)

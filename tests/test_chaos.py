@@ -64,3 +64,30 @@ def test_a_loader_that_does_one_thing_wrong(flaw: str) -> None:
     status, theirs, ours = run(body, scenario)
     assert status == 1 and found in ours, ours
     assert found not in theirs, theirs
+
+
+SIGNALLED = """
+import os, random, signal, sys, time
+import torch.utils.data
+from tests.chaos.outside import Outside
+for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+    signal.signal(number, signal.SIG_IGN)
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+def body(trial):
+    os.kill(os.getpid(), trial.case["signal"])
+    time.sleep(1)
+for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGINT):
+    case = {"signal": number, "order": 1}
+    print(Outside(body, torch.utils.data.DataLoader, False, case, random.Random(1)).finish().status)
+"""
+
+
+def test_signals_that_its_caller_ignores() -> None:
+    """nohup ignores SIGHUP, and a script's & SIGINT and SIGQUIT: trials that send them would find wrong what is not."""
+    ran = run_script(SIGNALLED)
+    assert ran.out.split() == ["-15", "-1", "-3", "-2"], f"{ran.out}\n{ran.err}"
+
+
+def test_nothing_is_left_to_import_under_a_limit() -> None:
+    ran = run_script("import sys, tests.chaos.inside; print('numpy.random' in sys.modules)")
+    assert ran.out == "True\n", ran.err

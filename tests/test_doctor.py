@@ -24,6 +24,7 @@ from shmloader.commands.doctor import bounds, command, graphics, memory, show, s
 from shmloader.commands.doctor.finding import Finding, Wanted
 from shmloader.commands.numbers import bytes_of
 from shmloader.system import cores, limits
+from shmloader.trainer import iterator
 
 MiB = 1 << 20
 SMALL = Wanted(batch_bytes=MiB, workers=1, prefetch_factor=2, spare_slots=2, ranks=1)
@@ -80,6 +81,51 @@ def test_quotas_of_version_1(groups: pathlib.Path) -> None:
     assert limits.available_to_groups() is None
     write_files(groups / "memory" / "box", memory__limit_in_bytes=1000, memory__usage_in_bytes=400)
     assert limits.available_to_groups() == 600
+
+
+def test_a_controller_without_a_link(groups: pathlib.Path) -> None:
+    (groups / "membership").write_text("5:cpu,cpuacct:/x\n")
+    write_files(groups / "cpu,cpuacct" / "x", cpu__cfs_quota_us=150000, cpu__cfs_period_us=100000)
+    assert cores.cores().quota == 1.5
+
+
+@pytest.mark.parametrize(
+    ("quota", "ranks", "workers", "spins"),
+    [(None, 1, 2, True), (2, 1, 2, False), (4, 1, 2, True), (3.9, 1, 2, False), (4, 2, 2, False), (64, 1, 63, False)],
+)
+def test_no_side_spins_on_a_quota(
+    groups: pathlib.Path, monkeypatch: pytest.MonkeyPatch, quota: float | None, ranks: int, workers: int, spins: bool
+) -> None:
+    """A container of 2 cores' time on a machine of 64."""
+    (groups / "membership").write_text("0::/pod/box\n")
+    write_files(groups / "pod", cpu__max="max 100000" if quota is None else f"{quota * 1e5:.0f} 100000")
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(64)))
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", str(ranks))
+    made = []
+
+    class NotMade(Exception):
+        pass
+
+    def segment_and_spin(segment: Any, spin: bool, *_: Any) -> Any:
+        made.append(spin)
+        raise NotMade
+
+    monkeypatch.setattr(iterator, "TrainerSide", segment_and_spin)
+    with pytest.raises(NotMade):
+        iter(shmloader.DataLoader(range(4), num_workers=workers))  # type: ignore[arg-type]
+    assert made == [spins]
+
+
+def test_tune_counts_the_quota(groups: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (groups / "membership").write_text("0::/pod/box\n")
+    write_files(groups / "pod", cpu__max="600000 100000")
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(64)))
+    monkeypatch.setattr(os, "sched_setaffinity", lambda pid, of: None)
+    granted = []
+    for ranks in (1, 2, 100):
+        with cores.share_of_cores(ranks, 0) as share:
+            granted.append(share)
+    assert granted == [6, 3, 1]
 
 
 @pytest.mark.parametrize(("said", "ranks"), [("4", 4), ("", 1), ("0", 1), ("many", 1)])

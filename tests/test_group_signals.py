@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import BOTH, Items, assert_same, compare, run_script
+from conftest import BOTH, Items, assert_same, compare, run_script, start_script
 
 import shmloader
 
@@ -318,3 +318,47 @@ def test_a_fork_server_that_is_killed(death: str) -> None:
         """.replace("DEATH", death)
     )
     assert ran.out == "59 []\n", ran.out + ran.err
+
+
+# ------------------------------------------------------------------------------------------------------------- Ctrl-C
+
+
+def test_the_first_worker_is_blocked_too() -> None:
+    """multiprocessing starts its resource tracker before the first process that it spawns, and lets signals through."""
+    ran = run_script(
+        """
+        import multiprocessing, signal
+        from multiprocessing import resource_tracker
+        from shmloader.system.group_signals import GROUP, blocked_at_start
+        with blocked_at_start(multiprocessing.get_context("spawn")):
+            resource_tracker.getfd()
+            print(signal.pthread_sigmask(signal.SIG_BLOCK, ()) >= set(GROUP))
+        print(signal.pthread_sigmask(signal.SIG_BLOCK, ()) & set(GROUP))
+        """
+    )
+    assert ran.out == "True\nset()\n", f"{ran.out}\n{ran.err}"
+
+
+def test_ctrl_c_while_a_spawned_worker_imports() -> None:
+    """It has no handlers yet, so what ends it at exit kills it, and torch's handler for SIGCHLD raised in the exit."""
+    process = start_script(
+        """
+        import multiprocessing, time
+        if __name__ == "__mp_main__":
+            first = multiprocessing.current_process().name.endswith("-1")
+            large = b"x" * (1 << 29) if first else b""  # it takes a while to die: the other one's death comes meanwhile
+            print("imports", flush=True)
+            time.sleep(60)
+        import shmloader
+        if __name__ == "__main__":
+            iterator = iter(shmloader.DataLoader([1, 2], num_workers=2, multiprocessing_context="spawn"))
+            print("waits", flush=True)
+            next(iterator)
+        """
+    )
+    assert process.stdout is not None
+    assert sorted(process.stdout.readline() for _ in range(3)) == ["imports\n", "imports\n", "waits\n"]
+    os.killpg(process.pid, signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == -signal.SIGINT, err
+    assert "Exception ignored" not in err and err.count("Traceback") == 1, err

@@ -1,16 +1,20 @@
-"""Decoding takes no more memory after a million pictures than after the first hundred thousand."""
+"""What decoding leaves in memory: nothing of a large file, and no more after a million pictures than after a few."""
 
 from __future__ import annotations
 
 import gc
+import os
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from PIL import Image
 from test_images_folder import picture
 
 from shmloader import images
+from shmloader._jpeg import Decoder
 
 PICTURES, SETTLED = 1_000_000, 100_000
 ROOM = 2 << 20  # bytes: what an allocator may come to use otherwise; a byte lost a picture is half of it
@@ -19,6 +23,50 @@ ROOM = 2 << 20  # bytes: what an allocator may come to use otherwise; a byte los
 def resident() -> int:
     gc.collect()
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+
+LARGE = 100 << 20  # bytes of a file
+
+
+@pytest.fixture
+def large(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
+    """A file of this kind, made that large by zeros behind the picture."""
+    file = tmp_path / f"large.{request.param}"
+    Image.new("RGB", (40, 30), (9, 8, 7)).save(file, progressive=request.param == "jpeg")
+    os.truncate(file, LARGE)
+    return file
+
+
+@pytest.mark.parametrize("large", ["tiff", "png", "jpeg", "jpg"], indirect=True)
+def test_a_large_file_does_not_cost_its_size_for_good(large: Path) -> None:
+    images.decode(picture(1, 40, 30))
+    before = resident()
+    for _ in range(2):
+        images.decode(large)
+    assert resident() - before < LARGE // 4
+
+
+@pytest.mark.parametrize("large", ["tiff", "png"], indirect=True)
+def test_what_is_no_jpeg_is_not_read_whole(large: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reads, got = os.readv, 0
+
+    def readv(*arguments: Any) -> int:
+        nonlocal got
+        got += (read := reads(*arguments))
+        return read
+
+    monkeypatch.setattr(os, "readv", readv)
+    images.decode(large)
+    assert 0 < got <= 1 << 20
+
+
+@pytest.mark.parametrize("size", [0, 1, 2, 3, 700, (1 << 20) - 1, 1 << 20, (1 << 20) + 1])
+def test_files_of_any_size_are_read_whole(size: int, tmp_path: Path) -> None:
+    data = (picture(1, 40, 30) + bytes(2 << 20))[:size]
+    (tmp_path / "a.jpg").write_bytes(data)
+    decoder = Decoder()
+    for _ in range(2):
+        assert decoder.read(tmp_path / "a.jpg") == Decoder().open(data)
 
 
 @pytest.mark.long

@@ -131,6 +131,10 @@ def assert_same(one: list[torch.Tensor], other: list[torch.Tensor]) -> None:
     assert len(one) == len(other) and all(map(torch.equal, one, other))
 
 
+def names(count: int) -> list[str]:
+    return [f"{k}.jpg" for k in range(count)]
+
+
 class Kept:
     """Counts what is found in files of rows and what is put there."""
 
@@ -171,7 +175,7 @@ def test_kept_in_the_first_epoch_and_found_from_the_second_on(paths: list[str], 
     size = (tmp_path / "rows").stat().st_size
     again = images.fuse(dataset, rows=str(tmp_path / "rows"))  # in a later run
     assert_same(epoch(again), epoch(dataset))
-    assert kept.since() == (6, 0) and (tmp_path / "rows").stat().st_size == size < 24 + 7 * 40 + 6 * 12 * 20 + 1
+    assert kept.since() == (6, 0) and (tmp_path / "rows").stat().st_size == size < 40 + 7 * 40 + 6 * 12 * 20 + 1
 
 
 def test_a_picture_that_changed(paths: list[str], tmp_path: Path, kept: Kept) -> None:
@@ -202,7 +206,7 @@ def test_a_picture_that_changed_unseen(paths: list[str], tmp_path: Path) -> None
     content = Path(paths[0]).read_bytes()
     size, scan = len(content), content.index(b"\xff\xda") + 14
     near_the_end = struct.pack("<IHhhh", size - scan - 5, 3, 0, 0, 0)  # where there is not a row of it left
-    Rows(tmp_path / "rows", 1).put(0, paths[0], (size, os.stat(paths[0]).st_mtime_ns), near_the_end * 10)
+    Rows(tmp_path / "rows", paths[:1]).put(0, paths[0], (size, os.stat(paths[0]).st_mtime_ns), near_the_end * 10)
     before = images.counts()["pillow"]
     assert_same(epoch(fused), epoch(images.fuse(tv.DatasetFolder(paths[:1], TRANSFORM))))
     assert images.counts()["pillow"] == before
@@ -217,9 +221,9 @@ def test_a_torn_file(paths: list[str], tmp_path: Path, kept: Kept) -> None:
     for k in range(30):
         torn = bytearray(content)
         if k % 3 == 0:
-            del torn[draw.randrange(24, len(torn)) :]
+            del torn[draw.randrange(40, len(torn)) :]
         else:
-            at = draw.randrange(24, len(torn))
+            at = draw.randrange(40, len(torn))
             torn[at] ^= 1 << draw.randrange(8)
         (tmp_path / "rows").write_bytes(torn)
         kept.since()
@@ -229,14 +233,72 @@ def test_a_torn_file(paths: list[str], tmp_path: Path, kept: Kept) -> None:
         assert found + put == 6 and (put <= 1 or k % 3 == 0)
 
 
-def test_another_number_of_samples(paths: list[str], tmp_path: Path, kept: Kept) -> None:
+def test_other_pictures(paths: list[str], tmp_path: Path, kept: Kept) -> None:
+    """In a later run: some were added or removed, or the file was another dataset's."""
     epoch(images.fuse(tv.DatasetFolder(paths, TRANSFORM), rows=tmp_path / "rows"))
-    fewer = tv.DatasetFolder(paths[:3], TRANSFORM)
+    for others in (paths[:3], paths[:3] * 2, [*reversed(paths[:3])] * 2):
+        dataset = tv.DatasetFolder(others, TRANSFORM)
+        kept.since()
+        with pytest.warns(RuntimeWarning, match="was made from other pictures, and is made anew"):
+            fused = images.fuse(dataset, rows=tmp_path / "rows")
+        assert (tmp_path / "rows").stat().st_size == 40 + 36 * len(others)
+        assert_same(epoch(fused), epoch(dataset))
+        assert kept.since() == (0, len(others))
+        del fused
+        assert_same(epoch(images.fuse(dataset, rows=tmp_path / "rows")), epoch(dataset))
+        assert kept.since() == (len(others), 0)
+
+
+def test_two_datasets_with_one_file(paths: list[str], tmp_path: Path) -> None:
+    """As many pictures, and other ones: each epoch of one has replaced what the other's had put there."""
+    train, val = (tv.DatasetFolder(part, TRANSFORM) for part in (paths[:3], paths[3:6]))
+    fused = images.fuse(train, rows=tmp_path / "rows")
+    with pytest.raises(ValueError, match="is in use by another dataset, of other pictures: give each dataset a file"):
+        images.fuse(val, rows=tmp_path / "rows")
+    again = images.fuse(train, rows=tmp_path / "rows")  # of the same pictures
+    assert_same(epoch(again), epoch(fused))
+    fused.me = fused  # its end is the collector's
+    del fused, again
+    with pytest.warns(RuntimeWarning, match="was made from other pictures"):
+        images.fuse(val, rows=tmp_path / "rows")
+
+
+@pytest.mark.parametrize("others", [3, 4])  # as many pictures, and more
+def test_another_run_has_made_it_anew(others: int, paths: list[str], tmp_path: Path) -> None:
+    """Between the dataset's begin and the worker's, which looks at the header."""
+    dataset = tv.DatasetFolder(paths[:3], TRANSFORM)
+    fused = images.fuse(dataset, rows=tmp_path / "rows")
+    images.fuse(tv.DatasetFolder(paths[-others:], TRANSFORM), rows=tmp_path / "others")
+    (tmp_path / "others").replace(tmp_path / "rows")
+    content = (tmp_path / "rows").read_bytes()
+    with pytest.warns(RuntimeWarning, match="belongs to other pictures by now, so its rows are not used") as warned:
+        pixels = epoch(fused)
+    assert_same(pixels, epoch(dataset))
+    assert_same(epoch(fused, 2), epoch(dataset, 2))
+    assert len(warned) == 1 and (tmp_path / "rows").read_bytes() == content
+    torch.manual_seed(1)
+    loader = shmloader.DataLoader(fused, num_workers=1)
+    assert len(list(loader)) == 3 and (tmp_path / "rows").read_bytes() == content
+
+
+def test_made_anew_between_the_two_opens(
+    paths: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: Kept
+) -> None:
+    dataset = tv.DatasetFolder(paths[:3], TRANSFORM)
+    fused = images.fuse(dataset, rows=tmp_path / "rows")
+    images.fuse(dataset, rows=tmp_path / "others")
+    opens = os.open
+
+    def replacing(path: Any, flags: int, *more: Any) -> int:
+        if flags & os.O_APPEND and (tmp_path / "others").exists():
+            (tmp_path / "others").replace(tmp_path / "rows")
+        return opens(path, flags, *more)
+
+    monkeypatch.setattr("shmloader.images.rows.os.open", replacing)
+    assert_same(epoch(fused), epoch(dataset))
     kept.since()
-    assert_same(epoch(images.fuse(fewer, rows=tmp_path / "rows")), epoch(fewer))
-    assert kept.since() == (0, 3)
-    fewer.samples *= 2  # more than there were
-    assert_same(epoch(images.fuse(fewer, rows=tmp_path / "rows")), epoch(fewer))
+    assert_same(epoch(fused), epoch(dataset))
+    assert kept.since() == (3, 0)
 
 
 def test_files_that_are_no_rows(paths: list[str], tmp_path: Path) -> None:
@@ -258,24 +320,25 @@ def test_nothing_but_a_file_is_replaced(tmp_path: Path) -> None:
         (tmp_path / "null").replace(tmp_path / "special")
     kind = stat.S_IFMT((tmp_path / "special").stat().st_mode)
     with pytest.raises(ValueError, match="no file of rows, and is not overwritten"):
-        Rows(tmp_path / "special", 3)
+        Rows(tmp_path / "special", names(3))
     assert stat.S_IFMT((tmp_path / "special").stat().st_mode) == kind
 
 
+@pytest.mark.filterwarnings("ignore:.* was made from other pictures")
 def test_a_link_stays_and_leads_to_the_file(tmp_path: Path) -> None:
     (tmp_path / "deep").mkdir()
     (tmp_path / "rows").symlink_to(tmp_path / "deep" / "rows")
     for samples in (3, 4):
-        Rows(tmp_path / "rows", samples)
-        assert (tmp_path / "rows").is_symlink() and (tmp_path / "deep" / "rows").stat().st_size == 24 + 36 * samples
-    assert Rows(os.fsencode(tmp_path / "rows"), 4).takes_more  # type: ignore[arg-type]  # bytes, as open() takes them
+        Rows(tmp_path / "rows", names(samples))
+        assert (tmp_path / "rows").is_symlink() and (tmp_path / "deep" / "rows").stat().st_size == 40 + 36 * samples
+    assert Rows(os.fsencode(tmp_path / "rows"), names(4)).takes_more  # type: ignore[arg-type]  # bytes, as open() takes them
 
 
 def test_who_may_read_it(tmp_path: Path) -> None:
     """Whoever the umask says, as of any file: it lies beside pictures that others read too."""
     before = os.umask(0o027)
     try:
-        Rows(tmp_path / "rows", 3)
+        Rows(tmp_path / "rows", names(3))
     finally:
         os.umask(before)
     assert (tmp_path / "rows").stat().st_mode & 0o777 == 0o640
@@ -283,7 +346,7 @@ def test_who_may_read_it(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("mtime", [-5, 2**64 + 7])  # before 1970, and after 2554: some file systems have both
 def test_any_time_of_change(mtime: int, tmp_path: Path) -> None:
-    rows = Rows(tmp_path / "rows", 3)
+    rows = Rows(tmp_path / "rows", names(3))
     rows.put(1, "a.jpg", (5, mtime), b"marks")
     assert rows.takes_more and rows.find(1, "a.jpg", (5, mtime)) == b"marks"
     assert rows.find(1, "a.jpg", (5, mtime + 1)) is None
@@ -296,14 +359,14 @@ def test_a_broken_entry_costs_neither_an_error_nor_memory(tmp_path: Path, monkey
         lengths.append(length)
         return reads(file, length, place)
 
-    Rows(tmp_path / "rows", 1).put(0, "a.jpg", (5, 6), b"marks")
+    Rows(tmp_path / "rows", names(1)).put(0, "a.jpg", (5, 6), b"marks")
     good = (tmp_path / "rows").read_bytes()
     monkeypatch.setattr("shmloader.images.rows.os.pread", pread)
     for bit in range(8 * 36):
         broken = bytearray(good)
-        broken[24 + bit // 8] ^= 1 << bit % 8
+        broken[40 + bit // 8] ^= 1 << bit % 8
         (tmp_path / "rows").write_bytes(broken)
-        assert Rows(tmp_path / "rows", 1).find(0, "a.jpg", (5, 6)) is None
+        assert Rows(tmp_path / "rows", names(1)).find(0, "a.jpg", (5, 6)) is None
     assert max(lengths) < 1 << 17
 
 

@@ -328,6 +328,64 @@ def test_what_just_fits_is_not_refused_anywhere(monkeypatch: pytest.MonkeyPatch,
                 ring.segment.commit(ring.worker, ring.payload, fits + 1, 0)
 
 
+MEMORIES = pytest.mark.parametrize(("memory", "moves"), [("posix", False), ("memfd", False), ("auto", True)])
+
+
+@MEMORIES
+def test_pages_are_found_between_a_timers_signals(monkeypatch: pytest.MonkeyPatch, memory: Any, moves: bool) -> None:
+    """Before 2024, tmpfs gives a range up when a signal comes, and Python asks for all of it again."""
+    allocate, is_full = os.posix_fallocate, False
+
+    def interrupted(fd: int, at: int, size: int) -> None:
+        if size > 8 << 20:
+            raise InterruptedError(errno.EINTR, "The timer's signal came: it would be tried again, for ever")
+        if is_full and fd == ring.segment.fd:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        allocate(fd, at, size)
+
+    with BothSides(memory=memory) as ring:
+        monkeypatch.setattr(os, "posix_fallocate", interrupted)
+        ring.claim(list(range(3_000_000)))  # its indices take 24 MB
+        is_full = moves
+        ring.segment.commit(ring.worker, ring.payload, 50_000_000, 0)
+        assert ring.worker.committed(ring.payload) > 50_000_000
+        assert ring.worker.overflowed(ring.payload) == moves
+
+
+@MEMORIES
+def test_what_was_found_in_vain_is_given_back(monkeypatch: pytest.MonkeyPatch, memory: Any, moves: bool) -> None:
+    allocate = os.posix_fallocate
+    most = [1 << 40, 1 << 40]
+
+    def scarce(fd: int, at: int, size: int) -> None:
+        if os.fstat(fd).st_blocks * 512 + size > most[fd != ring.segment.fd]:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        allocate(fd, at, size)
+
+    def used() -> list[int]:
+        return [os.fstat(fd).st_blocks * 512 for fd in (ring.segment.fd, ring.segment.memfd) if fd >= 0]
+
+    with BothSides(memory=memory) as ring:
+        monkeypatch.setattr(os, "posix_fallocate", scarce)
+        ring.claim()
+        at = ring.worker.allocate(10 << 20)
+        ring.worker.write(at, bytes(range(256)) * (10 << 12))
+        before = used()
+        most[:] = [before[0] + (20 << 20), (before[-1] if len(before) > 1 else 0) + (20 << 20)]
+        with pytest.raises(MemoryError, match=r"the ring needs 4 slots x \d"):
+            ring.worker.allocate(60 << 20)
+        assert used() == before
+        lies = torch.frombuffer(ring.worker.buffer(), dtype=torch.uint8, offset=at, count=10 << 20)
+        assert lies.numpy().tobytes() == bytes(range(256)) * (10 << 12)
+        del lies
+        if moves:
+            most[1] = 1 << 40
+            ring.worker.allocate(60 << 20)
+            assert ring.worker.overflowed(ring.payload) and used()[0] < before[0], (
+                "its pages in /dev/shm are given back"
+            )
+
+
 LIMITED = """
 import os, resource, torch, shmloader, gc
 class Big(torch.utils.data.Dataset):

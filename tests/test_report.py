@@ -313,10 +313,13 @@ NOTES: dict[str, tuple[dict[str, Any], str]] = {
     "kept for ever": ({"copied_spare": 200, "held_batches": None}, "your loop does not drop"),
     "kept by a worker": ({"copied_kept": 2}, "2 batches copied out since a collate function"),
     "not locked": ({"copied_unlocked": 100}, "not page-locked yet"),
-    "/dev/shm": ({"moved_slots": 3}, "/dev/shm is too small: 3 slots of the ring lie in a memfd"),
+    "/dev/shm": ({"moved_slots": 3}, "/dev/shm is too small: 3 slots of the ring moved to a memfd"),
     "growth": ({"grown_slots": 90}, "slots had to grow 90 times"),
-    "bad samples": ({"bad_samples": 1}, "1 sample raised"),
-    "deaths": ({"worker_deaths": 2}, "2 workers died"),
+    "one grown": ({"grown_slots": 1, "taken_batches": 5}, "slots had to grow 1 time:"),
+    "bad samples": ({"bad_samples": 2}, "2 samples raised and were replaced"),
+    "one bad sample": ({"bad_samples": 1}, "1 sample raised and was replaced"),
+    "deaths": ({"worker_deaths": 2}, "2 workers died and were replaced"),
+    "one death": ({"worker_deaths": 1}, "1 worker died and was replaced"),
     "off the ring": ({"why_not_ring": "num_workers is 0"}, "only next() is measured"),
 }
 

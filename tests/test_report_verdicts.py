@@ -190,4 +190,4 @@ def test_a_small_shm() -> None:
     ran = run_script(SMALL, flags=("-W", "ignore"))
     if "not permitted" in ran.out:
         pytest.skip("this user may not mount")
-    assert "/dev/shm is too small" in ran.out and "slots of the ring lie in a memfd" in ran.out, ran.out + ran.err
+    assert "/dev/shm is too small" in ran.out and "slots of the ring moved to a memfd" in ran.out, ran.out + ran.err

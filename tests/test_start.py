@@ -367,3 +367,65 @@ def test_no_thread_is_left_to_watch_the_workers(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(threading.Thread, "start", refuses)
     with pytest.raises(BlockingIOError, match=r"1 of 1 workers could be started; .* \(ulimit -u\)"):
         iter(shmloader.DataLoader(Items([1]), num_workers=1))
+
+
+# ---------------------------------------------------------------------------------------------- killed as they start
+
+
+@pytest.mark.parametrize(
+    "error", [EOFError("unexpected EOF"), BrokenPipeError(32, "Broken pipe"), EOFError()], ids=repr
+)
+@pytest.mark.parametrize("ended", [None, -9, 1])
+def test_a_worker_that_cannot_be_started(error: Exception, ended: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What multiprocessing raises where the fork server, or what it has forked, was killed."""
+
+    def cannot_start(process: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(context.ForkProcess, "start", cannot_start)
+    monkeypatch.setattr("shmloader.trainer.crew.end_of_fork_server", lambda: ended)
+    loader = shmloader.DataLoader([1, 2], num_workers=2, multiprocessing_context="fork")
+    with pytest.raises(RuntimeError, match="DataLoader worker 0 ended while it was being started") as caught:
+        iter(loader)
+    first, second = str(caught.value).splitlines()
+    said = {None: "has not ended", -9: "is killed by signal: Killed", 1: "has ended with exit code 1"}[ended]
+    assert len(first) < 100 and said in second and "runs out of memory" in second
+    assert caught.value.__cause__ is error
+
+
+KILLED = """
+import os, signal, sys, threading, time, shmloader
+from multiprocessing import forkserver
+
+class Dies:
+    def __len__(self): return 8
+    def __getitem__(self, index): return index
+    def __reduce__(self): return die, ()
+
+def die():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+if __name__ == "__main__":
+    options = {"num_workers": 1, "multiprocessing_context": "forkserver"}
+    try:
+        list(shmloader.DataLoader(Dies(), **options))
+    except RuntimeError as error:
+        print(error)
+    server = forkserver._forkserver._forkserver_pid
+    os.kill(server, signal.SIGSTOP)  # it takes the next request, and never answers it
+    threading.Timer(0.5, os.kill, (server, signal.SIGKILL)).start()
+    try:
+        list(shmloader.DataLoader(range(8), **options))
+    except RuntimeError as error:
+        print(error)
+"""
+
+
+@pytest.mark.long
+def test_killed_as_they_start() -> None:
+    ran = run_script(KILLED)
+    lines = ran.out.splitlines()
+    assert lines[0].endswith("exited unexpectedly") and lines[1].endswith("is killed by signal: Killed."), ran
+    assert "It held no batch. Linux kills processes (SIGKILL) where the machine" in lines[2]
+    assert lines[3] == "DataLoader worker 0 ended while it was being started (unexpected EOF)."
+    assert lines[4].startswith("The fork server, which starts workers, is killed by signal: Killed. Linux kills")

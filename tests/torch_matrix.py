@@ -66,6 +66,10 @@ class Refused(Exception):
     """A version that cannot be tried here, and why."""
 
 
+class Held(Refused):
+    """pip's own settings here (a constraint, say) allow other versions of torch alone."""
+
+
 @dataclasses.dataclass
 class Result:
     """A row of the table."""
@@ -81,11 +85,12 @@ class Result:
     xfailed: int = 0
     seconds: int = 0
     problem: str = ""
+    untried: str = ""  # why pip's settings here do not allow this version
     failures: list[str] = dataclasses.field(default_factory=list)
 
     @property
     def good(self) -> bool:
-        return not self.problem and not self.failed and self.passed > 0
+        return not self.problem and not self.untried and not self.failed and self.passed > 0
 
 
 def main() -> int:
@@ -118,6 +123,8 @@ def run_all(arguments: argparse.Namespace) -> int:
             continue
         try:
             run(result, python, arguments)
+        except Held as held:
+            result.untried = str(held)
         except Refused as refused:
             result.problem = str(refused)
         except (subprocess.CalledProcessError, FileNotFoundError) as error:  # no compiler, no binutils
@@ -125,11 +132,13 @@ def run_all(arguments: argparse.Namespace) -> int:
         shutil.rmtree(ENVIRONMENT, ignore_errors=True)
         kept[key(result)] = result
         write_results(kept)
-        say(row(result) if result.good else f"torch {version}: {result.problem or result.failures}")
+        say(row(result) if result.good else f"torch {version}: {note(result)}")
     asked = {version.lstrip("=") for version in arguments.torch}
     results = [result for result in kept.values() if not asked or result.torch.lstrip("=") in asked]
     print(table(sorted(results, key=lambda result: release(result.torch))))
-    return 0 if all(result.good for result in results) else 1
+    # What pip is held back from says nothing of the project.  Asked for by name, or where nothing else ran, it fails.
+    may_be_untried = not asked and any(result.good for result in results)
+    return 0 if all(result.good or (result.untried and may_be_untried) for result in results) else 1
 
 
 def parse() -> argparse.Namespace:
@@ -343,7 +352,8 @@ def pip(result: Result, *arguments: str) -> None:
     if ran.returncode:
         # of a conflict pip says first what the user's own constraints are
         said = re.findall(r"^(?:ERROR: |\s*The user requested )(.+)", ran.stdout, re.MULTILINE)
-        raise Refused(f"pip {arguments[0]}: {'; '.join(said) or last_line(ran.stdout)}")
+        is_held = any(re.match(r"\(constraint\) torch\b", one) for one in said)
+        raise (Held if is_held else Refused)(f"pip {arguments[0]}: {'; '.join(said) or last_line(ran.stdout)}")
 
 
 def requirements(package: str, *extras: str) -> list[str]:
@@ -448,8 +458,15 @@ def write_results(results: dict[str, Result]) -> None:
 
 def table(results: list[Result]) -> str:
     head = "| torch | build | Python | what ran | passed | failed | skipped | xfailed | seconds |\n" + "|---" * 9 + "|"
-    notes = [f"{result.torch}: {result.problem or ', '.join(result.failures)}" for result in results if not result.good]
+    notes = [f"{result.torch}: {note(result)}" for result in results if not result.good]
     return "\n".join([head, *map(row, results), *notes])
+
+
+def note(result: Result) -> str:
+    """Why a version has not passed."""
+    if result.untried:
+        return f"not tried, because pip is held to other versions here ({result.untried})"
+    return result.problem or ", ".join(result.failures)
 
 
 def row(result: Result) -> str:

@@ -129,7 +129,7 @@ class Photographs(Dataset[torch.Tensor]):
         self._method = method
         self._length = length
         self._one: Any = None  # opened in the worker
-        self._rows = Rows(Path(tempfile.gettempdir()) / "rows", len(files.paths)) if method == ROWS else None
+        self._rows = Rows(Path(tempfile.gettempdir()) / "rows", files.paths) if method == ROWS else None
 
     @property
     def paths(self) -> list[str]:

@@ -111,7 +111,7 @@ class ImageFolder(Pictures):
             raise FileNotFoundError(f"Found no valid file for the classes {', '.join(empty)}. {known}")
         recipe = _recipe(transform, exact)
         self._notes = explained("ImageFolder:", recipe)
-        kept = None if rows is None else Rows(rows, len(self.samples))
+        kept = None if rows is None else Rows(rows, (path for path, _ in self.samples))
         super().__init__(Reader(recipe, exact, scale_on_device, kept))
 
     def explain(self) -> str:

@@ -96,10 +96,10 @@ def fuse(
             on average.
         scale_on_device: samples stay uint8, a quarter of the bytes of float32; give the loader `fused.on_device`,
             which scales and normalises whole batches.  Only where Normalize, or what makes numbers, comes last.
-        rows: a file to keep where each picture's rows begin, about half a KB a picture.  It is made in the first epoch,
-            which takes a little longer; from then on, also in later runs, no more of the file is read than the crop's
-            rows, each to the crop's right edge.  What it says of a picture counts as long as the picture's path, size
-            and time of change are the same.
+        rows: a file that keeps where the rows of each picture begin, about half a KB a picture.  The first epoch fills
+            it and takes a little longer.  From the second one on, also in later runs, only the crop's rows of a picture
+            are decoded, each up to the crop's right edge.  An entry holds while the picture's path, size and time of
+            change stay the same.  The file belongs to this list of pictures: give each dataset a file of its own.
 
     Returns:
         A dataset with the attributes of the other one, and:
@@ -111,7 +111,7 @@ def fuse(
     Raises:
         TypeError: the dataset has no `samples`, `loader` or `transform`.
         OSError: `rows` cannot be made.
-        ValueError: `rows` is another file.
+        ValueError: `rows` is another file, or the file of another dataset of this process.
 
     Example:
         >>> train = images.fuse(torchvision.datasets.ImageFolder("train", transform))
@@ -138,7 +138,7 @@ def fuse(
                 dataset, f"{name} is not fused: its __getitem__ gives other samples than its loader and transform do"
             )
         said = ", whose __getitem__ gave the same for three samples"
-    kept = None if rows is None else Rows(rows, len(dataset.samples))
+    kept = None if rows is None else Rows(rows, (path for path, *_ in dataset.samples))
     reader = Reader(recipe, exact, scale_on_device, kept)
     if scale_on_device and reader.on_device is None:
         said += "; nothing can be scaled on the device"

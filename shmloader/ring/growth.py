@@ -10,14 +10,15 @@ import os
 import warnings
 from typing import Literal
 
-from shmloader._ring import Mapping, Ring
-from shmloader.ring.geometry import PAGE, SPARE_COMMIT, Geometry, up
+from shmloader._ring import Mapping, Ring, give_pages_back
+from shmloader.ring.geometry import PAGE, SPARE_COMMIT, Geometry, MiB, up
 from shmloader.system.limits import available_memory
 
 RingMemory = Literal["auto", "posix", "memfd"]
 
 SHM_MOUNT = "/dev/shm"
 NO_PAGES = (errno.ENOSPC, errno.ENOMEM)
+PIECE = 8 * MiB  # about 2 ms of the kernel's; a profiler's timer comes every 10 ms, or every 1 ms
 
 
 def free_in_shm() -> int:
@@ -29,18 +30,50 @@ def free_in_shm() -> int:
     return mount.f_bavail * mount.f_frsize
 
 
-def _allocate(fd: int, at: int, size: int, least: int) -> int:
+def find_pages(fd: int, at: int, size: int) -> int:
+    """Have pages for `size` bytes at this place; returns for how many there are some, which may be fewer.
+
+    The kernel is asked for a PIECE at a time.  Before 2024, tmpfs gives up where a signal comes meanwhile, and takes
+    back what it has found.  Python then asks again.  A profiler's timer would interrupt a large range each time, for
+    ever.
+
+    Raises:
+        OSError: The kernel refuses for another reason than a lack of pages.
+    """
+    found = 0
+    while found < size:
+        try:
+            os.posix_fallocate(fd, at + found, min(PIECE, size - found))
+        except OSError as error:
+            if error.errno not in NO_PAGES:
+                raise
+            return found
+        found += min(PIECE, size - found)
+    return found
+
+
+def _allocate(fd: int, at: int, size: int, least: int, have: int | None = 0) -> int:
     """Have pages for `size` bytes at this place, or for `least` if there are no more; returns for how many.
 
-    If it is refused, nothing is left behind: the kernel takes back the pages that it had found.
+    Args:
+        fd, at: The place.
+        size, least: See above; of `least` or more.
+        have: How many bytes have pages already, which stay if this is refused.  None: nobody knows, so all stay.
+
+    Raises:
+        OSError: ENOSPC: there are not even pages for `least`.
     """
-    try:
-        os.posix_fallocate(fd, at, size)
+    found = find_pages(fd, at, size)
+    if found < least:
+        found += find_pages(fd, at + found, least - found)
+    if found == size:
         return size
-    except OSError as error:
-        if error.errno not in NO_PAGES or least == size:
-            raise
-    os.posix_fallocate(fd, at, least)
+    if have is not None:
+        keep = max(have, least if found >= least else 0)
+        if found > keep:
+            give_pages_back(fd, at + keep, found - keep)
+    if found < least:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     return least
 
 
@@ -84,14 +117,15 @@ class Growth:
             )
         least, size = up(size, PAGE), min(up(size + size // 4, PAGE), geometry.cell_stride)
         try:
-            return _allocate(self.fd, geometry.cell_at + cell * geometry.cell_stride, size, least)
+            return _allocate(self.fd, geometry.cell_at + cell * geometry.cell_stride, size, least, have=None)
         except OSError as error:
             raise MemoryError(self.no_room(geometry.cells, least)) from error
 
     def _commit_area(self, entry: int, size: int) -> int:
         least, size = up(size, PAGE), min(up(size + size // 4, PAGE), self.geometry.area_stride)
         try:
-            return _allocate(self.fd, self.geometry.area_offset(entry), size, least)
+            # A task may lie in there, which only the other side knows of.
+            return _allocate(self.fd, self.geometry.area_offset(entry), size, least, have=None)
         except OSError as error:
             raise MemoryError(self.no_room(self.geometry.entries, least)) from error
 
@@ -122,7 +156,7 @@ class Growth:
             size = self._overflow(ring, payload, size, least, filled)
         else:
             try:
-                size = _allocate(self.memfd if moved else self.fd, ring.slot_offset(payload), size, least)
+                size = _allocate(self.memfd if moved else self.fd, ring.slot_offset(payload), size, least, have)
             except OSError as error:
                 if error.errno not in NO_PAGES:
                     raise

@@ -14,7 +14,7 @@ import posix_ipc
 from shmloader._ring import Mapping
 from shmloader._trainer import TrainerSide
 from shmloader.ring.geometry import FIRST_COMMIT, PAGE, Geometry, MiB, reserve
-from shmloader.ring.growth import NO_PAGES, SHM_MOUNT, Growth, RingMemory, free_in_shm, in_units, say_moved
+from shmloader.ring.growth import NO_PAGES, SHM_MOUNT, Growth, RingMemory, find_pages, free_in_shm, in_units, say_moved
 from shmloader.system.parents_death import follow
 from shmloader.system.stack_samples import Sheet
 
@@ -154,7 +154,8 @@ class Segment(Growth):
         wanted += [(geometry.slot_at + k * geometry.slot_stride, FIRST_COMMIT) for k in range(first)]
         try:
             for at, size in wanted:
-                os.posix_fallocate(self.fd, at, size)
+                if find_pages(self.fd, at, size) < size:
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         except OSError as error:
             if error.errno not in NO_PAGES:
                 raise

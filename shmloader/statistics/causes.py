@@ -186,7 +186,7 @@ def alone(of: Evidence) -> Cause | None:
         f"batches are made in this process, {ms(of.wait_s)} each, while your loop waits",
         f"num_workers={count}{persists}{shared(of)}",
         f"up to {rate(1 / best)}, now {rate(of.stats.batches_per_s)}; {plural(needed, 'worker')} would feed this loop, "
-        f"and this machine has {of.cores:g} cores",
+        f"and this machine has {plural(of.cores, 'core')}",
         True,
     )
 
@@ -249,7 +249,7 @@ def cores(of: Evidence) -> Cause | None:
     fewer = max(1, int(of.cores))
     return Cause(
         "cores",
-        f"{count} workers share {of.cores:g} cores, and wait for one {of.delayed_share:.0%} of the time",
+        f"{count} workers share {plural(of.cores, 'core')}, and wait for one {of.delayed_share:.0%} of the time",
         f"num_workers={fewer}; for more batches/s the work itself must shrink: {CHEAPER['decode']}",
         f"the same {rate(of.stats.batches_per_s)}, with {count - fewer} processes less, and their memory",
         count >= 1.5 * of.cores and of.delayed_share >= 1.4 * DELAYED,
@@ -277,7 +277,7 @@ def work(of: Evidence) -> Cause | None:
     change = CHEAPER[stage]
     if more > count:
         change = f"num_workers={more}{shared(of)}, and {change}"
-    effect = f"{feeds}; this machine has {of.cores:g} cores"
+    effect = f"{feeds}; this machine has {plural(of.cores, 'core')}"
     if most == of.held_workers:
         effect += f", and memory for the batches of {plural(int(most), 'worker')}"
     if stage != "read" and not endless:
@@ -334,5 +334,10 @@ def rate(batches: float) -> str:
     return f"{batches:,.0f} batches/s" if batches >= 10 else f"{batches:.1f} batches/s"
 
 
-def plural(number: int, what: str, ending: str = "s") -> str:
-    return f"{number} {what}{ending if number != 1 else ''}"
+def plural(number: float, what: str, ending: str = "s") -> str:
+    figure = f"{number:g}" if isinstance(number, float) else str(number)
+    return f"{figure} {what}{ending if number != 1 else ''}"
+
+
+def were(number: int) -> str:
+    return "was" if number == 1 else "were"

@@ -98,7 +98,7 @@ def _wrapped(text: str, indent: int = INDENT) -> str:
 
 def measured(stats: Stats) -> str:
     """What the verdict was made of, in a line or two."""
-    said = f"{plural(stats.batches, 'batch').replace('batchs', 'batches')} in {stats.elapsed_s:.1f} s, "
+    said = f"{plural(stats.batches, 'batch', 'es')} in {stats.elapsed_s:.1f} s, "
     said += f"{rate(stats.batches_per_s)}; next() {_spread(stats.wait)}, step {_spread(stats.step)}"
     if stats.first_wait.count:
         said += f"; the first batch of an epoch {ms(stats.first_wait.mean_s)}"

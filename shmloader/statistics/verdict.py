@@ -8,7 +8,7 @@ from statistics import mean, stdev
 from typing import Literal
 
 from shmloader.statistics import causes
-from shmloader.statistics.causes import Cause, copies, ms, plural
+from shmloader.statistics.causes import Cause, copies, ms, plural, were
 from shmloader.statistics.evidence import DELAYED, Evidence
 
 INPUT = 0.10  # of the time in next(), from which on a loop is input-bound
@@ -129,18 +129,22 @@ def notes(of: Evidence, cause: Cause | None = None) -> tuple[str, ...]:
             "a dataset keeps what it returned: return a copy of what is kept"
         )
     if stats.copied_unlocked and stats.copied_unlocked > 0.1 * (stats.taken_batches or 0):
-        found.append(f"{stats.copied_unlocked} batches were copied since their slots were not page-locked yet")
+        found.append(
+            f"{plural(stats.copied_unlocked, 'batch', 'es')} copied since their slots were not page-locked yet"
+        )
     if stats.moved_slots:
         found.append(
-            f"/dev/shm is too small: {plural(stats.moved_slots, 'slot')} of the ring lie in a memfd, which is as fast. "
+            f"/dev/shm is too small: {plural(stats.moved_slots, 'slot')} of the ring moved to a memfd, as fast as it. "
             'ring_memory="memfd" has them there from the start; docker run --shm-size makes /dev/shm larger'
         )
     if stats.grown_slots and stats.grown_slots > 0.1 * (stats.taken_batches or 0):
-        found.append(f"slots had to grow {stats.grown_slots} times: batches differ much in size")
+        found.append(f"slots had to grow {plural(stats.grown_slots, 'time')}: batches differ much in size")
     if stats.bad_samples:
-        found.append(f"{plural(stats.bad_samples, 'sample')} raised and were replaced: loader.bad_samples has them")
+        found.append(
+            f"{plural(stats.bad_samples, 'sample')} raised and {were(stats.bad_samples)} replaced: loader.bad_samples"
+        )
     if stats.worker_deaths:
-        found.append(f"{plural(stats.worker_deaths, 'worker')} died and were replaced")
+        found.append(f"{plural(stats.worker_deaths, 'worker')} died and {were(stats.worker_deaths)} replaced")
     if of.delayed_share >= DELAYED and len(of.workers) <= of.cores:
         found.append(f"workers wait for a core {of.delayed_share:.0%} of the time: other processes use this machine")
     if of.settings.detail and not stats.hot:

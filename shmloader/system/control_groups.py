@@ -22,5 +22,7 @@ def folders(controller: str) -> Iterator[Path]:
             if controllers and controller not in controllers.split(","):
                 continue
             root = CGROUPS / controller if controllers else CGROUPS
+            if not root.exists():  # "cpu" is a link to "cpu,cpuacct", which not every system makes
+                root = CGROUPS / controllers
             for group in (PurePosixPath(path), *PurePosixPath(path).parents):  # in a container, its own may be the root
                 yield root / group.relative_to("/")

@@ -33,6 +33,18 @@ def cores() -> Cores:
     return Cores(os.cpu_count() or affinity, affinity, min(_quotas(), default=None))
 
 
+def may_spin(processes: int) -> bool:
+    """Whether as many processes, in each rank here, may keep a core busy while they wait, and one core is left.
+
+    A control group's quota counts: where a container has 2 cores' time on a machine of 64 cores, pauses would use that
+    time up, and then the kernel stops all of its processes.
+
+    Args:
+        processes: A loader's workers and its trainer.
+    """
+    return int(cores().usable / ranks_here()) > processes
+
+
 def ranks_here() -> int:
     """How many ranks share this machine's cores, as torchrun says; 1 where nobody says a number."""
     said = os.environ.get("LOCAL_WORLD_SIZE", "")
@@ -47,21 +59,25 @@ def rank_here() -> int:
 
 @contextlib.contextmanager
 def share_of_cores(ranks: int, rank: int) -> Iterator[int]:
-    """Have this thread, and the processes that it starts, run on one rank's share of the cores; gives how many.
+    """Have this thread, and the processes that it starts, run on one rank's share of the cores.
 
     Args:
         ranks: How many share them.  With fewer cores than ranks, nothing changes.
         rank: Which share.
+
+    Yields:
+        How many cores' time they get, at least 1: fewer than cores, where a control group has a quota.
     """
     before = os.sched_getaffinity(0)
     each = len(before) // ranks
+    granted = max(1, int(cores().usable / ranks))
     if ranks < 2 or not each:
-        yield len(before)
+        yield granted
         return
     mine = sorted(before)[rank % ranks * each :][:each]
     os.sched_setaffinity(0, mine)
     try:
-        yield each
+        yield granted
     finally:
         os.sched_setaffinity(0, before)
 

@@ -27,6 +27,7 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from multiprocessing import resource_tracker
 from typing import Any
 
 GROUP = signal.SIGTERM, signal.SIGINT, signal.SIGHUP
@@ -43,6 +44,10 @@ def blocked_at_start(context: Any) -> Iterator[None]:
     if method not in ("fork", "spawn"):  # a fork server would keep them blocked, for all that it ever starts
         yield
         return
+    if method == "spawn":
+        # multiprocessing starts this process before the first one that it spawns, and then lets SIGINT and SIGTERM
+        # through, whatever was blocked before: the first worker would start without a block.
+        resource_tracker.ensure_running()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, GROUP)
     _before[threading.get_ident()] = before
     try:

@@ -132,6 +132,7 @@ class Looks:
             ) from None
         self._sheet = sheet
         self._worker = worker
+        self._process = os.getpid()
         self._counts, self._looks = sheet.read(worker)
         self._is_looking = False
         self._is_in_look = False
@@ -169,8 +170,8 @@ class Looks:
             self._is_in_look = False
 
     def end(self) -> None:
-        """It is published."""
-        if not self._is_looking:
+        """It is published.  A child that the dataset forks leaves the sheet to its parent."""
+        if not self._is_looking or self._process != os.getpid():
             return
         self._timer.stop()
         self._is_looking = False

@@ -44,8 +44,11 @@ def _wake_all() -> None:
     """Multiprocessing is about to send SIGTERM and to wait: for ever, if a worker was stopped (kill -STOP).
 
     Nor would one end that drops a SIGTERM of somebody else's together with this one: NOTE [ Group signals ], 6.
+    A worker that has no handlers yet dies of what is sent here.  torch's handler for SIGCHLD would raise for it, in the
+    midst of the exit.
     """
     for crew in _my_crews():
+        crew.unwatch()
         for worker in crew.workers:
             if worker.pid and runs(worker):
                 with contextlib.suppress(OSError):

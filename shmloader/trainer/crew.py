@@ -14,7 +14,7 @@ import warnings
 from multiprocessing.process import BaseProcess
 from typing import Any, NoReturn
 
-from shmloader._multiprocessing import close_pipes
+from shmloader._multiprocessing import close_pipes, end_of_fork_server
 from shmloader._torch import raise_if_any_worker_failed, unwatch_pids, watch_pids
 from shmloader._trainer import TrainerSide
 from shmloader.ring.segment import Segment, too_many_files
@@ -33,6 +33,10 @@ from shmloader.worker.loop import work
 # not let go of at all must not keep the trainer for ever.  torch gives 5 to each worker, one after another.
 PATIENCE, TERMINATED, KILLED = 4.0, 0.5, 5.0
 REAPED = 0.5  # seconds that the fork server, which sees a worker's end, has to report it
+OUT_OF_MEMORY = (
+    "Linux kills processes (SIGKILL) where the machine or the container runs out of memory (see `dmesg`): "
+    "use fewer workers, or have the dataset hold less."
+)
 LIVES = 3  # deaths of one worker without a batch in between: one may be bad luck, the third is the batch's fault
 
 
@@ -133,6 +137,8 @@ class Crew:
                 stacklevel=2,
             )
             raise
+        except (EOFError, ConnectionError) as error:  # the fork server is gone, or what it has started
+            raise RuntimeError(_killed_at_start(index, error)) from error
         except OSError as error:
             raise _explained(error, index, self._count) from None
         finally:
@@ -190,7 +196,14 @@ class Crew:
         except RuntimeError as error:
             self.raise_explained(error)
         if dead:
-            raise RuntimeError(self._obituary(dead, ""))
+            raise RuntimeError(self._obituary(dead, "\n".join(self._end_told_by_server(index) for index in dead)))
+
+    def _end_told_by_server(self, index: int) -> str:
+        """How a worker ended.  torch knows of children alone, and one of the fork server's is none."""
+        worker = self.workers[index]
+        with contextlib.suppress(AssertionError):  # a process of another making
+            worker.join(REAPED)
+        return "" if worker.exitcode is None else _end_of(worker)
 
     def raise_explained(self, error: RuntimeError) -> NoReturn:
         """Raise torch's error for a worker that died, with what it held; any other error as it is.
@@ -211,7 +224,10 @@ class Crew:
 
     def _loss(self, dead: list[int]) -> str:
         held = [self._batch(sequence) for index in dead for sequence in self._ring.sequences.holds(index)]
-        return f"It held {' and '.join(held)}." if held else "It held no batch."
+        if held:
+            return f"It held {' and '.join(held)}."
+        was_killed = any(self.workers[index].exitcode == -signal.SIGKILL for index in dead)
+        return f"It held no batch.{f' {OUT_OF_MEMORY}' if was_killed else ''}"
 
     def _batch(self, sequence: int) -> str:
         """What a sequence is to its user."""
@@ -316,7 +332,7 @@ class Crew:
                 self._arguments.close,
                 self._close_paper,
                 self._let_leave,
-                self._unwatch,
+                self.unwatch,
                 self._terminate,
                 self._kill,
                 self._close_pipes,
@@ -356,7 +372,8 @@ class Crew:
     def _let_leave(self) -> None:
         self._wait(PATIENCE)
 
-    def _unwatch(self) -> None:
+    def unwatch(self) -> None:
+        """Have torch's handler for SIGCHLD forget the workers, because they are about to be ended."""
         if self._watched:
             with contextlib.suppress(ValueError):  # it was interrupted before torch knew of them
                 unwatch_pids(id(self))
@@ -405,6 +422,18 @@ def _end_of(worker: BaseProcess) -> str:
     if code is not None and code < 0:
         return f"{who} is killed by signal: {signal.strsignal(-code)}."
     return f"{who} exited unexpectedly with exit code {code}."
+
+
+def _killed_at_start(index: int, error: Exception) -> str:
+    ended = end_of_fork_server()
+    if ended is None:
+        who = "The worker itself was killed, for its fork server has not ended."
+    elif ended < 0:
+        who = f"The fork server, which starts workers, is killed by signal: {signal.strsignal(-ended)}."
+    else:
+        who = f"The fork server, which starts workers, has ended with exit code {ended}."
+    what = f"DataLoader worker {index} ended while it was being started ({error or type(error).__name__})."
+    return f"{what}\n{who} {OUT_OF_MEMORY}"
 
 
 def _explained(error: OSError, started: int, count: int) -> OSError:

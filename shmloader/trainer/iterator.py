@@ -54,7 +54,7 @@ from shmloader.resume.epochs import listen, told
 from shmloader.resume.place import place_of, restore
 from shmloader.ring.segment import Segment
 from shmloader.statistics.account import account_of, label_of, wants_detail
-from shmloader.system.cores import ranks_here
+from shmloader.system.cores import may_spin
 from shmloader.system.signals import held, held_in_del
 from shmloader.trainer.at_exit import raise_at_exit
 from shmloader.trainer.bad_samples import epoch_seed, tally_of
@@ -115,8 +115,7 @@ class RingIterator(Overlapping, _torch._MultiProcessingDataLoaderIter):  # type:
 
     def _make_ring(self, loader: Any) -> None:
         """Make the ring and everything around it.  Nobody works on it yet."""
-        cores = len(os.sched_getaffinity(0)) // ranks_here()
-        self._spin = cores > self._num_workers + 1  # else a side that pauses on its core keeps another from it
+        self._spin = may_spin(self._num_workers + 1)  # else a side that pauses on its core keeps another from it
         self._prefetches = loader.prefetch_epochs and loader.persistent_workers
         self._schedule = schedule_of(loader, self._dismiss_weakly())
         size, spare, memory = self._schedule.size, loader.spare_slots, self._schedule.size.memory

@@ -231,6 +231,8 @@ class Worker:
                     fetcher = self._fetch
                 batch = fetcher(task)  # a worker that could not begin has none, and says so in torch's words
             except Exception as error:
+                if self._ring.forked:  # no worker: it ends by what it raised, as any process does
+                    raise
                 if isinstance(error, StopIteration) and self._streams:
                     self._is_over = True
                     return SKIPPED

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy
+import numpy.random  # here, because NumPy imports it at its first use, which fails under a limit on processes
 import torch
 from torch.utils.data import Dataset, IterableDataset
 

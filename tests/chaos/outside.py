@@ -89,6 +89,7 @@ class Outside:
             os.close(self._pipe)
             for fd in (1, 2):
                 os.dup2(self._err, fd)
+            _take_all_signals()
             faulthandler.register(STACKS, all_threads=True, chain=False)
             body(Inside(kind, ours, case, write))
             sys.exit()  # up to the top, and out as any program: no frame above catches or cleans up
@@ -192,6 +193,14 @@ class Outside:
             if _catches(pid, STACKS):
                 self.kill(pid, STACKS)
                 time.sleep(0.3)
+
+
+def _take_all_signals() -> None:
+    """Take signals as a program that a terminal starts.  What nohup or a script's & starts ignores some of them."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
 def _poll(fds: tuple[int, ...], seconds: float) -> list[tuple[int, int]]:
