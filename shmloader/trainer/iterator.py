@@ -264,7 +264,6 @@ class RingIterator(Overlapping, _torch._MultiProcessingDataLoaderIter):  # type:
         except RuntimeError as error:  # torch's SIGCHLD handler may run at any line of Python in there
             self.explain(error)
         if batch is END:
-            self._ring.delivered.over = True
             if not self._persistent_workers:
                 self._shutdown_workers()
             raise StopIteration
