@@ -44,8 +44,8 @@ class Drawn(Protocol):
     def tell(self) -> dict[str, Any]:
         """The fields of State that say how to draw the same again."""
 
-    def sampler_state(self, batches: int) -> Any:
-        """What the sampler said of itself when it had given so many batches; None if it has no state of its own."""
+    def sampler_state(self, batches: int) -> dict[str, Any]:
+        """The fields of State that say where a sampler with a state of its own was behind so many batches."""
 
 
 @dataclass
@@ -124,7 +124,7 @@ class Place:
         told = dict(epoch.told)
         told["batches"], told["samples"], told["beyond"] = _sum_of(epoch.start, epoch.delivered, epoch.ranks)
         if told["rank"] is not None and epoch.drawn is not None:
-            told["sampler_state"] = epoch.drawn.sampler_state(epoch.delivered.batches)
+            told.update(epoch.drawn.sampler_state(epoch.delivered.batches))
         if epoch.states is not None:
             told["streams"], told["latest"] = iterables.tell(epoch.start, epoch.delivered, epoch.states)
         return told
@@ -155,6 +155,7 @@ class Place:
             **_where_generators_are(loader),
             **seek.seeds(sampler, start, torch.get_rng_state()),
             "sampler_state": seek.said_by(sampler) if start is None else start.sampler_state,
+            "used_up": start is not None and start.used_up,
         }
 
     # ------------------------------------------------------------------------------------------- what is loaded
@@ -332,7 +333,7 @@ def _step(before: int | None, now: int | None) -> int:
 
 def _whole(state: State) -> State:
     """The state before its epoch."""
-    return changed(state, begun=False, batches=0, samples=0, beyond=())
+    return changed(state, begun=False, batches=0, samples=0, beyond=(), used_up=False)
 
 
 _said: set[str] = set()

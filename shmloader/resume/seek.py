@@ -103,6 +103,15 @@ def said_by(sampler: Any) -> Any:
     return None if keeper is None else copy.deepcopy(keeper.state_dict())
 
 
+def is_last(sampler: Any, batch: Any) -> bool:
+    """Whether a batch of a BatchSampler is not full, so that what it draws from has come to its end."""
+    while is_a(sampler, BatchSampler):
+        if len(batch) < sampler.batch_size:
+            return True
+        sampler, batch = sampler.sampler, batch[-1]
+    return False
+
+
 def draws_a_seed(sampler: Any) -> bool:
     """Whether it draws a seed for each epoch from the global generator."""
     last = inner(sampler)
@@ -189,7 +198,7 @@ def rest(sampler: Any, state: State) -> Iterator[Any]:
     left: Iterator[Any]
     if (keeper := keeps_state(sampler)) is not None:
         keeper.load_state_dict(state.sampler_state)
-        left = iter(sampler)
+        left = iter(()) if state.used_up else iter(sampler)
     elif not is_a(last, *_KNOWN) or len(parts) > 2:
         with as_global(state.global_generator):
             left = _skipped(_begun_again(sampler, state), state.batches)
