@@ -36,6 +36,11 @@ _DEEPEST = 8  # samplers in each other; a mock has one inside for ever
 _KNOWN = (SequentialSampler, *_DRAWS, DistributedSampler, _SHARED)
 
 
+def sampler_of(loader: Any) -> Any:
+    """What the loader draws from: batches, or samples where there is no automatic batching."""
+    return loader.sampler if loader.batch_sampler is None else loader.batch_sampler
+
+
 def chain(sampler: Any) -> list[Any]:
     """A batch sampler and what it batches."""
     parts = [sampler]
@@ -149,6 +154,11 @@ def draw_as_if(sampler: Any) -> None:
         draw_a_seed()
     elif is_a(last, *_STRAIGHT) and last.generator is None:
         next(iter(last), None)  # draws all at once
+
+
+def draws_for_itself(sampler: Any) -> bool:
+    """Whether its order is drawn by one of torch's samplers, from a generator that is given to it or the global one."""
+    return any(is_a(part, *_DRAWS) for part in within(sampler))
 
 
 def is_guessed(sampler: Any) -> bool:

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from shmloader.resume.generators import undrawn
-from shmloader.resume.place import Epoch, place_of, restore
+from shmloader.resume.loader_generators import restore
+from shmloader.resume.place import Epoch, place_of
 from shmloader.resume.seek import ranks_of
 from shmloader.worker.fetch import Left
 from shmloader.worker.random_states import further, mix
