@@ -34,7 +34,10 @@ cdef class Steps:
         1. A signal handler may raise (Ctrl-C: KeyboardInterrupt) between any two lines of Python, but not in here, save
            where Python is called.  So what is under way is kept in here: the index that was drawn and is not opened,
            the batch that was taken and is not handed out.  The next call goes on from there, and no batch is lost but
-           one that next() had given already.
+           one that next() had given already.  The same holds for what the sampler raises, and for an index that cannot
+           be opened.  As in torch, such an error comes from the next() that asked for more, in place of its batch.
+           torch drops that batch, and nobody counts it.  Here the following next() returns it, and opens nothing, or
+           a lack of memory that lasts would keep back batches that are made.
         2. What can be lost is the sampler's place, if the handler raised in the sampler: a generator ends by that.
            Then the indices are drawn anew up to there, or it is said that they cannot be (indices.py).
         3. Two threads may call next() of one iterator.  One of them is in here, the others wait until it has left, on a
@@ -44,7 +47,12 @@ cdef class Steps:
         5. Where epochs overlap, a sampler that has no more is asked for its next epoch (next_epoch.py), whose batches
            are opened while those of this one are taken.  This one is over when all that is under way is `ahead` of it.
            What goes wrong with the next one is not this one's affair: it is begun anew at its iter(), where it is told.
-        6. The thread that is in here may come by again: from a signal handler, or from a sampler that iterates over its
+        6. An index that could not be opened is tried again in its place: when all batches before it were handed out.
+           If it fails there as well, the error counts as its batch, as any error in a batch's place does.  A lack of
+           memory is not the batch's fault, so that index stays, and the next call tries once more.
+        7. Only here is an epoch found to be over: the sampler has no more, and all that was opened was handed out.  An
+           iterator that is closed, or interrupted, also gives END, but its epoch stays where it is.
+        8. The thread that is in here may come by again: from a signal handler, or from a sampler that iterates over its
            own loader.  That can only be an error.
 
     Args:
@@ -59,6 +67,8 @@ cdef class Steps:
     cdef object drawn                   # an index that is not opened yet
     cdef object ready                   # a batch that is not handed out yet
     cdef bint adrift                    # a handler raised while the sampler was asked
+    cdef bint exhausted                 # the sampler has no more
+    cdef bint refused                   # `drawn` could not be opened
     cdef uint64_t born                  # `forks`, where it was made
     cdef int ahead                      # batches under way that are of the next epoch
     cdef bint overlaps                  # what is drawn, and opened, is of the next epoch
@@ -103,7 +113,7 @@ cdef class Steps:
         return 0
 
     def next(self, iterator):
-        """The next batch, or the ExceptionWrapper in its place; END at the end of the epoch.
+        """The next batch, or the ExceptionWrapper in its place; END at the end of the epoch, or of a closed ring.
 
         Args:
             iterator: what knows the rest.  Called are its
@@ -117,9 +127,10 @@ cdef class Steps:
         self.enter()
         try:
             self.ring.turns.ask(now())
-            if self.ready is nothing and not self.fetch(iterator):
-                return end
-            self.refill(iterator)
+            if self.ready is nothing:   # otherwise an earlier call took it, and failed when it asked for more
+                if not self.fetch(iterator):
+                    return end
+                self.refill(iterator)
             self.ring.hand_out()
             ready = self.ready
             self.ready = nothing
@@ -131,9 +142,17 @@ cdef class Steps:
             self.leave()
 
     cdef bint fetch(self, iterator) except -1:
+        """Have the next batch `ready`; false where there is none: the epoch is over, or the ring was closed."""
         cdef TrainerSide ring = self.ring
         cdef object batch
-        while not ring.mapping.closed and (ring.under_way > self.ahead or ring.unread is not None):
+        while not ring.mapping.closed:
+            if ring.under_way <= self.ahead and ring.unread is None:
+                if not self.overlaps:
+                    self.fill(iterator)     # an index may be left that could not be opened, or not be drawn
+                if ring.under_way <= self.ahead and not ring.mapping.closed:
+                    ring.delivered.over = True
+                    return False
+                continue
             if ring.unread is None and (ring.alarmed or not ring.sequences.is_ready()):
                 iterator._await()
                 continue
@@ -157,7 +176,7 @@ cdef class Steps:
         """
         self.enter()
         try:
-            self.indices, self.adrift = indices, False
+            self.indices, self.adrift, self.exhausted, self.refused = indices, False, False, False
             self.drawn = self.ready = nothing
             self.go_on(iterator, turns_over)
         finally:
@@ -212,7 +231,7 @@ cdef class Steps:
                 indices = iterator._begin_next()
                 if indices is None:
                     return 0
-                self.indices, self.overlaps = indices, True
+                self.indices, self.overlaps, self.exhausted = indices, True, False
             self.fill(iterator)
         except Exception:
             self.spoilt = True
@@ -227,31 +246,43 @@ cdef class Steps:
                 self.drawn = self.draw(iterator)
                 if self.drawn is nothing:
                     return True
+            elif self.refused and (self.ready is not nothing or ring.under_way > self.ahead):
+                return False    # its turn has not come
             before = ring.opened
             try:
                 if not iterator._open(self.drawn):
                     return False
-            except Exception:
-                self.drawn = nothing    # it is told what was wrong with it; the next one may be better
+            except Exception as error:
+                if ring.opened == before:
+                    self.refuse(error)
                 raise
             finally:
                 if ring.opened != before:
-                    self.drawn = nothing
+                    self.drawn, self.refused = nothing, False
                     self.ahead += self.overlaps
         return False
 
+    cdef int refuse(self, error) except -1:
+        """The index that was drawn cannot be opened: keep it, or have the error count as its batch."""
+        if self.refused and not isinstance(error, (MemoryError, OSError)):
+            self.ring.pass_over(self.drawn)
+        else:
+            self.refused = True
+        return 0
+
     cdef object draw(self, iterator):
         """The sampler's next index; NOTHING where it has no more."""
+        if self.exhausted:
+            return nothing
         if self.adrift:
             self.indices = iterator._draw_again(self.ring.opened)
             self.adrift = False
         try:
             return next(self.indices)
         except StopIteration:
+            self.exhausted = True
             return nothing
         except Exception:
-            if not self.overlaps:
-                self.ready = nothing    # as in torch: what the sampler raises comes in place of this batch
             raise
         except BaseException:
             self.adrift = True

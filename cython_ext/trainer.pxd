@@ -43,6 +43,7 @@ cdef class TrainerSide(Ring):
 
     cpdef bint has_room(self, int chunks=*) except -1
     cdef int hand_out(self) except -1                   # what was taken last is the user's now
+    cdef int pass_over(self, task) except -1            # an error was raised in place of a batch that cannot be opened
     cdef int stream_ended(self, int worker) except -1   # what was taken last is no batch
     cdef int keep_state(self) except -1                 # what was taken last is nobody's, but its state counts
     cdef int samples_of(self, task) except -1

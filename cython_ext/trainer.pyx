@@ -124,6 +124,15 @@ cdef class TrainerSide(Ring):
         self.delivered.count(self.taken_batch, self.taken_samples, self.taken_worker)
         return self.keep_state()
 
+    cdef int pass_over(self, task) except -1:
+        """Count a batch that cannot be opened: an error was raised in its place.  Streams have no such batches."""
+        cdef uint32_t samples = self.samples_of(task)
+        if not self.delivered.of_workers:
+            self.delivered.count(self.opened, samples, 0)
+            self.opened += 1
+            self.samples += samples
+        return 0
+
     cdef int stream_ended(self, int worker) except -1:
         self.delivered.end(worker)
         return self.keep_state()

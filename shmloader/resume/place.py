@@ -31,7 +31,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 
 from shmloader.resume import epochs, iterables, seek
-from shmloader.resume.generators import pack, unpack
+from shmloader.resume.loader_generators import where_generators_are, why_not_generators
+from shmloader.resume.seek import sampler_of
 from shmloader.resume.state import State, changed, closed, opened, state_of
 
 if TYPE_CHECKING:
@@ -44,8 +45,8 @@ class Drawn(Protocol):
     def tell(self) -> dict[str, Any]:
         """The fields of State that say how to draw the same again."""
 
-    def sampler_state(self, batches: int) -> Any:
-        """What the sampler said of itself when it had given so many batches; None if it has no state of its own."""
+    def sampler_state(self, batches: int) -> dict[str, Any]:
+        """The fields of State that say where a sampler with a state of its own was behind so many batches."""
 
 
 @dataclass
@@ -128,7 +129,7 @@ class Place:
         told = dict(epoch.told)
         told["batches"], told["samples"], told["beyond"] = _sum_of(epoch.start, epoch.delivered, epoch.ranks)
         if told["rank"] is not None and epoch.drawn is not None:
-            told["sampler_state"] = epoch.drawn.sampler_state(epoch.delivered.batches)
+            told.update(epoch.drawn.sampler_state(epoch.delivered.batches))
         if epoch.states is not None:
             told["streams"], told["latest"] = iterables.tell(
                 loader, epoch.start, epoch.delivered, epoch.states, epoch.carried
@@ -151,7 +152,7 @@ class Place:
             sampler_state=seek.said_by(sampler),
             workers=iterables.workers_of(loader),
             streams=None if over is None or over.states is None else iterables.at_end(loader, over.states),
-            **_where_generators_are(loader),
+            **where_generators_are(loader),
         )
 
     def _about_to_draw(self, loader: Any, epoch: Epoch) -> dict[str, Any]:
@@ -159,9 +160,10 @@ class Place:
         start = epoch.start if epoch.start.begun else None
         sampler = sampler_of(loader)
         return {
-            **_where_generators_are(loader),
+            **where_generators_are(loader),
             **seek.seeds(sampler, start, torch.get_rng_state()),
             "sampler_state": seek.said_by(sampler) if start is None else start.sampler_state,
+            "used_up": start is not None and start.used_up,
         }
 
     # ------------------------------------------------------------------------------------------- what is loaded
@@ -178,6 +180,8 @@ class Place:
                 f"this state is that of rank {state.rank}, and this is rank {this_rank()}: what a stream, or a sampler "
                 "of your own, says of itself is for its own rank. Save the state of each rank, and load it there"
             )
+        if why := why_not_generators(loader, state):
+            raise ValueError(f"this state cannot be loaded: {why}")
         state = iterables.fitted(loader, state)
         if state.batches and seek.is_guessed(sampler):
             _say_that_it_is_guessed(seek.name_of(sampler))
@@ -342,7 +346,7 @@ def _step(before: int | None, now: int | None) -> int:
 def _whole(state: State) -> State:
     """The state before its epoch."""
     streams = iterables.at_start(state.streams)
-    return changed(state, begun=False, batches=0, samples=0, beyond=(), streams=streams, latest=-1)
+    return changed(state, begun=False, batches=0, samples=0, beyond=(), used_up=False, streams=streams, latest=-1)
 
 
 _said: set[str] = set()
@@ -371,43 +375,11 @@ def place_of(loader: Any) -> Place:
     return place
 
 
-def sampler_of(loader: Any) -> Any:
-    """What the loader draws from: batches, or samples where there is no automatic batching."""
-    return loader.sampler if loader.batch_sampler is None else loader.batch_sampler
-
-
 def this_rank() -> int:
     """Which of the job's processes this is."""
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         return torch.distributed.get_rank()
     return int(os.environ.get("RANK") or 0)  # torchrun's
-
-
-def restore(loader: Any, state: State) -> None:
-    """Put the generators of the loader and of its sampler back to where they were, and a sampler with a state."""
-    if not state.begun and state.sampler_state is not None:
-        seek.keeps_state(sampler_of(loader)).load_state_dict(state.sampler_state)
-    if loader.generator is not None and state.loader_generator is not None:
-        loader.generator.set_state(unpack(state.loader_generator))
-    other = _other_generator(sampler_of(loader), loader.generator)
-    if other is not None and state.sampler_generator is not None:
-        other.set_state(unpack(state.sampler_generator))
-
-
-def _other_generator(sampler: Any, loaders: Any) -> Any:
-    """The sampler's own generator, if it is not the loader's."""
-    found = seek.generator_of(sampler)
-    return None if found is loaders else found
-
-
-def _where_generators_are(loader: Any) -> dict[str, Any]:
-    """The fields of State for the generators, as long as nothing of an epoch was drawn from them."""
-    other = _other_generator(sampler_of(loader), loader.generator)
-    return {"loader_generator": _packed(loader.generator), "sampler_generator": _packed(other)}
-
-
-def _packed(generator: Any) -> str | None:
-    return None if generator is None else pack(generator.get_state())
 
 
 def _sum_of(start: State, delivered: Progress, ranks: int) -> tuple[int, int, list[list[int]]]:

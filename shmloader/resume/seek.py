@@ -36,6 +36,11 @@ _DEEPEST = 8  # samplers in each other; a mock has one inside for ever
 _KNOWN = (SequentialSampler, *_DRAWS, DistributedSampler, _SHARED)
 
 
+def sampler_of(loader: Any) -> Any:
+    """What the loader draws from: batches, or samples where there is no automatic batching."""
+    return loader.sampler if loader.batch_sampler is None else loader.batch_sampler
+
+
 def chain(sampler: Any) -> list[Any]:
     """A batch sampler and what it batches."""
     parts = [sampler]
@@ -103,6 +108,15 @@ def said_by(sampler: Any) -> Any:
     return None if keeper is None else copy.deepcopy(keeper.state_dict())
 
 
+def is_last(sampler: Any, batch: Any) -> bool:
+    """Whether a batch of a BatchSampler is not full, so that what it draws from has come to its end."""
+    while is_a(sampler, BatchSampler):
+        if len(batch) < sampler.batch_size:
+            return True
+        sampler, batch = sampler.sampler, batch[-1]
+    return False
+
+
 def draws_a_seed(sampler: Any) -> bool:
     """Whether it draws a seed for each epoch from the global generator."""
     last = inner(sampler)
@@ -140,6 +154,11 @@ def draw_as_if(sampler: Any) -> None:
         draw_a_seed()
     elif is_a(last, *_STRAIGHT) and last.generator is None:
         next(iter(last), None)  # draws all at once
+
+
+def draws_for_itself(sampler: Any) -> bool:
+    """Whether its order is drawn by one of torch's samplers, from a generator that is given to it or the global one."""
+    return any(is_a(part, *_DRAWS) for part in within(sampler))
 
 
 def is_guessed(sampler: Any) -> bool:
@@ -189,7 +208,7 @@ def rest(sampler: Any, state: State) -> Iterator[Any]:
     left: Iterator[Any]
     if (keeper := keeps_state(sampler)) is not None:
         keeper.load_state_dict(state.sampler_state)
-        left = iter(sampler)
+        left = iter(()) if state.used_up else iter(sampler)
     elif not is_a(last, *_KNOWN) or len(parts) > 2:
         with as_global(state.global_generator):
             left = _skipped(_begun_again(sampler, state), state.batches)

@@ -38,6 +38,8 @@ class State:
             one's only if the sampler draws all its samples from that.
         rank: The rank whose state this is, if it is not for all: it has what follows.
         sampler_state: What the sampler says of itself, if it has a state_dict() of its own.
+        used_up: Whether that sampler has given all of this epoch's indices: many begin anew as they give the last one,
+            so that their state is the next epoch's.
         workers: If the dataset is a stream: how many workers have a part of it, 0 without workers.
         streams: For each of them (without workers, for the trainer): the batches and the samples that it has given,
             how many samples it had given each time that it raised, whether it has ended, and what it says of itself
@@ -65,6 +67,7 @@ class State:
     global_generator: str | None = None
     rank: int | None = None
     sampler_state: Any = None
+    used_up: bool = False
     workers: int | None = None
     streams: Any = None
     latest: int = -1
@@ -80,6 +83,7 @@ class State:
 
 
 _NAMES = [field.name for field in fields(State)]
+_ADDED = {"used_up": False}  # fields that states of the first release lack
 _MOST = 1 << 63
 _COUNTS = ("epoch", "batches", "samples", "ranks", "served")
 _TEXTS = ("loader_generator", "sampler_generator", "global_generator")
@@ -96,6 +100,7 @@ def state_of(given: Any) -> State:
     """
     if not isinstance(given, Mapping):
         raise TypeError(f"state_dict should be what state_dict() returned, but got a {type(given).__name__}")
+    given = _ADDED | dict(given)
     if missing := [name for name in ("version", *_NAMES) if name not in given]:
         raise ValueError(
             f"this is no state of a shmloader.DataLoader: it has no {', '.join(missing)}. Keys: {[*given][:20]}"
@@ -155,6 +160,8 @@ def _check(name: str, value: Any) -> None:
         right = value is None or type(value) is str
     elif name == "beyond":
         right = isinstance(value, (list, tuple)) and all(map(_are_two_counts, value))
+    elif name == "used_up":
+        right = type(value) is bool
     elif name == "streams":
         right = value is None or (isinstance(value, (list, tuple)) and all(map(_is_a_stream, value)))
     if not right:

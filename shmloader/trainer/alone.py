@@ -12,8 +12,8 @@ from torch.utils.data import IterableDataset
 from shmloader import _torch
 from shmloader._progress import Progress
 from shmloader.resume.epochs import told
-from shmloader.resume.place import Epoch, place_of, sampler_of
-from shmloader.resume.seek import ranks_of
+from shmloader.resume.place import Epoch, place_of
+from shmloader.resume.seek import ranks_of, sampler_of
 from shmloader.resume.state import State
 from shmloader.trainer.bad_samples import Tally, epoch_seed, tally_of
 from shmloader.trainer.begin import begin_iterator, left_of_streams, seed_of_samples

@@ -7,7 +7,8 @@ from typing import Any
 
 from shmloader.resume.generators import undrawn
 from shmloader.resume.iterables import samples_of
-from shmloader.resume.place import Epoch, place_of, restore
+from shmloader.resume.loader_generators import restore
+from shmloader.resume.place import Epoch, place_of
 from shmloader.resume.seek import ranks_of
 from shmloader.worker.fetch import Left
 from shmloader.worker.random_states import further, mix

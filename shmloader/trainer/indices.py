@@ -73,7 +73,10 @@ class Draws:
         self._from = self.indices, self.indices  # what they come from, and what gives those that are left: one step
         self._noting: Noting | None = None
         if (keeper := seek.keeps_state(sampler)) is not None:
-            self.indices = self._noting = Noting(keeper, self.indices)
+            used_up = start is not None and start.used_up
+            # with workers, the sampler is asked for more before its last batch is handed out
+            length = None if indices is None else _length_of(sampler)
+            self.indices = self._noting = Noting(sampler, keeper, self.indices, used_up, length)
 
     def _begin(self) -> Iterator[Any]:
         return iter(self._sampler) if self._start is None else seek.rest(self._sampler, self._start)
@@ -122,9 +125,12 @@ class Draws:
             }
         return self._told
 
-    def sampler_state(self, batches: int) -> Any:
-        """What the sampler said of itself when it had given so many batches."""
-        return None if self._noting is None else pickle.loads(self._noting.states[batches])
+    def sampler_state(self, batches: int) -> dict[str, Any]:
+        """What the sampler said of itself when it had given so many batches, and whether it has more."""
+        if self._noting is None:
+            return {"sampler_state": None, "used_up": False}
+        said, used_up = self._noting.states[batches]
+        return {"sampler_state": pickle.loads(said), "used_up": used_up}
 
     def draw_for(self, epoch: Epoch) -> None:
         """Of what a sampler says of itself, keep what may be asked for, from what the user has got in this epoch on."""
@@ -136,29 +142,71 @@ class Noting:
     """Indices, and what the sampler says of itself before the first and after each of those that are under way.
 
     A class and no generator: one that is interrupted would be at its end.
+
+    Args:
+        sampler: What gives the indices, in batches or one by one.
+        keeper: What of it has the state.
+        indices: What it gives.
+        used_up: Whether a loaded state says that nothing is left.
+        length: How many it gives.  Behind the last of them it is asked whether it has more; None: it is not asked.
     """
 
-    def __init__(self, sampler: Any, indices: Iterator[Any]) -> None:
+    def __init__(
+        self, sampler: Any, keeper: Any, indices: Iterator[Any], used_up: bool, length: int | None = None
+    ) -> None:
         self._sampler = sampler
+        self._keeper = keeper
         self._indices = indices
         self._count = 0
+        self._length = length
+        self._further: list[Any] = []  # what it gave beyond its length
         self.epoch: Epoch | None = None
-        self.states = {0: self._said()}
+        self.states = {0: (self._said(), used_up)}
 
     def _said(self) -> bytes:
-        return pickle.dumps(self._sampler.state_dict())  # at once: it may be what the sampler counts in
+        return pickle.dumps(self._keeper.state_dict())  # at once: it may be what the sampler counts in
 
     def __iter__(self) -> Iterator[Any]:
         return self
 
     def __next__(self) -> Any:
-        index = next(self._indices)
+        try:
+            index = self._further.pop() if self._further else next(self._indices)
+        except StopIteration:
+            self._end()
+            raise
         self._count += 1
-        self.states[self._count] = self._said()
+        self.states[self._count] = self._said(), seek.is_last(self._sampler, index)
+        if self._count == self._length:
+            self._look_further(index)
         if self.epoch is not None:
             for old in [count for count in self.states if count < self.epoch.delivered.batches]:
                 del self.states[old]
         return index
+
+    def _look_further(self, index: Any) -> None:
+        """Ask the sampler for more behind its last index, so that its state is that of its end."""
+        try:
+            self._further.append(next(self._indices))
+        except StopIteration:
+            self._end()
+        except BaseException:  # it comes one index early, and the index with the next call
+            self._count -= 1
+            self._further.append(index)
+            raise
+
+    def _end(self) -> None:
+        """The sampler has no more.  Where it gave nothing at all, whoever goes on asks it again."""
+        if self._count:
+            self.states[self._count] = self._said(), True
+
+
+def _length_of(sampler: Any) -> int | None:
+    """How many indices or batches a sampler says that it gives; None where it does not say."""
+    try:
+        return len(sampler)
+    except (TypeError, NotImplementedError):
+        return None
 
 
 def _generators(sampler: Any) -> list[torch.Generator]:

@@ -51,7 +51,8 @@ from shmloader.batch import objects
 from shmloader.device.accelerator import accelerator_of
 from shmloader.device.pinning import IN_TRANSIT, Pinning
 from shmloader.resume.epochs import listen, told
-from shmloader.resume.place import place_of, restore
+from shmloader.resume.loader_generators import restore
+from shmloader.resume.place import place_of
 from shmloader.ring.segment import Segment
 from shmloader.statistics.account import account_of, label_of, wants_detail
 from shmloader.system.cores import may_spin
@@ -266,7 +267,6 @@ class RingIterator(Overlapping, _torch._MultiProcessingDataLoaderIter):  # type:
         except RuntimeError as error:  # torch's SIGCHLD handler may run at any line of Python in there
             self.explain(error)
         if batch is END:
-            self._ring.delivered.over = True
             if not self._persistent_workers:
                 self._shutdown_workers()
             raise StopIteration

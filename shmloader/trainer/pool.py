@@ -16,8 +16,8 @@ import torch
 from torch.utils.data import DistributedSampler, RandomSampler, SequentialSampler, WeightedRandomSampler
 
 from shmloader.resume.distributed import DistributedSampler as Ours
-from shmloader.resume.place import place_of, sampler_of
-from shmloader.resume.seek import is_a
+from shmloader.resume.place import place_of
+from shmloader.resume.seek import is_a, sampler_of
 
 _COUNTING = (RandomSampler, SequentialSampler, DistributedSampler, Ours)  # give all numbers below a length
 _COLLECTIONS = (

@@ -1,0 +1,61 @@
+"""The generators of a loader and of its sampler: where they are, put back to where they were, and whether they fit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from shmloader.resume import seek
+from shmloader.resume.generators import pack, unpack
+from shmloader.resume.seek import sampler_of
+from shmloader.resume.state import State
+
+
+def restore(loader: Any, state: State) -> None:
+    """Put the generators of the loader and of its sampler back to where they were, and a sampler with a state."""
+    if not state.begun and state.sampler_state is not None:
+        seek.keeps_state(sampler_of(loader)).load_state_dict(state.sampler_state)
+    if loader.generator is not None and state.loader_generator is not None:
+        loader.generator.set_state(unpack(state.loader_generator))
+    other = _other_generator(sampler_of(loader), loader.generator)
+    if other is not None and state.sampler_generator is not None:
+        other.set_state(unpack(state.sampler_generator))
+
+
+def _other_generator(sampler: Any, loaders: Any) -> Any:
+    """The sampler's own generator, if it is not the loader's."""
+    found = seek.generator_of(sampler)
+    return None if found is loaders else found
+
+
+def where_generators_are(loader: Any) -> dict[str, Any]:
+    """The fields of State for the generators, as long as nothing of an epoch was drawn from them."""
+    other = _other_generator(sampler_of(loader), loader.generator)
+    return {"loader_generator": _packed(loader.generator), "sampler_generator": _packed(other)}
+
+
+def why_not_generators(loader: Any, state: State) -> str | None:
+    """Why the order would be another one: a generator was drawn from, and now there is none, or the other way round."""
+    sampler = sampler_of(loader)
+    if (state.loader_generator is None) != (loader.generator is None):
+        whose = "the loader"
+        had = state.loader_generator is not None
+    elif not seek.draws_for_itself(sampler):
+        return None  # a sampler that is not known may make its generator when it is iterated over
+    else:
+        whose = f"its {seek.name_of(sampler)}"
+        had = state.sampler_generator is not None
+        if had == (_other_generator(sampler, loader.generator) is not None):
+            return None
+    if had:
+        return (
+            f"it has the state of a generator, and {whose} has none now, so the order would be another one: give "
+            "generator=torch.Generator(), whose state is loaded"
+        )
+    return (
+        f"it has no state for the generator that {whose} has now, so the order would be another one: leave "
+        "generator= out until this state's run is over, as where it was saved"
+    )
+
+
+def _packed(generator: Any) -> str | None:
+    return None if generator is None else pack(generator.get_state())

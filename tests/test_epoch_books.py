@@ -1,0 +1,304 @@
+"""An epoch's books: what was handed out is counted, what was not is kept, and nothing else ends an epoch."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from conftest import Augmented, Raised, assert_same, iterate, label, raised, seed_all
+from torch.utils.data import DataLoader, IterableDataset
+
+import shmloader
+
+LENGTH, BATCH = 22, 4
+BATCHES = 6
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:This DataLoader will create"),
+    pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork"),
+    pytest.mark.filterwarnings("ignore:a loader is resumed whose samples are ordered by"),
+]
+
+
+class Stream(IterableDataset[int]):
+    """Two workers read every other number each."""
+
+    def __iter__(self) -> Iterator[int]:
+        worker = torch.utils.data.get_worker_info()
+        me, workers = (0, 1) if worker is None else (worker.id, worker.num_workers)
+        return iter(range(me, 24, workers))
+
+
+def loader(**options: Any) -> shmloader.DataLoader[Any]:
+    dataset = options.pop("dataset", None)
+    options = {"batch_size": BATCH, "shuffle": dataset is None or None, "num_workers": 2, **options}
+    if "sampler" in options or "batch_sampler" in options:
+        options["shuffle"] = None
+    if "batch_sampler" in options:
+        options["batch_size"] = 1
+    return shmloader.DataLoader(dataset or Augmented(LENGTH), **options)
+
+
+# --------------------------------------------------------------------------------------- an iterator that was closed
+
+FORMS: list[dict[str, Any]] = [
+    {},
+    {"batch_size": None},
+    {"batch_sampler": [[0, 1], [2], [3, 4, 5], [6], [7, 8]]},
+    {"chunk_size": 2},
+    {"schedule": "steal"},
+    {"in_order": False},
+    {"persistent_workers": True},
+    {"persistent_workers": True, "prefetch_epochs": True},
+    {"device": "cpu", "on_device": dict},
+    {"device": "cpu", "on_device": dict, "device_prefetch": 1, "persistent_workers": True},
+    {"device": "cpu", "on_device": dict, "num_workers": 0},
+    {"dataset": Stream()},
+    {"dataset": Stream(), "persistent_workers": True},
+]
+
+
+@pytest.mark.parametrize("resumed", [False, True])
+@pytest.mark.parametrize("options", FORMS, ids=label)
+def test_a_closed_iterator_keeps_its_epoch_where_it_is(options: dict[str, Any], resumed: bool) -> None:
+    seed_all()
+    with loader(**options) as made:
+        if resumed:
+            batches = iter(made)
+            next(batches)
+            state = made.state_dict()
+            made.load_state_dict(state)
+        batches = iter(made)
+        next(batches)
+        next(batches)
+        before = made.state_dict()
+        expected = list(batches) if "in_order" not in options else None
+    seed_all()
+    with loader(**options) as made:
+        if resumed:
+            batches = iter(made)
+            next(batches)
+            made.load_state_dict(state)
+        batches = iter(made)
+        next(batches)
+        next(batches)
+        batches.close()
+        for _ in range(2):
+            assert next(batches, None) is None
+            told = made.state_dict()
+            assert (told["epoch"], told["begun"], given(told)) == (0, True, given(before))
+        made.load_state_dict(told)
+        rest = iterate(made)
+        assert made.state_dict()["epoch"] == 1 and not made.state_dict()["batches"]
+    if expected is not None and "dataset" not in options:
+        assert_same([rows(batch) for batch in rest], [rows(batch) for batch in expected])
+
+
+def given(state: dict[str, Any]) -> int:
+    return state["batches"] + len(state["beyond"])
+
+
+def rows(batch: Any) -> Any:
+    return batch["i"].tolist() if isinstance(batch["i"], torch.Tensor) else batch["i"]
+
+
+@pytest.mark.parametrize("options", [{}, {"persistent_workers": True, "prefetch_epochs": True}], ids=label)
+@pytest.mark.parametrize("left", [2, 1, 0])
+def test_closed_while_the_last_batches_are_under_way(options: dict[str, Any], left: int) -> None:
+    """What is under way of the next epoch is no part of this one, and an epoch whose end was told stays over."""
+    with loader(**options) as made:
+        batches = iter(made)
+        for _ in range(BATCHES - left):
+            next(batches)
+        if not left:
+            assert next(batches, None) is None
+        batches.close()
+        assert next(batches, None) is None
+        told = made.state_dict()
+        assert (told["epoch"], told["batches"]) == ((0, BATCHES - left) if left else (1, 0))
+
+
+def test_closed_within_the_loop() -> None:
+    made = loader()
+    for batch in (batches := iter(made)):
+        assert len(batch["i"]) == BATCH
+        batches.close()
+    assert made.state_dict()["batches"] == 1
+    made.load_state_dict(made.state_dict())
+    assert len(iterate(made)) == BATCHES - 1
+
+
+# ------------------------------------------------------------------------------------- a batch in hand, and a failure
+
+
+class Order(torch.utils.data.Sampler[int]):
+    """Raises, once, in place of its index number `at`, and goes on behind it."""
+
+    def __init__(self, at: int, length: int = 40, ends: bool = True) -> None:
+        self.at, self.length, self.ends, self.raised = at, length, ends, False
+
+    def __iter__(self) -> Any:
+        return self._ending() if self.ends else _GoingOn(self)
+
+    def _ending(self) -> Iterator[int]:
+        for k in range(self.length):
+            if k == self.at and not self.raised:
+                self.raised = True
+                raise ArithmeticError("in the sampler")
+            yield k
+
+
+class _GoingOn:
+    def __init__(self, order: Order) -> None:
+        self.order, self.k = order, -1
+
+    def __iter__(self) -> Any:
+        return self
+
+    def __next__(self) -> int:
+        order = self.order
+        if self.k + 1 == order.at and not order.raised:
+            order.raised = True
+            raise ArithmeticError("in the sampler")
+        self.k += 1
+        if self.k >= order.length:
+            raise StopIteration
+        return self.k
+
+
+OPENING: list[dict[str, Any]] = [
+    {},
+    {"schedule": "steal"},
+    {"persistent_workers": True},
+    {"persistent_workers": True, "prefetch_epochs": True},
+    {"in_order": False, "num_workers": 1},
+    {"device": "cpu", "on_device": lambda batch: batch},
+]
+
+
+@pytest.mark.parametrize("ends", [True, False])
+@pytest.mark.parametrize("options", OPENING, ids=label)
+def test_what_the_sampler_raises_costs_no_batch(options: dict[str, Any], ends: bool) -> None:
+    """It comes from the same next() as torch's does, and the batch that torch drops there comes with the one after."""
+    at = 30
+    plain = {"persistent_workers": options.get("persistent_workers", False)}
+    workers = options.get("num_workers", 2)
+    theirs = iterate(DataLoader(range(40), None, sampler=Order(at, ends=ends), num_workers=workers, **plain))
+    with loader(dataset=range(40), batch_size=None, sampler=Order(at, ends=ends), **options) as made:
+        batches, got, counts = iter(made), [], []
+        while True:
+            try:
+                got.append(next(batches))
+            except StopIteration:
+                break
+            except ArithmeticError as error:
+                got.append(raised(error))
+            counts.append(given(made.state_dict()))
+        place = next(k for k, batch in enumerate(got) if isinstance(batch, Raised))
+        assert [batch for batch in got if not isinstance(batch, Raised)] == list(range(at if ends else 40))
+        if "schedule" not in options and "device" not in options:  # these are further than torch's loader
+            assert got[:place] + got[place : place + 1] + got[place + 2 :] == theirs
+        assert counts == [*range(1, place + 1), place, *range(place + 1, len(got))]
+        assert made.state_dict()["epoch"] == 1
+
+
+@pytest.mark.parametrize("options", OPENING, ids=label)
+def test_saved_where_the_sampler_raised(options: dict[str, Any]) -> None:
+    with loader(dataset=range(40), batch_size=None, sampler=Order(30), **options) as made:
+        batches, got = iter(made), []
+        with pytest.raises(ArithmeticError):
+            while True:
+                got.append(next(batches))
+        state = made.state_dict()
+    assert state["batches"] == len(got)
+    with loader(dataset=range(40), batch_size=None, sampler=Order(99), **options) as made:
+        made.load_state_dict(state)
+        assert got + iterate(made) == list(range(40))
+
+
+class Sealed(int):
+    """An index that cannot be pickled."""
+
+    def __reduce__(self) -> Any:
+        raise TypeError("sealed")
+
+
+BATCHED: list[dict[str, Any]] = [
+    {},
+    {"schedule": "steal"},
+    {"chunk_size": 2},
+    {"chunk_size": 2, "schedule": "steal"},
+    {"in_order": False, "num_workers": 1},
+    {"persistent_workers": True},
+    {"device": "cpu", "on_device": lambda batch: batch},
+    {"sample_seeds": True},
+]
+
+
+def until_the_end(made: Any) -> tuple[list[Any], list[tuple[int, int]]]:
+    """What each next() of an epoch gives, and how far the epoch is behind each."""
+    batches, got, told = iter(made), [], []
+    while len(got) < 200:
+        try:
+            batch = next(batches)
+            got.append(batch.tolist() if isinstance(batch, torch.Tensor) else batch)
+        except StopIteration:
+            return got, told
+        except Exception as error:
+            got.append(raised(error))
+        state = made.state_dict()
+        told.append((state["batches"], state["samples"]))
+    raise AssertionError("no end")
+
+
+@pytest.mark.parametrize("options", BATCHED, ids=label)
+def test_an_index_that_cannot_be_opened_is_counted_in_its_place(options: dict[str, Any]) -> None:
+    order: list[Any] = [[3 * k, 3 * k + 1, 3 * k + 2] for k in range(50)]
+    order[40] = [120, Sealed(121)]
+    with loader(dataset=range(200), batch_sampler=order, **options) as made:
+        got, told = until_the_end(made)
+        assert made.state_dict()["epoch"] == 1
+    errors = [k for k, batch in enumerate(got) if isinstance(batch, Raised)]
+    assert len(errors) == 2 and errors[1] == 41, "where it was drawn, and in its place"
+    assert [batch for batch in got if not isinstance(batch, Raised)] == [*order[:40], *order[41:]]
+    assert told[39:42] == [(39, 117), (40, 120), (41, 122)] or "device" in options
+    assert told[-1] == (50, 149)
+
+
+@pytest.mark.parametrize("options", BATCHED, ids=label)
+def test_memory_that_is_short_for_a_while_costs_no_batch(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where there are no pages for a batch's indices, what is made comes first, and then that batch."""
+    allocate, trainer, short = os.posix_fallocate, os.getpid(), [True]
+
+    def stingy(fd: int, at: int, size: int) -> None:
+        if short[0] and os.getpid() == trainer:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        allocate(fd, at, size)
+
+    order = [[k] * (20_000 if k == 40 else 2) for k in range(50)]
+    with loader(dataset=range(200), batch_sampler=order, **options) as made:
+        batches, got, errors = iter(made), [], 0
+        monkeypatch.setattr(os, "posix_fallocate", stingy)
+        while (batch := next_or_error(batches)) is not None:
+            if isinstance(batch, MemoryError):
+                errors += 1
+                if len(got) == 40:
+                    assert made.state_dict()["batches"] == 40
+                    short[0] = errors < 4
+            else:
+                got.append(batch.tolist())
+        assert errors == 4 and got == order
+        assert made.state_dict()["epoch"] == 1
+
+
+def next_or_error(batches: Any) -> Any:
+    try:
+        return next(batches, None)
+    except MemoryError as error:
+        return error
