@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 import weakref
 from collections.abc import Callable, Iterable
 from multiprocessing.context import BaseContext
@@ -475,6 +476,10 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
 
         Delivered batches stay as they are.  Iterating again starts new workers.
         """
+        if (
+            sys is None or sys.is_finalizing()
+        ):  # from a __del__: names of this module may be None, and workers have ended
+            return
         self._end_workers()
         if off_the_ring.why_not_here() is None:
             close_trace(self)

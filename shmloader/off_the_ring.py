@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import platform
 import sys
+import threading
 import types
 import warnings
 from typing import Any
@@ -59,6 +60,8 @@ def why_not(loader: Any) -> str | None:
         return why
     if why := why_not_of(type(loader)):
         return why
+    if _makes_threads(loader.multiprocessing_context):
+        return "its multiprocessing_context makes threads, and the ring is for processes: leave use_thread_workers out"
     if _torch.is_pipe(loader.dataset):
         return "torch seeds and shards DataPipes in ways of its own: use a Dataset or an IterableDataset"
     if loader.pin_memory and torch.accelerator.is_available() and accelerator.kind() is None:
@@ -67,6 +70,12 @@ def why_not(loader: Any) -> str | None:
             "not built for: use a torch that was, or pin_memory=False"
         )
     return None
+
+
+def _makes_threads(context: Any) -> bool:
+    """Whether a context gives threads as its processes, as that of MONAI's ThreadDataLoader does."""
+    made = getattr(context, "Process", None)
+    return isinstance(made, type) and issubclass(made, threading.Thread)
 
 
 def why_not_of(kind: type) -> str | None:

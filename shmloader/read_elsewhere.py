@@ -18,6 +18,8 @@ NOTE [ Read elsewhere ]
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -33,14 +35,14 @@ class Note:
     Attributes:
         loader: The loader.
         iterated: Whether it was ever asked for an iterator.
-        reader: What reads its dataset instead, in words; None if nothing does.
+        reader: What reads its dataset instead, and whether that is ours; None if nothing does.
         options: Its options that differ from the defaults.
     """
 
-    def __init__(self, loader: Any, options: dict[str, Any]) -> None:
-        self.loader = weakref.ref(loader)
+    def __init__(self, loader: Any, options: dict[str, Any], gone: Callable[[Any], None] | None) -> None:
+        self.loader = weakref.ref(loader, gone)
         self.iterated = False
-        self.reader: str | None = None
+        self.reader: tuple[str, bool] | None = None
         self.options = options
         self._num_workers = loader.num_workers
         self._collate_fn = _weak(loader.collate_fn)
@@ -57,7 +59,44 @@ def _weak(found: Any) -> Callable[[], Any]:
         return lambda: found
 
 
-_notes: dict[int, tuple[Callable[[], Any], list[Note]]] = {}  # by the dataset's id: a dataset may compare as it likes
+class _Readers:
+    """The notes of loaders over one dataset.
+
+    Args:
+        dataset: The dataset.  One that cannot be referred to weakly (a list) is known by its loaders.
+    """
+
+    def __init__(self, dataset: Any) -> None:
+        self.notes: list[Note] = []
+        self.forget = functools.partial(_forget, id(dataset))
+        self._dataset: Callable[[], Any] | None = None
+        with contextlib.suppress(TypeError):
+            self._dataset = weakref.ref(dataset, self.forget)
+
+    def dataset(self) -> Any:
+        """The dataset; None if it is gone."""
+        if self._dataset is not None:
+            return self._dataset()
+        return next((loader.dataset for note in self.notes if (loader := note.loader()) is not None), None)
+
+    def add(self, loader: Any, options: dict[str, Any]) -> None:
+        """Add a note, and drop the ones that nobody will ask for."""
+        kept = [note for note in self.notes if note.loader() is not None or not note.iterated]
+        self.notes = [*kept[-MOST:], Note(loader, options, self.forget if self._dataset is None else None)]
+
+
+MOST = 16  # notes of one dataset
+
+_readers: dict[int, _Readers] = {}  # by the dataset's id, because a dataset may compare as it likes
+
+
+def _forget(key: int, gone: Any, readers: dict[int, _Readers] = _readers) -> None:
+    """Drop the notes of a dataset that is gone.  At the interpreter's end the names of this module may be None."""
+    found = readers.get(key)
+    if found is not None and found.dataset() is None:
+        del readers[key]
+
+
 _escaped: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
 
 
@@ -69,34 +108,17 @@ def enrol(loader: Any, defaults: dict[str, Any]) -> None:
         defaults: Of the options that torch has not.
     """
     options = {name: given for name, default in defaults.items() if (given := getattr(loader, name)) != default}
-    dataset, note = loader.dataset, Note(loader, options)
-    key = id(dataset)
-    found, notes = _notes.get(key, (lambda: None, []))
-    if found() is dataset:
-        notes[:] = [old for old in notes if old.loader() is not None or not old.iterated][-16:]
-        notes.append(note)
-        return
-    try:
-        _notes[key] = weakref.ref(dataset, lambda gone: _forget(key, gone)), [note]
-    except TypeError:
-        mine = weakref.ref(loader, lambda gone: _forget(key, get))
-
-        def get() -> Any:
-            owner = mine()
-            return None if owner is None else owner.dataset
-
-        _notes[key] = get, [note]
-
-
-def _forget(key: int, found: Any) -> None:
-    if _notes is not None and _notes.get(key, (None, []))[0] is found:  # None: the interpreter goes down
-        del _notes[key]
+    key = id(loader.dataset)
+    found = _readers.get(key)
+    if found is None or found.dataset() is not loader.dataset:
+        found = _readers[key] = _Readers(loader.dataset)
+    found.add(loader, options)
 
 
 def notes_of(dataset: Any) -> list[Note]:
     """The notes of loaders over this dataset, the latest last."""
-    found, notes = _notes.get(id(dataset), (lambda: None, []))
-    return list(notes) if found() is dataset else []
+    found = _readers.get(id(dataset))
+    return list(found.notes) if found is not None and found.dataset() is dataset else []
 
 
 def _note_of(loader: Any) -> Note | None:
@@ -110,7 +132,7 @@ def iterates(loader: Any) -> None:
         if note.loader() is loader:
             note.iterated = True
         elif not note.iterated:
-            note.reader = f"another {type(loader).__name__} of shmloader's"
+            note.reader = f"another shmloader.{type(loader).__name__}", True
 
 
 def why_escaped(loader: Any) -> str | None:
@@ -128,10 +150,11 @@ def read_by_another(loader: Any) -> str | None:
     note = _note_of(loader)
     if note is None or note.iterated or note.reader is None:
         return None
+    reader, is_ours = note.reader
+    said = f"nothing to judge: this loader was never iterated over, and {reader} reads its dataset. "
+    said += "Ask the loader that the loop iterates over"
     return (
-        f"nothing to judge: this loader was never iterated over, and {note.reader} reads its dataset. Ask the loader "
-        "that the loop iterates over; where a framework has built that one by torch's name, call "
-        "shmloader.patch_torch() before it does"
+        said if is_ours else f"{said}. If a framework has built that one, call shmloader.patch_torch() before it does"
     )
 
 
@@ -171,7 +194,7 @@ def _theirs_begins(loader: Any, dataset: Any) -> None:
     for note in notes_of(dataset):
         if note.iterated:
             continue
-        note.reader = f"{kind.__module__}.{kind.__qualname__}"
+        note.reader = f"{kind.__module__}.{kind.__qualname__}", False
         if not note.is_like(workers, collate) or not (workers or note.options):
             continue
         lost = ", ".join(f"{name}={value!r}" for name, value in note.options.items())
