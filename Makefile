@@ -28,6 +28,11 @@ DI_ENGINE := .venv-di-engine
 # torchvision imports only beside a torch of its own build, which is not the one that all is pinned to.
 TORCHVISION := .venv-torchvision
 TORCHVISION_NEEDS := torch==2.14.1 torchvision==0.29.1 pillow posix_ipc pytest pytest-timeout psutil tqdm
+# Loaders of other projects, whose needs are at odds with each other's pins; as they were when docs/frameworks.md was made.
+CLIENTS := .venv-clients
+CLIENTS_NEEDS := torch==2.13.0 torchvision==0.28.0 monai==1.6.1 torch_geometric==2.8.1 mosaicml-streaming==0.13.0 \
+	litdata==0.2.76 webdataset==1.0.2 fastai==2.8.12 ultralytics==8.4.190 timm==1.0.31 \
+	hypothesis posix_ipc psutil pyte pytest pytest-timeout tqdm
 # What the site is built and looked at with; it sees all else of .venv.
 DOCS := .venv-docs
 DOCS_PIP := $(BIN)/pip --python $(DOCS)/bin/python
@@ -86,7 +91,8 @@ help:
 	@echo '             SEED=  ARGS="--only interrupts --seconds 600" or any other of python -m tests.chaos --help'
 	@echo 'make test-quiet   whether reports name the cause, and tune picks among the best; ten minutes, alone on the machine'
 	@echo 'make test-ecosystem   train with Lightning, accelerate, transformers, timm and ignite, through either loader;'
-	@echo '             resume in mid-epoch through the first three, torch.distributed.checkpoint and as torchtitan does'
+	@echo '             resume in mid-epoch through the first three, torch.distributed.checkpoint and as torchtitan does;'
+	@echo '             loaders of MONAI, PyTorch Geometric, ultralytics, Streaming, litData, WebDataset, fastai, timm'
 	@echo 'make test-torchvision   fused datasets beside torchvision itself: the same samples, to the bit'
 	@echo 'make test-cuda   the tests that need a GPU, over a CUDA in software, with torch 2.13 and the newest (not with NEWEST=no); ALL=1: the long ones too'
 	@echo 'make torment-cuda   100,000 batches there, with late copies and all that may befall a loader; half an hour'
@@ -140,8 +146,9 @@ test-long: $(STAMP)
 test-quiet: $(STAMP)
 	$(BIN)/pytest -m quiet $(ARGS)
 
-test-ecosystem: $(ECOSYSTEM)
+test-ecosystem: $(ECOSYSTEM) $(CLIENTS)/installed
 	$(BIN)/pytest --disable-warnings -m "long or not long" tests/ecosystem tests/test_resume_checkpoints.py $(ARGS)
+	$(CLIENTS)/bin/python -m pytest --disable-warnings -m "long or not long" tests/clients $(ARGS)
 
 test-torchvision: $(TORCHVISION)/installed
 	$(TORCHVISION)/bin/python -m pytest tests/with_torchvision $(ARGS)
@@ -206,7 +213,7 @@ fuzz-jpeg:
 	done
 
 clean:
-	rm -rf .venv $(DI_ENGINE) $(TORCHVISION) $(CUDA) $(CUDA_NEWEST) $(DOCS) $(WHEEL) build dist *.egg-info data/digits
+	rm -rf .venv $(DI_ENGINE) $(TORCHVISION) $(CLIENTS) $(CUDA) $(CUDA_NEWEST) $(DOCS) $(WHEEL) build dist *.egg-info data/digits
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	rm -f shmloader/*.so bench/core/*.so
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
@@ -269,6 +276,12 @@ $(TORCHVISION)/installed: constraints.txt | $(STAMP)
 	@$(BIN)/python -m venv $(TORCHVISION)
 	@grep -v '^torch' constraints.txt > $(TORCHVISION)/constraints.txt
 	@$(TORCHVISION)/bin/pip install --quiet -c $(TORCHVISION)/constraints.txt $(TORCHVISION_NEEDS)
+	@touch $@
+
+$(CLIENTS)/installed: constraints.txt | $(STAMP)
+	@echo 'installing the loaders of other projects into $(CLIENTS) (minutes, once)' >&2
+	@$(BIN)/python -m venv $(CLIENTS)
+	@$(CLIENTS)/bin/pip install --quiet $(CLIENTS_NEEDS)
 	@touch $@
 
 $(CUDA)/installed: $(STAMP)

@@ -31,6 +31,7 @@ Only tests meet the last four.
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import inspect
 import sys
@@ -137,6 +138,30 @@ def what_is_lost() -> list[str]:
 def begin_iterator(iterator: Any, loader: Any) -> None:
     """Do what torch's iterators do first: read the loader's options, ask its sampler for an iterator, draw the seed."""
     _BaseDataLoaderIter.__init__(iterator, loader)
+
+
+def watch_iterators(began: Callable[[Any, Any], None]) -> None:
+    """Call this with each iterator of torch's own that is made, and its loader, before anything else happens to it.
+
+    An iterator of ours does not come by here: it calls the `__init__` of torch's base class.  That one is not watched,
+    because it warns of its caller's line, which would be in this file.
+    """
+    for kind in (_MultiProcessingDataLoaderIter, _SingleProcessDataLoaderIter):
+        if kind is not object:
+            kind.__init__ = _watched(kind.__init__, began)
+
+
+def _watched(init: Any, began: Callable[[Any, Any], None]) -> Any:
+    @functools.wraps(init)
+    def begin(self: Any, loader: Any) -> None:
+        try:
+            began(self, loader)
+        except BaseException:
+            self._shutdown = True  # its __del__ asks for that
+            raise
+        init(self, loader)
+
+    return begin
 
 
 def warn_of_length(iterator: Any) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import sys
 import weakref
 from collections.abc import Callable, Iterable
 from multiprocessing.context import BaseContext
@@ -12,7 +14,7 @@ import torch
 import torch.utils.data
 from torch.utils.data import Dataset, Sampler
 
-from shmloader import _torch, off_the_ring
+from shmloader import _torch, off_the_ring, read_elsewhere
 from shmloader.device.ahead import ahead, stop_at_exit
 from shmloader.device.to_device import stage_of
 from shmloader.measured import Measured, serve_metrics
@@ -237,6 +239,7 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
         epochs.listen(self.dataset)
         if num_workers and (why := off_the_ring.why_not(self)):
             off_the_ring.refuse(self, why)
+        read_elsewhere.enrol(self, DEFAULTS)
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Warn at once where a class takes its iterators from another class, so that it will never ride the ring.
@@ -250,9 +253,6 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
                 f"loaders of the class {cls.__name__} will not ride shmloader's ring: {why}", stacklevel=3
             )
 
-    # _get_iterator is torch's: its profiler knows a loader without workers by finding it called from __iter__, both in
-    # torch's file.
-
     @property
     def rides_ring(self) -> bool:
         """Whether the batches of this loader's next iterator travel through the ring."""
@@ -265,29 +265,64 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
             >>> DataLoader(range(4)).why_not_ring()
             'num_workers is 0, so batches are made in this process and nothing carries them'
         """
-        return off_the_ring.why_not(self)
+        return read_elsewhere.why_not(self)
 
     def __iter__(self) -> Any:
-        why = off_the_ring.why_not(self)
-        if why is not None and self.num_workers > 0:
-            off_the_ring.say_or_refuse(self, why)
-        rides = why is None
+        rides = self._rides_or_says_why_not()
         if off_the_ring.why_not_here() is not None:
             return self._begin(rides)
+        if self._comes_back():
+            self._end_workers_that_cannot_go_on()
+            return super().__iter__()
         iterator = begun(self, lambda: self._begin(rides))
         serve_metrics()
         return iterator
 
+    def _get_iterator(self) -> Any:
+        """torch's hook: another iterator, for subclasses that ask for one, and for torch's own `__iter__`."""
+        rides = self._rides_or_says_why_not()
+        if off_the_ring.why_not_here() is not None or off_the_ring.why_not_of(type(self)) is not None:
+            return super()._get_iterator()
+        if self.num_workers and not rides and self.device is None:
+            return super()._get_iterator()
+        iterator = begun(self, lambda: self._another(rides))
+        serve_metrics()
+        return iterator
+
+    def _comes_back(self) -> bool:
+        """Whether torch's `__iter__` leads to our `_get_iterator` through a method of a subclass, which must be called.
+
+        PyTorch Geometric's loaders wrap what super()._get_iterator() gives.
+        """
+        kind = type(self)
+        if off_the_ring.why_not_of(kind) is not None:
+            return False
+        wraps = kind._get_iterator not in (DataLoader._get_iterator, torch.utils.data.DataLoader._get_iterator)
+        behind = getattr(super().__iter__, "__func__", None) is not torch.utils.data.DataLoader.__iter__
+        return wraps or (behind and not self.num_workers)
+
+    def _rides_or_says_why_not(self) -> bool:
+        why = off_the_ring.why_not(self)
+        if why is not None and self.num_workers > 0:
+            off_the_ring.say_or_refuse(self, why)
+        read_elsewhere.iterates(self)
+        return why is None
+
     def _begin(self, rides: bool) -> Any:
-        if not rides and self.device is None:
+        if rides or self.device is not None:
+            return self._begun(rides)
+        if self.num_workers or off_the_ring.why_not_of(type(self)) is not None:
             return self._counted(super().__iter__)
-        return self._begun(rides)
+        asked = _WithoutWorkers(super()._get_iterator)
+        return self._counted(lambda: torch.utils.data.DataLoader.__iter__(asked))  # type: ignore[arg-type]
+
+    def _another(self, rides: bool) -> Any:
+        started = early.taken(self) if rides else None
+        return self._iterator_of_ours(rides) if started is None else started
 
     def _begun(self, rides: bool) -> Any:
         """An iterator of ours whose epoch begins; of workers that persist, the one that there is."""
-        if self.persistent_workers:
-            self._end_workers_seeded_otherwise()
-            end_workers_of_another_pool(self)
+        self._end_workers_that_cannot_go_on()
         if rides and (started := early.taken(self)) is not None:
             return started
         if not self.persistent_workers:
@@ -328,6 +363,11 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
             off_the_ring.refuse(self, why)
         return alone(self, make) if counts else make()
 
+    def _end_workers_that_cannot_go_on(self) -> None:
+        if self.persistent_workers:
+            self._end_workers_seeded_otherwise()
+            end_workers_of_another_pool(self)
+
     def _end_workers_seeded_otherwise(self) -> None:
         """End workers that persist, if a state was loaded and seeds are set when workers start."""
         seeded, place = self.schedule == "steal" or self.sample_seeds, place_of(self)
@@ -339,7 +379,8 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
             self._end_workers()
 
     def _iterator_of_ours(self, rides: bool) -> Any:
-        source = self._ring_iterator() if rides else self._counted(self._get_iterator)
+        theirs = self._get_iterator if off_the_ring.why_not_of(type(self)) else super()._get_iterator
+        source = self._ring_iterator() if rides else self._counted(theirs)
         stage, depth = stage_of(self, source)
         if stage is None:
             return source
@@ -422,7 +463,7 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
         if why is not None and hasattr(super(), name):
             return True
         if why is None and self.num_workers:
-            why = off_the_ring.why_not(self)
+            why = read_elsewhere.why_not(self)
         if why is not None:
             raise RuntimeError(
                 f"{name}() needs a loader that rides shmloader's ring, or one without workers, so that it is counted "
@@ -435,6 +476,10 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
 
         Delivered batches stay as they are.  Iterating again starts new workers.
         """
+        if (
+            sys is None or sys.is_finalizing()
+        ):  # from a __del__: names of this module may be None, and workers have ended
+            return
         self._end_workers()
         if off_the_ring.why_not_here() is None:
             close_trace(self)
@@ -452,3 +497,24 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
+
+
+class _WithoutWorkers:
+    """What torch's `__iter__` asks of a loader without workers.
+
+    torch's profiler knows such a loader by `_get_iterator` called from `__iter__`, both in torch's file.  Our method of
+    that name must not stand between them.
+    """
+
+    persistent_workers = False
+    num_workers = 0
+
+    def __init__(self, make: Callable[[], Any]) -> None:
+        self._get_iterator = make
+
+
+DEFAULTS = {  # of the options that torch has not
+    name: parameter.default
+    for name, parameter in inspect.signature(DataLoader.__init__).parameters.items()
+    if name not in inspect.signature(torch.utils.data.DataLoader.__init__).parameters
+}

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from shmloader import off_the_ring
+from shmloader import off_the_ring, read_elsewhere
 
 if TYPE_CHECKING or off_the_ring.why_not_here() is None:
     from shmloader.statistics.account import Since, account_of, measured_loaders, traced
@@ -101,7 +102,10 @@ class Measured:
         )
         if ranks:
             of = with_ranks(of)
-        return Report(verdict_of(of), stats, log)
+        verdict = verdict_of(of)
+        if verdict.kind == "unknown" and (elsewhere := read_elsewhere.read_by_another(self)) is not None:
+            verdict = dataclasses.replace(verdict, text=elsewhere)
+        return Report(verdict, stats, log)
 
     def trace(self, path: str | os.PathLike[str], batches: int = 200) -> Trace:
         """Record what happens to the next batches, and write it as a file for Perfetto (ui.perfetto.dev) or Chrome.
@@ -132,7 +136,7 @@ class Measured:
         loader: Any = self
         rings = account_of(self).meter.living()
         return Now(
-            why_not_ring=off_the_ring.why_not(self),
+            why_not_ring=read_elsewhere.why_not(self),
             num_workers=loader.num_workers,
             bad_samples=bad_samples_of(self).count,
             lent_slots=sum(turns.lent_slots for turns in rings),

@@ -14,6 +14,8 @@ from __future__ import annotations
 
 import platform
 import sys
+import threading
+import types
 import warnings
 from typing import Any
 
@@ -36,6 +38,8 @@ ONLY_ON_THE_RING: dict[str, Any] = {
     "detail": False,
 }
 
+_NOT_THE_USERS = ("shmloader.", "torch.utils.data")
+
 _said: set[str] = set()
 
 
@@ -56,6 +60,8 @@ def why_not(loader: Any) -> str | None:
         return why
     if why := why_not_of(type(loader)):
         return why
+    if _makes_threads(loader.multiprocessing_context):
+        return "its multiprocessing_context makes threads, and the ring is for processes: leave use_thread_workers out"
     if _torch.is_pipe(loader.dataset):
         return "torch seeds and shards DataPipes in ways of its own: use a Dataset or an IterableDataset"
     if loader.pin_memory and torch.accelerator.is_available() and accelerator.kind() is None:
@@ -66,16 +72,48 @@ def why_not(loader: Any) -> str | None:
     return None
 
 
+def _makes_threads(context: Any) -> bool:
+    """Whether a context gives threads as its processes, as that of MONAI's ThreadDataLoader does."""
+    made = getattr(context, "Process", None)
+    return isinstance(made, type) and issubclass(made, threading.Thread)
+
+
 def why_not_of(kind: type) -> str | None:
-    """Why no loader of this class rides the ring; None where it may."""
-    stock = torch.utils.data.DataLoader
-    definer = next(base for base in kind.__mro__ if "_get_iterator" in vars(base))
-    if definer is stock:
-        return None
-    return (
-        f"{kind.__name__} takes its iterators from {definer.__module__}.{definer.__qualname__}._get_iterator, and not "
-        "from shmloader: derive from a loader that leaves _get_iterator alone, or override __iter__ and call super()"
-    )
+    """Why no loader of this class rides the ring; None where it may, as far as the class shows.
+
+    `_get_iterator` is torch's hook.  A class that has one of its own rides if that calls super()._get_iterator() and
+    stands before ours in the order of classes.  Behind ours it would be passed over, so torch's way is gone then.
+    """
+    stock = vars(torch.utils.data.DataLoader)["_get_iterator"]
+    before = True
+    for base in kind.__mro__:
+        found = vars(base).get("_get_iterator", stock)
+        if getattr(found, "__module__", "").startswith("shmloader."):
+            before = False
+        elif found is not stock and not (before and _names(found, "_get_iterator")):
+            remedy = (
+                "derive from a loader that leaves _get_iterator alone, or override __iter__ and call super()"
+                if before
+                else f"name {base.__name__} before shmloader's class, if its _get_iterator() calls super()'s"
+            )
+            return (
+                f"{kind.__name__} takes its iterators from {base.__module__}.{base.__qualname__}._get_iterator, and "
+                f"not from shmloader: {remedy}"
+            )
+    return None
+
+
+def calls_back(kind: type) -> bool:
+    """Whether a class with an `__iter__` of its own asks for another one's iterator, as far as its code shows."""
+    return any(_names(found, "_get_iterator", "__iter__") for found in vars(kind).values())
+
+
+def _names(function: Any, *names: str) -> bool:
+    """Whether a function, or one in it, has one of these names for an attribute."""
+    code = getattr(function, "__code__", function)
+    if not isinstance(code, types.CodeType):
+        return False
+    return any(name in code.co_names for name in names) or any(_names(inner, *names) for inner in code.co_consts)
 
 
 def say_or_refuse(loader: Any, why: str) -> None:
@@ -87,7 +125,8 @@ def say_or_refuse(loader: Any, why: str) -> None:
     refuse(loader, why)
     warn_once(
         f"{type(loader).__name__} does not ride shmloader's ring and loads as torch's own loader does: {why}. "
-        "loader.rides_ring tells whether a loader does."
+        "loader.rides_ring tells whether a loader does.",
+        stacklevel=None,
     )
 
 
@@ -105,8 +144,23 @@ def refuse(loader: Any, why: str) -> None:
         )
 
 
-def warn_once(message: str, stacklevel: int = 4) -> None:
-    """Warn once a process; by default the warning points to where the loader is iterated over."""
+def warn_once(message: str, stacklevel: int | None = 4) -> None:
+    """Warn once a process.
+
+    Args:
+        message: What to say.
+        stacklevel: As in warnings.warn(), counted from here; the default is where the loader is iterated over, and None
+            is the first caller that is neither shmloader's nor torch's loader.
+    """
     if message not in _said:
         _said.add(message)
-        warnings.warn(message, RuntimeWarning, stacklevel=stacklevel)
+        warnings.warn(message, RuntimeWarning, stacklevel=caller()[1] if stacklevel is None else stacklevel)
+
+
+def caller() -> tuple[types.FrameType | None, int]:
+    """The first caller that is neither shmloader's nor torch's loader, and its stacklevel for this one's caller."""
+    frame: types.FrameType | None = sys._getframe(1)
+    level = 1
+    while frame is not None and str(frame.f_globals.get("__name__")).startswith(_NOT_THE_USERS):
+        frame, level = frame.f_back, level + 1
+    return frame, level

@@ -35,17 +35,17 @@ from typing import Any
 
 import torch.utils.data
 
-from shmloader import off_the_ring
-from shmloader.dataloader import DataLoader
+from shmloader import off_the_ring, read_elsewhere, take_over
+from shmloader.dataloader import DEFAULTS, DataLoader
 
 _TorchLoader: Any = torch.utils.data.DataLoader
 
 # Packages whose subclasses are not warned of.  Nobody builds torch's own; torchdata's makes its iterators itself, and
-# says so where it is combined with ours; accelerate makes its own around a loader that it builds by name.
-WRAPPERS = ("torch", "torchdata", "accelerate")
+# says so where it is combined with ours; accelerate's and Ray's stand around a loader that these build by name.
+WRAPPERS = ("torch", "torchdata", "accelerate", "ray")
 
 _lock = threading.Lock()
-_patches: set[Patch] = set()  # torch is patched while there is any
+_patches: dict[Patch, None] = {}  # in the order in which they were applied; torch is patched while there is any
 _covered: dict[type, type] = {}  # a subclass of torch's that is turned -> what it is turned into
 _made: weakref.WeakKeyDictionary[type, weakref.ref[type]] = weakref.WeakKeyDictionary()  # the same, of all times
 _said: weakref.WeakSet[type] = weakref.WeakSet()
@@ -57,21 +57,24 @@ class Patch:
 
     Attributes:
         covered: The classes whose loaders are ours while it holds.
+        options: What these loaders have where whoever builds them gives nothing else.
         uncovered: The subclasses of torch's that it found and does not reach, and what can be done about each.
     """
 
-    def __init__(self, classes: tuple[type, ...]) -> None:
+    def __init__(self, classes: tuple[type, ...], options: dict[str, Any]) -> None:
         self.covered = (_TorchLoader, *classes)
+        self.options = options
         self.uncovered: dict[type, str] = {}
 
     def _apply(self) -> None:
         with _lock:
-            _patches.add(self)
+            _patches[self] = None
             _cover()
             if not _inits:
                 init = _TorchLoader.__init__
                 _inits[:] = init, _building_ours(init)
                 _TorchLoader.__init__ = _inits[1]
+                read_elsewhere.listeners.append(_serves_torchs_iterator)
         self.uncovered = {kind: _remedy(kind) for kind in _living_subclasses() if kind not in _covered}
 
     def undo(self) -> None:
@@ -80,17 +83,20 @@ class Patch:
         Loaders that were built meanwhile stay ours.  Undoing twice is harmless.
         """
         with _lock:
-            _patches.discard(self)
+            _patches.pop(self, None)
             _cover()
             if _inits and not _patches:
                 init, ours = _inits
                 _inits.clear()
+                read_elsewhere.listeners.remove(_serves_torchs_iterator)
                 if _TorchLoader.__init__ is ours:  # else someone wrapped it, and what they hold has lost its effect
                     _TorchLoader.__init__ = init
 
     def __repr__(self) -> str:
         holds = "holds" if self in _patches else "undone"
         parts = [f"{holds}; covers {', '.join(map(_name, self.covered))}"]
+        if self.options:
+            parts.append(f"gives {', '.join(f'{name}={value!r}' for name, value in self.options.items())}")
         if self.uncovered:
             parts.append(f"does not reach {', '.join(map(_name, self.uncovered))}")
         if why := off_the_ring.why_not_here():
@@ -105,23 +111,30 @@ class Patch:
         self.undo()
 
 
-def patch_torch(*, classes: Iterable[type] = ()) -> Patch:
+def patch_torch(*, classes: Iterable[type] = (), **options: Any) -> Patch:
     """Have everything that builds a `torch.utils.data.DataLoader` build a `shmloader.DataLoader`, until it is undone.
 
-    It is for frameworks that build loaders by torch's name: accelerate, transformers' Trainer, ignite, timm.  It holds
-    for the whole process: all threads, and all modules, imported before or later, whatever they call the class.
+    It is for frameworks that build loaders by torch's name: accelerate, transformers' Trainer, Ray Train, ignite and
+    timm.  It holds for the whole process: all threads, and all modules, imported before or later, whatever they call
+    the class.
 
-        with shmloader.patch_torch():           patch = shmloader.patch_torch()
+        with shmloader.patch_torch():           patch = shmloader.patch_torch(on_worker_death="respawn")
             trainer.train()                     ...
                                                 patch.undo()
 
+    Options are those of `shmloader.DataLoader` that torch's has not.  A loader that others build has them unless it is
+    given others.  Above them, a loader that is built from one of ours has the options of that one: accelerate and Ray
+    Train take the loader that you hand them apart and build another over the same dataset, with as many workers and the
+    same collate function.  What such a loader cannot have is left out, with a RuntimeWarning.
+
     `isinstance(x, torch.utils.data.DataLoader)` is true of all that it was true of, and of our loaders.  The name takes
-    our options as well: `torch.utils.data.DataLoader(dataset, spare_slots=3)`.  Patches nest: torch's loader is back
-    when the last one is undone.
+    our options as well: `torch.utils.data.DataLoader(dataset, spare_slots=3)`.  Patches nest: where two give the same
+    option, the later one's holds.  torch's loader is back when the last one is undone.
 
     Subclasses of torch's class (PyTorch Geometric's and MONAI's loaders, say) stay torch's unless you name them,
     whether they were defined before the patch or under it.  A RuntimeWarning, once for each, names those that exist at
-    the call and that you have not named.  There are two ways to have them ride the ring:
+    the call and that you have not named, and any other when torch's iterator first serves it.  There are two ways to
+    have them ride the ring:
 
         shmloader.patch_torch(classes=[torch_geometric.loader.DataLoader])      for all that is built of it
 
@@ -139,13 +152,15 @@ def patch_torch(*, classes: Iterable[type] = ()) -> Patch:
     Args:
         classes: Subclasses of torch's class that are to be covered as well; exactly these, not classes derived from
             them.
+        **options: Options of `shmloader.DataLoader` for the loaders that others build.
 
     Returns:
         The patch.  `undo()` it, or use it as a context manager.  It says what it covers.  Dropping it undoes nothing.
 
     Raises:
-        TypeError: One of the classes is no subclass of torch's.
-        ValueError: One of the classes cannot be covered, because it makes its iterators or its batches itself.
+        TypeError: One of the classes is no subclass of torch's, or there is no such option.
+        ValueError: One of the classes cannot be covered, because it makes its iterators or its batches itself; or an
+            option cannot have this value.
     """
     named = tuple(dict.fromkeys(kind for kind in classes if kind is not _TorchLoader))
     for kind in named:
@@ -158,7 +173,8 @@ def patch_torch(*, classes: Iterable[type] = ()) -> Patch:
         if why := _why_not(kind):
             raise ValueError(f"{_name(kind)} cannot be covered: {why}")
         _made_of(kind)
-    patch = Patch(named)
+    take_over.check(options)
+    patch = Patch(named, options)
     patch._apply()
     for kind, remedy in patch.uncovered.items():
         if kind not in _said:
@@ -180,7 +196,7 @@ def _building_ours(init: Any) -> Any:
             init(self, *args, **kwargs)
             return
         object.__setattr__(self, "__class__", ours)  # Lightning records what goes through torch's __setattr__
-        DataLoader.__init__(self, *args, **kwargs)
+        take_over.build(self, args, kwargs, take_over.merged(patch.options for patch in list(_patches)))
 
     return build
 
@@ -250,22 +266,30 @@ def _living_subclasses() -> Iterator[type]:
 
 def _why_not(kind: Any) -> str | None:
     """Why loaders of this subclass of torch's cannot be ours; None if they can, as far as the class shows."""
-    for name in "_get_iterator", "__iter__":
-        definer = next(base for base in kind.__mro__ if name in vars(base))
-        if definer is not _TorchLoader:
-            instead = "; if that calls super().__iter__(), derive a class from it and from shmloader.DataLoader instead"
-            return f"{_name(definer)} has a {name}() of its own" + (instead if name == "__iter__" else "")
-    for name in _OPTIONS:
+    if off_the_ring.why_not_of(kind):
+        definer = next(base for base in kind.__mro__ if "_get_iterator" in vars(base))
+        return f"{_name(definer)} has a _get_iterator() of its own"
+    definer = next(base for base in kind.__mro__ if "__iter__" in vars(base))
+    if definer is not _TorchLoader and not off_the_ring.calls_back(definer):
+        return f"{_name(definer)} has an __iter__() of its own, which calls neither super()'s nor _get_iterator()"
+    for name in DEFAULTS:
         if any(name in vars(base) for base in kind.__mro__):
             return f"it has a `{name}` of its own, and shmloader has an option of that name"
     return None
 
 
-_OPTIONS = [
-    name
-    for name in inspect.signature(DataLoader.__init__).parameters
-    if name not in inspect.signature(_TorchLoader.__init__).parameters
-]
+def _serves_torchs_iterator(loader: Any) -> None:
+    """Warn where torch's iterator serves a class that the patch does not reach: one made since, or no subclass."""
+    kind = type(loader)
+    if kind is _TorchLoader or kind in _said or not loader.num_workers or kind.__module__.startswith("torch."):
+        return
+    _said.add(kind)
+    remedy = _remedy(kind) if issubclass(kind, _TorchLoader) else "It inherits from no loader of torch's, so it cannot."
+    off_the_ring.warn_once(
+        f"patch_torch() does not reach {_name(kind)}, which torch's own iterator serves: its batches do not ride "
+        f"shmloader's ring. {remedy}",
+        stacklevel=None,
+    )
 
 
 def _remedy(kind: type) -> str:

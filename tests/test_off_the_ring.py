@@ -123,7 +123,7 @@ class Stateful(torch.utils.data.DataLoader):
         return self.kept
 
     def _get_iterator(self) -> Any:
-        return OfStateful(super()._get_iterator())
+        return OfStateful(torch.utils.data.dataloader._MultiProcessingDataLoaderIter(self))
 
     def state_dict(self) -> Any:
         return {"given": self.kept.given}

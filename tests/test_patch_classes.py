@@ -7,6 +7,7 @@ import inspect
 import pickle
 import re
 import threading
+import types
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -93,6 +94,87 @@ class OwnIter(DataLoader):
         return super().__iter__()
 
 
+class ByGenerator(DataLoader):
+    """As MONAI's ThreadDataLoader."""
+
+    def __iter__(self) -> Any:
+        yield from super().__iter__()
+
+
+class Infinite(DataLoader):
+    """As ultralytics' loader: its sampler never ends, and one iterator serves all epochs."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        object.__setattr__(self, "batch_sampler", Again(self.batch_sampler))
+        self.iterator: Any = super().__iter__()
+
+    def __len__(self) -> int:
+        return len(self.batch_sampler.sampler)  # type: ignore[union-attr]
+
+    def __iter__(self) -> Any:
+        for _ in range(len(self)):
+            yield next(self.iterator)
+
+    def reset(self) -> None:
+        self.iterator = self._get_iterator()
+
+
+class Again:
+    def __init__(self, sampler: Any) -> None:
+        self.sampler = sampler
+
+    def __iter__(self) -> Any:
+        while True:
+            yield from iter(self.sampler)
+
+
+class Wrapping(DataLoader):
+    """As PyTorch Geometric's NodeLoader: a function of its own is called with each batch."""
+
+    def _get_iterator(self) -> Any:
+        return Wrapped(super()._get_iterator())
+
+
+class Wrapped:
+    def __init__(self, iterator: Any) -> None:
+        self.iterator = iterator
+
+    def _reset(self, loader: Any, first_iter: bool = False) -> None:
+        self.iterator._reset(loader, first_iter)
+
+    def __iter__(self) -> Any:
+        return self
+
+    def __next__(self) -> Any:
+        return "wrapped", next(self.iterator)
+
+
+class Hook(DataLoader):
+    """Its `__iter__` asks for torch's hook."""
+
+    def __iter__(self) -> Any:
+        return self._get_iterator()
+
+
+class TorchsIter(DataLoader):
+    """Its `__iter__` names torch's."""
+
+    def __iter__(self) -> Any:
+        return DataLoader.__iter__(self)
+
+
+class Alias(DataLoader):
+    """It has torch's own method, under another class's name."""
+
+    _get_iterator = DataLoader._get_iterator
+
+
+class KeepsToItself(DataLoader):
+    def __iter__(self) -> Any:
+        return (self.dataset[k] for k in range(3))
+
+
 class HasADevice(DataLoader):
     device = "mine"
 
@@ -108,7 +190,8 @@ class NotMade(DataLoader):
         pass
 
 
-COVERABLE = [OfGraphs, OfTwo, Mixed, WithMeta, ReducesItself]
+COVERABLE = [OfGraphs, OfTwo, Mixed, WithMeta, ReducesItself, OwnIter, Alias]
+REACHED = [ByGenerator, Infinite, Wrapping, Hook, TorchsIter]
 
 
 @pytest.fixture(autouse=True)
@@ -154,6 +237,57 @@ def test_loaders_of_a_named_class_are_ours_and_theirs(kind: Any, quietly: None) 
     again = type(loader)(loader.dataset)  # as Lightning does
     assert isinstance(again, kind) and isinstance(again, shmloader.DataLoader)
     assert not isinstance(build(kind), shmloader.DataLoader)
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+@pytest.mark.parametrize("kind", REACHED)
+@pytest.mark.parametrize("named", [True, False])
+def test_a_class_whose_iterator_comes_by_another_way_is_reached(
+    kind: Any, persistent: bool, named: bool, quietly: None
+) -> None:
+    """Equal batches of three epochs, and the iterators behind them are the ring's."""
+
+    def three(make: Any) -> Any:
+        seed_all()
+        loader = make(Augmented(), batch_size=4, shuffle=True, num_workers=2, persistent_workers=persistent)
+        return loader, [list(loader) for _ in range(3)]
+
+    _, theirs = three(kind)
+    if named:
+        with shmloader.patch_torch(classes=[kind]), warnings.catch_warnings():
+            warnings.simplefilter("error")
+            loader, ours = three(kind)
+    else:
+        loader, ours = three(types.new_class("Both", (kind, shmloader.DataLoader)))
+    assert loader.rides_ring and loader.stats().batches >= 18 and loader.stats().why_not_ring is None
+    assert_same(ours, theirs)
+    if kind is Infinite:
+        loader.reset()
+        assert isinstance(loader.iterator, RingIterator)
+
+
+@pytest.mark.parametrize("kind", [*REACHED[2:], ByGenerator])
+def test_it_goes_on_in_mid_epoch(kind: Any, quietly: None) -> None:
+    """Batches that such a class hands on are counted, with workers and without."""
+    made = types.new_class("Both", (kind, shmloader.DataLoader))
+    for workers in 0, 1:
+        seed_all()
+        loader = made(range(20), batch_size=2, shuffle=True, num_workers=workers)
+        iterator = iter(loader)
+        before = [next(iterator) for _ in range(3)]
+        state = loader.state_dict()
+        rest = list(iterator)
+        other = made(range(20), batch_size=2, shuffle=True, num_workers=workers)
+        other.load_state_dict(state)
+        assert_same(list(other), rest)
+        assert len(before) + len(rest) == 10
+
+
+def test_a_wrapper_behind_ours_is_not_passed_over() -> None:
+    with pytest.warns(RuntimeWarning, match=r"will not ride .*Wrapping\._get_iterator.*name Wrapping before"):
+        behind: Any = types.new_class("Behind", (shmloader.DataLoader, Wrapping))
+    loader = behind([1, 2], num_workers=0)
+    assert not loader.rides_ring and [word for word, _ in loader] == ["wrapped"] * 2
 
 
 def test_what_they_override_holds(quietly: None) -> None:
@@ -272,9 +406,9 @@ def test_from_many_threads(quietly: None) -> None:
             r"DerivedFromIt cannot be covered: .*OwnIterator has a _get_iterator\(\) of its own$",
         ),
         (
-            OwnIter,
+            KeepsToItself,
             ValueError,
-            r"OwnIter has a __iter__\(\) of its own; if that calls super\(\)\.__iter__\(\), derive a class from it and",
+            r"KeepsToItself has an __iter__\(\) of its own, which calls neither super\(\)'s nor _get_iterator\(\)$",
         ),
         (HasADevice, ValueError, "it has a `device` of its own, and shmloader has an option of that name"),
         (HasASchedule, ValueError, "it has a `schedule` of its own"),

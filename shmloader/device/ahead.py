@@ -235,9 +235,10 @@ class Ahead:
         self._run = None
         return True
 
-    def _shutdown_workers(self) -> None:
+    def _shutdown_workers(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         """See NOTE [ Ahead ], and NOTE [ Shutdown ] in iterator.py."""
-        if self._shutdown or _torch.is_exiting() or self._owner != os.getpid():
+        # First, because a __del__ of the user's may call this when the names of this module are None.
+        if is_finalizing() or self._shutdown or _torch.is_exiting() or self._owner != os.getpid():
             return
         run, ended = self._run, False
         if run is not None and threading.current_thread() is run.thread:  # the collector runs in it

@@ -328,9 +328,10 @@ class RingIterator(Overlapping, _torch._MultiProcessingDataLoaderIter):  # type:
 
     # --------------------------------------------------------------------------------------------- the end
 
-    def _shutdown_workers(self) -> None:
+    def _shutdown_workers(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         """See NOTE [ Shutdown ]."""
-        if self._ended or _torch.is_exiting() or self._owner != os.getpid():
+        # First, because a __del__ of the user's may call this when the names of this module are None.
+        if is_finalizing() or self._ended or _torch.is_exiting() or self._owner != os.getpid():
             return
         if self._is_ours(threading.current_thread()):
             # The collector runs in this thread, in the middle of whatever the thread does with the ring.

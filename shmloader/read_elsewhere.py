@@ -1,0 +1,219 @@
+"""Who else reads the dataset of a loader of ours, and which of torch's iterators serve one.
+
+NOTE [ Read elsewhere ]
+
+    1. accelerate, Ray Train and others take a loader of ours apart and build another one from its attributes, which
+       knows none of our options.  Neither loader can see that: the one is never asked for a batch, the other is
+       torch's.  They have one thing in common, the dataset, so each loader of ours leaves a note beside its dataset.
+    2. The only place that every loader of torch's passes is the `__init__` of torch's two iterators.  It is watched
+       from the import of this package on.  A loader pays for that once an epoch: one look-up by the dataset's id.
+    3. An iterator of torch's over the dataset of a loader of ours that was never iterated over, with as many workers
+       and the same collate function, is taken for one that was built from it.  That is a warning, once.
+    4. An iterator of torch's that is made for a loader of ours which could ride, by code that names torch's class, has
+       escaped.  That is a warning too, or an error where the loader has an option that only the ring can honour.  Until
+       the loader's next iterator of ours, `rides_ring` is False.
+    5. A note outlives its loader if that was never iterated over, because accelerate drops the one that it was given.
+       It goes with the dataset.  Of a dataset that cannot be referred to weakly (a list), it goes with the loader.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch.utils.data
+
+from shmloader import _torch, off_the_ring
+
+
+class Note:
+    """What is known of a loader of ours, also when it is gone.
+
+    Attributes:
+        loader: The loader.
+        iterated: Whether it was ever asked for an iterator.
+        reader: What reads its dataset instead, and whether that is ours; None if nothing does.
+        options: Its options that differ from the defaults.
+    """
+
+    def __init__(self, loader: Any, options: dict[str, Any], gone: Callable[[Any], None] | None) -> None:
+        self.loader = weakref.ref(loader, gone)
+        self.iterated = False
+        self.reader: tuple[str, bool] | None = None
+        self.options = options
+        self._num_workers = loader.num_workers
+        self._collate_fn = _weak(loader.collate_fn)
+
+    def is_like(self, num_workers: int, collate_fn: Any) -> bool:
+        """Whether a loader with these may have been built from this one; None: it has the default collate function."""
+        return bool(self._num_workers == num_workers) and (collate_fn is None or self._collate_fn() == collate_fn)
+
+
+def _weak(found: Any) -> Callable[[], Any]:
+    try:
+        return weakref.WeakMethod(found) if hasattr(found, "__self__") else weakref.ref(found)
+    except TypeError:
+        return lambda: found
+
+
+class _Readers:
+    """The notes of loaders over one dataset.
+
+    Args:
+        dataset: The dataset.  One that cannot be referred to weakly (a list) is known by its loaders.
+    """
+
+    def __init__(self, dataset: Any) -> None:
+        self.notes: list[Note] = []
+        self.forget = functools.partial(_forget, id(dataset))
+        self._dataset: Callable[[], Any] | None = None
+        with contextlib.suppress(TypeError):
+            self._dataset = weakref.ref(dataset, self.forget)
+
+    def dataset(self) -> Any:
+        """The dataset; None if it is gone."""
+        if self._dataset is not None:
+            return self._dataset()
+        return next((loader.dataset for note in self.notes if (loader := note.loader()) is not None), None)
+
+    def add(self, loader: Any, options: dict[str, Any]) -> None:
+        """Add a note, and drop the ones that nobody will ask for."""
+        kept = [note for note in self.notes if note.loader() is not None or not note.iterated]
+        self.notes = [*kept[-MOST:], Note(loader, options, self.forget if self._dataset is None else None)]
+
+
+MOST = 16  # notes of one dataset
+
+_readers: dict[int, _Readers] = {}  # by the dataset's id, because a dataset may compare as it likes
+
+
+def _forget(key: int, gone: Any, readers: dict[int, _Readers] = _readers) -> None:
+    """Drop the notes of a dataset that is gone.  At the interpreter's end the names of this module may be None."""
+    found = readers.get(key)
+    if found is not None and found.dataset() is None:
+        del readers[key]
+
+
+_escaped: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
+
+
+def enrol(loader: Any, defaults: dict[str, Any]) -> None:
+    """Leave a note of a loader that is built.
+
+    Args:
+        loader: The loader.
+        defaults: Of the options that torch has not.
+    """
+    options = {name: given for name, default in defaults.items() if (given := getattr(loader, name)) != default}
+    key = id(loader.dataset)
+    found = _readers.get(key)
+    if found is None or found.dataset() is not loader.dataset:
+        found = _readers[key] = _Readers(loader.dataset)
+    found.add(loader, options)
+
+
+def notes_of(dataset: Any) -> list[Note]:
+    """The notes of loaders over this dataset, the latest last."""
+    found = _readers.get(id(dataset))
+    return list(found.notes) if found is not None and found.dataset() is dataset else []
+
+
+def _note_of(loader: Any) -> Note | None:
+    return next((note for note in notes_of(loader.dataset) if note.loader() is loader), None)
+
+
+def iterates(loader: Any) -> None:
+    """A loader of ours makes an iterator of ours."""
+    _escaped.pop(loader, None)
+    for note in notes_of(loader.dataset):
+        if note.loader() is loader:
+            note.iterated = True
+        elif not note.iterated:
+            note.reader = f"another shmloader.{type(loader).__name__}", True
+
+
+def why_escaped(loader: Any) -> str | None:
+    """Why the latest iterator of a loader of ours was torch's, though it could ride; None if it was not."""
+    return _escaped.get(loader)
+
+
+def why_not(loader: Any) -> str | None:
+    """Why this loader's batches do not ride the ring, as far as can be known; None where they do."""
+    return off_the_ring.why_not(loader) or why_escaped(loader)
+
+
+def read_by_another(loader: Any) -> str | None:
+    """What to say of a loader that was never iterated over while its dataset is read; None of any other."""
+    note = _note_of(loader)
+    if note is None or note.iterated or note.reader is None:
+        return None
+    reader, is_ours = note.reader
+    said = f"nothing to judge: this loader was never iterated over, and {reader} reads its dataset. "
+    said += "Ask the loader that the loop iterates over"
+    return (
+        said if is_ours else f"{said}. If a framework has built that one, call shmloader.patch_torch() before it does"
+    )
+
+
+# ------------------------------------------------------------------------------------------------- torch's iterators
+
+
+def _begins(iterator: Any, loader: Any) -> None:
+    """One of torch's own iterators is made."""
+    from_ours = hasattr(loader, "why_not_ring") and isinstance(loader, torch.utils.data.DataLoader)
+    if from_ours:
+        _ours_begins(iterator, loader)
+        return
+    if (dataset := getattr(loader, "dataset", None)) is not None:
+        _theirs_begins(loader, dataset)
+    for listener in list(listeners):
+        listener(loader)
+
+
+listeners: list[Callable[[Any], None]] = []  # are told each loader, not of ours, that torch's iterator is made for
+
+
+def _ours_begins(iterator: Any, loader: Any) -> None:
+    if not loader.num_workers or off_the_ring.why_not(loader) is not None:
+        return
+    where = _caller()
+    why = (
+        f"{where} makes torch's iterator by its class's name: call self._get_iterator() or super().__iter__() there, "
+        "which give shmloader's"
+    )
+    _escaped[loader] = why
+    off_the_ring.say_or_refuse(loader, why)
+
+
+def _theirs_begins(loader: Any, dataset: Any) -> None:
+    workers, collate = getattr(loader, "num_workers", 0), getattr(loader, "collate_fn", None)
+    kind = type(loader)
+    for note in notes_of(dataset):
+        if note.iterated:
+            continue
+        note.reader = f"{kind.__module__}.{kind.__qualname__}", False
+        if not note.is_like(workers, collate) or not (workers or note.options):
+            continue
+        lost = ", ".join(f"{name}={value!r}" for name, value in note.options.items())
+        off_the_ring.warn_once(
+            f"torch's DataLoader reads the dataset of a shmloader.DataLoader that was never iterated over. Something "
+            f"has built a {kind.__name__} from the attributes of yours over {type(dataset).__name__}, as accelerate "
+            f"and Ray Train do: its batches do not ride the ring{f', and {lost} has no effect' if lost else ''}. Call "
+            "shmloader.patch_torch() before the framework is given the loader; what it builds is then shmloader's, "
+            "with your loader's options.",
+            stacklevel=None,
+        )
+
+
+def _caller() -> str:
+    frame, _ = off_the_ring.caller()
+    if frame is None:
+        return "a caller"
+    code = frame.f_code
+    return f"{getattr(code, 'co_qualname', code.co_name)}() ({code.co_filename}:{frame.f_lineno})"
+
+
+_torch.watch_iterators(_begins)

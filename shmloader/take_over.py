@@ -1,0 +1,116 @@
+"""The options of a loader that others build: those of patch_torch(), and those of the loader that it is built from.
+
+NOTE [ Take over ]
+
+    1. What builds a loader by torch's name knows torch's arguments alone.  Each option of ours that it does not give is
+       the one that living patches give, the latest first, and above it that of the loader which it was built from.
+    2. That is a living loader of ours over the same dataset (the object), with as many workers and the same collate
+       function: accelerate and Ray Train hand on both.  Only options that differ from the defaults count.
+    3. Where several such loaders have different options, none is taken over, and a warning says so.
+    4. What the new loader cannot have (Ray Train drops persistent_workers, which prefetch_epochs needs) is left out,
+       with a warning: an option that nobody gave to this loader must not end the run.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterable
+from typing import Any
+
+import torch.utils.data
+
+from shmloader import off_the_ring
+from shmloader.dataloader import DEFAULTS, DataLoader
+from shmloader.read_elsewhere import notes_of
+
+_TORCHS = inspect.signature(torch.utils.data.DataLoader.__init__)
+
+
+def check(options: dict[str, Any]) -> None:
+    """Check options of patch_torch().
+
+    Raises:
+        TypeError: There is no such option.
+        ValueError: An option has a value that it cannot have.
+    """
+    for name in options:
+        if name not in DEFAULTS:
+            hint = " (an argument of torch's: whoever builds the loader gives it)" if name in _TORCHS.parameters else ""
+            raise TypeError(
+                f"patch_torch() takes shmloader's options, and not {name!r}{hint}: {', '.join(DEFAULTS)}, and classes"
+            )
+    probe: Any = DataLoader
+    probe([0], **options)
+
+
+def build(loader: Any, arguments: Any, given: dict[str, Any], defaults: dict[str, Any]) -> None:
+    """Initialise a loader of ours that others build.
+
+    Args:
+        loader: The loader, not initialised.
+        arguments: What it is built with.
+        given: The same, by name.
+        defaults: The options of living patches.
+    """
+    asked = {**defaults, **_of_the_one_before(arguments, given)}
+    asked = {name: option for name, option in asked.items() if name not in given}
+    initialise: Any = DataLoader.__init__
+    before = dict(vars(loader))
+    while True:
+        try:
+            initialise(loader, *arguments, **given, **asked)
+            return
+        except (ValueError, RuntimeError) as error:
+            dropped = [name for name in asked if re.search(rf"\b{name}\b", str(error))]
+            if not dropped:
+                raise
+            _say_left_out(loader, {name: asked.pop(name) for name in dropped}, error)
+            vars(loader).clear()  # torch lets nobody set `dataset` again
+            vars(loader).update(before)
+
+
+def _say_left_out(loader: Any, options: dict[str, Any], error: Exception) -> None:
+    off_the_ring.warn_once(
+        f"a {type(loader).__name__} that others build was not given {_told(options)}. patch_torch() was given that, or "
+        f"the loader that it is built from has it, but this one cannot: {error}",
+        stacklevel=None,
+    )
+
+
+def _of_the_one_before(arguments: Any, given: dict[str, Any]) -> dict[str, Any]:
+    """The options of the living loader that this one is built from; none where there is none."""
+    try:
+        torchs = {name: value for name, value in given.items() if name not in DEFAULTS}
+        bound = _TORCHS.bind(None, *arguments, **torchs).arguments
+    except TypeError:  # what the constructor will raise
+        return {}
+    workers, collate = bound.get("num_workers", 0), bound.get("collate_fn")
+    found = [
+        note.options
+        for note in notes_of(bound["dataset"])
+        if note.loader() is not None and note.is_like(workers, collate)
+    ]
+    return _agreed([options for options in found if options], type(bound["dataset"]).__name__)
+
+
+def _agreed(found: list[dict[str, Any]], of: str) -> dict[str, Any]:
+    if not found:
+        return {}
+    if all(options == found[0] for options in found):
+        return dict(found[0])
+    off_the_ring.warn_once(
+        f"a loader that others build over {of} takes over no options, because its loaders differ in them: "
+        f"{'; '.join(dict.fromkeys(map(_told, found)))}. Give patch_torch() the options that it should have.",
+        stacklevel=None,
+    )
+    return {}
+
+
+def _told(options: dict[str, Any]) -> str:
+    return ", ".join(f"{name}={value!r}" for name, value in options.items())
+
+
+def merged(options: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    """Those of several patches, the first patch first: a later one's hold."""
+    return {name: value for each in options for name, value in each.items()}

@@ -1,0 +1,287 @@
+"""Loaders that others build from one of ours: under patch_torch() they take over its options, otherwise it is said."""
+
+from __future__ import annotations
+
+import gc
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch.utils.data
+from conftest import Augmented, assert_same, run_script, seed_all
+from torch.utils.data import DataLoader
+from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
+
+import shmloader
+from shmloader import off_the_ring
+
+OPTIONS: dict[str, Any] = {
+    "on_worker_death": "respawn",
+    "schedule": "steal",
+    "on_bad_sample": "skip",
+    "spare_slots": 3,
+}
+
+
+@pytest.fixture(autouse=True)
+def _nothing_said_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(off_the_ring, "_said", set())
+
+
+def rebuilt(loader: Any, **changed: Any) -> Any:
+    """A loader from another one's attributes, as accelerate builds it: by torch's name."""
+    names = "num_workers collate_fn pin_memory timeout worker_init_fn generator prefetch_factor persistent_workers"
+    found = {name: getattr(loader, name) for name in names.split()} | changed
+    return DataLoader(loader.dataset, batch_sampler=loader.batch_sampler, **found)
+
+
+def as_ray_does(loader: Any) -> Any:
+    """The same with the arguments that Ray Train hands on: no persistent_workers, no prefetch_factor."""
+    sampler = torch.utils.data.DistributedSampler(loader.dataset, 2, 0, shuffle=False)
+    names = "batch_size num_workers collate_fn pin_memory drop_last timeout worker_init_fn generator"
+    return DataLoader(
+        dataset=loader.dataset,
+        shuffle=False,
+        sampler=sampler,
+        **{name: getattr(loader, name) for name in names.split()},
+    )
+
+
+def options_of(loader: Any) -> dict[str, Any]:
+    return {name: getattr(loader, name) for name in OPTIONS}
+
+
+@pytest.fixture
+def silent() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)
+        warnings.filterwarnings("ignore", r"patch_torch\(\) does not reach")
+        yield
+
+
+# -------------------------------------------------------------------------------------------------- under the patch
+
+
+@pytest.mark.parametrize("build", [rebuilt, as_ray_does])
+@pytest.mark.parametrize("dataset", [Augmented, lambda: [torch.zeros(1)] * 8], ids=["weak", "list"])
+def test_options_are_taken_over(build: Any, dataset: Any, silent: None) -> None:
+    loader = shmloader.DataLoader(dataset(), batch_size=2, num_workers=1, **OPTIONS)
+    with shmloader.patch_torch():
+        theirs = build(build(loader))
+    assert options_of(theirs) == OPTIONS and theirs.rides_ring
+    assert len(list(theirs)) == len(theirs)
+
+
+def test_what_is_given_goes_above_them_and_they_above_the_patch(silent: None) -> None:
+    loader = shmloader.DataLoader(Augmented(), num_workers=1, schedule="steal", spare_slots=3)
+    with shmloader.patch_torch(spare_slots=4, on_worker_death="respawn", schedule="round_robin"):
+        theirs = rebuilt(loader, schedule="round_robin")
+        other: Any = DataLoader(Augmented(), num_workers=1)
+        with shmloader.patch_torch(spare_slots=5):
+            inner: Any = DataLoader(Augmented())
+    assert (theirs.schedule, theirs.spare_slots, theirs.on_worker_death) == ("round_robin", 3, "respawn")
+    assert (other.schedule, other.spare_slots, other.on_worker_death) == ("round_robin", 4, "respawn")
+    assert (inner.spare_slots, inner.on_worker_death) == (5, "respawn")
+    assert shmloader.DataLoader(Augmented()).spare_slots == 2
+
+
+def test_a_named_class_has_the_options_of_the_patch(silent: None) -> None:
+    class Theirs(DataLoader):
+        def __init__(self, dataset: Any) -> None:
+            super().__init__(dataset, num_workers=1)
+
+    with shmloader.patch_torch(classes=[Theirs], on_worker_death="respawn"):
+        assert Theirs(Augmented()).on_worker_death == "respawn"  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [{"num_workers": 2, "prefetch_factor": None}, {"collate_fn": list}],
+    ids=["workers", "collate"],
+)
+def test_an_unlike_loader_takes_over_nothing(other: Any, silent: None) -> None:
+    loader = shmloader.DataLoader(Augmented(), num_workers=1, **OPTIONS)
+    with shmloader.patch_torch():
+        theirs = rebuilt(loader, **other)
+        elsewhere: Any = DataLoader(Augmented(), num_workers=1)
+    assert (theirs.schedule, elsewhere.schedule) == ("round_robin", "round_robin")
+
+
+def test_nor_from_a_loader_that_is_gone(silent: None) -> None:
+    dataset = Augmented()
+    shmloader.DataLoader(dataset, num_workers=1, **OPTIONS)
+    gc.collect()
+    with shmloader.patch_torch():
+        theirs: Any = DataLoader(dataset, num_workers=1)
+    assert theirs.schedule == "round_robin"
+
+
+def test_loaders_that_differ_are_said() -> None:
+    dataset = Augmented()
+    first = shmloader.DataLoader(dataset, num_workers=1, schedule="steal")
+    second = shmloader.DataLoader(dataset, num_workers=1, spare_slots=4)
+    with (
+        shmloader.patch_torch(),
+        pytest.warns(RuntimeWarning, match="takes over no options.*schedule='steal'; spare_slots=4"),
+    ):
+        theirs: Any = rebuilt(first)
+    assert (theirs.schedule, theirs.spare_slots) == ("round_robin", 2) and second is not None
+
+
+def test_what_it_cannot_have_is_left_out_and_said() -> None:
+    loader = shmloader.DataLoader(
+        Augmented(), num_workers=1, persistent_workers=True, prefetch_epochs=True, schedule="steal"
+    )
+    with (
+        shmloader.patch_torch(),
+        pytest.warns(RuntimeWarning, match="was not given prefetch_epochs=True.*needs persistent_workers=True"),
+    ):
+        theirs: Any = as_ray_does(loader)
+    assert (theirs.prefetch_epochs, theirs.schedule) == (False, "steal") and len(list(theirs)) == 11
+
+
+def test_an_error_of_the_builders_own_is_its_own(silent: None) -> None:
+    loader = shmloader.DataLoader(Augmented(), num_workers=1, spare_slots=3)
+    with shmloader.patch_torch(), pytest.raises(ValueError, match="prefetch_factor"):
+        rebuilt(loader, prefetch_factor=-1)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "says"),
+    [
+        ({"on_worker_deaths": "respawn"}, TypeError, "takes shmloader's options, and not 'on_worker_deaths'"),
+        ({"batch_size": 3}, TypeError, "an argument of torch's"),
+        ({"schedule": "fast"}, ValueError, "schedule should be"),
+        ({"max_bad_samples": 3}, ValueError, "needs on_bad_sample='skip'"),
+    ],
+)
+def test_options_of_the_patch_are_checked(options: Any, error: Any, says: str) -> None:
+    with pytest.raises(error, match=says):
+        shmloader.patch_torch(**options)
+    assert type(DataLoader([1])) is DataLoader
+
+
+# ------------------------------------------------------------------------------------------------- without the patch
+
+
+@pytest.mark.parametrize("build", [rebuilt, as_ray_does])
+@pytest.mark.parametrize("kept", [True, False])
+def test_that_torchs_loader_was_built_from_ours_is_said_once(build: Any, kept: bool) -> None:
+    loader: Any = shmloader.DataLoader(Augmented(), batch_size=2, num_workers=1, on_worker_death="respawn")
+    theirs = build(loader)
+    loader = loader if kept else None
+    gc.collect()
+    with pytest.warns(RuntimeWarning, match="never iterated over.*respawn' has no effect.*patch_torch"):
+        batches = len(list(theirs))
+    assert batches == len(theirs)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        list(theirs)
+    if kept:
+        said = str(loader.report())
+        assert "never iterated over" in said and "torch.utils.data.dataloader.DataLoader" in said
+        assert "patch_torch" in said
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_loaders_that_are_both_used_are_not_said(workers: int) -> None:
+    """A loader of torch's over the same dataset, for another purpose, is nobody's mistake."""
+    dataset = Augmented()
+    ours = shmloader.DataLoader(dataset, num_workers=workers, spare_slots=3)
+    theirs = DataLoader(dataset, num_workers=workers)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert len(list(ours)) == len(list(theirs)) == 22
+    assert "never iterated over" not in str(ours.report())
+
+
+def test_the_report_of_one_that_ours_was_built_from(silent: None) -> None:
+    loader = shmloader.DataLoader(Augmented(), num_workers=1)
+    assert "nothing to judge yet" in str(loader.report())
+    with shmloader.patch_torch():
+        list(rebuilt(loader))
+    assert "another shmloader.DataLoader" in str(loader.report()) and "patch_torch" not in str(loader.report())
+    list(loader)
+    assert "never iterated over" not in str(loader.report())
+
+
+# ------------------------------------------------------------------------------------------------------- the escaped
+
+
+class ByName(shmloader.DataLoader[Any]):
+    def __iter__(self) -> Any:
+        return _MultiProcessingDataLoaderIter(self)
+
+
+@pytest.mark.off_the_ring
+def test_torchs_iterator_by_name_is_said_and_shows() -> None:
+    loader: Any = ByName(Augmented(), batch_size=4, num_workers=1)
+    assert loader.rides_ring
+    seed_all()
+    with pytest.warns(RuntimeWarning, match=r"ByName does not ride.*makes torch's iterator by its class's name"):
+        batches = list(loader)
+    assert not loader.rides_ring and "_get_iterator()" in loader.why_not_ring()
+    assert "torch's iterator" in str(loader.stats().why_not_ring)
+    with pytest.raises(RuntimeError, match="torch's iterator"):
+        loader.state_dict()
+    seed_all()
+    assert_same(batches, list(DataLoader(Augmented(), batch_size=4, num_workers=1)))
+    assert len(list(loader._get_iterator())) == 6 and loader.rides_ring
+
+
+@pytest.mark.off_the_ring
+def test_and_refused_where_the_ring_was_asked_for() -> None:
+    loader = ByName(Augmented(), num_workers=1, on_worker_death="respawn")
+    with pytest.raises(RuntimeError, match="only the ring can honour on_worker_death='respawn'"):
+        iter(loader)
+
+
+class Forgetful:
+    """As fastai's: no loader of torch's, and it makes torch's iterator by name."""
+
+    def __init__(self, loader: Any) -> None:
+        self._loader = loader
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)
+
+    def __iter__(self) -> Any:
+        return _MultiProcessingDataLoaderIter(self)  # type: ignore[arg-type]
+
+
+def test_under_the_patch_what_it_does_not_reach_is_said() -> None:
+    theirs = Forgetful(DataLoader(Augmented(), num_workers=1))
+    with shmloader.patch_torch():
+
+        class Later(DataLoader):
+            pass
+
+        with pytest.warns(RuntimeWarning, match=r"does not reach .*Later.*Give classes=\[Later\]"):
+            list(Later(Augmented(), num_workers=1))
+        with pytest.warns(RuntimeWarning, match="does not reach test_take_over.Forgetful.*inherits from no loader"):
+            assert len(list(theirs)) == 22
+
+
+# ------------------------------------------------------------------------------------------------ the interpreter's end
+
+
+@pytest.mark.parametrize("call", ["self._iterator._shutdown_workers()", "self._iterator.close()", "self.close()"])
+@pytest.mark.parametrize("device", [None, "cpu"])
+def test_a_del_that_ends_the_workers_is_silent_at_exit(call: str, device: str | None) -> None:
+    """As that of Streaming's loader; by then the names of our modules are None."""
+    ran = run_script(
+        f"""
+        import builtins
+        import shmloader
+
+        class Theirs(shmloader.DataLoader):
+            def __del__(self):
+                {call}
+
+        loader = Theirs(range(8), num_workers=1, persistent_workers=True, device={device!r})
+        builtins.kept = loader
+        print(next(iter(loader)).item())
+        """
+    )
+    assert (ran.status, ran.out, ran.err) == (0, "0\n", "")
