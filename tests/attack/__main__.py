@@ -23,7 +23,9 @@ from tests.attack.print_program import script
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.attack", description=__doc__)
-    parser.add_argument("--seed", default=str(int(time.time())), help="what programs are drawn from (default: the time)")
+    parser.add_argument(
+        "--seed", default=str(int(time.time())), help="what programs are drawn from (default: the time)"
+    )
     parser.add_argument("--seconds", type=float, default=60, help="for how long programs are drawn")
     parser.add_argument("--only", help="the one program to judge: SEED-NUMBER")
     parser.add_argument("--deadline", type=float, default=30, help="seconds after which a program hangs")

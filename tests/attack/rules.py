@@ -114,6 +114,8 @@ def _actions(program: Program) -> str | None:
             if not saved:
                 return "nothing is saved"
             open_, midway, fresh, nested = False, lost_midway, True, False
+            if action.what == "generator" and not midway:
+                return "between epochs, another generator is the user's wish"
             if why := _other(program, action.what, action.count):
                 return why
         elif verb in ("drop", "close", "close iterator"):
@@ -129,7 +131,9 @@ def _actions(program: Program) -> str | None:
                 return "start() wants to be between epochs"
             if keeps:
                 return "torch does not start early"
-        elif verb == "set epoch" and (midway or fresh or not (program.order.kind == "distributed" or "epoch" in program.data.kind)):
+        elif verb == "set epoch" and (
+            midway or fresh or not (program.order.kind == "distributed" or "epoch" in program.data.kind)
+        ):
             return "no epoch to set"
         elif verb == "change":
             if midway or program.order.kind not in CHANGES_OF[action.what]:

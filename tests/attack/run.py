@@ -51,6 +51,7 @@ def run(user: User, keep: int = 0, deadline: float = DEADLINE, plant: Plant | No
         child = os.fork()
         if child == 0:
             _be_child(user, keep, deadline, plant, events, errors)
+        gc.unfreeze()
         status, left = _wait_for(child, deadline)
         return Outcome(_read_events(events), _text(errors), status, left)
     finally:

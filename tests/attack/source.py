@@ -107,7 +107,7 @@ def _resumed(program: Program, action: Do, changed: list[str]) -> list[str]:
     if action.what == "workers":
         other = program.with_options(num_workers=action.count)
         if not action.count:
-            gone = {name: None for name in ("prefetch_factor", "persistent_workers", "timeout", "prefetch_epochs")}
+            gone = dict.fromkeys(("prefetch_factor", "persistent_workers", "timeout", "prefetch_epochs"))
             other = other.with_options(**gone)
         lines += make(other, OURS)
     elif action.what == "generator":
@@ -116,18 +116,26 @@ def _resumed(program: Program, action: Do, changed: list[str]) -> list[str]:
     return [*lines, "loader = make()", *changed, "log.resume(loader, saved)"]
 
 
+_NOT_THE_EPOCHS_END = ("save", "drop", "close", "close iterator", "go on")
+
+
 def without_lost(actions: tuple[Do, ...]) -> list[Do]:
     """What the run that is not interrupted does, which goes on where the other one saves and resumes."""
     kept: list[Do] = []
+    resumed = False  # and no iterator was asked for since
     for action in actions:
         if action.verb == "resume":
             while kept[-1].verb != "save":  # what a crash takes back
                 kept.pop()
-            while kept and kept[-1].verb in ("save", "drop", "close", "close iterator", "resume"):
+            while kept and kept[-1].verb in _NOT_THE_EPOCHS_END:
                 kept.pop()
-            kept.append(action)
-        elif action.verb == "begin" and kept and kept[-1].verb == "resume":
-            kept[-1] = Do("go on")
+            resumed = True
+        elif resumed and action.verb in _NOT_THE_EPOCHS_END:
+            if action.verb == "save":
+                kept.append(action)
+        elif resumed and action.verb == "begin":
+            kept.append(Do("go on"))
+            resumed = False
         else:
             kept.append(action)
     return kept

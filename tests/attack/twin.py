@@ -1,4 +1,4 @@
-"""The program whose outcome is expected: the same with torch's loader where torch can do it, else a calm one of ours."""
+"""The program whose outcome is expected: the same with torch's loader; where torch cannot do it, a calm one of ours."""
 
 from __future__ import annotations
 
