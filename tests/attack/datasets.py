@@ -7,6 +7,7 @@ import mmap
 import os
 import random
 import signal
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -80,14 +81,32 @@ def _exit_once(data: Any, i: int) -> None:
         os._exit(3)
 
 
-def _fork(data: Any, i: int) -> None:
-    child = os.fork()
-    if child == 0:
-        try:
-            default_collate([FORMS[data.form](-1 - k) for k in range(4)])
-        finally:
+class _Grandchild:
+    """A process that collates samples of its own while this one makes the sample after the next."""
+
+    def __init__(self, form: str) -> None:
+        wait, self._go = os.pipe()
+        self._done, say = os.pipe()
+        child = os.fork()
+        if child == 0:
+            os.close(self._go)
+            if os.fork() == 0 and os.read(wait, 1):
+                default_collate([FORMS[form](90 + k) for k in range(2)])
+                os.write(say, b".")
             os._exit(0)
-    os.waitpid(child, 0)
+        os.close(wait)
+        os.close(say)
+        os.waitpid(child, 0)
+
+    def collate(self) -> None:
+        os.write(self._go, b".")
+        os.read(self._done, 1)
+        os.close(self._go)
+        os.close(self._done)
+
+
+def _fork(data: Any, i: int) -> None:
+    data.grandchild = _Grandchild(data.form)
 
 
 def _timer(data: Any, i: int) -> None:
@@ -119,8 +138,12 @@ class _Samples:
         self.once = Once()
         self.kept: list[Any] = []
         self.made: Any = None
+        self.grandchild: _Grandchild | None = None
 
     def sample(self, i: int) -> Any:
+        if self.grandchild is not None:
+            grandchild, self.grandchild = self.grandchild, None
+            grandchild.collate()
         self.made = FORMS[self.form](i)
         if self.habit and (i % max(self.length, 1) == self.at or self.habit in EVERY_SAMPLE):
             HABITS[self.habit](self, i)

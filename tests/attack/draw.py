@@ -44,8 +44,8 @@ def _program(drawn: random.Random) -> Program:
     program = Program(drawn.randrange(1000), data, order, batch_size, collate, keep=_some(drawn, 0.3, [1, 3, 99], 0))
     program = program.with_options(**_options(drawn, stream, data))
     actions: list[Do] = []
-    for _ in range(drawn.randint(1, 3)):
-        actions += _epoch(drawn, program)
+    for number in range(drawn.randint(1, 3)):
+        actions += _epoch(drawn, program, number)
     return Program(**{**vars(program), "actions": tuple(actions)})
 
 
@@ -83,7 +83,7 @@ def _options(drawn: random.Random, stream: bool, data: Data) -> dict[str, Any]:
     return options
 
 
-def _epoch(drawn: random.Random, program: Program) -> list[Do]:
+def _epoch(drawn: random.Random, program: Program, number: int) -> list[Do]:
     """What a user does in an epoch, and before it."""
     actions: list[Do] = []
     if drawn.random() < 0.2:
@@ -91,8 +91,8 @@ def _epoch(drawn: random.Random, program: Program) -> list[Do]:
         actions += [Do("change", what=drawn.choice(changes))] if changes else []
     if program.workers and drawn.random() < 0.15:
         actions.append(Do("start"))
-    if drawn.random() < 0.3 and (program.order.kind == "distributed" or program.data.kind == "rows of epoch"):
-        actions.append(Do("set epoch", drawn.randrange(4)))
+    if drawn.random() < 0.6 and (program.order.kind == "distributed" or program.data.kind == "rows of epoch"):
+        actions.append(Do("set epoch", _some(drawn, 0.2, range(4), number)))
     actions.append(Do("begin"))
     for _ in range(drawn.choice([0, 0, 1, 1, 2])):
         actions += _within(drawn, program)

@@ -24,11 +24,17 @@ ORDERS: dict[str, str] = {
     "raising": "sampler=samplers.Raising({length}, {at})",
     "batches": "batch_sampler=BatchSampler(RandomSampler(dataset), {batch_size}, False)",
     "own batches": "batch_sampler=samplers.Batches({length}, {batch_size})",
+    "odd batches": "batch_sampler=samplers.OddBatches({length}, {batch_size}, {at})",
     "stateful batches": "batch_sampler=BatchSampler(samplers.Keeper({length}), {batch_size}, False)",
 }
-IN_BATCHES = ("batches", "own batches", "stateful batches")
+IN_BATCHES = ("batches", "own batches", "odd batches", "stateful batches")
 DRAW_FROM_GLOBAL = ("shuffle", "replacement", "weighted", "subset", "batches")
-WITHOUT_STATE = ("own", "own batches", "raising")  # of which a loader can only guess that they repeat themselves
+WITHOUT_STATE = (
+    "own",
+    "own batches",
+    "odd batches",
+    "raising",
+)  # of which a loader can only guess that they repeat themselves
 
 
 class SamplerError(Exception):
@@ -62,6 +68,17 @@ class Batches(Sampler[list[int]]):
 
     def __len__(self) -> int:
         return len(list(iter(self)))
+
+
+class OddBatches(Batches):
+    """One of its batches is none: a number in place of a list."""
+
+    def __init__(self, length: int, batch_size: int, at: int) -> None:
+        super().__init__(length, batch_size)
+        self.at = at
+
+    def __iter__(self) -> Iterator[Any]:
+        return (number if number == self.at else batch for number, batch in enumerate(super().__iter__()))
 
 
 class Keeper(Sampler[int]):

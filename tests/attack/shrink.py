@@ -73,7 +73,7 @@ def _smaller_numbers(program: Program) -> Iterator[Program]:
             yield replace(program, data=replace(data, length=length, at=min(data.at, max(length - 1, 0))))
     if data.habit and data.at:
         yield replace(program, data=replace(data, at=data.at - 1))
-    if order.kind == "raising" and order.at:
+    if order.kind in ("raising", "odd batches") and order.at:
         yield replace(program, order=replace(order, at=order.at - 1))
     for k, do in enumerate(program.actions):
         if do.count > 1:
