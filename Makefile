@@ -77,7 +77,7 @@ SANITIZING = LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-
 	$$(gcc -print-file-name=libstdc++.so)" PYTHONMALLOC=malloc UBSAN_OPTIONS=print_stacktrace=1 \
 	ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1:max_allocation_size_mb=4096:$(SANITIZED_QUICKLY)
 
-.PHONY: help train test test-long test-quiet test-torch test-ecosystem test-torchvision test-cuda torment-cuda soak bench di-engine lint \
+.PHONY: help train test test-long test-quiet test-torch test-ecosystem test-torchvision test-cuda torment-cuda soak attack bench di-engine lint \
 	docs wheel sanitize fuzz-jpeg clean
 
 help:
@@ -100,6 +100,8 @@ help:
 	@echo 'make test-torch   the suite with each torch from 2.6.0 on, in an environment a version; TORCH="2.6.0 2.15.0"'
 	@echo '             ARGS="--long": the long tests too'
 	@echo 'make soak    500 random kills of workers, every batch checked; ARGS="--kills 2000 --start spawn --share steal"'
+	@echo 'make attack  draw programs of users at random, compare all that they see with what torch or an uninterrupted run'
+	@echo '             gives, and print a short program for each difference.  SEED=  SECONDS=600  ARGS="--only 7-123"'
 	@echo 'make lint    lint, types and which room imports which, alone'
 	@echo 'make docs    the documentation, into build/docs/html; runs all code in it, and looks at it in Chromium'
 	@echo 'make wheel   sdist and wheels into dist/, for each CPython here, x86-64 and aarch64; checks them, and tries each'
@@ -118,8 +120,8 @@ bench: $(PEERS_STAMP)
 
 di-engine: $(DI_ENGINE)/installed
 
-# .ci/run takes half an hour on two cores: make test (the environment four minutes, the suite five), test-long with fewer
-# kills and a minute of chaos (ten), and test-cuda with the torch that all is pinned to (five).
+# .ci/run takes half an hour on two cores: make test (the environment four minutes, the suite five), a minute of attack,
+# test-long with fewer kills and a minute of chaos (ten), and test-cuda with the torch that all is pinned to (five).
 #
 # One pytest a core and one more, up to four: most tests wait for processes.  Each has leftovers of its own to answer for
 # (tests/conftest.py).
@@ -165,6 +167,11 @@ torment-cuda: $(CUDA)/installed
 # Environments of its own, one after another; make's PYTHON only where it was given.
 test-torch:
 	@$(PYTHON) tests/torch_matrix.py $(if $(filter command environment,$(origin PYTHON)),--python $(PYTHON)) $(TORCH) $(ARGS)
+
+# Programs follow from the seed: SEED=1 draws the same in each run.  Without one, the time of day is the seed.
+SECONDS ?= 60
+attack: $(STAMP)
+	$(BIN)/python -m tests.attack $(call option,SEED,--seed) --seconds $(SECONDS) $(ARGS)
 
 soak: $(STAMP)
 	$(BIN)/python -W ignore tests/soak.py $(ARGS)

@@ -1,0 +1,84 @@
+"""Programs that found a fault once, or each kind of fault that a loader once had.  `make attack` runs them first."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from tests.attack.program import Data, Do, Order, Program
+
+BEGIN, REST, SAVE, RESUME = Do("begin"), Do("rest"), Do("save"), Do("resume")
+
+
+def _resumed(batches: int) -> tuple[Do, ...]:
+    """Go on in a fresh loader behind so many batches, and then with another epoch."""
+    return (BEGIN, Do("take", batches), SAVE, RESUME, BEGIN, REST, BEGIN, REST)
+
+
+def _changed(what: str, order: str, **options: Any) -> Program:
+    """An epoch, a change of the sampler, and an epoch that is prefetched before the change."""
+    actions = (BEGIN, REST, Do("change", what=what), BEGIN, REST, BEGIN, REST)
+    if order == "distributed":
+        first, change, *rest = Do("set epoch", 0), actions[2], *actions[3:]
+        actions = (first, BEGIN, REST, change, Do("set epoch", 1), *rest)
+    program = Program(order=Order(order), actions=actions)
+    return program.with_options(num_workers=1, persistent_workers=True, prefetch_epochs=True, **options)
+
+
+def _of(data: Data, actions: tuple[Do, ...], order: str = "in order", batch_size: int = 2, **options: Any) -> Program:
+    return Program(0, data, Order(order), batch_size, actions=actions).with_options(**options)
+
+
+CORPUS: dict[str, Program] = {
+    "a stream's state behind batch 4": _of(Data("stream with state", 24), _resumed(4), num_workers=1),
+    "a stream's state behind batch 7": _of(Data("stream with state", 32), _resumed(7), num_workers=2),
+    "a stream's state, prefetch_factor=1": _of(
+        Data("stream with state", 24), _resumed(3), num_workers=1, prefetch_factor=1
+    ),
+    "a stream counts its epochs, saved between them": _of(
+        Data("stream with state", 8), (BEGIN, REST, SAVE, RESUME, BEGIN, REST), num_workers=2, persistent_workers=True
+    ),
+    "a stream counts its epochs, saved early in the second": _of(
+        Data("stream with state", 16),
+        (BEGIN, REST, BEGIN, Do("take", 1), SAVE, RESUME, BEGIN, REST),
+        num_workers=2,
+        persistent_workers=True,
+    ),
+    "a stream counts its epochs, without workers": _of(
+        Data("stream with state", 8), (BEGIN, REST, SAVE, RESUME, BEGIN, REST)
+    ),
+    "a closed iterator": _of(
+        Data(), (BEGIN, Do("take", 2), Do("close iterator"), SAVE, RESUME, BEGIN, REST), num_workers=1
+    ),
+    "the sampler raises": _of(Data(), (BEGIN, REST), "raising", num_workers=1, prefetch_factor=1),
+    "opening is refused": _of(Data(length=12), (BEGIN, REST), "odd batches", num_workers=1, chunk_size=1),
+    "opening is refused, and the run is resumed": _of(
+        Data(length=14), _resumed(2), "odd batches", num_workers=1, chunk_size=1
+    ),
+    "a sampler with a state, saved behind a partial last batch": _of(
+        Data(length=7), _resumed(4), "stateful", num_workers=1
+    ),
+    "a generator that was not there": _of(
+        Data(), (BEGIN, Do("take", 2), SAVE, Do("resume", what="generator"), BEGIN, REST), "shuffle", num_workers=1
+    ),
+    "a generator that is not there": _of(
+        Data(), (BEGIN, Do("take", 2), SAVE, Do("resume", what="generator"), BEGIN, REST), "generator", num_workers=1
+    ),
+    "a stream without a state raises, and the run goes on": _of(
+        Data("stream", 16, habit="raises", at=3), _resumed(4), num_workers=1
+    ),
+    "a stream without a state raises at the end of a batch": _of(
+        Data("stream", 16, habit="raises", at=2), _resumed(4), num_workers=1
+    ),
+    "the next epoch is prefetched: weights": _changed("weights", "weighted"),
+    "the next epoch is prefetched: weights in place": _changed("weights in place", "weighted"),
+    "the next epoch is prefetched: indices": _changed("indices", "subset"),
+    "the next epoch is prefetched: seed": _changed("seed", "distributed"),
+    "the next epoch is prefetched: shuffle": _changed("shuffle", "distributed"),
+    "the next epoch is prefetched: batch_size": _changed("batch_size", "in order"),
+    "the next epoch is prefetched: length": _changed("length", "shuffle"),
+    "the next epoch is prefetched: an attribute": _changed("flag", "own"),
+    "a dataset forks and collates": replace(
+        _of(Data(form="tensor", habit="forks", at=1), (BEGIN, REST), num_workers=1), keep=9
+    ),
+}

@@ -1,0 +1,270 @@
+"""The datasets of drawn programs.  They are importable, so that a printed program can use them."""
+
+from __future__ import annotations
+
+import collections
+import mmap
+import os
+import random
+import signal
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy
+import torch
+from torch.utils.data import Dataset, IterableDataset, default_collate, get_worker_info
+
+Point = collections.namedtuple("Point", ["x", "label"])
+
+FORMS: dict[str, Callable[[int], Any]] = {
+    "number": lambda i: i,
+    "float": lambda i: i / 4,
+    "tensor": lambda i: torch.full((3,), i),
+    "array": lambda i: numpy.full((2, 2), i, dtype="float32"),
+    "numpy scalar": lambda i: numpy.int16(i),
+    "dict": lambda i: {"x": torch.full((2,), float(i)), "label": i},
+    "named tuple": lambda i: Point(torch.tensor([i]), f"{i}"),
+    "pair": lambda i: (numpy.full(3, i), i),
+    "string": lambda i: f"sample {i}",
+    "bytes": lambda i: b"%d" % i,
+    "nested": lambda i: [{"a": (i, torch.tensor(i))}, str(i)],
+    "large": lambda i: torch.full((20_000,), i % 100, dtype=torch.uint8),
+    "growing": lambda i: torch.full((1 << min(i, 17),), i % 100, dtype=torch.uint8),  # one size a batch of one
+    "ragged": lambda i: torch.full((i % 4 + 1,), i),
+}
+NEED_COLLATE = ("ragged", "growing")  # default_collate cannot stack them
+NOISE: dict[str, Callable[[], float]] = {
+    "torch": lambda: torch.rand(()).item(),
+    "random": random.random,
+    "numpy": lambda: float(numpy.random.rand()),
+}
+
+
+class Broken(Exception):
+    """Raised by a sample; it cannot be made of a message alone."""
+
+    def __init__(self, index: int, why: str) -> None:
+        super().__init__(f"sample {index} is broken: {why}")
+
+
+class Once:
+    """True the first time in any process of the program."""
+
+    def __init__(self) -> None:
+        self._memory = mmap.mmap(-1, 1)
+
+    def __call__(self) -> bool:
+        first = self._memory[0] == 0
+        self._memory[0] = 1
+        return first
+
+    def __reduce__(self) -> Any:
+        return (Once, ())
+
+
+def _raise(data: Any, i: int) -> None:
+    raise ValueError(f"sample {i} is bad")
+
+
+def _raise_odd(data: Any, i: int) -> None:
+    raise Broken(i, "odd")
+
+
+def _raise_once(data: Any, i: int) -> None:
+    if data.once():
+        raise ValueError(f"sample {i} is bad")
+
+
+def _exit_once(data: Any, i: int) -> None:
+    if data.once():
+        os._exit(3)
+
+
+class _Grandchild:
+    """A process that collates samples of its own while this one makes the sample after the next."""
+
+    def __init__(self, form: str) -> None:
+        wait, self._go = os.pipe()
+        self._done, say = os.pipe()
+        child = os.fork()
+        if child == 0:
+            os.close(self._go)
+            if os.fork() == 0 and os.read(wait, 1):
+                default_collate([FORMS[form](90 + k) for k in range(2)])
+                os.write(say, b".")
+            os._exit(0)
+        os.close(wait)
+        os.close(say)
+        os.waitpid(child, 0)
+
+    def collate(self) -> None:
+        os.write(self._go, b".")
+        os.read(self._done, 1)
+        os.close(self._go)
+        os.close(self._done)
+
+
+def _fork(data: Any, i: int) -> None:
+    data.grandchild = _Grandchild(data.form)
+
+
+def _timer(data: Any, i: int) -> None:
+    signal.signal(signal.SIGALRM, lambda *_: None)
+    signal.setitimer(signal.ITIMER_REAL, 0.0005, 0.0005)
+
+
+def _keep(data: Any, i: int) -> None:
+    data.kept.append(data.made)
+
+
+HABITS: dict[str, Callable[[Any, int], None]] = {
+    "raises": _raise,
+    "raises odd": _raise_odd,
+    "raises once": _raise_once,
+    "exits once": _exit_once,
+    "forks": _fork,
+    "timer": _timer,
+    "keeps": _keep,
+}
+EVERY_SAMPLE = ("keeps",)
+
+
+class _Samples:
+    """What map-style datasets and streams share: how a sample is made."""
+
+    def __init__(self, length: int, form: str = "number", *, noise: str = "", habit: str = "", at: int = 0) -> None:
+        self.length, self.form, self.noise, self.habit, self.at = length, form, noise, habit, at
+        self.once = Once()
+        self.kept: list[Any] = []
+        self.made: Any = None
+        self.grandchild: _Grandchild | None = None
+
+    def sample(self, i: int) -> Any:
+        if self.grandchild is not None:
+            grandchild, self.grandchild = self.grandchild, None
+            grandchild.collate()
+        self.made = FORMS[self.form](i)
+        if self.habit and (i % max(self.length, 1) == self.at or self.habit in EVERY_SAMPLE):
+            HABITS[self.habit](self, i)
+        return (self.made, NOISE[self.noise]()) if self.noise else self.made
+
+
+class Rows(_Samples, Dataset[Any]):
+    """A map-style dataset."""
+
+    def __getitem__(self, i: int) -> Any:
+        return self.sample(i)
+
+    def __len__(self) -> int:
+        return self.length
+
+
+class RowsOfEpoch(Rows):
+    """A map-style dataset with set_epoch(), whose samples differ from epoch to epoch."""
+
+    epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __getitem__(self, i: int) -> Any:
+        return self.sample(i + self.epoch * self.length)
+
+
+class _Reader:
+    """An iterator over the part of a worker that goes on after an exception."""
+
+    def __init__(self, stream: Stream) -> None:
+        self.stream, self.position = stream, 0
+
+    def __iter__(self) -> _Reader:
+        return self
+
+    def __next__(self) -> Any:
+        info = get_worker_info()
+        first, step = (info.id, info.num_workers) if info else (0, 1)
+        i = first + self.position * step
+        if i >= self.stream.length:
+            raise StopIteration
+        self.position += 1
+        return self.stream.sample(i)
+
+
+class _ReaderWithState(_Reader):
+    def state_dict(self) -> dict[str, int]:
+        return {"position": self.position}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.position = state["position"]
+
+
+class Stream(_Samples, IterableDataset[Any]):
+    """A stream without a state; each worker reads its part."""
+
+    def __iter__(self) -> Iterator[Any]:
+        return _Reader(self)
+
+
+class StreamWhoseIteratorHasState(Stream):
+    """A stream whose iterator says where it is."""
+
+    def __iter__(self) -> Iterator[Any]:
+        return _ReaderWithState(self)
+
+
+class StreamWithState(Stream):
+    """A stream that says where it is.  It counts the epochs that it has finished, and they change its samples."""
+
+    position, epoch = 0, 0
+
+    def __iter__(self) -> Iterator[Any]:
+        info = get_worker_info()
+        first, step = (info.id, info.num_workers) if info else (0, 1)
+        while (i := first + self.position * step) < self.length:
+            self.position += 1
+            yield self.sample(i + self.epoch * self.length)
+        self.position, self.epoch = 0, self.epoch + 1
+
+    def state_dict(self) -> dict[str, int]:
+        return {"position": self.position, "epoch": self.epoch}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.position, self.epoch = state["position"], state["epoch"]
+
+
+KINDS: dict[str, type] = {
+    "rows": Rows,
+    "rows of epoch": RowsOfEpoch,
+    "stream": Stream,
+    "stream with state": StreamWithState,
+    "stream whose iterator has state": StreamWhoseIteratorHasState,
+}
+
+
+# ------------------------------------------------------------------------------------------------ collate functions
+
+
+class Batch:
+    """A batch of a user's class: pickle carries it."""
+
+    def __init__(self, samples: list[Any]) -> None:
+        self.samples = samples
+
+    def __repr__(self) -> str:
+        return f"Batch({self.samples!r})"
+
+
+def as_list(samples: list[Any]) -> list[Any]:
+    return samples
+
+
+def as_object(samples: list[Any]) -> Batch:
+    return Batch(samples)
+
+
+def beside_object(samples: list[Any]) -> Any:
+    return default_collate(samples), Batch(samples)
+
+
+COLLATE: dict[str, Any] = {"as_list": as_list, "as_object": as_object, "beside_object": beside_object}

@@ -1,0 +1,228 @@
+"""Compares what a program saw with what its twin saw, and says in a line how they differ."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from tests.attack.program import Program
+from tests.attack.run import DEADLINE, Outcome, Plant, User, run
+from tests.attack.samplers import WITHOUT_STATE
+from tests.attack.source import OURS, compiled
+from tests.attack.twin import twin
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A difference.
+
+    Attributes:
+        cause: What kind of difference, without numbers: findings are grouped by it.
+        detail: What was seen, and what was expected.
+    """
+
+    cause: str
+    detail: str
+
+
+def judged(program: Program, deadline: float = DEADLINE, plant: Plant | None = None) -> Finding | None:
+    """Run a program and its twin; None: they do the same."""
+    calm, library = twin(program)
+    return compared(program, compiled(program, OURS), compiled(calm, library), deadline, plant)
+
+
+def compared(
+    program: Program, ours: User, theirs: User, deadline: float = DEADLINE, plant: Plant | None = None
+) -> Finding | None:
+    """The same for a program that is given as two functions."""
+    mine = run(ours, program.keep, deadline, plant)
+    if found := _alone(program, mine):
+        return found
+    expected = run(theirs, 0, deadline)
+    if expected.status != 0:
+        return Finding(f"what is expected: {_end_of(expected)}", expected.said[-2000:])
+    return _compared(program, mine, expected)
+
+
+def check(program: Program, ours: User, theirs: User, plant: Plant | None = None) -> None:
+    """What a printed program ends with: say what was found, and exit with status 1."""
+    found = compared(program, ours, theirs, plant=plant)
+    if found is not None:
+        raise SystemExit(f"{found.cause}\n{found.detail}")
+    print("no difference was found")
+
+
+# --------------------------------------------------------------------------------------------------- seen by itself
+
+
+def _alone(program: Program, ours: Outcome) -> Finding | None:
+    """What is wrong whatever torch does."""
+    if ours.status != 0:
+        return Finding(_end_of(ours), ours.said[-3000:])
+    if ours.left:
+        return Finding(f"left behind: {ours.left}", "")
+    for event in ours.events:
+        if event[0] == "left":
+            return Finding(f"left behind: {_neutral(event[1])}", event[1])
+        if event[0] in ("changed", "no end", "batch of a closed iterator"):
+            return Finding(event[0], str(event[1:])[:2000])
+        if event[0] == "wrong state":
+            return Finding("the state counts other batches than were handed out", f"(epoch, batches) {event[1:]}")
+        if event[0] == "warned" and (why := _false_alarm(program, event[2])):
+            return Finding(f"a false warning: {_neutral(event[2])[:70]}", f"{why}: {event[2]}")
+    if words := _unexpected_words(ours.said):
+        return Finding(f"said on stderr: {_neutral(words)[:80]}", ours.said[-3000:])
+    return None
+
+
+def _end_of(outcome: Outcome) -> str:
+    if outcome.status is None:
+        return "hangs"
+    return f"killed by signal {-outcome.status}" if outcome.status < 0 else f"ends with status {outcome.status}"
+
+
+def _false_alarm(program: Program, text: str) -> str | None:
+    """Why a warning of ours is not true; None if it is, or is torch's."""
+    if "does not say where it is" in text and program.data.kind != "stream":
+        return "the stream has a state"
+    if "right if it gives the same order again" in text and program.order.kind not in WITHOUT_STATE:
+        return "the sampler is known"
+    if "does not ride shmloader's ring" in text:
+        return "it rides"
+    if "is dropped" in text and not program.does("set epoch"):
+        return "no other epoch was set"
+    return None
+
+
+def _unexpected_words(said: str) -> str:
+    lines = [
+        line
+        for line in said.splitlines()
+        if "Exception ignored" in line or re.match(r"[\w.]+(Error|Exception)\b", line)
+    ]
+    return lines[0] if lines else ""
+
+
+# ------------------------------------------------------------------------------------------------------- compared
+
+
+def _compared(program: Program, ours: Outcome, theirs: Outcome) -> Finding | None:
+    refused = [e for e in ours.events if e[0] == "raised" and e[1] == "load_state_dict()"]
+    if refused:
+        if program.does("resume") and any(do.what == "generator" for do in program.actions):
+            return None
+        return Finding(f"load_state_dict() raises {refused[0][2]}: {_neutral(refused[0][3])[:70]}", refused[0][3])
+    mine, its = ([e for e in outcome.events if e[0] in ("batch", "end", "raised")] for outcome in (ours, theirs))
+    mine, its = [_seen(e) for e in mine], [_seen(e) for e in its]
+    if program.order.kind == "raising":
+        if any(event[:2] == ("raised", "iter()") for event in mine):
+            return None  # as torch's workers do: the sampler raised before there was a batch
+        mine, its = _errors_last(mine), _errors_last(its)
+    if program.order.kind == "odd batches":  # a chunk cannot be cut of it, which the trainer says, and not the worker
+        mine, its = ([(*e[:3], "") if e[0] == "raised" else e for e in each] for each in (mine, its))
+        if program.get("chunk_size"):
+            mine, its = _errors_last(mine), _errors_last(its)
+    if program.get("max_ring_bytes"):
+        mine = _forgiven(mine, its)
+    if program.get("in_order") is False:
+        mine, its = _sorted(mine), _sorted(its)
+    if found := _first_difference(mine, its):
+        return found
+    if _draws_alike(program):
+        ends = [next((e for e in outcome.events if e[0] == "generators"), ()) for outcome in (ours, theirs)]
+        if ends[0] != ends[1]:
+            return Finding("generators are elsewhere at the end", f"ours {ends[0]}\ntheirs {ends[1]}")
+    return None
+
+
+def _first_difference(mine: list[Any], its: list[Any]) -> Finding | None:
+    for k, (one, other) in enumerate(zip(mine, its, strict=False)):
+        if one != other:
+            detail = (
+                f"event {k}: ours {_short(one)}\nexpected {_short(other)}\nours: {_list(mine)}\nexpected: {_list(its)}"
+            )
+            return Finding(_kind_of(mine, its, k), detail)
+    if len(mine) != len(its):
+        longer, name = (mine, "ours goes on") if len(mine) > len(its) else (its, "ours ends early")
+        k = min(len(mine), len(its))
+        return Finding(f"{name} with {_word(longer[k])}", f"ours: {_list(mine)}\nexpected: {_list(its)}")
+    return None
+
+
+def _kind_of(mine: list[Any], its: list[Any], k: int) -> str:
+    one, other = mine[k], its[k]
+    if one[0] == other[0] == "batch":
+        if one in its[k:] and other not in mine[k:]:
+            return "a batch is lost"
+        if one in mine[:k] and one not in its[k:]:
+            return "a batch is repeated"
+        return "another batch"
+    return f"{_word(one)} instead of {_word(other)}"
+
+
+def _word(event: Any) -> str:
+    return f"{event[2]} by {event[1]}: {_neutral(event[3])[:60]}" if event[0] == "raised" else f"{event[0]}"
+
+
+def _seen(event: Any) -> Any:
+    """Of an exception, only what torch promises."""
+    if event[0] != "raised":
+        return event
+    first = event[3].splitlines()[0] if event[3] else ""
+    return (*event[:3], re.sub(r"worker process \d+", "worker process N", first))
+
+
+def _errors_last(events: list[Any]) -> list[Any]:
+    """A sampler's error may come before batches that were prefetched; an epoch has one."""
+    errors = [event for event in events if event[0] == "raised"]
+    return [event for event in events if event[0] == "batch"] + sorted(set(errors))
+
+
+def _forgiven(mine: list[Any], its: list[Any]) -> list[Any]:
+    """With the batches that were refused for their size, or without an error that came beside a batch."""
+    found: list[Any] = []
+    for event in mine:
+        k = len(found)
+        if event[0] == "raised" and event[2] == "MemoryError" and k < len(its):
+            after = mine[mine.index(event) + 1 :][:1]
+            if after and after[0] == its[k]:
+                continue
+            event = its[k]
+        found.append(event)
+    return found
+
+
+def _sorted(events: list[Any]) -> list[Any]:
+    """The batches of each epoch in one order."""
+    found: list[Any] = []
+    epoch: list[Any] = []
+    for event in events:
+        epoch.append(event)
+        if event[0] == "end":
+            found += [*sorted(epoch[:-1], key=repr), event]
+            epoch = []
+    return [*found, *sorted(epoch, key=repr)]
+
+
+def _draws_alike(program: Program) -> bool:
+    """Whether the trainer draws what torch's does by the end of the program."""
+    if any(
+        program.get(name) for name in ("prefetch_epochs", "schedule", "chunk_size", "on_bad_sample", "sample_seeds")
+    ):
+        return False
+    if any(do.what in ("workers", "generator") for do in program.actions if do.verb == "resume"):
+        return False
+    return program.order.kind != "raising" and not (program.workers == 0 and program.data.noise)
+
+
+def _neutral(text: str) -> str:
+    return re.sub(r"0x[0-9a-f]+|\d+", "N", text)
+
+
+def _short(event: Any) -> str:
+    return repr(event)[:300]
+
+
+def _list(events: list[Any]) -> str:
+    return "; ".join(repr(event)[:60] for event in events)[:1500]

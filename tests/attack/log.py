@@ -1,0 +1,196 @@
+"""What a program sees: batches, exceptions, states.  It runs in the child, beside the loader."""
+
+from __future__ import annotations
+
+import collections
+import json
+import os
+import pickle
+import random
+import threading
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy
+import torch
+
+MOST = 200  # batches of an epoch, after which it has no end
+
+
+def plain(value: Any) -> Any:
+    """The value as tuples, lists and numbers, which can be compared, pickled and printed."""
+    if isinstance(value, torch.Tensor):
+        return ("tensor", str(value.dtype), tuple(value.shape), value.tolist())
+    if isinstance(value, numpy.ndarray):
+        return ("array", value.dtype.str, value.shape, value.tolist())
+    if isinstance(value, Mapping):
+        return (type(value).__name__, [(key, plain(item)) for key, item in value.items()])
+    if isinstance(value, (list, tuple)):
+        return (type(value).__name__, [plain(item) for item in value])
+    if type(value).__name__ == "Batch":
+        return ("Batch", plain(value.samples))
+    return (type(value).__name__, repr(value))
+
+
+def seed_all(seed: int) -> None:
+    random.seed(seed)
+    numpy.random.seed(seed)
+    torch.manual_seed(seed)
+
+
+def generators() -> tuple[Any, ...]:
+    return torch.get_rng_state(), random.getstate(), numpy.random.get_state()
+
+
+def set_generators(states: tuple[Any, ...]) -> None:
+    torch.set_rng_state(states[0])
+    random.setstate(states[1])
+    numpy.random.set_state(states[2])
+
+
+class Log:
+    """Events, in order.  Each is a tuple that begins with its kind.
+
+    Args:
+        keep: How many of the latest batches to hold on to; each is looked at again at the end.
+        note: What is called with each event at once, so that a hang or a crash does not take them with it.
+    """
+
+    def __init__(self, keep: int = 0, note: Callable[[Any], None] = lambda event: None) -> None:
+        self.events: list[tuple[Any, ...]] = []
+        self.kept: collections.deque[tuple[Any, Any]] = collections.deque(maxlen=keep)
+        self.note = note
+        self.epoch, self.handed, self.under_way = -1, 0, False
+        self._resumes = False
+
+    def add(self, *event: Any) -> None:
+        self.events.append(event)
+        self.note(event)
+
+    # ------------------------------------------------------------------------------------------------------ batches
+
+    def begin(self, loader: Any) -> Any:
+        """An iterator of the next epoch; after resume(), of the one that was under way."""
+        if not (self.under_way and self._resumes):
+            self.epoch, self.handed, self.under_way = self.epoch + 1, 0, True
+        self._resumes = False
+        try:
+            return iter(loader)
+        except Exception as error:
+            self.raised(error, "iter()")
+            return iter(())
+
+    def take(self, iterator: Any, count: int = MOST) -> None:
+        """Call next() so many times, or up to the end."""
+        for _ in range(count):
+            try:
+                batch = next(iterator)
+            except StopIteration:
+                self.under_way = False
+                self.add("end")
+                return
+            except Exception as error:
+                self.handed += type(error).__name__ != "SamplerError"
+                self.raised(error, "next()")
+                continue
+            self.handed += 1
+            seen = plain(batch)
+            self.kept.append((batch, seen))
+            self.add("batch", seen)
+        if count == MOST:
+            self.add("no end", count)
+
+    def take_in_thread(self, iterator: Any, count: int) -> None:
+        thread = threading.Thread(target=self.take, args=(iterator, count))
+        thread.start()
+        thread.join()
+
+    def inner(self, loader: Any) -> None:
+        """An epoch within an epoch."""
+        before = self.epoch, self.handed, self.under_way
+        self.take(self.begin(loader))
+        self.epoch, self.handed, self.under_way = before[0] + 1, before[1], before[2]
+
+    def ended(self, iterator: Any) -> None:
+        """A closed iterator gives no batch."""
+        try:
+            next(iterator)
+        except StopIteration:
+            return
+        except Exception as error:
+            return self.raised(error, "next() of a closed iterator")
+        self.add("batch of a closed iterator")
+
+    def raised(self, error: BaseException, where: str) -> None:
+        self.add("raised", where, type(error).__name__, str(error))
+
+    def attempt(self, where: str, call: Callable[[], Any]) -> Any:
+        """What a call returns; an exception is an event."""
+        try:
+            return call()
+        except Exception as error:
+            self.raised(error, where)
+            return None
+
+    # ------------------------------------------------------------------------------------------------------- states
+
+    def save(self, loader: Any) -> Any:
+        """What a checkpoint has: the loader's state and the generators'."""
+        state = self.attempt("state_dict()", loader.state_dict)
+        if state is None:
+            return None
+        expected = (self.epoch, self.handed) if self.under_way else (self.epoch + 1, 0)
+        told = (state["epoch"], state["batches"] + len(state["beyond"]))
+        if told != expected:
+            self.add("wrong state", told, expected)
+        try:
+            state = json.loads(json.dumps(state))
+        except TypeError as error:
+            self.raised(error, "json of state_dict()")
+        mark = (len(self.events), self.epoch, self.handed, self.under_way)
+        return pickle.loads(pickle.dumps(state)), generators(), mark
+
+    def resume(self, loader: Any, saved: Any) -> None:
+        """Load a checkpoint into a fresh loader.  What came after it is forgotten, as after a crash."""
+        if saved is None:
+            return
+        state, states, (events, self.epoch, self.handed, self.under_way) = saved
+        del self.events[events:]
+        self.note(("resumed", events))
+        set_generators(states)
+        self._resumes = True
+        self.attempt("load_state_dict()", lambda: loader.load_state_dict(state))
+
+    # --------------------------------------------------------------------------------------------------- the program
+
+    def fork(self) -> None:
+        """Fork a child that drops all it has and ends."""
+        child = os.fork()
+        if child == 0:
+            os._exit(0)
+        os.waitpid(child, 0)
+
+    def finish(self, generator: torch.Generator | None = None) -> None:
+        """Look at what was kept, and at the generators."""
+        for batch, seen in self.kept:
+            if plain(batch) != seen:
+                self.add("changed", seen, plain(batch))
+        self.kept.clear()
+        ends = [torch.rand(()).item(), random.random(), float(numpy.random.rand())]
+        if generator is not None:
+            ends.append(torch.rand((), generator=generator).item())
+        self.add("generators", *ends)
+
+
+def caught(log: Log, run: Callable[[], None]) -> None:
+    """Run, and note each warning."""
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        warnings.simplefilter("ignore", ResourceWarning)
+        try:
+            run()
+        except Exception as error:
+            log.raised(error, "the program")
+    for warning in found:
+        log.add("warned", warning.category.__name__, str(warning.message))

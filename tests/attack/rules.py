@@ -1,0 +1,176 @@
+"""Which programs make sense: those whose outcome somebody can predict."""
+
+from __future__ import annotations
+
+from tests.attack.datasets import NEED_COLLATE
+from tests.attack.program import Program
+from tests.attack.samplers import IN_BATCHES, WITHOUT_STATE
+from tests.attack.twin import seeds_samples
+
+STATEFUL = ("stateful", "stateful batches")
+OF_STREAMS = ("stream", "stream with state", "stream whose iterator has state")
+CHANGES_OF = {
+    "weights": ("weighted",),
+    "weights in place": ("weighted",),
+    "indices": ("subset",),
+    "seed": ("distributed",),
+    "shuffle": ("distributed",),
+    "batch_size": ("in order", "shuffle"),
+    "length": ("in order", "shuffle"),
+    "flag": ("own",),
+}
+
+
+def why_not(program: Program) -> str | None:
+    """Why nobody can say what this program should do; None if it makes sense."""
+    return _options(program) or _samples(program) or _actions(program)
+
+
+def _options(program: Program) -> str | None:
+    data, get = program.data, program.get
+    if not program.workers and any(
+        get(name)
+        for name in ("prefetch_factor", "persistent_workers", "timeout", "max_ring_bytes", "ring_memory", "spare_slots")
+    ):
+        return "torch refuses options of workers where there are none, and ours ignores its own"
+    if program.is_stream and data.kind in OF_STREAMS:
+        if program.order.kind != "in order":
+            return "a stream has no sampler"
+        refused = ("chunk_size", "sample_seeds", "prefetch_epochs", "on_bad_sample", "on_worker_death")
+        if get("schedule") or any(get(name) for name in refused):
+            return "refused for streams"
+    ordered = ("schedule", "chunk_size", "sample_seeds", "prefetch_epochs")
+    if get("in_order") is False and any(get(name) for name in ordered):
+        return "refused out of order"
+    if get("prefetch_epochs") and not get("persistent_workers"):
+        return "refused"
+    if get("chunk_size") and (program.batch_size is None or program.collate or data.form in NEED_COLLATE):
+        return "refused"
+    if program.batch_size is None and (program.order.kind in IN_BATCHES or program.collate or data.form == "ragged"):
+        return "no batches to collate"
+    if get("drop_last") and (program.batch_size is None or program.order.kind in IN_BATCHES):
+        return "torch refuses"
+    if (get("on_bad_sample") is None) != (get("max_bad_samples") is None):
+        return "they belong together"
+    return None
+
+
+def _samples(program: Program) -> str | None:
+    data, get = program.data, program.get
+    if data.form in NEED_COLLATE and program.collate != "as_list" and program.batch_size is not None:
+        return "default_collate cannot stack these"
+    if data.kind == "rows of epoch" and get("persistent_workers"):
+        return "torch's workers that persist do not learn the epoch"
+    if data.noise and (get("chunk_size") and not seeds_samples(program)):
+        return "draws depend on the chunks"
+    if data.noise and get("in_order") is False:
+        return "draws depend on who made the batch"
+    if data.noise and program.does("resume") and not seeds_samples(program):
+        return "draws do not go on where samples are not seeded"
+    if data.noise and data.habit in ("raises", "raises odd", "raises once") and get("chunk_size"):
+        return "which samples of the batch were drawn depends on the chunks"
+    if data.habit == "exits once" and (not program.workers or get("on_worker_death") != "respawn"):
+        return "nobody replaces the worker"
+    if data.habit == "exits once" and (program.is_stream and data.kind in OF_STREAMS):
+        return "nobody replaces the worker of a stream"
+    if data.habit == "raises once" and (get("chunk_size") or program.does("resume", "start", "nest", "close")):
+        return "which copy of a sample is the first"
+    if data.habit == "raises once" and get("prefetch_epochs"):
+        return "which epoch is the first"
+    if get("on_bad_sample") and data.habit not in ("raises", "raises odd"):
+        return "nothing is bad"
+    if get("on_bad_sample") and program.workers == 0:
+        return "the twin has a worker"
+    if get("on_bad_sample") and data.noise and not seeds_samples(program):
+        return "draws depend on the workers"
+    if program.order.kind == "raising" and data.habit.startswith("raises"):
+        return "two exceptions at a time"
+    if get("in_order") is False and data.habit.startswith(("raises", "exits")):
+        return "torch's order of exceptions"
+    return None
+
+
+def _actions(program: Program) -> str | None:
+    """Follow the actions: is there an iterator, an epoch, a state?"""
+    open_, midway, saved, fresh, nested = False, False, False, False, False
+    lost_midway = False
+    keeps = program.order.kind in STATEFUL or program.data.kind == "stream with state"
+    persistent = bool(program.get("persistent_workers"))
+    for action in program.actions:
+        verb = action.verb
+        if verb == "begin":
+            if midway and not fresh and (keeps or program.data.kind in OF_STREAMS):
+                return "where an epoch that is left leaves its sampler or stream depends on how much was prefetched"
+            open_, midway, fresh, nested = True, True, False, False
+        elif verb in ("take", "rest", "take in thread", "fork") and not open_ and verb != "fork":
+            return "no iterator"
+        elif verb == "rest":
+            midway, open_ = False, True
+        elif verb == "save":
+            if nested:
+                return "the state is of one of two epochs"
+            saved, lost_midway = True, midway
+        elif verb == "resume":
+            if not saved:
+                return "nothing is saved"
+            open_, midway, fresh, nested = False, lost_midway, True, False
+            if action.what == "generator" and not midway:
+                return "between epochs, another generator is the user's wish"
+            if why := _other(program, action.what, action.count):
+                return why
+        elif verb in ("drop", "close", "close iterator"):
+            if verb == "close iterator" and (not open_ or not program.workers):
+                return "no iterator of ours"
+            if verb == "close" and midway and persistent and not program.workers:
+                return "nothing to close"
+            open_ = False
+            if verb in ("close", "drop") and midway and persistent:
+                pass
+        elif verb == "start":
+            if midway or not program.workers:
+                return "start() wants to be between epochs"
+            if keeps:
+                return "torch does not start early"
+        elif verb == "set epoch" and (
+            midway or fresh or not (program.order.kind == "distributed" or "epoch" in program.data.kind)
+        ):
+            return "no epoch to set"
+        elif verb == "change":
+            if midway or program.order.kind not in CHANGES_OF[action.what]:
+                return "nothing to change"
+            if action.what == "batch_size" and program.batch_size is None:
+                return "no batches"
+            if action.what == "length" and (program.is_stream and program.data.kind in OF_STREAMS):
+                return "the worker's copy of a stream keeps its length"
+            if action.what in ("batch_size", "length") and program.does("resume"):
+                return "another dataset than that of the state"
+        elif verb == "nest":
+            if not midway or not open_ or persistent or keeps or program.order.kind == "raising":
+                return "no two epochs at a time"
+            nested = True
+        elif verb in ("copy", "pickle"):
+            if midway or open_ or fresh or persistent or program.data.kind in OF_STREAMS:
+                return "the copy and the loader share their workers, or nobody knows its place"
+            if verb == "pickle" and (program.does("save") or program.data.habit == "keeps"):
+                return "no state goes with it"
+            if program.does("save"):
+                return "no state goes with it"
+    return None
+
+
+def _other(program: Program, what: str, count: int) -> str | None:
+    """Whether the program can go on with a loader that is changed so."""
+    if what == "workers":
+        if program.data.kind in OF_STREAMS and count != program.workers:
+            return "nobody knows where the parts of other workers are"
+        if program.get("in_order") is False or program.order.kind in (*STATEFUL, *WITHOUT_STATE):
+            return None
+        if not count and (program.get("on_bad_sample") or program.get("on_worker_death")):
+            return "options of workers"
+        if not count and any(program.get(n) for n in ("max_ring_bytes", "ring_memory", "spare_slots")):
+            return "options of workers"
+        if not program.workers:
+            return None
+    if what == "generator" and program.order.kind not in ("shuffle", "generator"):
+        return "no generator"
+    return None

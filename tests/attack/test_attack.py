@@ -1,0 +1,126 @@
+"""The attacker finds a fault that is planted, makes the program small, and prints one that runs."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from conftest import ROOT
+
+import shmloader
+from tests.attack import rules
+from tests.attack.draw import draw
+from tests.attack.findings import Findings
+from tests.attack.judge import Finding, check, judged
+from tests.attack.print_program import script, short
+from tests.attack.program import Data, Do, Order, Program
+from tests.attack.run import run
+from tests.attack.shrink import shrunk
+from tests.attack.source import compiled
+
+EPOCH = Program(actions=(Do("begin"), Do("rest")))
+RESUMED = Program(actions=(Do("begin"), Do("take", 2), Do("save"), Do("resume"), Do("begin"), Do("rest")))
+
+
+def lose_the_third_batch() -> None:
+    """Planted in the child alone."""
+
+    def losing(batches: Iterator[Any]) -> Iterator[Any]:
+        yield from (batch for number, batch in enumerate(batches) if number != 2)
+
+    begin = shmloader.DataLoader.__iter__
+    shmloader.DataLoader.__iter__ = lambda self: losing(begin(self))  # type: ignore[method-assign]
+
+
+def miscount() -> None:
+    told = shmloader.DataLoader.state_dict
+    shmloader.DataLoader.state_dict = lambda self: told(self) | {"batches": 1}  # type: ignore[method-assign]
+
+
+def hang() -> None:
+    os.read(os.pipe()[0], 1)
+
+
+def leak() -> None:
+    forgotten.append(os.open("/dev/null", os.O_RDONLY))
+    os.dup2(os.memfd_create("forgotten"), 99)
+
+
+forgotten: list[int] = []
+
+
+def test_a_sound_loader_is_found_sound() -> None:
+    assert judged(RESUMED) is None
+    assert judged(EPOCH.with_options(num_workers=2)) is None
+
+
+def test_a_lost_batch_is_found() -> None:
+    found = judged(EPOCH, plant=lose_the_third_batch)
+    assert found is not None and found.cause == "a batch is lost"
+
+
+def test_a_wrong_count_in_the_state_is_found() -> None:
+    found = judged(RESUMED, plant=miscount)
+    assert found is not None and "counts other batches" in found.cause
+
+
+def test_a_hang_is_found() -> None:
+    assert run(compiled(EPOCH, "shmloader"), deadline=0.1, plant=hang).status is None
+
+
+def test_an_exit_is_found() -> None:
+    assert run(lambda log: os._exit(5)).status == 5
+
+
+def test_a_program_is_made_small() -> None:
+    data = Data(length=24, form="dict", noise="torch")
+    actions = (*RESUMED.actions, Do("fork"), *EPOCH.actions, Do("drop"), *EPOCH.actions)
+    big = replace(EPOCH, seed=9, data=data, order=Order("shuffle"), keep=3, actions=actions)
+    big = big.with_options(num_workers=3, prefetch_factor=4, persistent_workers=True, sample_seeds=True)
+    assert rules.why_not(big) is None
+
+    small = shrunk(big, lambda program: program.does("resume") and program.workers > 1, 1000)
+
+    assert small.actions == (Do("save"), Do("resume"))
+    assert small.options == (("num_workers", 2),)
+    assert (small.data.form, small.data.noise, small.order, small.keep, small.seed) == ("number", "", Order(), 0, 0)
+
+
+def test_findings_of_one_cause_are_one() -> None:
+    findings = Findings(lambda program: Finding("lost", "") if program.does("resume") else None)
+    assert findings.add(RESUMED, Finding("lost", ""), "1", 0) is not None
+    assert findings.add(replace(RESUMED, keep=3), Finding("lost", ""), "2", 1) is None
+    assert findings.add(RESUMED, Finding("hangs", ""), "3", 1) is not None
+    assert [group.count for group in findings.groups] == [2, 1]
+
+
+def test_a_printed_program_is_the_program() -> None:
+    text = script(EPOCH, Finding("a batch is lost", ""))
+    assert len(text.splitlines()) <= 40
+    names: dict[str, Any] = {"__name__": "printed"}
+    exec(compile(text, "printed", "exec"), names)  # it finds nothing here, or it would exit
+    with pytest.raises(SystemExit, match="a batch is lost"):
+        check(EPOCH, names["ours"], names["expected"], plant=lose_the_third_batch)
+
+
+@pytest.mark.long  # a process that imports torch
+def test_a_printed_program_runs_by_itself() -> None:
+    text = script(RESUMED, Finding("a batch is lost", ""))
+    done = subprocess.run([sys.executable, "-c", text], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "no difference was found\n"
+
+
+def test_drawn_programs_make_sense_and_are_drawn_again() -> None:
+    programs = [draw(f"1-{number}") for number in range(100)]
+    assert programs == [draw(f"1-{number}") for number in range(100)]
+    assert all(rules.why_not(program) is None for program in programs)
+    assert all(eval(short(program)) == program for program in programs)
+    features = set(itertools.chain(*(program.features() for program in programs)))
+    assert {"workers", "no workers", "does: resume", "does: start", "data: stream", "order: weighted"} <= features

@@ -1,0 +1,51 @@
+"""The program whose outcome is expected: the same with torch's loader; where torch cannot do it, a calm one of ours."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tests.attack.program import Do, Program
+from tests.attack.source import OURS, TORCH, without_lost
+
+OURS_ALONE = (
+    "spare_slots",
+    "schedule",
+    "chunk_size",
+    "sample_seeds",
+    "prefetch_epochs",
+    "max_ring_bytes",
+    "on_bad_sample",
+    "max_bad_samples",
+    "on_worker_death",
+    "ring_memory",
+    "device",
+)
+
+
+def seeds_samples(program: Program) -> bool:
+    """Whether each sample is seeded by itself, so that random samples are not torch's."""
+    return bool(program.get("schedule") == "steal" or program.get("sample_seeds"))
+
+
+def twin(program: Program) -> tuple[Program, str]:
+    """The program, and the library whose loader it is run with."""
+    calm = program.with_options(**dict.fromkeys(OURS_ALONE))
+    if program.data.habit == "exits once":
+        calm = replace(calm, data=replace(calm.data, habit=""))
+    skips = program.get("on_bad_sample") == "skip"
+    if skips or (program.data.noise and seeds_samples(program)):
+        calm = replace(calm.with_options(num_workers=1), actions=tuple(_undisturbed(program)))
+        return calm.with_options(
+            sample_seeds=seeds_samples(program) or None,
+            on_bad_sample="skip" if skips else None,
+            max_bad_samples=100 if skips else None,
+        ), OURS
+    if program.order.kind == "raising":  # torch's workers lose the batch that was taken when the sampler raises
+        gone = ("num_workers", "prefetch_factor", "persistent_workers", "timeout", "in_order")
+        calm = calm.with_options(**dict.fromkeys(gone))
+    return calm, TORCH
+
+
+def _undisturbed(program: Program) -> list[Do]:
+    left_out = ("save", "resume", "start", "close iterator")
+    return [do for do in without_lost(program.actions) if do.verb not in left_out]
