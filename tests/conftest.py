@@ -484,6 +484,8 @@ def _settled(tmp_path_factory: pytest.TempPathFactory) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where a shell has started this in the background
     tqdm.tqdm.monitor_interval = 0  # else its first bar starts a thread that stays, in whatever test draws it
     resource_tracker.ensure_running()
+    # Otherwise each worker of the fork server imports torch, which takes seconds of CPU.
+    forkserver.set_forkserver_preload(["torch", "shmloader", "conftest"])
     forkserver.ensure_running()
     torch.multiprocessing.get_context("fork").SimpleQueue().put(torch.ones(1))
     list(torch.utils.data.DataLoader(Items([1, 2]), num_workers=1))
