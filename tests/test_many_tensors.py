@@ -14,7 +14,7 @@ from conftest import descriptors, run_script
 import shmloader
 from shmloader.system.opened_by_path import Places, by_path
 
-MANY = 400  # multiprocessing's fork server refuses 253
+MANY = 400  # multiprocessing's fork server refuses as many
 
 
 class Many(torch.utils.data.Dataset):

@@ -1,6 +1,6 @@
 """Descriptors of the trainer that a worker opens by their path in /proc, because the fork server takes only so many.
 
-Each shared tensor of a dataset takes a descriptor.  The fork server gives a process 250 or so, and multiprocessing
+Each shared tensor of a dataset takes a descriptor.  The fork server gives a process some 250, and multiprocessing
 refuses more with "too many fds".  What is a file in memory, as shared tensors are, can be opened by another process of
 the same user as /proc/PID/fd/NUMBER.  So a worker is given only the descriptors of pipes and sockets.
 """
@@ -92,7 +92,7 @@ def file_of(fd: int) -> File | None:
 
 def _refused(path: str, why: str | None) -> str:
     return (
-        f"a worker cannot open a tensor of the dataset, {path}: {why}. The fork server gives a worker 250 descriptors, "
+        f"a worker cannot open a tensor of the dataset, {path}: {why}. The fork server gives a worker some 250 descriptors, "
         "and the dataset has more tensors. Keep its tensors until the first batch has come, store them as one "
         "tensor, or start workers with multiprocessing_context='spawn' or 'fork'"
     )
