@@ -77,8 +77,8 @@ SANITIZING = LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-
 	$$(gcc -print-file-name=libstdc++.so)" PYTHONMALLOC=malloc UBSAN_OPTIONS=print_stacktrace=1 \
 	ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1:max_allocation_size_mb=4096:$(SANITIZED_QUICKLY)
 
-.PHONY: help train test test-long test-quiet test-torch test-ecosystem test-torchvision test-cuda torment-cuda soak attack bench di-engine lint \
-	docs wheel sanitize fuzz-jpeg clean
+.PHONY: help train test test-long test-quiet test-torch test-3.14 test-ecosystem test-torchvision test-cuda \
+	torment-cuda soak attack bench di-engine lint docs wheel sanitize fuzz-jpeg clean
 
 help:
 	@echo 'make train   train a small network on JPEG files and say what the loader cost'
@@ -99,6 +99,7 @@ help:
 	@echo '             SEED=  ARGS="--late 500 --quick 5000"'
 	@echo 'make test-torch   the suite with each torch from 2.6.0 on, in an environment a version; TORCH="2.6.0 2.15.0"'
 	@echo '             ARGS="--long": the long tests too'
+	@echo 'make test-3.14   the suite with CPython 3.14, forked and through the fork server; as root it unpacks one from Debian'
 	@echo 'make soak    500 random kills of workers, every batch checked; ARGS="--kills 2000 --start spawn --share steal"'
 	@echo 'make attack  draw programs of users at random, compare all that they see with what torch or an uninterrupted run'
 	@echo '             gives, and print a short program for each difference.  SEED=  SECONDS=600  ARGS="--only 7-123"'
@@ -167,6 +168,10 @@ torment-cuda: $(CUDA)/installed
 # Environments of its own, one after another; make's PYTHON only where it was given.
 test-torch:
 	@$(PYTHON) tests/torch_matrix.py $(if $(filter command environment,$(origin PYTHON)),--python $(PYTHON)) $(TORCH) $(ARGS)
+
+# The python3.14 of the PATH; where there is none, and as root, Debian's in a folder of its own.
+test-3.14:
+	@$(PYTHON) tests/python_314.py $(ARGS)
 
 # Programs follow from the seed: SEED=1 draws the same in each run.  Without one, the time of day is the seed.
 SECONDS ?= 60

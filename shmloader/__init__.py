@@ -25,13 +25,19 @@ from torch.utils.data import (
     random_split,
 )
 
-from shmloader import transforms as transforms
-from shmloader.async_dataloader import AsyncDataLoader
-from shmloader.commands.tuning.tune import tune
-from shmloader.dataloader import DataLoader
-from shmloader.patch import patch_torch
-from shmloader.resume.distributed import DistributedSampler
-from shmloader.row_wise import row_wise
+from shmloader.system import gil as _gil
+
+_had_gil = _gil.is_enabled()
+
+from shmloader import transforms as transforms  # noqa: E402
+from shmloader.async_dataloader import AsyncDataLoader  # noqa: E402
+from shmloader.commands.tuning.tune import tune  # noqa: E402
+from shmloader.dataloader import DataLoader  # noqa: E402
+from shmloader.patch import patch_torch  # noqa: E402
+from shmloader.resume.distributed import DistributedSampler  # noqa: E402
+from shmloader.row_wise import row_wise  # noqa: E402
+
+_gil.warn(_had_gil)
 
 __version__ = "0.2.0"  # the one place: pyproject.toml reads it here
 

@@ -4,6 +4,11 @@ As of Python 3.10 to 3.14 there are:
 
     Popen._fds                          of a process that is spawned: the descriptors that it is given, a list.
                                         Without it the dataset is pickled for each worker anew (spawn_arguments.py).
+    forkserver.MAXFDS_TO_SEND           how many descriptors the fork server takes for a process.
+                                        Without it 256 is assumed, which it has been since Python 3.4.
+    forkserver._forkserver._inherited_fds
+                                        in a process of the fork server: the descriptors that it was given, a list.
+                                        Without it a dataset of more tensors than that is refused: "too many fds".
     ForkingPickler._extra_reducers      what users registered for its processes, by type.
                                         Without it such objects are pickled in batches as in files.
     BaseProcess._popen.close            closes what the trainer has of a process that has ended.
@@ -22,13 +27,16 @@ And two that are not underscored, yet not documented either: `context.get_spawni
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
+from collections.abc import Callable, Iterator
 from multiprocessing import forkserver, popen_forkserver, popen_spawn_posix, reduction, util
 from multiprocessing.context import get_spawning_popen
 from multiprocessing.process import BaseProcess
 from typing import Any
 
+LATER = 16  # descriptors at the most that the server adds, or that are pickled behind the dataset
 EXTRA_REDUCERS: dict[type, Any] = getattr(reduction.ForkingPickler, "_extra_reducers", {})
 
 
@@ -42,6 +50,30 @@ def given_descriptors() -> list[int] | None:
         return None
     given = getattr(popen, "_fds", None)
     return given if type(given) is list else None
+
+
+def most_descriptors() -> int | None:
+    """How many descriptors the process which is being spawned may be given; None where it may have any number."""
+    server = getattr(forkserver, "_forkserver", None)
+    if type(get_spawning_popen()) is not popen_forkserver.Popen or not hasattr(server, "_inherited_fds"):
+        return None
+    return int(getattr(forkserver, "MAXFDS_TO_SEND", 256)) - LATER
+
+
+@contextlib.contextmanager
+def naming_descriptors(places: Callable[[list[int]], Any]) -> Iterator[None]:
+    """In a process of the fork server: have pickles name these descriptors, and not those that it was given.
+
+    Args:
+        places: Makes of the list of those that it was given what takes a place, `[place]`, and returns a descriptor.
+    """
+    server: Any = getattr(forkserver, "_forkserver", None)
+    inherited = server._inherited_fds
+    server._inherited_fds = places(inherited)
+    try:
+        yield
+    finally:
+        server._inherited_fds = inherited
 
 
 def ends_workers() -> bool:

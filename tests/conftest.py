@@ -10,6 +10,7 @@ import functools
 import gc
 import inspect
 import math
+import multiprocessing
 import os
 import pathlib
 import random
@@ -35,6 +36,7 @@ import shmloader
 from shmloader.system import control_groups
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
+PYTHONS_START_METHOD = multiprocessing.get_all_start_methods()[0]  # forkserver since Python 3.14
 HANGS = 240  # seconds after which a test has failed: it hangs, and is not merely slow on a machine that is busy
 BOTH = (torch.utils.data.DataLoader, shmloader.DataLoader)
 # without workers, and with one that torch's own iterator is in charge of
@@ -377,9 +379,14 @@ _scripts: list[pathlib.Path] = []
 
 
 def script_file(text: str) -> list[str]:
-    """A real file, for spawn imports it again."""
+    """A real file, for spawn imports it again.  Its first line, which is empty, names the suite's start method."""
     path = pathlib.Path(os.environ["SHMLOADER_TEST_DIR"]) / f"script_{len(_scripts)}.py"
-    path.write_text(textwrap.dedent(text))
+    text = textwrap.dedent(text)
+    method = multiprocessing.get_start_method()
+    if method != PYTHONS_START_METHOD and text.startswith("\n"):
+        line = "import multiprocessing; multiprocessing.set_start_method"
+        text = f'if __name__ == "__main__": {line}("{method}"){text}'
+    path.write_text(text)
     _scripts.append(path)
     return [str(path)]
 
@@ -484,6 +491,8 @@ def _settled(tmp_path_factory: pytest.TempPathFactory) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where a shell has started this in the background
     tqdm.tqdm.monitor_interval = 0  # else its first bar starts a thread that stays, in whatever test draws it
     resource_tracker.ensure_running()
+    # Otherwise each worker of the fork server imports torch, which takes seconds of CPU.
+    forkserver.set_forkserver_preload(["torch", "shmloader", "conftest"])
     forkserver.ensure_running()
     torch.multiprocessing.get_context("fork").SimpleQueue().put(torch.ones(1))
     list(torch.utils.data.DataLoader(Items([1, 2]), num_workers=1))
@@ -615,6 +624,20 @@ def impatient_torch() -> Any:
             patch.setattr(module, "MP_STATUS_CHECK_INTERVAL", 0.2)
         patch.setattr(iterator._try_get_data, "__defaults__", (0.2,))
         yield
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--start-method",
+        default="fork",
+        choices=multiprocessing.get_all_start_methods(),
+        help="how workers start in a test that names no method: most tests have what only a forked worker inherits",
+    )
+
+
+@pytest.hookimpl(tryfirst=True)  # before a test file makes a lock of the default context
+def pytest_configure(config: pytest.Config) -> None:
+    multiprocessing.set_start_method(config.getoption("--start-method"), force=True)
 
 
 def pytest_make_parametrize_id(val: Any) -> str | None:

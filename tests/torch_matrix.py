@@ -116,6 +116,7 @@ def run_all(arguments: argparse.Namespace) -> int:
         usual, tests = VERSIONS.get(version, PRE_RELEASE)
         python = arguments.python or find_python(usual)
         tests = SMOKE if arguments.wheels else WHOLE if arguments.whole else tests
+        tests = " ".join(arguments.pytest) if arguments.pytest else tests
         result = Result(version, python_version(python), tests, sources)
         known = kept.get(key(result))
         if known is not None and known.good and not arguments.torch:
@@ -129,7 +130,8 @@ def run_all(arguments: argparse.Namespace) -> int:
             result.problem = str(refused)
         except (subprocess.CalledProcessError, FileNotFoundError) as error:  # no compiler, no binutils
             result.problem = f"no environment: {error}"
-        shutil.rmtree(ENVIRONMENT, ignore_errors=True)
+        if not arguments.keep:
+            shutil.rmtree(ENVIRONMENT, ignore_errors=True)
         kept[key(result)] = result
         write_results(kept)
         say(row(result) if result.good else f"torch {version}: {note(result)}")
@@ -149,7 +151,12 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--wheels", type=Path, help="try the wheels of this folder, away from the checkout")
     parser.add_argument("--long", action="store_true", help="run the tests marked long as well")
     parser.add_argument("--cuda-libraries", action="store_true", help="install CUDA's libraries (5 GB) and use a GPU")
-    arguments = parser.parse_args()
+    parser.add_argument("--keep", action="store_true", help="keep the last environment for another run")
+    parser.add_argument("--pytest", nargs="*", default=[], help="files, and a start method, for these tests alone")
+    arguments, options = parser.parse_known_args()
+    if options and not arguments.pytest:
+        parser.error(f"unknown options: {' '.join(options)}")
+    arguments.pytest += options
     if arguments.python and not works(arguments.python):
         parser.error(f"{arguments.python} cannot make environments, or has no headers to build with")
     return arguments
@@ -176,7 +183,7 @@ def run(result: Result, python: str, arguments: argparse.Namespace) -> None:
     if arguments.wheels:
         run_smoke(result)
     else:
-        run_suite(result, arguments.long)
+        run_suite(result, arguments.long, arguments.pytest)
 
 
 def make_environment(result: Result, python: str, cuda_libraries: bool) -> str:
@@ -284,7 +291,7 @@ def check_what_is_imported(result: Result) -> None:
     result.torch = version.partition("+")[0]
 
 
-def run_suite(result: Result, long: bool) -> None:
+def run_suite(result: Result, long: bool, only: list[str]) -> None:
     report, log = MADE / "report.xml", LOGS / f"{result.torch}.log"
     report.unlink(missing_ok=True)
     command = [inside("python"), "-m", "pytest", "-v", "-p", "no:cacheprovider", f"--junitxml={report}", "-rfE"]
@@ -293,6 +300,7 @@ def run_suite(result: Result, long: bool) -> None:
         command += [f"--ignore-glob=*/test_{pattern}.py" for pattern in NOT_RING]
     if long:
         command += ["-m", "long or not long"]
+    command += only
     began = time.monotonic()
     with log.open("w") as out:
         process = subprocess.Popen(command, cwd=SUITE, env=variables(), stdout=out, stderr=subprocess.STDOUT)

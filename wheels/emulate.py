@@ -1,6 +1,10 @@
-"""Runs the smoke test of the aarch64 wheel on this x86-64 machine, under qemu-user: `make wheel` does, on Debian.
+"""Runs the aarch64 wheel on this x86-64 machine, under qemu-user: `make wheel` does, on Debian.
 
     python wheels/emulate.py dist
+
+What runs: the smoke test, which resumes a loader and replaces a dead worker; the stress of the ring's protocol
+(tests/stress), 20,000 sequences with workers that die, as owned ones and as stolen ones; and the decoder, whose pixels
+must be those of the x86-64 wheel (pictures.py).
 
 It shows that the wheel builds, loads and makes the right system calls.  It says nothing of the order in which an arm64
 processor lets others see what it writes: here that is this machine's.
@@ -29,6 +33,8 @@ LIBRARIES = ("libgomp1", "libstdc++6", "zlib1g")  # that torch's wheel and numpy
 NEEDS = ("torch==2.6.0", "numpy<2.3", "posix_ipc", "typing_extensions", "sympy==1.13.1", "mpmath", "networkx")
 NEEDS += ("jinja2", "markupsafe", "filelock", "fsspec")
 GLIBCS = ("2_28", "2_27", "2_17")
+STRESS = ROOT / "tests" / "stress" / "ring_stress.c"
+SEQUENCES = 20_000
 LONGEST = 900  # seconds; importing torch alone takes twenty
 
 
@@ -44,7 +50,43 @@ def main() -> int:
         return 0
     packages(version.stdout.strip(), found[-1])
     command = [*emulated(python), str(ROOT / "wheels" / "smoke.py"), "--fork-only", str(SITE)]
-    return subprocess.run(command, cwd=MADE, timeout=LONGEST).returncode
+    run_smoke = subprocess.run(command, cwd=MADE, timeout=LONGEST).returncode
+    return run_smoke or stress() or pictures(python, Path(sys.argv[1]))
+
+
+def stress() -> int:
+    """Run the stress of the ring, built for arm64 with the compiler that builds the wheels."""
+    target = "aarch64-linux-gnu.2.28"
+    for name, options in (("owned", []), ("stolen", ["-DSTEAL"])):
+        program = MADE / f"stress_{name}"
+        build = [sys.executable, "-m", "ziglang", "cc", "-target", target, "-std=c11", "-O2", "-pthread", *options]
+        run([*build, f"-I{ROOT / 'cython_ext'}", str(STRESS), "-o", str(program)])
+        status = subprocess.run(
+            [str(QEMU), "-L", str(SYSTEM), str(program), str(SEQUENCES)], timeout=LONGEST
+        ).returncode
+        print(f"the ring's stress on aarch64, {SEQUENCES} sequences, {name}: status {status}")
+        if status:
+            return status
+    return 0
+
+
+def pictures(python: Path, wheels: Path) -> int:
+    """Whether the decoder makes the same pixels on both architectures."""
+    version = f"cp{sys.version_info[0]}{sys.version_info[1]}"
+    found = sorted(wheels.glob(f"shmloader-*-{version}-*_x86_64.whl"))
+    if not found:
+        print(f"the decoders are not compared: there is no x86-64 wheel of {version}", file=sys.stderr)
+        return 0
+    here = MADE / "x86_64"
+    shutil.rmtree(here, ignore_errors=True)
+    unpack(found[-1], here)
+    script = str(ROOT / "wheels" / "pictures.py")
+    said = [
+        subprocess.run([*command, script, str(site)], timeout=LONGEST, **READ).stdout.split()
+        for command, site in (([sys.executable], here), (emulated(python), SITE))
+    ]
+    print(f"the decoder: {' '.join(said[0])} on x86-64\n             {' '.join(said[1])} on aarch64")
+    return int(said[0][:3] != said[1][:3])  # the ways of decoding, which come last, differ
 
 
 def system() -> Path:
@@ -80,9 +122,9 @@ def packages(version: str, wheel: Path) -> None:
     unpack(wheel)
 
 
-def unpack(wheel: Path) -> None:
+def unpack(wheel: Path, folder: Path = SITE) -> None:
     with zipfile.ZipFile(wheel) as archive:
-        archive.extractall(SITE)
+        archive.extractall(folder)
 
 
 def emulated(python: Path) -> list[str]:

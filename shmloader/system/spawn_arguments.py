@@ -12,14 +12,16 @@ import gc
 import mmap
 import os
 import pickle
+import resource
 from multiprocessing import reduction
 from typing import Any
 
 import torch
 
-from shmloader._multiprocessing import given_descriptors
+from shmloader._multiprocessing import given_descriptors, most_descriptors, naming_descriptors
 from shmloader.system.group_signals import unblocked
 from shmloader.system.limits import available_memory
+from shmloader.system.opened_by_path import Places, Trainers, by_path, file_of
 from shmloader.system.signals import let_through
 
 MiB = 1 << 20
@@ -71,29 +73,41 @@ class _Packed:
         value: What to pickle.
         given: The descriptors that the process being spawned will have; pickling the value adds to them.
 
+    The fork server takes only so many.  Where the pickle names more, files are opened by path (opened_by_path.py).
+
     Raises:
         MemoryError: The machine does not have the memory.
         OSError: No descriptor is left.
+        RuntimeError: The value has more tensors than this process may open files.
     """
 
     def __init__(self, value: Any, given: list[int]) -> None:
         self._first = len(given)
+        self._places: tuple[int, int, list[int | Trainers]] | None = None
         self._fd = os.memfd_create("shmloader_parcel", os.MFD_CLOEXEC)
         try:
             pages = _Pages(self._fd)
             with unblocked(), let_through():  # it may take long
                 reduction.dump(value, pages)
-        except BaseException:
+            self._named = given[self._first :]
+            self._files = [file_of(fd) for fd in self._named]
+            self._given = self._named
+            most = most_descriptors()
+            if most is not None and len(given) > most:
+                named, self._given = by_path(self._named)
+                self._places = os.getpid(), self._first, named
+                given[self._first :] = self._given
+        except BaseException as error:
             self.close()
+            if _says_too_many_files(error):
+                raise type(error)(_too_many_tensors(len(given) - self._first)) from None
             raise
         self._size = pages.size
         self._for_all = not pages.counts_its_reader
-        self._given = given[self._first :]
-        self._files = [_file(fd) for fd in self._given]
 
     def give(self, given: list[int]) -> bool:
         """Give another process the descriptors that the pickle names; False if it needs a pickle of its own."""
-        files = [_file(fd) for fd in self._given]
+        files = [file_of(fd) for fd in self._named]
         # A number may be another file's by now: the dataset has another tensor, or the pickled one was a passing copy.
         if not self._for_all or len(given) != self._first or files != self._files or None in files:
             return False
@@ -101,7 +115,7 @@ class _Packed:
         return True
 
     def reference(self) -> tuple[Any, ...]:
-        return _unpack, (reduction.DupFd(self._fd), self._size)
+        return _unpack, (reduction.DupFd(self._fd), self._size, self._places)
 
     def close(self) -> None:
         os.close(self._fd)
@@ -148,24 +162,32 @@ def _no_room(size: int, why: str) -> str:
     )
 
 
-def _unpack(memory: Any, size: int) -> Any:
+def _says_too_many_files(error: BaseException) -> bool:
+    """Whether torch could not share one more tensor, because this process may open no more files."""
+    return type(error) is RuntimeError and os.strerror(errno.EMFILE) in str(error)
+
+
+def _too_many_tensors(shared: int) -> str:
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return (
+        f"the dataset has more tensors than this process may open files: {shared} were shared with the workers. The "
+        f"limit is {most} (ulimit -n), and each tensor takes a descriptor. Store them as one tensor, raise the limit, "
+        "or use multiprocessing_context='fork', which shares nothing"
+    )
+
+
+def _unpack(memory: Any, size: int, places: tuple[int, int, list[int | Trainers]] | None) -> Any:
     """In a worker: the value, from the memory that holds its pickle.  The memory is not kept."""
     fd = memory.detach()
     collecting = gc.isenabled()
-    gc.disable()  # else it would walk through a list of a million tuples again and again while that grows
+    gc.disable()  # otherwise it walks through a list of a million tuples again and again while that grows
     try:
         with mmap.mmap(fd, size, access=mmap.ACCESS_READ) as pages, memoryview(pages) as pickled:
-            return pickle.loads(pickled)
+            if places is None:
+                return pickle.loads(pickled)
+            with naming_descriptors(lambda inherited: Places(*places, inherited)):
+                return pickle.loads(pickled)
     finally:
         os.close(fd)
         if collecting:
             gc.enable()
-
-
-def _file(fd: int) -> tuple[int, int] | None:
-    """What a descriptor is open on; None where it is closed."""
-    try:
-        found = os.fstat(fd)
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino

@@ -1,0 +1,57 @@
+"""What a Python without a GIL is warned of when it imports shmloader.
+
+NOTE [ GIL ]
+
+Only the trainer has several threads in the core.  `next()` runs in one of them, yet a batch may die in any other, and
+its slot is free from then on.  Modules that rely on the GIL there, and what would happen without it:
+
+    free_slots      give_back() and pick() move one stack, in two threads.  One slot is given to two batches, and the
+                    second overwrites the first.  `lent` and `returned` are changed in the same way.
+    lease           release() and the end of the last tensor both read `payload`, then set it.  One slot is freed twice.
+    next_batch      `occupied` keeps a second thread out of next().  Two threads can see it unset.
+    reclaim         `reclaiming` does the same for the slots that a copy to a device still reads.
+    current         `here` and `left` say which stream is current.  If one is missed, a slot is filled too soon.
+    cuda_driver     pools of events: one event is taken twice.
+    figures, turns, log, progress
+                    plain sums: a count is lost, so a report or a saved state is wrong by one.
+    jpeg            one Decoder in two threads: one reads a file that the other has closed.
+
+Sound without it: the words that processes share (ring, sequences, worker, lane, onlooker), which are touched by the
+verbs of atomics.h alone; and gather, which only copies.  Each worker has one thread.
+
+So no module declares that it is safe (Py_mod_gil).  CPython then enables the GIL when it imports the first of them, and
+warns.  It does not say why, which warn() adds.  A lock around the slots would be no cure: a batch dies in the collector
+too, within whatever holds the lock.  The stack would have to be one word, as the ring's are.
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+
+KEEPS = (
+    "shmloader has enabled the GIL, because its core relies on it. A slot that one thread frees while another calls "
+    "next() could go to two batches. Nothing else changes: workers are processes. See 'What it runs on' under Limits."
+)
+LACKS = (
+    "shmloader runs without the GIL, on which its core relies. Where one thread drops a batch while another calls "
+    "next(), two batches can get one slot, and one overwrites the other. Unset PYTHON_GIL=0, or leave out -X gil=0."
+)
+
+
+def is_enabled() -> bool:
+    """Whether this Python has a GIL now."""
+    ask = getattr(sys, "_is_gil_enabled", None)
+    return ask is None or bool(ask())
+
+
+def warn(was_enabled: bool) -> None:
+    """Warn where importing the core has enabled the GIL, and where the user has forbidden that.
+
+    Args:
+        was_enabled: Whether there was a GIL before.
+    """
+    if not is_enabled():
+        warnings.warn(LACKS, RuntimeWarning, stacklevel=3)
+    elif not was_enabled:
+        warnings.warn(KEEPS, RuntimeWarning, stacklevel=3)
