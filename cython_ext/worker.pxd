@@ -1,5 +1,20 @@
 # cython: language_level=3
-"""What one worker does with the ring: claim a sequence, fill its payload, publish it."""
+"""What one worker does with the ring: claim a sequence, fill its payload, publish it.
+
+NOTE [ Forked children ]
+
+    A dataset may fork a process, which has a copy of the worker and maps the same ring.  That process may collate, and
+    it may come out of the dataset: it returns, or raises what nobody in there catches.  It would go on as a second
+    worker of the same number, in its parent's slot.  So each WorkerSide knows how many forks lie behind it:
+
+    1. in a process that was forked since, whatever would touch the ring raises instead;
+    2. default_collate makes tensors of their own there, as it does in any other thread (batch_writer.pyx);
+    3. a child that raises in the dataset goes on raising, and ends as any process does (loop.py); one that returns
+       meets 1 and ends by that.
+
+    What the child writes to a tensor over the slot, which it found in its parent, is in the parent's batch too.
+    torch's workers collate into shared memory, and their children do the same.
+"""
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
