@@ -5,6 +5,7 @@ They have an environment of their own, which `make test-ecosystem` makes.
 
 from __future__ import annotations
 
+import importlib.util
 import pathlib
 import random
 import sys
@@ -14,7 +15,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import Augmented, assert_same, seed_all
+from conftest import Augmented, assert_same, run_script, seed_all
 
 import shmloader
 
@@ -62,8 +63,8 @@ def test_ultralytics(torchvision: None) -> None:
     build = pytest.importorskip("ultralytics.data.build")
     loader = assert_rides(build.InfiniteDataLoader, Augmented, shuffle=True)
     loader.reset()
-    assert type(loader.iterator).__name__ == "RingIterator"
-    del loader
+    assert len(list(loader)) == 8 and type(loader.iterator).__name__ == "RingIterator"
+    loader.close()
 
 
 @pytest.mark.parametrize("persistent", [False, True])
@@ -116,22 +117,47 @@ def test_timms_multi_epoch_loader(torchvision: None) -> None:
     assert_rides(loaders.MultiEpochsDataLoader, Augmented, shuffle=True)
 
 
-def test_streaming(tmp_path: pathlib.Path, torchvision: None) -> None:
-    streaming = pytest.importorskip("streaming")
-    with streaming.MDSWriter(out=str(tmp_path), columns={"x": "int"}) as writer:
+STREAMING = """
+    import sys, tempfile, torch
+    try:
+        import torchvision
+    except RuntimeError:
+        for name in [name for name in sys.modules if name.partition(".")[0] == "torchvision"]:
+            del sys.modules[name]
+        missing = torch.library.Library("torchvision", "FRAGMENT")
+        for name in "nms", "qnms":
+            missing.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+    import shmloader, streaming
+
+    folder = tempfile.mkdtemp()
+    with streaming.MDSWriter(out=folder, columns={"x": "int"}) as writer:
         for k in range(20):
             writer.write({"x": k})
 
-    def dataset() -> Any:
+    def epochs():
         streaming.base.util.clean_stale_shared_memory()
-        return streaming.StreamingDataset(local=str(tmp_path), shuffle=True, batch_size=3, shuffle_seed=3)
+        dataset = streaming.StreamingDataset(local=folder, shuffle=True, batch_size=3, shuffle_seed=3)
+        loader = streaming.StreamingDataLoader(dataset, batch_size=3, num_workers=2)
+        return loader, [[batch["x"].tolist() for batch in loader] for _ in range(2)]
 
-    loader = assert_rides(streaming.StreamingDataLoader, dataset)
+    theirs = epochs()[1]
+    with shmloader.patch_torch(classes=[streaming.StreamingDataLoader]):
+        loader, ours = epochs()
     iterator = iter(loader)
     next(iterator)
-    assert loader.state_dict()["sample_in_epoch"] == 3  # its own
-    iterator.close()
-    loader.close()
+    state = loader.state_dict()  # its own
+    carried = loader.stats().batches == sum(map(len, ours)) + 1
+    print(ours == theirs, loader.rides_ring, carried, state["sample_in_epoch"])
+"""
+
+
+def test_streaming() -> None:
+    """In a process of its own, whose end takes with it what Streaming leaves in /dev/shm."""
+    if importlib.util.find_spec("streaming") is None:
+        pytest.skip("Streaming is not installed")
+    ran = run_script(STREAMING, seconds=100, flags=["-W", "ignore"])
+    assert ran.out.splitlines()[-1:] == ["True True True 3"], ran.err
+    assert "Traceback" not in ran.err  # its __del__ ends the workers when the interpreter goes down
 
 
 def test_litdata(tmp_path: pathlib.Path) -> None:
