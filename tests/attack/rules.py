@@ -151,7 +151,7 @@ def _actions(program: Program) -> str | None:
         elif verb in ("copy", "pickle"):
             if midway or open_ or fresh or persistent or program.data.kind in OF_STREAMS:
                 return "the copy and the loader share their workers, or nobody knows its place"
-            if verb == "pickle" and (program.does("save") or program.data.habit == "keeps"):
+            if verb == "pickle" and (program.does("save") or program.data.habit in ("keeps", "forks")):
                 return "no state goes with it"
             if program.does("save"):
                 return "no state goes with it"
