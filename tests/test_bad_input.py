@@ -7,7 +7,7 @@ import warnings
 from typing import Any
 
 import pytest
-from conftest import BOTH, WARNS_OF_PICKLING, Augmented, Raised, iterate
+from conftest import BOTH, WARNS_OF_PICKLING, Augmented, Raised, assert_same, iterate
 from torch.utils.data import IterableDataset
 
 import shmloader
@@ -154,3 +154,15 @@ def test_whatever_the_number_of_ranks_is_said_to_be(monkeypatch: pytest.MonkeyPa
     """It decides about spinning alone, and another launcher than torchrun may say anything."""
     monkeypatch.setenv("LOCAL_WORLD_SIZE", ranks)
     assert [batch.item() for batch in shmloader.DataLoader(range(3), num_workers=1)] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("options", [{"sample_seeds": True}, {"schedule": "steal"}])
+def test_what_is_no_batch_where_samples_are_seeded(options: dict[str, Any]) -> None:
+    theirs, ours = (
+        iterate(
+            kind(range(4), batch_sampler=[[0, 1], 2, [3]], num_workers=1, **(options if kind is not BOTH[0] else {}))
+        )
+        for kind in BOTH
+    )
+    assert_same(ours[::2], theirs[::2])
+    assert (ours[1].kind, ours[1].first_line) == (theirs[1].kind, theirs[1].first_line)

@@ -95,6 +95,17 @@ class Seeded(list[Any]):
             yield index
 
 
+class _Unreadable(list[Any]):
+    """In place of indices that could not be read: the fetch raises, and the error comes in the place of the batch."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__()
+        self.error = error
+
+    def __iter__(self) -> Iterator[Any]:
+        raise self.error
+
+
 def seed_all(indices: Any, seed: int, first: int, stride: int) -> list[Any]:
     """The indices of a batch or a chunk, so that each of its samples is seeded: about 6 us a sample.
 
@@ -105,7 +116,10 @@ def seed_all(indices: Any, seed: int, first: int, stride: int) -> list[Any]:
         stride: How many places of the epoch's order one sample is behind the other: the number of ranks that share it.
     """
     _seed(mix(seed, first * stride))  # for a dataset that makes all samples at once (__getitems__), without iterating
-    marked = Seeded(indices)
+    try:
+        marked = Seeded(indices)
+    except Exception as error:  # a batch sampler may give anything; raised here, it would end the worker
+        return _Unreadable(error)
     marked.seed, marked.first, marked.stride = seed, first, stride
     return marked
 

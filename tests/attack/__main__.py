@@ -1,24 +1,28 @@
 """Draw programs of users, run each with our loader and with what it is compared with, and print what differs.
 
 `make attack SEED=7 SECONDS=600`.  The same seed draws the same programs.  A finding is printed once, as a script of at
-most 40 lines; `--only 7-123` judges one program of a seed again.
+most 40 lines; `--only 7-123` judges one program of a seed again.  The programs of corpus.py come first.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 import sys
 import time
+from collections.abc import Iterator
 
 import numpy
 import torch
 
 import shmloader
+from tests.attack.corpus import CORPUS
 from tests.attack.draw import draw
-from tests.attack.findings import Findings
+from tests.attack.findings import Findings, Group
 from tests.attack.judge import judged
 from tests.attack.print_program import script
+from tests.attack.program import Program
 
 
 def main() -> int:
@@ -35,27 +39,38 @@ def main() -> int:
     numpy.random.rand()
     findings = Findings(lambda program: judged(program, given.deadline))
     began, number = time.monotonic(), 0
-    while True:
-        seed = given.only or f"{given.seed}-{number}"
-        program = draw(seed)
-        found = judged(program, given.deadline)
+    for seed, program in _programs(given.seed, given.only):
         number += 1
-        if found is not None:
-            group = findings.add(program, found, seed, time.monotonic() - began)
-            if group is not None:
-                text = script(group.program, group.finding)
-                print(f"\n==== {seed}: {group.finding.cause}\n{text}", flush=True)
-                print("\n".join(f"# {line}" for line in group.finding.detail.splitlines()), flush=True)
-                if given.out:
-                    with open(f"{given.out}/{seed}.py", "w") as file:
-                        file.write(text)
-        if given.only or time.monotonic() - began > given.seconds:
+        found = judged(program, given.deadline)
+        group = found and findings.add(program, found, seed, time.monotonic() - began)
+        if group:
+            _show(group, given.out)
+        if time.monotonic() - began > given.seconds:
             break
     took = time.monotonic() - began
     print(f"\n{number} programs in {took:.0f} s with seed {given.seed}; {len(findings.groups)} kinds of findings")
     for group in findings.groups:
         print(f"  {group.count:5}  {group.seconds:6.1f} s  {group.seed:12}  {group.finding.cause}")
     return 1 if findings.groups else 0
+
+
+def _programs(seed: str, only: str | None) -> Iterator[tuple[str, Program]]:
+    """Each with its name: those that found a fault once, and then new ones without end."""
+    if only is not None:
+        yield only, CORPUS[only] if only in CORPUS else draw(only)
+        return
+    yield from CORPUS.items()
+    for number in itertools.count():
+        yield f"{seed}-{number}", draw(f"{seed}-{number}")
+
+
+def _show(group: Group, folder: str | None) -> None:
+    text = script(group.program, group.finding)
+    print(f"\n==== {group.seed}: {group.finding.cause}\n{text}")
+    print("\n".join(f"# {line}" for line in group.finding.detail.splitlines()), flush=True)
+    if folder:
+        with open(f"{folder}/{group.seed.replace(' ', '-')}.py", "w") as file:
+            file.write(text)
 
 
 if __name__ == "__main__":

@@ -55,6 +55,9 @@ CORPUS: dict[str, Program] = {
     "opening is refused, and the run is resumed": _of(
         Data(length=14), _resumed(2), "odd batches", num_workers=1, chunk_size=1
     ),
+    "no batch of indices, and samples are seeded": _of(
+        Data(length=14), (BEGIN, REST), "odd batches", num_workers=1, sample_seeds=True
+    ),
     "a sampler with a state, saved behind a partial last batch": _of(
         Data(length=7), _resumed(4), "stateful", num_workers=1
     ),

@@ -7,7 +7,6 @@ import mmap
 import os
 import random
 import signal
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -84,16 +83,19 @@ def _exit_once(data: Any, i: int) -> None:
 class _Grandchild:
     """A process that collates samples of its own while this one makes the sample after the next."""
 
-    def __init__(self, form: str) -> None:
+    def __init__(self) -> None:
         wait, self._go = os.pipe()
         self._done, say = os.pipe()
+        self._ends = [self._go, self._done]
         child = os.fork()
         if child == 0:
-            os.close(self._go)
-            if os.fork() == 0 and os.read(wait, 1):
-                default_collate([FORMS[form](90 + k) for k in range(2)])
-                os.write(say, b".")
-            os._exit(0)
+            try:
+                os.close(self._go)
+                if os.fork() == 0 and os.read(wait, 1):
+                    default_collate([torch.full((3,), 90 + k) for k in range(2)])
+                    os.write(say, b".")
+            finally:
+                os._exit(0)
         os.close(wait)
         os.close(say)
         os.waitpid(child, 0)
@@ -101,12 +103,16 @@ class _Grandchild:
     def collate(self) -> None:
         os.write(self._go, b".")
         os.read(self._done, 1)
-        os.close(self._go)
-        os.close(self._done)
+        self.__del__()
+
+    def __del__(self) -> None:
+        for end in self._ends:
+            os.close(end)
+        self._ends = []
 
 
 def _fork(data: Any, i: int) -> None:
-    data.grandchild = _Grandchild(data.form)
+    data.grandchild = _Grandchild()
 
 
 def _timer(data: Any, i: int) -> None:

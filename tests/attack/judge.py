@@ -62,6 +62,8 @@ def _alone(program: Program, ours: Outcome) -> Finding | None:
         return Finding(_end_of(ours), ours.said[-3000:])
     if ours.left:
         return Finding(f"left behind: {ours.left}", "")
+    if program.get("max_ring_bytes") and any(event[:2] == ("raised", "iter()") for event in ours.events):
+        return None  # not even the first slots fit
     for event in ours.events:
         if event[0] == "left":
             return Finding(f"left behind: {_neutral(event[1])}", event[1])
@@ -113,6 +115,8 @@ def _compared(program: Program, ours: Outcome, theirs: Outcome) -> Finding | Non
         if program.does("resume") and any(do.what == "generator" for do in program.actions):
             return None
         return Finding(f"load_state_dict() raises {refused[0][2]}: {_neutral(refused[0][3])[:70]}", refused[0][3])
+    if program.get("max_ring_bytes") and any(event[:2] == ("raised", "iter()") for event in ours.events):
+        return None
     mine, its = ([e for e in outcome.events if e[0] in ("batch", "end", "raised")] for outcome in (ours, theirs))
     mine, its = [_seen(e) for e in mine], [_seen(e) for e in its]
     if program.order.kind == "raising":

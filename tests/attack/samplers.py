@@ -106,7 +106,7 @@ class Keeper(Sampler[int]):
 
 
 class Raising(Sampler[int]):
-    """A sampler that raises in the midst of an epoch, and ends there."""
+    """A sampler that raises within an epoch, and ends there."""
 
     def __init__(self, length: int, at: int) -> None:
         self.length, self.at = length, at

@@ -116,7 +116,7 @@ def _resumed(program: Program, action: Do, changed: list[str]) -> list[str]:
     return [*lines, "loader = make()", *changed, "log.resume(loader, saved)"]
 
 
-_NOT_THE_EPOCHS_END = ("save", "drop", "close", "close iterator", "go on")
+_NOT_THE_EPOCHS_END = ("save", "drop", "close", "close iterator")
 
 
 def without_lost(actions: tuple[Do, ...]) -> list[Do]:
@@ -127,8 +127,10 @@ def without_lost(actions: tuple[Do, ...]) -> list[Do]:
         if action.verb == "resume":
             while kept[-1].verb != "save":  # what a crash takes back
                 kept.pop()
+            save = kept.pop()
             while kept and kept[-1].verb in _NOT_THE_EPOCHS_END:
                 kept.pop()
+            kept.append(save)
             resumed = True
         elif resumed and action.verb in _NOT_THE_EPOCHS_END:
             if action.verb == "save":
