@@ -92,7 +92,7 @@ def file_of(fd: int) -> File | None:
 
 def _refused(path: str, why: str | None) -> str:
     return (
-        f"a worker cannot open a tensor of the dataset, {path}: {why}. The fork server gives a worker some 250 descriptors, "
-        "and the dataset has more tensors. Keep its tensors until the first batch has come, store them as one "
-        "tensor, or start workers with multiprocessing_context='spawn' or 'fork'"
+        f"a worker cannot open a tensor of the dataset, {path}: {why}. The fork server gives a worker some 250 "
+        "descriptors, and the dataset has more tensors. Keep its tensors until the first batch has come, store them as "
+        "one tensor, or start workers with multiprocessing_context='spawn' or 'fork'"
     )
