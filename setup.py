@@ -1,4 +1,4 @@
-"""Builds the Cython core: cython_ext/<name>.pyx, with <name>.pxd, becomes shmloader._<name>.
+"""Builds the Cython core: cython_ext/<room>/<name>.pyx, with <name>.pxd, becomes shmloader.core.<name>.
 
 Everything else about the package is in pyproject.toml.  The build needs setuptools and Cython, never torch: the
 extensions speak to torch only through addresses, DLPack and Python's buffer protocol.
@@ -13,39 +13,48 @@ from pathlib import Path
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
-CORE = (
-    *("ring", "sequences", "figures", "log", "turns", "free_slots", "lease", "progress", "task_writer", "trainer"),
-    *("next_batch", "lane", "worker", "onlooker"),
-    *("tensors", "gather", "batch_tree", "batch_writer", "batch_reader"),
-    *("process", "stack_timer", "current", "cuda_driver", "reclaim", "late_signals", "jpeg"),
-)
-SOURCES = {"jpeg": sorted(glob("cython_ext/jpeg/*.c"))}  # in C, beside a module's own .pyx
+# The rooms, and the modules of each, from the floor up: a module imports from those above its own line here, and from
+# nothing else of the package (tests/core/test_core_layers.py).  All of them may use atomics.h and clock.h.
+CORE = {
+    "process": ("process", "stack_timer", "late_signals"),
+    "figures": ("figures", "log", "onlooker"),
+    "ring": (
+        *("ring", "sequences", "turns", "free_slots", "lease", "progress", "task_writer", "trainer", "next_batch"),
+        *("lane", "worker"),
+    ),
+    "batch": ("tensors", "gather", "batch_tree", "batch_writer", "batch_reader"),
+    "device": ("current", "cuda_driver", "reclaim"),
+    "jpeg": ("jpeg",),
+}
+IN_C = ("jpeg",)  # rooms whose module is a few lines around what is written in C beside it
 # No fused multiplications: they round once where Pillow's weights of a resize are rounded twice.
 FLAGS = ["-O3", "-std=c11", "-ffp-contract=off", "-Wall", "-Wextra", "-Wno-unused-parameter"]
 
 
-def extension(name: str, source: str) -> Extension:
-    short = name.rpartition("._")[2]
+def extension(name: str, source: str, room: str) -> Extension:
+    in_c = room in IN_C
     return Extension(
         name,
-        [source, *SOURCES.get(short, [])],
-        depends=sorted(glob(f"cython_ext/{short}/*.h") or glob("cython_ext/*.h") + glob("cython_ext/*.pxd")),
+        [source, *(sorted(glob(f"cython_ext/{room}/*.c")) if in_c else [])],
+        depends=sorted(glob(f"cython_ext/{room}/*.h" if in_c else "cython_ext/**/*.[hp]*", recursive=True)),
         include_dirs=["cython_ext"],
         extra_compile_args=FLAGS,
     )
 
 
 def named_declarations() -> str:
-    """A folder in which Cython finds cython_ext/<name>.pxd by the name of its module, shmloader/_<name>.pxd: links."""
+    """A folder in which Cython finds cython_ext/<room>/<name>.pxd as shmloader.core.<name>: links."""
     folder = Path("build/cython/named")
-    package = folder / "shmloader"
+    package = folder / "shmloader" / "core"
     package.mkdir(parents=True, exist_ok=True)
     for link in package.iterdir():
-        link.unlink()  # it may be of a file that is gone
-    (package / "__init__.pxd").touch()
-    for name in CORE:
-        if (declared := Path(f"cython_ext/{name}.pxd").resolve()).exists():
-            (package / f"_{name}.pxd").symlink_to(declared)
+        link.unlink()  # its file may be gone
+    for of_package in (package.parent, package):
+        (of_package / "__init__.pxd").touch()
+    for room, names in CORE.items():
+        for name in names:
+            if (declared := Path(f"cython_ext/{room}/{name}.pxd").resolve()).exists():
+                (package / f"{name}.pxd").symlink_to(declared)
     return str(folder)
 
 
@@ -68,13 +77,19 @@ class BuildExtensions(build_ext):
     def finalize_options(self) -> None:
         package = self.distribution.ext_modules
         if self.inplace or self.editable_mode:
-            only_bench = cythonized([extension("bench.core._probe", "bench/core/probe.pyx")])
+            only_bench = cythonized([extension("bench.core._probe", "bench/core/probe.pyx", "ring")])
             self.distribution.ext_modules = [*package, *only_bench]
         super().finalize_options()
         self.distribution.ext_modules = package  # else an editable install would give `bench` to all who import it
 
 
 setup(
-    ext_modules=cythonized([extension(f"shmloader._{name}", f"cython_ext/{name}.pyx") for name in CORE]),
+    ext_modules=cythonized(
+        [
+            extension(f"shmloader.core.{name}", f"cython_ext/{room}/{name}.pyx", room)
+            for room, names in CORE.items()
+            for name in names
+        ]
+    ),
     cmdclass={"build_ext": BuildExtensions},
 )

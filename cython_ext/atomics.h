@@ -16,7 +16,7 @@
 _Static_assert(ATOMIC_LLONG_LOCK_FREE == 2 && ATOMIC_INT_LOCK_FREE == 2, "shared words must be lock-free");
 _Static_assert(sizeof(void *) == 8, "the ring needs a 64-bit address space");
 
-/* Where tests/test_kill_at_each_step.py has a worker die; nothing in any other build. */
+/* Where tests/core/test_kill_at_each_step.py has a worker die; nothing in any other build. */
 #ifndef RING_STEP
 #define RING_STEP(step)
 #endif
@@ -65,7 +65,7 @@ typedef struct {
  * processes of a machine share; amounts only grow, in nanoseconds where they are named so.
  *
  *     1. Each figure has one writer, and nobody reads memory on the strength of one.  So ring_note and ring_add are
- *        relaxed, and no figure has a part in the protocol: the model in tests/model knows none of them.
+ *        relaxed, and no figure has a part in the protocol: the model in tests/core/model knows none of them.
  *     2. The stamps of a sequence lie in the lines that travel with it anyway: the worker writes them before
  *        ring_publish, so the trainer, which has loaded READY, reads those of the sequence that it takes.
  *     3. What a worker, or the trainer, says of itself lies in a line of its own.  There it costs no other core

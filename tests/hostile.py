@@ -20,13 +20,13 @@ import numpy
 import psutil
 import torch
 
-from shmloader._batch_writer import Writer
-from shmloader._ring import ENTRY_BYTES, FILLED, HEADER_BYTES, PAYLOAD_BYTES, WORKER_BYTES
 from shmloader._torch import ExceptionWrapper
-from shmloader._trainer import TrainerSide
-from shmloader._worker import WorkerSide
 from shmloader.batch import objects
 from shmloader.batch.chunk_walk import ChunkWalks
+from shmloader.core.batch_writer import Writer
+from shmloader.core.ring import ENTRY_BYTES, FILLED, HEADER_BYTES, PAYLOAD_BYTES, WORKER_BYTES
+from shmloader.core.trainer import TrainerSide
+from shmloader.core.worker import WorkerSide
 from shmloader.ring.segment import Segment
 from shmloader.trainer.delivery import Delivery
 

@@ -99,7 +99,7 @@ def try_sdist(sdist: Path) -> None:
         run([sys.executable, "-m", "venv", folder])
         pip = [f"{folder}/bin/python", "-m", "pip", "install", "--quiet", "--no-deps", str(sdist)]
         run(pip, {name: value for name, value in os.environ.items() if name != "PYTHONPATH"})
-        built = list(Path(folder).glob("lib/python*/site-packages/shmloader/_*.so"))
+        built = list(Path(folder).glob("lib/python*/site-packages/shmloader/core/*.so"))
         if len(built) != LIBRARIES:
             sys.exit(f"pip built {len(built)} extensions of {sdist.name}, and there are {LIBRARIES}")
 

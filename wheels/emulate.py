@@ -3,8 +3,8 @@
     python wheels/emulate.py dist
 
 What runs: the smoke test, which resumes a loader and replaces a dead worker; the stress of the ring's protocol
-(tests/stress), 20,000 sequences with workers that die, as owned ones and as stolen ones; and the decoder, whose pixels
-must be those of the x86-64 wheel (pictures.py).
+(tests/core/stress), 20,000 sequences with workers that die, as owned ones and as stolen ones; and the decoder, whose
+pixels must be those of the x86-64 wheel (pictures.py).
 
 It shows that the wheel builds, loads and makes the right system calls.  It says nothing of the order in which an arm64
 processor lets others see what it writes: here that is this machine's.
@@ -33,7 +33,7 @@ LIBRARIES = ("libgomp1", "libstdc++6", "zlib1g")  # that torch's wheel and numpy
 NEEDS = ("torch==2.6.0", "numpy<2.3", "posix_ipc", "typing_extensions", "sympy==1.13.1", "mpmath", "networkx")
 NEEDS += ("jinja2", "markupsafe", "filelock", "fsspec")
 GLIBCS = ("2_28", "2_27", "2_17")
-STRESS = ROOT / "tests" / "stress" / "ring_stress.c"
+STRESS = ROOT / "tests" / "core" / "stress" / "ring_stress.c"
 SEQUENCES = 20_000
 LONGEST = 900  # seconds; importing torch alone takes twenty
 

@@ -22,7 +22,7 @@ def main() -> None:
     package = types.ModuleType("shmloader")  # without its __init__, which imports torch
     package.__path__ = [str(Path(sys.argv[1]) / "shmloader")]
     sys.modules["shmloader"] = package
-    jpeg = importlib.import_module("shmloader._jpeg")
+    jpeg = importlib.import_module("shmloader.core.jpeg")
     sys.path.insert(0, str(ROOT / "tests"))
     from jpeg_writer import SAMPLINGS, Noise, write
 

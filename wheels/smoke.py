@@ -83,7 +83,7 @@ def main() -> None:
     again.load_state_dict(state)
     assert same(list(again), rest)
 
-    from shmloader._jpeg import Decoder, paths  # the compiled decoder, whatever Pillow can
+    from shmloader.core.jpeg import Decoder, paths  # the compiled decoder, whatever Pillow can
 
     assert paths()
     Decoder()

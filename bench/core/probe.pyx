@@ -16,7 +16,7 @@ cdef extern from "clock.h" nogil:
 cdef extern from "stdlib.h" nogil:
     void *aligned_alloc(size_t alignment, size_t bytes)
 
-cdef extern from "stream.h" nogil:
+cdef extern from "batch/nontemporal.h" nogil:
     void stream_copy(char *to, const char *source, size_t bytes)
     void stream_drain()
 

@@ -21,7 +21,7 @@ from bench.core import jpegs, session
 from bench.core._probe import touch_pages
 from bench.core.loaders import LOADERS, Job
 from bench.images.methods import METHODS, PIL, ROWS, SIZE, Box
-from shmloader import _jpeg
+from shmloader.core import jpeg
 from shmloader.images.crops import RandomHorizontalFlip, RandomResizedCrop, Step
 from shmloader.images.decode import Picture
 from shmloader.images.random_numbers import Draws
@@ -39,7 +39,7 @@ class Files:
     """The JPEG files of a folder that our decoder takes, with a box and a flip for each, as training draws them."""
 
     def __init__(self, folder: str) -> None:
-        decoder, draws = _jpeg.Decoder(), Draws()
+        decoder, draws = jpeg.Decoder(), Draws()
         steps: tuple[Step, ...] = (RandomResizedCrop((SIZE, SIZE)), RandomHorizontalFlip())
         torch.manual_seed(SEED)
         self.paths: list[str] = []

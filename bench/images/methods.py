@@ -214,9 +214,9 @@ def _ours(exact: bool) -> Callable[[], One]:
 
 def _marked() -> One:
     """With marks of each file's rows, as fuse(..., rows=FILE) keeps them; the first pass makes them."""
-    from shmloader import _jpeg
+    from shmloader.core import jpeg
 
-    decoder = _jpeg.Decoder()
+    decoder = jpeg.Decoder()
     marks: dict[int, bytes | None] = {}
 
     def one(file: Any, box: Box, flip: bool, row: torch.Tensor) -> None:
@@ -231,9 +231,9 @@ def _marked() -> One:
 
 
 def _floor() -> One:
-    from shmloader import _jpeg
+    from shmloader.core import jpeg
 
-    decoder = _jpeg.Decoder()
+    decoder = jpeg.Decoder()
 
     def one(file: Any, box: Box, flip: bool, row: torch.Tensor) -> None:
         if decoder.open(file) is None or not decoder.skim(box):

@@ -35,9 +35,9 @@ from bench.core.throughput import (
     toucher,
 )
 from bench.peers.loaders import LOADERS
-from shmloader._ring import FILLED
-from shmloader._trainer import TrainerSide
-from shmloader._worker import WorkerSide
+from shmloader.core.ring import FILLED
+from shmloader.core.trainer import TrainerSide
+from shmloader.core.worker import WorkerSide
 from shmloader.ring.segment import Segment
 
 LIMIT, HANDOVER = "limit", "handover"  # subjects of the race that are no loaders

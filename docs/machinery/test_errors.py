@@ -12,7 +12,7 @@ TORCHS_OWN = ("Caught",)
 
 def texts() -> str:
     """All strings of the package, with those that stand side by side as one, and … for what is filled in."""
-    files = [*(ROOT / "shmloader").rglob("*.py"), *(ROOT / "cython_ext").glob("*.pyx")]
+    files = [*(ROOT / "shmloader").rglob("*.py"), *(ROOT / "cython_ext").glob("*/*.pyx")]
     joined = []
     for file in sorted(files):
         source = file.read_text()

@@ -9,10 +9,10 @@ from typing import Any
 import numpy
 import torch
 
-from shmloader._batch_tree import ATOMS, DEEPEST, Again, Shell, all_of_str, is_its_dict, is_namedtuple, walk
 from shmloader._torch import ExceptionWrapper
 from shmloader.batch import containers, objects
 from shmloader.batch.containers import Containers, Holed, Made
+from shmloader.core.batch_tree import ATOMS, DEEPEST, Again, Shell, all_of_str, is_its_dict, is_namedtuple, walk
 
 Apart = tuple[tuple[Any, ...], list[Any], list[Any]]  # a batch's plan, its leaves and its objects
 

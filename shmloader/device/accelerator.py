@@ -30,8 +30,8 @@ from shmloader.device.copy_stream import copy_stream
 from shmloader.device.streams import CUDA, WATCHED, since
 
 if sys.platform == "linux":
-    from shmloader._free_slots import Slots
-    from shmloader._reclaim import Reclaim
+    from shmloader.core.free_slots import Slots
+    from shmloader.core.reclaim import Reclaim
 
 PORTABLE = 1  # cuMemHostRegister, cudaHostRegister: page-locked for all contexts
 

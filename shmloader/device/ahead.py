@@ -49,7 +49,7 @@ from shmloader.device.ahead_thread import Kind, Ready, Run, Stage, close, copied
 from shmloader.statistics.account import turns_ahead
 
 if TYPE_CHECKING:
-    from shmloader._progress import Progress  # there is none off Linux
+    from shmloader.core.progress import Progress  # there is none off Linux
 
 PATIENCE = 5.0  # seconds that closing, and the interpreter's exit, wait for a thread; it may be in a user's function
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import torch
 
 if TYPE_CHECKING:
-    from shmloader._progress import Progress  # there is none off Linux
+    from shmloader.core.progress import Progress  # there is none off Linux
 
 
 class Stage(Protocol):

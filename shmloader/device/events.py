@@ -19,7 +19,7 @@ import torch
 from shmloader import _torch
 
 if sys.platform == "linux":
-    from shmloader._cuda_driver import Refused, has_context, is_captured, open_driver, record_on
+    from shmloader.core.cuda_driver import Refused, has_context, is_captured, open_driver, record_on
 
 
 @cache

@@ -56,8 +56,8 @@ import numpy
 import torch
 
 from shmloader import _torch
-from shmloader._lease import Lease
-from shmloader._trainer import TrainerSide
+from shmloader.core.lease import Lease
+from shmloader.core.trainer import TrainerSide
 from shmloader.device.accelerator import Accelerator
 from shmloader.device.captures import captures_begun
 from shmloader.device.streams import moment, say_unknown

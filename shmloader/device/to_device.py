@@ -27,9 +27,9 @@ from shmloader.device.ahead_thread import Stage
 from shmloader.statistics.account import figures_of
 
 if TYPE_CHECKING:
-    from shmloader._figures import Figures  # there is none off Linux
+    from shmloader.core.figures import Figures  # there is none off Linux
 if sys.platform == "linux":
-    from shmloader._figures import TO_DEVICE
+    from shmloader.core.figures import TO_DEVICE
 
 OnDevice = Callable[[Any], Any]
 

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from shmloader._jpeg import Decoder
+from shmloader.core.jpeg import Decoder
 from shmloader.images.rows import Rows
 
 __all__ = ["Picture", "counts", "decode"]

@@ -43,7 +43,7 @@ from torch.utils.data import IterableDataset
 from shmloader.resume.state import State, changed
 
 if TYPE_CHECKING:
-    from shmloader._progress import Progress  # there is none off Linux
+    from shmloader.core.progress import Progress  # there is none off Linux
 
 _UNBEGUN: dict[str, Any] = {"batches": 0, "samples": 0, "errors": [], "ended": False, "state": None}
 _said: set[str] = set()

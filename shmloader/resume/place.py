@@ -36,7 +36,7 @@ from shmloader.resume.seek import sampler_of
 from shmloader.resume.state import State, changed, closed, opened, state_of
 
 if TYPE_CHECKING:
-    from shmloader._progress import Progress  # there is none off Linux
+    from shmloader.core.progress import Progress  # there is none off Linux
 
 
 class Drawn(Protocol):

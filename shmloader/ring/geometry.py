@@ -5,7 +5,7 @@ from __future__ import annotations
 import mmap
 from dataclasses import dataclass
 
-from shmloader._ring import ANY, ENTRY_BYTES, HEADER_BYTES, PAYLOAD_BYTES, WORKER_BYTES
+from shmloader.core.ring import ANY, ENTRY_BYTES, HEADER_BYTES, PAYLOAD_BYTES, WORKER_BYTES
 
 PAGE = mmap.PAGESIZE
 MiB = 1 << 20

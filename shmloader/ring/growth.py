@@ -10,7 +10,7 @@ import os
 import warnings
 from typing import Literal
 
-from shmloader._ring import Mapping, Ring, give_pages_back
+from shmloader.core.ring import Mapping, Ring, give_pages_back
 from shmloader.ring.geometry import PAGE, SPARE_COMMIT, Geometry, MiB, up
 from shmloader.system.limits import available_memory
 

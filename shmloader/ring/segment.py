@@ -11,8 +11,8 @@ from typing import Any
 
 import posix_ipc
 
-from shmloader._ring import Mapping
-from shmloader._trainer import TrainerSide
+from shmloader.core.ring import Mapping
+from shmloader.core.trainer import TrainerSide
 from shmloader.ring.geometry import FIRST_COMMIT, PAGE, Geometry, MiB, reserve
 from shmloader.ring.growth import NO_PAGES, SHM_MOUNT, Growth, RingMemory, find_pages, free_in_shm, in_units, say_moved
 from shmloader.system.parents_death import follow

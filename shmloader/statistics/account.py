@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from shmloader.statistics.stats import Hot
 
 if TYPE_CHECKING or sys.platform == "linux":  # elsewhere there are no extensions, and nothing is measured
-    from shmloader._figures import SOURCE_WAIT, Figures
-    from shmloader._turns import Meter, Turns
+    from shmloader.core.figures import SOURCE_WAIT, Figures
+    from shmloader.core.turns import Meter, Turns
     from shmloader.statistics.trace import Trace, sequences_of
     from shmloader.system.stack_samples import Counts, Sheet
 

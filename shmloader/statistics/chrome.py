@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from shmloader._log import Taken
+from shmloader.core.log import Taken
 
 TRAINER = 0  # its lane; worker k's is k + 1
 AHEAD = 1 << 20  # the lane of the thread that is ahead of the user, where there is one

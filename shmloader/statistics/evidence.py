@@ -15,7 +15,7 @@ from shmloader.statistics.account import wants_detail
 from shmloader.statistics.stats import Stats, WorkerStats
 
 if TYPE_CHECKING:
-    from shmloader._log import Taken
+    from shmloader.core.log import Taken
 
 DELAYED = 0.25  # of their work, in which workers wait for a core, makes them short of cores
 BLOCKS = 8  # of the last batches, to see how much the share of waiting varies

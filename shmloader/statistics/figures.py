@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from shmloader._figures import (
+from shmloader.core.figures import (
     BATCHES,
     BYTES,
     CLAIM,

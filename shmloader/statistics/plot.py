@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from shmloader.statistics.causes import ms
 
 if TYPE_CHECKING:
-    from shmloader._log import Taken
+    from shmloader.core.log import Taken
     from shmloader.statistics.report import Report
 
 MOST = 160  # batches: more could not be told apart

@@ -13,7 +13,7 @@ from shmloader.statistics.stats import Stats, Times
 from shmloader.statistics.verdict import Verdict
 
 if TYPE_CHECKING:
-    from shmloader._log import Taken
+    from shmloader.core.log import Taken
 
 WIDTH, INDENT = 110, 10
 

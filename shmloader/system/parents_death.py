@@ -14,7 +14,7 @@ from importlib.util import module_from_spec
 from multiprocessing.context import get_spawning_popen
 from typing import Any
 
-PROCESS = "shmloader._process"
+PROCESS = "shmloader.core.process"
 
 
 @cache

@@ -25,7 +25,7 @@ from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import Any
 
-from shmloader._late_signals import late
+from shmloader.core.late_signals import late
 
 LONGEST = 5.0  # seconds
 _NUMBERS = tuple(map(int, signal.valid_signals()))

@@ -33,7 +33,7 @@ from multiprocessing import reduction
 from types import FrameType
 from typing import Any
 
-from shmloader._stack_timer import StackTimer
+from shmloader.core.stack_timer import StackTimer
 
 LOOK = signal.SIGRTMAX - 6  # two from the one that asks for the stack of a worker that hangs
 EVERY = 16  # batches

@@ -10,7 +10,7 @@ from typing import Any
 from torch.utils.data import IterableDataset
 
 from shmloader import _torch
-from shmloader._progress import Progress
+from shmloader.core.progress import Progress
 from shmloader.resume.epochs import told
 from shmloader.resume.place import Epoch, place_of
 from shmloader.resume.seek import ranks_of, sampler_of

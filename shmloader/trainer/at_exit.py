@@ -13,8 +13,8 @@ from multiprocessing.util import Finalize
 from typing import Any
 
 from shmloader._multiprocessing import ends_workers
-from shmloader._process import end
 from shmloader._torch import is_exiting
+from shmloader.core.process import end
 from shmloader.trainer.watch import runs
 
 _GOING = 4.0  # seconds that a daemon thread is given to go with the process

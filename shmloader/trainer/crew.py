@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 
 from shmloader._multiprocessing import close_pipes, end_of_fork_server
 from shmloader._torch import raise_if_any_worker_failed, unwatch_pids, watch_pids
-from shmloader._trainer import TrainerSide
+from shmloader.core.trainer import TrainerSide
 from shmloader.ring.segment import Segment, too_many_files
 from shmloader.ring.tasks import read_task
 from shmloader.system.call_stacks import Paper

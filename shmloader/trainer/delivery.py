@@ -29,13 +29,13 @@ from typing import Any
 
 import torch
 
-from shmloader._batch_reader import Reader
-from shmloader._figures import COPIED_KEPT, COPIED_SPARE, COPIED_UNLOCKED
-from shmloader._lease import Lease
-from shmloader._next_batch import NOTHING
-from shmloader._ring import KEPT, SKIPPED, SKIPPED_KEPT
 from shmloader._torch import ExceptionWrapper
-from shmloader._trainer import TrainerSide
+from shmloader.core.batch_reader import Reader
+from shmloader.core.figures import COPIED_KEPT, COPIED_SPARE, COPIED_UNLOCKED
+from shmloader.core.lease import Lease
+from shmloader.core.next_batch import NOTHING
+from shmloader.core.ring import KEPT, SKIPPED, SKIPPED_KEPT
+from shmloader.core.trainer import TrainerSide
 from shmloader.device.pinning import Pinning
 from shmloader.ring.growth import warn_overflow
 from shmloader.trainer.bad_samples import Tally

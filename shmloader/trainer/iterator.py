@@ -43,11 +43,11 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from shmloader import _torch
-from shmloader._next_batch import END, Steps
-from shmloader._progress import Progress
 from shmloader._torch import profiler
-from shmloader._trainer import TrainerSide
 from shmloader.batch import objects
+from shmloader.core.next_batch import END, Steps
+from shmloader.core.progress import Progress
+from shmloader.core.trainer import TrainerSide
 from shmloader.device.accelerator import accelerator_of
 from shmloader.device.pinning import IN_TRANSIT, Pinning
 from shmloader.resume.epochs import listen, told

@@ -26,9 +26,9 @@ from typing import Any
 
 from torch.utils.data import DistributedSampler
 
-from shmloader._next_batch import Steps
-from shmloader._progress import Progress
-from shmloader._trainer import TrainerSide
+from shmloader.core.next_batch import Steps
+from shmloader.core.progress import Progress
+from shmloader.core.trainer import TrainerSide
 from shmloader.resume import seek
 from shmloader.resume.place import Epoch, Place, place_of
 from shmloader.system.signals import held

@@ -13,9 +13,9 @@ from typing import Any, Protocol
 
 from torch.utils.data import IterableDataset
 
-from shmloader._next_batch import Steps
-from shmloader._ring import ANY
-from shmloader._trainer import TrainerSide
+from shmloader.core.next_batch import Steps
+from shmloader.core.ring import ANY
+from shmloader.core.trainer import TrainerSide
 from shmloader.resume.seek import ranks_of
 from shmloader.ring.growth import RingMemory
 from shmloader.worker.random_states import further

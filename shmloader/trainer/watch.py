@@ -10,7 +10,7 @@ import time
 from contextlib import nullcontext
 from multiprocessing.process import BaseProcess
 
-from shmloader._trainer import TrainerSide
+from shmloader.core.trainer import TrainerSide
 from shmloader.system.signals import let_through
 
 

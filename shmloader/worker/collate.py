@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 
-from shmloader._batch_writer import Writer
 from shmloader._torch import collate_tensor_fn, default_collate_fn_map
+from shmloader.core.batch_writer import Writer
 
 
 def collate_into(writer: Writer) -> None:

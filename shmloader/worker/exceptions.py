@@ -9,9 +9,9 @@ import contextlib
 import pickle
 from typing import Any
 
-from shmloader._batch_writer import Writer
 from shmloader._torch import ExceptionWrapper
-from shmloader._worker import WorkerSide
+from shmloader.core.batch_writer import Writer
+from shmloader.core.worker import WorkerSide
 
 _SHORT = 2000  # characters of a traceback: its end says what was raised
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from torch.utils.data import IterableDataset, default_collate
 
-from shmloader._batch_writer import Writer
+from shmloader.core.batch_writer import Writer
 from shmloader.worker.at_once import makes_at_once
 from shmloader.worker.in_place import in_place
 from shmloader.worker.replace_bad_samples import Skips

@@ -15,13 +15,13 @@ import torch
 from torch.utils.data import IterableDataset
 
 from shmloader import _torch
-from shmloader._batch_writer import Writer
-from shmloader._process import outlive_signals
-from shmloader._ring import FILLED, KEPT, SKIPPED, SKIPPED_KEPT
-from shmloader._worker import WorkerSide
 from shmloader.batch import objects
 from shmloader.batch.chunk_walk import ChunkWalks
 from shmloader.batch.containers import collate_containers_by
+from shmloader.core.batch_writer import Writer
+from shmloader.core.process import outlive_signals
+from shmloader.core.ring import FILLED, KEPT, SKIPPED, SKIPPED_KEPT
+from shmloader.core.worker import WorkerSide
 from shmloader.ring.segment import Segment
 from shmloader.ring.tasks import read_task
 from shmloader.system.call_stacks import Paper

@@ -14,7 +14,7 @@ import os
 import re
 from dataclasses import dataclass, field
 
-from shmloader._onlooker import Onlooker, OtherVersion
+from shmloader.core.onlooker import Onlooker, OtherVersion
 from shmloader.system.processes import files_of, inner_pid, processes_of
 
 SEGMENT = re.compile(r"/dev/shm/.* \(deleted\)$|/memfd:shmloader \(deleted\)$")

@@ -6,8 +6,8 @@ import collections
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from shmloader._onlooker import EntryNow, LaneNow, Totals
 from shmloader.commands.top.rings import Held
+from shmloader.core.onlooker import EntryNow, LaneNow, Totals
 from shmloader.system.processes import STATES, resident_bytes, state_of
 
 WINDOW = 5_000_000_000  # nanoseconds over which rates are taken

@@ -1,0 +1,234 @@
+# cython: language_level=3
+"""Slot to batch: tensors over the payload, or copies of them.  What lies where: batch_writer.pyx."""
+
+import reprlib
+import struct
+from itertools import chain
+from pickle import loads
+
+cimport cython
+
+from shmloader.core.batch_tree cimport is_leaf
+from shmloader.core.lease cimport Lease
+from shmloader.core.ring cimport overwritten
+from shmloader.core.tensors cimport array_over, tensor_over, unequal
+
+import numpy
+import torch
+
+from shmloader.core.batch_tree import Assembly, Shell
+
+cdef object Tensor = torch.Tensor, TorchDtype = torch.dtype, Array = numpy.ndarray, uint8 = torch.uint8
+
+cdef enum:
+    MOST_PLANS = 1024   # plans and recipes remembered: a tree that never repeats must not fill the memory
+
+
+cdef class Reader:
+    """Reads what Writers wrote; one a trainer, for it knows the plans and sizes it has met.
+
+    Args:
+        failure: the class of what a chunk gives in place of its rows where it failed.
+        clone: gives a tensor memory of its own, where a batch is copied.
+    """
+
+    def __init__(self, failure, clone=Tensor.clone):
+        self.plans, self.recipes, self.failure, self.clone = {}, {}, failure, clone
+
+    def read(self, Lease lease not None, bint copy):
+        """The batch over a lease's payload, or in memory of its own.
+
+        Args:
+            lease: exports the payload's bytes; tensors over it keep it alive.
+            copy: give each leaf memory of its own; the lease is then free to die when this returns.
+        """
+        cdef Recipe recipe
+        cdef tuple table
+        if lease.rows:
+            return self.read_chunks(lease, copy)
+        recipe = self.recipe_of(lease, 0)
+        table = lease.objects(recipe.end)
+        leaves = recipe.leaves_over(lease, self.clone if copy else None)
+        return recipe.build(leaves, read_objects(lease, table[0], table[1], copy) if table[1] else None)
+
+    cdef object read_chunks(self, Lease lease, bint copy):
+        """The batch, if the chunks agree on what it is; the exception of the first one that has come to one."""
+        cdef Recipe whole = self.recipe_of(lease, 0), recipe
+        cdef list parts = [], others
+        cdef Py_ssize_t chunk
+        for chunk in range(lease.chunks):
+            recipe = self.recipe_of(lease, chunk)
+            pickled = lease.chunk_objects(chunk, recipe.end)
+            others = loads(pickled) if pickled else []
+            if len(others) == 1 and type(others[0]) is self.failure:
+                return others[0]
+            if recipe is not whole and recipe.plan != whole.plan:
+                raise RuntimeError(
+                    f"chunk_size needs samples of one structure and dtype, but got {told(whole.plan)} from entry 0 on, "
+                    f"and {told(recipe.plan)} from entry {lease.first_row(chunk)} on"
+                )
+            if recipe is not whole:
+                whole.compare(recipe, chunk, lease)
+            parts.append(others)
+        return whole.build(whole.leaves_over(lease, self.clone if copy else None), joined(parts))
+
+    cdef Recipe recipe_of(self, Lease lease, Py_ssize_t chunk):
+        cdef bytes meta = lease.meta(chunk)
+        cdef Recipe recipe = self.recipes.get(meta)
+        if recipe is None:
+            recipe = self.work_out(lease, chunk, meta)
+            if len(self.recipes) >= MOST_PLANS:
+                self.recipes.clear()
+            self.recipes[meta] = recipe
+        return recipe
+
+    cdef Recipe work_out(self, Lease lease, Py_ssize_t chunk, bytes meta):
+        cdef Py_ssize_t count = len(meta) // 8, k = 1, sides
+        cdef bint strided
+        cdef tuple words = struct.unpack(f"{count}q", meta[:8 * count]), shape, strides
+        cdef Recipe recipe = Recipe.__new__(Recipe)
+        if count < 1:
+            raise overwritten("the size of a batch's description", len(meta), "8 or more")
+        number = words[0]
+        if number not in self.plans:
+            if len(self.plans) >= MOST_PLANS:
+                self.plans.clear()
+            plan = loads(lease.plan(chunk))
+            self.plans[number] = plan, Assembly(plan).whole()
+        recipe.plan, recipe.build = self.plans[number]
+        recipe.leaves, recipe.end = [], 0   # Python's ints, and in end_of(): what was overwritten may be any 64 bits
+        for token in recipe.plan:
+            if is_leaf(token):
+                if count - k < 2:
+                    raise overwritten("the number of words that a batch's plan asks for", k + 2, count)
+                at, sides, strides = words[k], words[k + 1], None
+                strided = sides < 0
+                if strided:
+                    sides = ~sides
+                k += 2
+                if sides > (count - k) // (2 if strided else 1):
+                    raise overwritten("a leaf's number of dimensions", sides, (count - k) // (2 if strided else 1))
+                shape = words[k:k + sides]
+                k += sides
+                if strided:
+                    strides = words[k:k + sides]
+                    k += sides
+                recipe.end = max(recipe.end, end_of(token, at, shape, strides, len(memoryview(lease))))
+                recipe.leaves.append((token, at, shape, strides))
+        if k != count:
+            raise overwritten("the number of words in a batch's description", count, k)
+        return recipe
+
+
+@cython.final
+cdef class Recipe:
+    """How a batch is made of what lies in its payload."""
+
+    cdef list leaves_over(self, Lease lease, object clone):
+        cdef list leaves = []
+        cdef object token, at, shape, strides, leaf
+        for token, at, shape, strides in self.leaves:
+            if type(token) is TorchDtype:
+                leaf = tensor_over(lease, token, at, shape, strides)
+                leaves.append(leaf if clone is None else copied(leaf, clone))
+            else:
+                leaf = array_over(lease, token, at, shape, strides)
+                leaves.append(leaf if clone is None else leaf.copy("K"))
+        return leaves
+
+    cdef int compare(self, Recipe other, Py_ssize_t chunk, Lease lease) except -1:
+        """Raise where the leaves of another chunk, of the same plan, are not where this one says they are."""
+        for (_, at, shape, strides), (_, other_at, other_shape, other_strides) in zip(self.leaves, other.leaves):
+            if shape != other_shape:
+                raise unequal(shape[1:], 0, other_shape[1:], lease.first_row(chunk))
+            if at != other_at or strides != other_strides:
+                raise RuntimeError(
+                    f"chunk_size needs samples that are laid out alike, but a tensor of {list(shape)} lies at {at} "
+                    f"with strides {strides} for those from entry 0 on, and at {other_at} with strides {other_strides} "
+                    f"for those from entry {lease.first_row(chunk)} on"
+                )
+        return 0
+
+
+cdef str told(plan):
+    """A plan, for people: its first nodes."""
+    return reprlib.repr([token if is_leaf(token) else "object" if token is None else
+                         f"{token[0].__name__} of {token[1]}" for token in plan])
+
+
+cdef list joined(list parts):
+    """The objects of all chunks: each is rows, one chunk's behind the other's, or a shell, or the same and empty."""
+    cdef list whole = []
+    for rows in zip(*parts):
+        kind = type(rows[0])
+        if issubclass(kind, Shell):
+            for other in rows:
+                if other.keys != rows[0].keys:
+                    raise RuntimeError(f"chunk_size needs samples of one structure, but got the keys "
+                                       f"{reprlib.repr(rows[0].keys)} and {reprlib.repr(other.keys)}")
+            whole.append(rows[0])
+        elif len(rows) == 1 or all([other is None for other in rows]):
+            whole.append(rows[0])
+        elif kind is Array and all([type(other) is Array for other in rows]):
+            whole.append(numpy.concatenate(rows, dtype=kept_dtype(rows)))
+        elif kind in (dict, list, tuple) and all([type(other) is kind and not other for other in rows]):
+            whole.append(rows[0])
+        elif kind in (list, tuple) and all([type(other) is kind for other in rows]):
+            whole.append(kind(chain.from_iterable(rows)))
+        else:
+            kinds = sorted({type(other).__name__ for other in rows})
+            raise RuntimeError(f"chunk_size needs rows of one kind, but chunks gave {' and '.join(kinds)}")
+    return whole
+
+
+cdef object kept_dtype(tuple rows):
+    """The dtype that all have, which numpy would give in native order; None where it is to find one."""
+    dtype = rows[0].dtype
+    return dtype if all([other.dtype == dtype for other in rows]) else None
+
+
+cdef object end_of(token, at, tuple shape, tuple strides, limit):
+    """Where in the slot a leaf ends; raises where it is not what a Writer places in these many bytes."""
+    cdef object size = token.itemsize, count = 1, last = 0, side, stride
+    if type(token) is not TorchDtype and token.kind not in "biufc":
+        raise overwritten("the dtype of a leaf", token, "one of plain numbers")
+    for side in shape:
+        if side < 0:
+            raise overwritten("a side of a leaf", side, "0 or more")
+        count *= side
+    if strides is not None and count:
+        for side, stride in zip(shape, strides):
+            if side != 1 and stride < 0:
+                raise overwritten("a stride of a leaf", stride, "0 or more")
+            last += (side - 1) * stride
+        if last != count - 1:   # see other_order()
+            raise overwritten("the number of elements that a leaf's strides reach over", last + 1, f"{count}")
+    if at < 0 or at + count * size > limit:
+        raise overwritten("the place of a leaf", f"{at}, of {count * size} bytes", f"in {limit} bytes")
+    return at + count * size
+
+
+cdef object part_of(whole, at, size, what):
+    """These bytes of a slot.  A slice of Python's would be cut short, or count from the end, in silence."""
+    if at < 0 or size < 0 or at + size > len(whole):
+        raise overwritten(f"the place of a {what}", f"{at}, of {size} bytes", f"in {len(whole)} bytes")
+    return whole[at:at + size]
+
+
+cdef object copied(object tensor, object clone):
+    try:
+        return clone(tensor)
+    except RuntimeError:    # dtypes of less than a byte: a NotImplementedError, and not even that in torch 2.6
+        if tensor.dtype.itemsize != 1:
+            raise
+        return clone(tensor.view(uint8)).view(tensor.dtype)
+
+
+cdef list read_objects(Lease lease, Py_ssize_t at, Py_ssize_t size, bint copy):
+    whole = memoryview(lease)
+    if size % 16:
+        raise overwritten("the size of the table of a batch's pickled leaves", size, "a multiple of 16")
+    words = struct.unpack(f"{size // 8}q", whole[at:at + size])
+    parts = [part_of(whole, words[k], words[k + 1], "pickled leaf") for k in range(0, len(words), 2)]
+    beside = [bytearray(part) for part in parts[1:]] if copy else parts[1:]
+    return loads(parts[0], buffers=beside)

@@ -1,0 +1,28 @@
+# cython: language_level=3
+"""Writes a worker's batches into its payloads.  What lies where: batch_writer.pyx."""
+
+from shmloader.core.tensors cimport elements
+from shmloader.core.worker cimport WorkerSide
+
+
+cdef class Writer:
+    cdef WorkerSide ring
+    cdef object objects, chunks
+    cdef dict plans                     # plan -> (its number, its pickle)
+    cdef Py_ssize_t count, row, rows    # of a chunk: its samples, which row is its first, of how many; rows 0: no chunk
+    cdef dict stacked                   # of a chunk: the address of what was stacked -> where its leaf begins
+    cdef dict laid                      # the address of the first row that was laid -> where its leaf begins
+    cdef Py_ssize_t laid_from, laid_to  # what of the payload that is
+    cdef bint apart                     # a chunk's tensors are not to lie in the slot, though their rows do
+    cdef unsigned long thread           # the one that claims and publishes
+
+    cdef bint may_write(self) noexcept
+    cdef object found(self, object batch, object first)
+    cpdef object stack(self, object batch)
+    cdef object stack_chunk(self, object batch, object rows)
+    cdef int about_to_write(self, Py_ssize_t at, Py_ssize_t bytes) except -1
+    cdef int place(self, object leaf, list words) except -1
+    cdef int place_rows(self, object leaf, list words) except -1
+    cdef int copy_in(self, object leaf, elements *of, Py_ssize_t at, tuple shape, tuple strides) except -1
+    cdef object write_objects(self, bytes pickled, list buffers)
+    cdef tuple learn(self, tuple plan)

@@ -1,0 +1,337 @@
+# cython: language_level=3
+"""Batch to slot: what lies where.
+
+In the slot: leaves, then objects.  In the area of the batch's entry: meta, then plan.  Meta is 64-bit words: the plan's
+number, and for each leaf its offset, its number of dimensions, and these; where its elements lie in another order than
+row-major (channels_last, say), the number of dimensions is given as its complement (~n), and the strides follow, in
+elements.  It repeats from batch to batch when sizes do.  Objects are pickled, with a table of offsets and sizes for the
+pickle and the buffers beside it.
+
+A batch in chunks is written by several workers at once, who do not speak with one another.  Each lays out the whole
+batch, as if all rows were like its own, and writes its rows into that: where they are alike, so is the meta, and where
+they are not, it is an error that the trainer finds when it compares.  Its objects (rows of strings, say) and shells
+lie in the area of the chunk's entry, behind the plan.
+"""
+
+import struct
+from hashlib import blake2b
+
+from cpython.pythread cimport PyThread_get_thread_ident
+
+from shmloader.core.batch_tree cimport plain_rows, walk
+from shmloader.core.gather cimport copy_bytes, rows_lie_at, stack_rows
+from shmloader.core.ring cimport overwritten
+from shmloader.core.tensors cimport elements, is_dense, look_at, other_order, tensor_over, unequal
+from shmloader.core.worker cimport WorkerSide
+
+import torch
+
+cdef extern from "Python.h":
+    const Py_ssize_t PY_SSIZE_T_MAX
+
+cdef object Tensor = torch.Tensor, torch_stack = torch.stack, empty_like = torch.empty_like
+cdef object stock_torch_function = torch.Tensor.__torch_function__.__func__
+
+cdef enum:
+    MANY = 65536        # bytes; fewer have too few pages to save anything on
+    MOST_PLANS = 1024   # plans remembered: a tree that never repeats must not fill the memory
+
+
+cdef class Writer:
+    """Writes batches into the payloads that a worker claims; one a worker, for it knows the plans it has written.
+
+    Args:
+        ring: the worker's side.
+        objects: pickles what is no plain tensor or array (objects.py).
+        chunks: takes chunks apart (chunk_walk.py).
+    """
+
+    def __init__(self, WorkerSide ring not None, objects, chunks):
+        self.ring, self.objects, self.chunks, self.plans, self.laid = ring, objects, chunks, {}, {}
+        self.thread = PyThread_get_thread_ident()
+
+    cdef bint may_write(self) noexcept:
+        """Whether a payload is claimed, and this is the thread and the process that claimed it."""
+        return self.ring.current >= 0 and PyThread_get_thread_ident() == self.thread and not self.ring.is_forked()
+
+    cdef int about_to_write(self, Py_ssize_t at, Py_ssize_t bytes) except -1:
+        """Map these bytes of the payload, if that is worth it."""
+        if bytes > MANY:
+            self.ring.map_written(at, bytes)
+        return 0
+
+    def begin(self, Py_ssize_t count) -> None:
+        """A sequence was claimed: a chunk of so many samples, or a batch."""
+        self.laid.clear()
+        self.count, self.row, self.rows = count, self.ring.row, self.ring.rows
+        if self.rows:
+            self.stacked = {}
+            self.chunks.begin(self.row == 0)
+            if count < 1 or self.row + count > self.rows:
+                raise overwritten("a chunk's rows", f"{self.row} to {self.row + count}", f"in {self.rows}")
+
+    def keep_apart(self) -> None:
+        """From now on give tensors of their own away.  A chunk's rows still lie where the other workers expect them."""
+        self.apart = True
+
+    @property
+    def in_chunks(self) -> bool:
+        """Whether what was claimed is a chunk."""
+        return self.rows > 0
+
+    def lay(self, object dtype, tuple shape, Py_ssize_t count):
+        """Set places aside for the rows of a leaf, where stack() would put them, so that they can be written there.
+
+        To be called before anything is stacked, for one leaf after the other, in the order in which they are collated.
+
+        Args:
+            dtype, shape: torch's, of a row that has elements.
+            count: samples of the batch, or of the chunk.
+
+        Returns:
+            A tensor over each place; None where nothing is to lie in the slot.  stack() knows them again.
+        """
+        cdef Py_ssize_t at, k, row = self.row if self.rows else 0, rows = self.rows or count
+        cdef object size = dtype.itemsize
+        if self.apart or not self.may_write():
+            return None
+        for side in shape:
+            size *= side
+        if not 0 < size <= PY_SSIZE_T_MAX // rows:
+            return None
+        if not self.laid:
+            self.laid_from = self.ring.used
+        at = self.ring.allocate(rows * size)
+        self.laid_to = self.ring.used
+        self.about_to_write(at + row * size, count * size)
+        self.laid[self.ring.address(at + row * size)] = at
+        buffer = self.ring.buffer()
+        return [tensor_over(buffer, dtype, at + k * size, shape) for k in range(row, row + count)]
+
+    def forget_places(self) -> None:
+        """What was laid is not used: what is stacked now lies where it would lie without it."""
+        if self.laid and self.ring.used == self.laid_to:     # else a dataset has collated something behind it
+            self.ring.used = self.laid_from
+        self.laid.clear()
+
+    cdef object found(self, object batch, object first):
+        """What stack() would make of rows that were written in their places; None where they were not."""
+        cdef elements row
+        cdef tuple shape = look_at(first, &row)
+        cdef object at = self.laid.get(row.address), out
+        cdef Py_ssize_t count = len(batch), start
+        if at is None or not rows_lie_at(batch, row.address):
+            return None
+        if self.rows and count != self.count:
+            return None
+        start = at + self.row * row.bytes if self.rows else at
+        out = tensor_over(self.ring.buffer(), first.dtype, start, (count, *shape))
+        if self.rows:
+            self.stacked[row.address] = at
+        return out
+
+    cpdef object stack(self, object batch):
+        """Stack tensors into the current payload, as torch.stack would; None for what cannot lie there.
+
+        Nothing of another thread or process can: the payload may be published while that one asks for pages, and what
+        it keeps of the next one would be a second payload that this worker keeps.
+        """
+        cdef object first, out, room
+        cdef object rows = batch    # the elements of each, as plain tensors
+        cdef elements row
+        cdef tuple shape
+        cdef Py_ssize_t at, bytes
+        if not self.may_write():
+            return None
+        if not isinstance(batch, (list, tuple)):    # torch.stack would not have it, and says so better
+            return None
+        if type(batch[0]) is not Tensor:
+            rows = plain_rows(batch)
+            if rows is None:
+                return None
+        first = rows[0]
+        if not is_dense(first):
+            return None
+        if self.laid and rows is batch:
+            out = self.found(batch, first)
+            if out is not None:
+                return out
+        if self.rows:
+            return self.stack_chunk(batch, rows)
+        if self.apart:
+            return None
+        shape = look_at(first, &row)
+        if row.bytes > PY_SSIZE_T_MAX // len(batch):    # of expanded tensors; torch.stack says it better
+            return None
+        bytes = len(batch) * row.bytes
+        at = self.ring.allocate(bytes)
+        self.about_to_write(at, bytes)
+        room = tensor_over(self.ring.buffer(), first.dtype, at, (len(batch), *shape))
+        out = room if rows is batch else of_its_class(batch[0], room)
+        if bytes and are_stacked_alike(batch, rows) and stack_rows(list_of(rows), room.data_ptr()):
+            return out
+        for tensor in batch:
+            if not isinstance(tensor, Tensor):  # torch says it its own way
+                return None
+        return torch_stack(batch, 0, out=out)
+
+    cdef object stack_chunk(self, object batch, object rows):
+        """Stack the rows of a chunk where they belong in the whole batch."""
+        cdef object first = rows[0], out, row, room, apart
+        cdef Py_ssize_t k, at, size = min(first.nbytes, <object>PY_SSIZE_T_MAX)
+        if len(batch) != self.count or size > PY_SSIZE_T_MAX // self.rows:
+            return None
+        for k in range(1, self.count):
+            row = rows[k]
+            if not isinstance(row, Tensor):
+                return None
+            if row.shape != first.shape:
+                raise unequal(first.shape, self.row, row.shape, self.row + k)
+        at = self.ring.allocate(self.rows * size)
+        self.about_to_write(at + self.row * size, self.count * size)
+        room = tensor_over(self.ring.buffer(), first.dtype, at + self.row * size, (self.count, *first.shape))
+        apart = empty_like(room) if self.apart else room
+        out = apart if rows is batch else of_its_class(batch[0], apart)
+        if not size or not are_stacked_alike(batch, rows) or not stack_rows(list_of(rows), apart.data_ptr()):
+            out = torch_stack(batch, 0, out=out)
+        if self.apart:
+            room.copy_(apart)
+        self.stacked[apart.data_ptr()] = at
+        return out
+
+    def write(self, batch) -> None:
+        """Put a batch into the current payload.  What already lies there, because it was stacked there, stays."""
+        cdef tuple plan
+        cdef list leaves, others, words
+        cdef object leaf, known
+        cdef bytes beside = b""
+        if self.rows:
+            plan, leaves, others = self.chunks.walk(batch, self.count)
+        else:
+            plan, leaves, others = walk(batch)
+        known = self.plans.get(plan)
+        if known is None:
+            known = self.learn(plan)
+        words = [known[0]]
+        if self.rows:
+            for leaf in leaves:
+                self.place_rows(leaf, words)
+            if others:
+                beside = self.objects.dump_whole(others)
+        else:
+            for leaf in leaves:
+                self.place(leaf, words)
+        pickled = self.objects.dump(others) if others and not self.rows else None
+        self.ring.describe(words, known[1], beside)
+        if pickled is not None:
+            self.write_objects(pickled[0], pickled[1])
+
+    cdef int place(self, object leaf, list words) except -1:
+        """Have a leaf's elements in the payload, and add to the meta where they are and in which shape."""
+        cdef elements of
+        cdef tuple shape = look_at(leaf, &of), strides = None
+        cdef Py_ssize_t at
+        if not of.dense:
+            strides = other_order(leaf)
+            of.dense = strides is not None
+        at = self.ring.offset_of(of.address, of.bytes) if of.dense and not of.lazy else -1
+        if at < 0:
+            at = self.ring.allocate(of.bytes)
+            self.copy_in(leaf, &of, at, shape, strides)
+        note(words, at, shape, strides)
+        return 0
+
+    cdef int place_rows(self, object leaf, list words) except -1:
+        """The same for the rows of a chunk; the meta tells of the whole batch."""
+        cdef elements of
+        cdef tuple shape = look_at(leaf, &of), strides = None
+        cdef Py_ssize_t at, size
+        if not shape or shape[0] != self.count:
+            raise RuntimeError(
+                f"chunk_size needs a collate function that gives rows, and for {self.count} samples it gave a tensor "
+                f"of shape {list(shape)}: the first dimension must be theirs"
+            )
+        size = of.bytes // self.count
+        if not of.dense:
+            strides = other_order(leaf)
+            if strides is not None:             # rows lie one after the other, or else they are laid so
+                strides = (size // leaf.itemsize, *strides[1:]) if is_outermost(strides, shape) else None
+            of.dense = strides is not None
+        at = self.stacked.get(of.address, -1) if of.dense and not of.lazy else -1
+        if at < 0:
+            at = self.ring.allocate(self.rows * size if size <= PY_SSIZE_T_MAX // self.rows else PY_SSIZE_T_MAX)
+            self.copy_in(leaf, &of, at + self.row * size, shape, strides)
+        note(words, at, (self.rows, *shape[1:]), strides)
+        return 0
+
+    cdef int copy_in(self, object leaf, elements *of, Py_ssize_t at, tuple shape, tuple strides) except -1:
+        """Copy a leaf's elements to offset `at` of the payload; in the order they lie in, if that has no gaps."""
+        if of.address == 0 and of.bytes:
+            raise RuntimeError(f"a tensor of {of.bytes} bytes, of shape {list(shape)}, has no memory: its storage was "
+                               f"resized to 0, or torch made none for it; give a clone() from when it had")
+        self.about_to_write(at, of.bytes)
+        if of.dense and not of.lazy:
+            copy_bytes(self.ring.address(at), of.address, of.bytes)
+        elif type(leaf) is Tensor:
+            tensor_over(self.ring.buffer(), leaf.dtype, at, shape, strides).copy_(leaf)
+        else:
+            self.ring.write(at, leaf.tobytes())
+        return 0
+
+    cdef object write_objects(self, bytes pickled, list buffers):
+        cdef list words = []
+        for data in (pickled, *buffers):
+            raw = memoryview(data) if type(data) is bytes else data.raw()
+            words += [self.ring.allocate(raw.nbytes), raw.nbytes]
+            self.ring.write(words[-2], raw)
+        table = struct.pack(f"{len(words)}q", *words)
+        at = self.ring.allocate(len(table))
+        self.ring.write(at, table)
+        self.ring.point_to_objects(at, len(table))
+
+    cdef tuple learn(self, tuple plan):
+        if len(self.plans) >= MOST_PLANS:
+            self.plans.clear()
+        pickled = self.objects.dump(plan)[0]
+        # The same plan has the same number, whichever worker met it.  63 bits of a hash: two of a million plans share
+        # one with a probability of 1 in 10 million.
+        known = int.from_bytes(blake2b(pickled, digest_size=8).digest(), "little") >> 1, pickled
+        self.plans[plan] = known
+        return known
+
+
+cdef list list_of(object rows):
+    return rows if type(rows) is list else list(rows)
+
+
+cdef object of_its_class(object first, object room):
+    """What rows like `first` are stacked into, over the memory of `room`: made as torch's collate_tensor_fn makes it,
+    so that the class has its say in what it is."""
+    return first.new(room.untyped_storage()).resize_(*room.shape)
+
+
+cdef bint are_stacked_alike(object batch, object rows) except -1:
+    """Whether torch.stack copies the elements of tensors of these classes, and does no more."""
+    if rows is batch:
+        return True
+    cdef object kind = type(batch[0])
+    if getattr(kind.__torch_function__, "__func__", None) is not stock_torch_function:
+        return False
+    for tensor in batch:
+        if type(tensor) is not kind:
+            return False
+    return True
+
+
+cdef bint is_outermost(tuple strides, tuple shape):
+    """Whether the first dimension is the one whose elements lie farthest apart."""
+    return all([side == 1 or stride < strides[0] for stride, side in zip(strides[1:], shape[1:])]) or shape[0] == 1
+
+
+cdef int note(list words, Py_ssize_t at, tuple shape, tuple strides) except -1:
+    words.append(at)
+    words.append(len(shape) if strides is None else ~len(shape))
+    words.extend(shape)
+    if strides is not None:
+        words.extend(strides)
+    return 0

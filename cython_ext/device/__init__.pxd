@@ -1,0 +1,1 @@
+# Streams and events of an accelerator, asked without the GIL.

@@ -1,0 +1,245 @@
+# cython: language_level=3, boundscheck=False, wraparound=False
+"""Which slots may be filled again, as Pinning._reclaim() finds it, for all usual cases and in a few microseconds.
+
+The trainer does this for each second batch: NOTE [ Pinning ] in pinning.py.  What takes longer to tell (streams that
+others have made, or that nobody was seen to choose) is left to Pinning._reclaim(), and so is every error, which is
+raised there.
+"""
+
+from libc.stdint cimport uint64_t, uintptr_t
+
+from shmloader.core.current cimport chosen_since, switches_so_far
+from shmloader.core.cuda_driver cimport (
+    NOT_IN_USE, Event, ask_event, captures_so_far, enter, exchange_mode, find_capture, leave, record_event,
+)
+from shmloader.core.free_slots cimport Slots
+
+cdef enum:
+    MOST = 64                   # streams, and events, that one look is about
+    RELAXED = 2                 # of CUstreamCaptureMode
+
+cdef uint64_t NEVER = <uint64_t>-1
+
+cdef enum found:
+    DONE
+    CAPTURED                    # so nothing was done
+    SPOILED                     # an event may be part of a capture
+    FAILED
+
+cdef struct on:
+    void *stream
+    void *event                 # behind what the stream has to do
+    int device
+
+cdef struct asked:
+    void *event
+    bint passed
+
+
+cdef class Reclaim:
+    """Called with no arguments, it frees what no copy reads any more; False if Pinning._reclaim() is to do it.
+
+    Args:
+        slots: Those that are held back.
+        devices: all of them, from 0 on.
+        lent: when each payload was lent last.
+        alone: of each payload, whether only the thread that copies can have had its batch.
+        address: called once with each stream of torch's own: where it is.
+    """
+    cdef Slots slots
+    cdef object address
+    cdef tuple devices
+    cdef list lent, alone
+    cdef dict addresses         # by stream; torch's own live as long as the process
+    cdef bint is_chosen         # `streams` may be those of this time too, by:
+    cdef list here
+    cdef uint64_t switches
+    cdef uint64_t first         # when the first of the batches was lent; NEVER to any other thread
+    cdef on streams[MOST]
+    cdef asked events[MOST]
+    cdef int stream_count, event_count, device_count
+
+    def __init__(self, Slots slots, tuple devices, list lent, list alone, address):
+        self.slots, self.devices = slots, devices
+        self.lent, self.alone, self.address = lent, alone, address
+        self.device_count = len(devices)
+        self.addresses = {(0, device, 1): 0 for device in devices}      # the default ones
+
+    def __call__(self) -> bool:
+        cdef Slots slots = self.slots
+        if slots.reclaiming or not (slots.returned or slots.reading):
+            return True
+        # Two deaths cost one look: it is the calls of the driver that cost, and they are the same for any number.  Not
+        # where the batch that is handed out now, or the next one, would find no slot to lie in and be copied.
+        if len(slots.returned) < 2 and slots.lent + 2 <= slots.spare:
+            return True
+        self.slots.reclaiming = True
+        try:
+            return self.ask_and_reclaim()
+        finally:
+            self.slots.reclaiming = False
+
+    cdef bint ask_and_reclaim(self) except -1:
+        cdef Py_ssize_t died = len(self.slots.returned)
+        cdef list events = []
+        cdef Event event
+        cdef uint64_t captures = captures_so_far()
+        cdef found result
+        cdef int k
+        if not self.choose(died) or not self.gather():
+            return False
+        if died:
+            for k in range(self.stream_count):
+                event = Event(self.streams[k].device)
+                self.streams[k].event = event.handle
+                events.append(event)
+        with nogil:
+            result = self.ask(died > 0)
+        # A capture that has begun meanwhile may be over: then it was counted.  This comes behind the last look for one.
+        if result == DONE and captures != captures_so_far():
+            result = SPOILED
+        for k in range(len(events)):
+            event = events[k]
+            event.handle = self.streams[k].event
+            event.is_of_a_capture = result == SPOILED
+        if result != DONE:
+            return result != FAILED
+        self.reclaim()
+        if died:
+            self.slots.await_them(died, [event for event in events if (<Event>event).handle != NULL])
+        return True
+
+    cdef bint choose(self, Py_ssize_t died) except -1:
+        """Have `streams` be those that copies from the first `died` may be on; false if that takes longer to tell."""
+        cdef list here = self.slots.streams_here()
+        cdef uint64_t first = NEVER, switches = switches_so_far()
+        cdef bint alone = True, any_left = False, usual = here is self.here
+        cdef set streams, chosen
+        cdef tuple each
+        cdef Py_ssize_t k
+        cdef int payload
+        for k in range(died):
+            each = self.slots.returned[k]
+            payload = each[0]
+            if each[1] is not here:     # the same list is the same streams
+                if each[1] is None:
+                    return False
+                alone = alone and each[1] == here
+                usual = False
+            alone = alone and self.alone[payload]
+            first = min(first, <uint64_t>self.lent[payload])
+        if alone:
+            first = NEVER
+        if self.is_chosen and usual and (
+            self.first == NEVER if alone else switches == self.switches and first >= self.first
+        ):
+            return True
+        streams = set(here)
+        for k in range(died):
+            streams.update((<tuple>self.slots.returned[k])[1])
+        self.is_chosen = False
+        if not alone:
+            chosen = chosen_since(first, &any_left)
+            if chosen is None:
+                return False
+            for stream in streams:
+                if stream[0] and stream not in chosen:      # nobody was seen to choose it
+                    return False
+            streams |= chosen
+            for device in self.devices:
+                streams.add((0, device, 1))
+        if not self.place(streams, here):
+            return False
+        # A stream that was left is not asked for ever, and one that others have made is not asked twice.
+        self.is_chosen = not any_left and all([stream in self.addresses for stream in streams])
+        self.here, self.switches, self.first = here, switches, first
+        return True
+
+    cdef bint place(self, set streams, list here) except -1:
+        if len(streams) > MOST:
+            return False
+        self.stream_count = 0
+        for stream in streams:
+            address = self.addresses.get(stream)
+            if address is None and stream[0] & 1:           # torch's own
+                address = self.addresses[stream] = self.address(stream)
+            elif address is None:
+                if stream not in here:                      # another thread may leave it meanwhile, and destroy it
+                    return False
+                address = stream[0]
+            self.streams[self.stream_count] = on(<void *><uintptr_t>address, NULL, stream[1])
+            self.stream_count += 1
+        return True
+
+    cdef bint gather(self) except -1:
+        """Note the events that are awaited."""
+        self.event_count = 0
+        for entry in self.slots.reading:
+            for event in entry[1]:
+                if type(event) is not Event or self.event_count == MOST:
+                    return False
+                self.events[self.event_count] = asked((<Event>event).handle, False)
+                self.event_count += 1
+        return True
+
+    cdef found ask(self, bint record) noexcept nogil:
+        """Record the events, and ask for those that are awaited.  Not if a graph is captured on one of the streams."""
+        cdef int mode = RELAXED, k
+        cdef found result = DONE
+        if exchange_mode(&mode):
+            return FAILED
+        for k in range(self.device_count):
+            if result == DONE:
+                result = self.ask_device(k, record)
+        for k in range(self.event_count):
+            if result == DONE and ask_event(self.events[k].event, &self.events[k].passed):
+                result = FAILED
+        exchange_mode(&mode)
+        return result
+
+    cdef found ask_device(self, int device, bint record) noexcept nogil:
+        cdef int k = 0, error
+        cdef found result
+        while k < self.stream_count and self.streams[k].device != device:
+            k += 1
+        if k == self.stream_count:
+            return DONE
+        error = enter(device)
+        if error:
+            return DONE if error == NOT_IN_USE else FAILED      # nothing was copied there
+        result = CAPTURED if self.is_captured(device) else DONE
+        if result == DONE and record:
+            for k in range(self.stream_count):
+                if self.streams[k].device == device and record_event(&self.streams[k].event, self.streams[k].stream):
+                    result = FAILED
+            if result == DONE and self.is_captured(device):     # one has begun meanwhile
+                result = SPOILED
+        leave()
+        return result
+
+    cdef bint is_captured(self, int device) noexcept nogil:
+        cdef int k, found
+        for k in range(self.stream_count):
+            if self.streams[k].device == device:
+                found = 0
+                # an error is the driver's answer for the default stream while one that blocks it is captured
+                if find_capture(self.streams[k].stream, &found) or found:
+                    return True
+        return False
+
+    cdef int reclaim(self) except -1:
+        """Free what has no event any more that has not passed."""
+        cdef list reading = self.slots.reading
+        cdef Py_ssize_t at = 0, k
+        cdef int event = 0
+        cdef bint passed
+        while at < len(reading):
+            passed = True
+            for k in range(len(<list>(<tuple>reading[at])[1])):
+                passed = passed and self.events[event].passed
+                event += 1
+            if passed:
+                self.slots.reclaim_at(at)
+            else:
+                at += 1
+        return 0

@@ -1,0 +1,1 @@
+# What is measured of a loader: histograms, the log of batches, a ring as another process reads it.

@@ -1,0 +1,52 @@
+# cython: language_level=3
+"""The figures of one loader, as the trainer adds them up: NOTE [ Figures ] in atomics.h says where they come from."""
+
+from libc.stdint cimport uint64_t
+
+cdef extern from "figures/histogram.h" nogil:
+    enum: HISTOGRAM_BUCKETS
+    ctypedef struct histogram:
+        uint64_t count, sum
+    void histogram_add(histogram *to, uint64_t nanoseconds)
+    double histogram_percentile(const histogram *of, double share)
+
+cpdef enum:     # what a histogram is of
+    WAIT, STEP, FIRST                       # in next(); between one next() and another; in next(), of an epoch's first
+    SOURCE_WAIT, SOURCE_STEP, SOURCE_FIRST  # the same of a thread that is ahead of the user, where there is one
+    CLAIM, FETCH, COLLATE                   # of a sequence: open; samples being fetched; collated and written
+    ORDER, READY                            # of a batch: READY, but an earlier one was not; ready to be taken
+    LENT, TO_DEVICE                         # of a batch: the user's; under way to a device
+    KINDS
+
+cpdef enum:     # what is added up
+    BATCHES, SAMPLES, BYTES                 # taken
+    EMPTY, READY_BATCHES                    # calls of next() that found nothing ready; ready batches, over all calls
+    # The trainer's wait, by what its batch was in: not open, not claimed, fetched, collated, published, handed out.
+    ON_OPEN, ON_CLAIM, ON_FETCH, ON_COLLATE, ON_WAKE, ON_HAND_OUT
+    COPIED_SPARE, COPIED_KEPT, COPIED_UNLOCKED  # batches copied: spare slots spent, kept by a worker, not page-locked
+    GROWN, DEATHS                           # slots that had to grow; workers that died
+    STARTING                                # nanoseconds in next(), of as many first calls of an epoch as workers
+    MOVED                                   # slots that lay in a memfd when their ring was closed
+    AMOUNTS
+
+cdef enum:
+    MOST_HELD = 32      # batches; that so many were handed out while one was lent is not told from more
+
+cdef struct of_worker:  # what one worker's words say, and for how long it was waited for
+    uint64_t published, fetched_ns, collated_ns, idle_ns, behind_ns, cpu_ns, delayed_ns, probed_ns, waited_ns
+
+cdef struct figures:    # nothing but words of 64 bits: less() relies on that
+    histogram of[KINDS]
+    uint64_t amount[AMOUNTS]
+    uint64_t held[MOST_HELD]                # by how many batches were handed out while one was lent
+
+
+cdef class Figures:
+    cdef figures at
+    cdef of_worker *worker
+    cdef readonly int workers
+
+    cdef histogram *of(self, int kind) except NULL
+    cdef int check(self, int kind) except -1
+
+    cpdef int have(self, int workers) except -1

@@ -1,0 +1,1 @@
+# The JPEG decoder, which is in C.

@@ -1,0 +1,239 @@
+# cython: language_level=3, boundscheck=False, wraparound=False
+"""The payload slots, from the trainer's side.  Why there are always enough of them: NOTE [ Slot ring ] in ring.pxd."""
+
+cimport cython
+from libc.stdint cimport uint8_t, uint64_t
+from libc.stdlib cimport calloc, free
+from posix.unistd cimport getpid
+
+from clock cimport now
+from shmloader.core.figures cimport BATCHES, LENT, MOST_HELD, figures, histogram_add
+from shmloader.core.ring cimport Ring, check_index
+from shmloader.core.turns cimport Meter
+
+
+@cython.final
+cdef class Slots:
+    """Which payloads are free, and who has those that are not.
+
+    A payload is free, or filled by workers, or lent to a batch that was delivered, or kept by a worker.  A lease that
+    is guarded gives its payload back only when nothing on a device reads it any more: NOTE [ Pinning ] in pinning.py.
+
+    Args:
+        ring: whose payloads they are.
+        spare: how many may be lent at once.
+        meter: counts for how long they are.
+    """
+
+    def __cinit__(self, Ring ring, int spare, Meter meter not None):
+        cdef int k, working = ring.batches + spare
+        self.mapping, self.payloads = ring.mapping, ring.payloads
+        self.slot_at, self.slot_stride = ring.slot_at, ring.slot_stride
+        self.spare = spare
+        self.kept, self.returned, self.reading = {}, [], []
+        self.is_lent = <uint8_t *>calloc(self.payloads, 1)
+        self.held_back = <uint8_t *>calloc(self.payloads, 1)
+        self.free = <int *>calloc(self.payloads, sizeof(int))
+        self.meter, self.lending = meter, <lending *>calloc(self.payloads, sizeof(lending))
+        if self.is_lent == NULL or self.held_back == NULL or self.free == NULL or self.lending == NULL:
+            raise MemoryError()
+        for k in range(working):
+            self.free[k] = working - 1 - k      # a stack: the payload freed last is the warmest in the caches
+        self.frees, self.reserve = working, working
+
+    def __dealloc__(self):
+        free(self.is_lent)
+        free(self.held_back)
+        free(self.free)
+        free(self.lending)
+
+    cdef char *slot(self, int payload) noexcept nogil:
+        return self.mapping.base + self.slot_at + payload * self.slot_stride
+
+    cdef int pick(self) except -1:
+        if not self.frees:      # one for each batch under way and `spare` more, at most so many lent
+            raise RuntimeError(f"no payload is free: {self.lent} of {self.payloads} are lent")
+        self.frees -= 1
+        return self.free[self.frees]
+
+    cdef void lend(self, int payload) noexcept:
+        self.lent += 1
+        self.is_lent[payload] = True
+
+    cdef void users(self, int payload, uint64_t logged, uint64_t time) noexcept:
+        self.lending[payload].since, self.lending[payload].logged = time, logged
+        self.lending[payload].batches = self.meter.figures.at.amount[BATCHES]
+
+    cdef void no_users(self, int payload) noexcept:
+        """In whatever thread; the GIL is held.  A copied batch's slot was never the user's."""
+        cdef lending *of = &self.lending[payload]
+        cdef figures *at = &self.meter.figures.at
+        cdef uint64_t time
+        if of.since:
+            time = now()
+            histogram_add(&at.of[LENT], time - of.since)
+            at.held[min(at.amount[BATCHES] - of.batches, <uint64_t>MOST_HELD - 1)] += 1
+            self.meter.log.dropped(of.logged, time)
+            of.since = 0
+
+    def copied(self, int payload) -> None:
+        """The batch in this payload is copied out: the user does not get the slot."""
+        check_index("payload", payload, self.payloads)
+        self.lending[payload].since = 0
+
+    cdef void give_back(self, int payload) noexcept:
+        """The lease of `payload` has died, in whatever thread; the GIL is held.  See NOTE [ Lease ]."""
+        cdef Py_ssize_t at = self.slot_at + payload * self.slot_stride
+        self.no_users(payload)
+        self.lent -= 1
+        self.is_lent[payload] = False
+        if not self.mapping.closed:
+            self.free[self.frees] = payload
+            self.frees += 1
+        else:
+            self.mapping.give_back(at, self.slot_stride)
+            self.mapping.unmap(at, self.slot_stride)
+
+    cdef int retire(self, int payload, set keepers) except -1:
+        """Do not use this payload, which was lent, while a worker lives who keeps it; one of the reserve is used."""
+        if self.reserve < self.payloads:
+            self.free[self.frees] = self.reserve
+            self.frees += 1
+            self.reserve += 1
+        self.kept[payload] = keepers
+        self.no_users(payload)
+        self.lent -= 1
+        self.is_lent[payload] = False
+        return 0
+
+    cdef int died(self, int worker) except -1:
+        for payload, keepers in list(self.kept.items()):
+            keepers.discard(worker)
+            if not keepers:
+                del self.kept[payload]
+                self.free[self.frees] = payload
+                self.frees += 1
+        return 0
+
+    # ------------------------------------------------------------------------------------------------ guarding
+
+    def guard_with(self, current, tuple devices) -> None:
+        """Let leases be guarded; see NOTE [ Pinning ] in pinning.py.
+
+        Args:
+            current: called where a guarded lease dies, in whatever thread, the GIL held, once for each device.  What
+                it returns is noted.  It may make no call to the device, wait for nothing and take no lock.
+            devices: what it is called with.
+        """
+        self.mapping.check_open()
+        self.current, self.devices, self.usual = current, devices, None
+
+    cdef void hold_back(self, int payload) noexcept:
+        """The guarded lease of `payload` has died: it counts as lent until reclaim()."""
+        cdef object noted = None            # nobody knows: then all streams count
+        self.no_users(payload)
+        if self.mapping.pid != getpid():    # a forked child copies nothing to a device
+            return
+        try:
+            noted = self.streams_here()
+        except BaseException:
+            pass
+        self.held_back[payload] = True
+        self.returned.append((payload, noted))
+
+    cdef list streams_here(self):
+        """The streams that are current in this thread, one for each device; the same list while they are the same."""
+        cdef list usual = self.usual, now
+        cdef Py_ssize_t k, devices = len(self.devices)
+        cdef object stream
+        for k in range(devices):
+            stream = self.current(self.devices[k])
+            if usual is None or stream != usual[k]:
+                now = [self.current(device) for device in self.devices]
+                self.usual = now
+                return now
+        return usual if usual is not None else []
+
+    @property
+    def any_held_back(self) -> bool:
+        """Whether a guarded lease has died whose payload is not reclaimed yet."""
+        return len(self.returned) > 0 or len(self.reading) > 0
+
+    def one_at_a_time(self, function) -> None:
+        """Call a function that frees what is held back; not while it runs already, here or in another thread.
+
+        A signal's exception may end it at any line: nothing is half done by then, and the next call goes on from there.
+        """
+        if self.reclaiming:
+            return
+        self.reclaiming = True
+        try:
+            function()
+        finally:
+            self.reclaiming = False
+
+    def returns(self) -> list[tuple[int, object]]:
+        """The payloads whose guarded leases have died, and what was noted then; not those await_events() has had."""
+        return list(self.returned)
+
+    def await_events(self, int count, events) -> None:
+        """The first `count` of returns() are free when these events have passed."""
+        self.await_them(count, events)
+
+    cdef int await_them(self, Py_ssize_t count, list events) except -1:
+        cdef list payloads = []
+        cdef Py_ssize_t k
+        for k in range(count):
+            payloads.append((<tuple>self.returned[k])[0])
+        self.reading.append((payloads, events))
+        if count == len(self.returned):
+            self.returned.clear()
+        else:
+            del self.returned[:count]
+        return 0
+
+    def awaiting(self) -> list[tuple[list[int], object]]:
+        """What await_events() was told: payloads and their events, the first ones first."""
+        return list(self.reading)
+
+    def reclaim(self, entry) -> None:
+        """Nothing reads the payloads of this one of awaiting() any more: they are free, also of a closed ring."""
+        cdef int k
+        for k in range(len(self.reading)):
+            if self.reading[k] is entry:
+                self.reclaim_at(k)
+                return
+        raise ValueError(f"payloads {entry[0]} are not held back: they were reclaimed, or no guarded lease has died")
+
+    cdef int reclaim_at(self, Py_ssize_t at) except -1:
+        cdef int payload
+        cdef list payloads = self.reading[at][0]
+        del self.reading[at]
+        for payload in payloads:
+            self.held_back[payload] = False
+            self.give_back(payload)
+        return 0
+
+    def address(self, int payload) -> int:
+        """Where this payload starts in this process's memory; while it is lent, also where the ring is closed."""
+        check_index("payload", payload, self.payloads)
+        return <uint64_t>self.slot(payload)
+
+    def lent_payloads(self) -> set[int]:
+        """The payloads that leases hold, and those of guarded leases that were not reclaimed."""
+        cdef int k
+        self.mapping.check_open()
+        return {k for k in range(self.payloads) if self.is_lent[k]}
+
+    # ------------------------------------------------------------------------------------------------ the end
+
+    cdef void close(self) noexcept:
+        """Give back what is not lent: the workers are gone, nobody fills it.  The rest follows, lease by lease."""
+        cdef Py_ssize_t at
+        cdef int k
+        for k in range(self.payloads):
+            at = self.slot_at + k * self.slot_stride
+            if not self.is_lent[k]:
+                self.mapping.give_back(at, self.slot_stride)
+                if self.lent:   # else the mapping goes as a whole
+                    self.mapping.unmap(at, self.slot_stride)

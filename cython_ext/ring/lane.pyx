@@ -1,0 +1,90 @@
+# cython: language_level=3
+"""A worker's lane: what it does, since when, and what has become of its time.  NOTE [ Figures ] in atomics.h."""
+
+cimport cython
+from libc.stdint cimport uint64_t
+from posix.unistd cimport getpid
+
+from atomics cimport (
+    RING_COLLATES, RING_FETCHES, RING_STARTS, RING_WAITS, ring_add, ring_entry, ring_note, ring_note_doing, ring_noted,
+    ring_once_32,
+)
+from clock cimport now
+from shmloader.core.ring cimport Ring
+
+cdef extern from "figures/cpu_time.h" nogil:
+    uint64_t cpu_time()
+    uint64_t cpu_delay()
+
+cdef enum:
+    PROBE = 50_000_000  # nanoseconds between two looks at the kernel's accounts, which take 10 us or so
+
+
+@cython.final
+cdef class Lane:
+    """Writes a worker's figures, and the stamps of what it makes.  Each is called once a sequence, none for a sample.
+
+    Args:
+        ring: the worker's side.
+        me: its index.
+    """
+
+    def __cinit__(self, Ring ring, int me):
+        self.worker, self.header = &ring.worker[me], ring.header
+        ring_note_doing(self.worker, RING_STARTS, now())
+        ring_note(&self.worker.pid, getpid())
+
+    cdef uint64_t waited_by(self, uint64_t time) noexcept nogil:
+        cdef uint64_t asked = ring_noted(&self.header.asked_at)
+        return ring_noted(&self.header.waited_ns) + (time - asked if 0 < asked < time else 0)
+
+    cdef void sleeps(self) noexcept nogil:
+        """It lies down, for there is nothing to do: either the consumer is slow, or another worker is."""
+        if not self.slept:
+            self.slept, self.waited = True, self.waited_by(now())
+
+    cdef void claimed(self, ring_entry *entry) noexcept:
+        cdef uint64_t time = now(), idle, waited
+        cdef uint32_t epoch = ring_once_32(&entry.ask.epoch)
+        ring_note(&entry.fetched_at, 0)
+        ring_note(&entry.claimed_at, time)
+        ring_note_doing(self.worker, RING_FETCHES, time)
+        if self.published_at and epoch == self.epoch:   # between epochs nobody wants anything of it
+            idle = time - self.published_at
+            ring_add(&self.worker.idle_ns, idle)
+            if self.slept:
+                waited = self.waited_by(time)
+                ring_add(&self.worker.behind_ns, min(waited - self.waited if waited > self.waited else 0, idle))
+        if not self.probed_at:
+            self.cpu, self.delay, self.probed_at = cpu_time(), cpu_delay(), time
+        self.slept, self.epoch, self.entry = False, epoch, entry
+        self.claimed_at, self.fetched_at = time, 0
+
+    cdef void fetched(self) noexcept:
+        if self.entry == NULL or self.fetched_at:
+            return
+        self.fetched_at = now()
+        ring_note(&self.entry.fetched_at, self.fetched_at)
+        ring_note_doing(self.worker, RING_COLLATES, self.fetched_at)
+
+    cdef void published(self) noexcept:
+        cdef uint64_t time = now()
+        if self.entry == NULL:
+            return
+        ring_note(&self.entry.published_at, time)
+        ring_note_doing(self.worker, RING_WAITS, time)
+        ring_add(&self.worker.published, 1)
+        ring_add(&self.worker.fetched_ns, (self.fetched_at or time) - self.claimed_at)
+        ring_add(&self.worker.collated_ns, time - (self.fetched_at or time))
+        self.worked += time - self.claimed_at
+        self.published_at, self.entry = time, NULL
+        if time - self.probed_at >= PROBE:
+            self.probe(time)
+
+    cdef void probe(self, uint64_t time) noexcept:
+        """Ask the kernel what of the time that went into batches was spent on a core, and what waiting for one."""
+        cdef uint64_t cpu = cpu_time(), delay = cpu_delay()
+        ring_add(&self.worker.cpu_ns, cpu - self.cpu if cpu > self.cpu else 0)
+        ring_add(&self.worker.delayed_ns, delay - self.delay if delay > self.delay else 0)
+        ring_add(&self.worker.probed_ns, self.worked)
+        self.cpu, self.delay, self.probed_at, self.worked = cpu, delay, time, 0

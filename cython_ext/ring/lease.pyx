@@ -1,0 +1,202 @@
+# cython: language_level=3, boundscheck=False, wraparound=False
+"""A batch that the trainer has taken, as bytes: see NOTE [ Lease ] in delivery.py."""
+
+cimport cython
+from cpython.buffer cimport PyBuffer_FillInfo
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from libc.stdint cimport uint64_t
+from libc.stdlib cimport calloc, free
+
+from atomics cimport ring_answer, ring_load, ring_once, ring_once_32, ring_owner
+from shmloader.core.ring cimport KEPT, SKIPPED_KEPT, Ring, overwritten
+from shmloader.core.sequences cimport Sequences, ring_given
+from shmloader.core.free_slots cimport Slots
+
+
+@cython.final
+@cython.no_gc
+@cython.freelist(16)
+cdef class Lease:
+    """The bytes of one delivered batch, exported as a buffer.  See NOTE [ Lease ] in delivery.py.
+
+    Every tensor and array over the payload keeps the lease alive; when the last one dies the payload is free again.
+    """
+    cdef int hold(self, Ring ring, Slots slots, Sequences sequences, ring_given *given) except -1:
+        cdef ring_said *said
+        cdef ring_answer *answer
+        cdef uint64_t word
+        cdef int k, at
+        self.answers = &self.whole
+        self.payload = -1               # until nothing below can fail
+        if given.chunks > 1:
+            self.answers = <ring_said *>calloc(given.chunks, sizeof(ring_said))
+            if self.answers == NULL:
+                raise MemoryError()
+        self.chunks, self.rows = given.chunks, given.rows
+        for k in range(given.chunks):
+            at = (given.sequence + k) % ring.entries
+            answer = &ring.entry[at].answer
+            said = &self.answers[k]
+            said.used, said.outcome = ring_once(&answer.used), ring_once_32(&answer.outcome)
+            said.meta_at, said.meta_size = ring_once_32(&answer.meta_at), ring_once_32(&answer.meta_size)
+            said.plan_at, said.plan_size = ring_once_32(&answer.plan_at), ring_once_32(&answer.plan_size)
+            said.objects_at, said.objects_size = ring_once(&answer.objects_at), ring_once(&answer.objects_size)
+            said.report_size = ring_once_32(&answer.state_size)
+            self.reported |= said.report_size != 0
+            word = ring_load(&ring.entry[at])
+            if not sequences.owned(at, word, &said.owner):
+                raise overwritten("the worker that made a batch", ring_owner(word), ring.workers - 1)
+            said.row, said.area = sequences.given[at].row, ring.area(given.sequence + k)
+            self.used = max(self.used, said.used)
+        self.ring, self.slots, self.payload = ring, slots, given.payload
+        self.data = ring.slot(given.payload)
+        self.room = ring.pages_of(given.payload)
+        self.bytes = self.used if self.used <= self.room else 0     # meta() says so
+        slots.lend(given.payload)
+        return 0
+
+    def __getbuffer__(self, Py_buffer *view, int flags):
+        PyBuffer_FillInfo(view, self, self.data, self.bytes, 0, flags)
+
+    def __dealloc__(self):
+        # Any thread, at any time, also while the interpreter goes down: no Python call, no lock, no wait.  A guarded
+        # one makes the one call that guard_with() allows.
+        if self.chunks > 1:
+            free(self.answers)
+        if self.slots is not None and self.payload >= 0:
+            if self.guarded:
+                self.slots.hold_back(self.payload)
+            else:
+                self.slots.give_back(self.payload)
+
+    def guard(self, Py_ssize_t locked) -> bool:
+        """Have its death only noted, if all of the batch lies in the first `locked` bytes of its payload.
+
+        The payload is free when it is reclaimed, and counts as lent until then.
+        """
+        if self.bytes > locked or self.used > self.room:
+            return False
+        self.guarded = True
+        return True
+
+    def fail(self) -> None:
+        """The batch cannot be read: took() frees its payload, though the exception's frames may still be over it."""
+        self.failed = True
+
+    def release(self) -> None:
+        """Free the payload now, though somebody may still be over it."""
+        if self.payload >= 0:
+            self.slots.give_back(self.payload)
+            self.payload = -1
+
+    cdef int retire(self) except -1:
+        """Leave the payload to the workers that keep it.
+
+        When the ring is closed no worker lives any more, and the payload is given back.
+        """
+        cdef int k
+        if self.ring.mapping.closed or self.payload < 0:
+            self.release()
+            return 0
+        self.slots.retire(self.payload, {
+            self.answers[k].owner for k in range(self.chunks) if self.answers[k].outcome in (KEPT, SKIPPED_KEPT)
+        })
+        self.payload = -1
+        return 0
+
+    @property
+    def owner(self) -> int:
+        """The worker that made it; of chunks, the first one's."""
+        return self.answers[0].owner
+
+    @property
+    def outcome(self) -> int:
+        """FILLED, KEPT (to be copied), SKIPPED or SKIPPED_KEPT (it holds nothing)."""
+        cdef int k
+        for k in range(self.chunks):
+            if self.answers[k].outcome == KEPT:
+                return KEPT
+        return self.answers[0].outcome
+
+    @property
+    def overflowed(self) -> bool:
+        """Whether its pages are in the memfd."""
+        self.ring.mapping.check_open()
+        return ring_once_32(&self.ring.payload[self.payload].overflowed) != 0
+
+    cdef ring_said *said(self, int chunk) except NULL:
+        """What was said of a chunk, whose area is about to be read."""
+        self.ring.mapping.check_open()
+        if not 0 <= chunk < self.chunks:
+            raise IndexError(f"there is no chunk {chunk}: this batch's are 0 to {self.chunks - 1}")
+        return &self.answers[chunk]
+
+    cpdef bytes meta(self, int chunk=0):
+        """The description of its leaves, as WorkerSide.describe() got it.
+
+        Raises:
+            RuntimeError: the worker cannot have written what is in the entry's words.
+        """
+        cdef ring_said *said = self.said(chunk)
+        if said.outcome > 1:
+            raise overwritten("a batch's outcome", said.outcome, KEPT)
+        if self.used > self.room:
+            raise overwritten("a batch's size", self.used, self.room)
+        check("a batch's description", said.meta_at, said.meta_size, self.ring.area_stride)
+        return PyBytes_FromStringAndSize(said.area + said.meta_at, said.meta_size)
+
+    cpdef bytes plan(self, int chunk=0):
+        """The pickled plan, as WorkerSide.describe() got it; before the next open()."""
+        cdef ring_said *said = self.said(chunk)
+        check("a batch's plan", said.plan_at, said.plan_size, self.ring.area_stride)
+        return PyBytes_FromStringAndSize(said.area + said.plan_at, said.plan_size)
+
+    cpdef tuple objects(self, uint64_t leaves_end):
+        """Where the table of its pickled leaves lies: offset and size in bytes; size 0 where there are none.
+
+        Args:
+            leaves_end: where the last of the other leaves ends, which is checked too.
+        """
+        check("a batch's leaves", 0, leaves_end, self.bytes)
+        if self.whole.objects_size:
+            check("the table of a batch's pickled leaves", self.whole.objects_at, self.whole.objects_size, self.bytes)
+        return self.whole.objects_at, self.whole.objects_size
+
+    @property
+    def may_have_objects(self) -> bool:
+        """Whether any of its leaves is pickled, as far as is known: of chunks it is not."""
+        return self.rows > 0 or self.whole.objects_size > 0
+
+    cpdef int first_row(self, int chunk) except -1:
+        """Which row of the batch a chunk begins at."""
+        return self.said(chunk).row
+
+    cpdef bytes chunk_objects(self, int chunk, uint64_t leaves_end):
+        """The pickled leaves of a chunk, which lie behind its plan; empty where there are none."""
+        cdef ring_said *said = self.said(chunk)
+        check("a batch's leaves", 0, leaves_end, self.bytes)
+        check("a chunk's pickled leaves", said.objects_at, said.objects_size, self.ring.area_stride)
+        return PyBytes_FromStringAndSize(said.area + said.objects_at, said.objects_size)
+
+    cpdef list reports(self):
+        """What WorkerSide.report() got, for each chunk; of map-style datasets, and before the next open()."""
+        cdef list found = []
+        cdef ring_said *said
+        cdef uint64_t at
+        cdef int k
+        for k in range(self.chunks):
+            said = self.said(k)
+            check("a batch's plan", said.plan_at, said.plan_size, self.ring.area_stride)
+            at = said.plan_at + said.plan_size
+            if self.rows:       # a chunk's pickled leaves lie there
+                check("a chunk's pickled leaves", at, said.objects_size, self.ring.area_stride)
+                at += said.objects_size
+            check("what was said of a batch", at, said.report_size, self.ring.area_stride)
+            found.append(PyBytes_FromStringAndSize(said.area + at, said.report_size))
+        return found
+
+
+cdef inline int check(str what, uint64_t at, uint64_t size, uint64_t room) except -1:
+    if size > room or at > room - size:
+        raise overwritten(f"the place of {what}", f"{at}, of {size} bytes", f"in {room} bytes")
+    return 0

@@ -1,0 +1,45 @@
+# cython: language_level=3
+"""The trainer's accounts of the sequences in flight: what each was opened with, who owes it, which one is next."""
+
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
+
+from atomics cimport ring_entry
+from shmloader.core.ring cimport Mapping
+
+cdef struct ring_given:
+    uint64_t sequence
+    int worker, payload                 # the worker, or ANY
+    int chunks                          # sequences of the batch that begins here; 0 in its further ones
+    uint32_t row, rows                  # of a chunk: its first row, and the batch's; rows 0: a whole batch
+    uint64_t batch                      # of its epoch
+    uint32_t samples                    # of the batch that begins here
+    uint32_t cell                       # for what its stream says of itself
+    uint64_t opened_at
+
+
+cdef class Sequences:
+    cdef Mapping mapping
+    cdef ring_entry *entry
+    cdef int workers, entries
+    cdef bint in_order
+    cdef readonly int in_flight         # sequences opened and not taken
+    cdef readonly uint64_t next_open    # the sequence that will be opened next
+    cdef readonly uint64_t next_take    # the sequence that will be taken next; out of order: once it is ready
+    cdef int seen                       # chunks of the next batch that are known to be READY
+    cdef uint8_t *busy                  # the entries that the sequences in flight are in
+    cdef ring_given *given              # for each of these entries: what it was opened with
+
+    cdef void opened(self, int worker, int payload, int chunks, uint32_t row, uint32_t rows, uint64_t batch,
+                     uint32_t samples, uint32_t cell, uint64_t time) noexcept
+    cdef void pass_over(self) noexcept                  # to a next_open whose entry is free
+    cdef bint is_ready(self) noexcept nogil             # whether the next batch is
+    cdef ring_given *next_batch(self) except NULL       # which one it is; it is ready
+    cdef void took(self, int chunks) noexcept           # it was taken
+    cdef int lost(self) noexcept nogil                  # the entry, plus 1, for which what is awaited never comes
+    cdef bint is_lost(self, int k) noexcept nogil       # this entry's word is none that it may have
+    cdef object overwritten(self, int entry)            # what is to be said of that one
+    # Whether an entry in use has an owner, and who.
+    cdef bint owned(self, int entry, uint64_t word, int *owner) noexcept nogil
+    cdef list of(self, int worker, uint32_t state)      # the sequences in this state that this worker owns
+    cdef bint may_own(self, int entry, uint64_t word) noexcept nogil
+    cdef int entry_of(self, uint64_t sequence) except -1  # of one that is in flight

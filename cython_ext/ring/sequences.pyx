@@ -1,0 +1,192 @@
+# cython: language_level=3, boundscheck=False, wraparound=False
+"""The sequences in flight, as the trainer opened them: what it wrote itself it does not read back from the ring."""
+
+cimport cython
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport calloc, free
+
+from atomics cimport (
+    RING_ANY, RING_CLAIMED, RING_OPEN, RING_READY, ring_load, ring_noted, ring_owner, ring_seq, ring_state,
+)
+from clock cimport now
+from shmloader.core.ring cimport Ring, check_index, lowest, overwritten
+
+
+@cython.final
+cdef class Sequences:
+    """What each sequence in flight was opened with, and what its word says of it now.
+
+    Args:
+        ring: whose sequences they are.
+        in_order: whether batches are taken in their order, or as they become ready; then none is cut into chunks.
+    """
+
+    def __cinit__(self, Ring ring, bint in_order):
+        self.mapping, self.entry = ring.mapping, ring.entry
+        self.workers, self.entries, self.in_order = ring.workers, ring.entries, in_order
+        self.busy = <uint8_t *>calloc(self.entries, 1)
+        self.given = <ring_given *>calloc(self.entries, sizeof(ring_given))
+        if self.busy == NULL or self.given == NULL:
+            raise MemoryError()
+
+    def __dealloc__(self):
+        free(self.busy)
+        free(self.given)
+
+    cdef void opened(self, int worker, int payload, int chunks, uint32_t row, uint32_t rows, uint64_t batch,
+                     uint32_t samples, uint32_t cell, uint64_t time) noexcept:
+        """The next sequence is about to be opened so.  Then another one is the next."""
+        cdef int at = self.next_open % self.entries
+        self.given[at] = ring_given(self.next_open, worker, payload, chunks, row, rows, batch, samples, cell, time)
+        self.busy[at] = True
+        self.in_flight += 1
+        self.next_open += 1
+        self.pass_over()
+
+    cdef void pass_over(self) noexcept:
+        """Have next_open be a sequence whose entry is free, if one is.  In order, it always is."""
+        while self.busy[self.next_open % self.entries] and self.in_flight < self.entries:
+            self.next_open += 1
+
+    cdef bint is_ready(self) noexcept nogil:
+        if not self.in_order:
+            return lowest(self.entry, self.entries, RING_READY, RING_ANY, self.busy, &self.next_take)
+        cdef uint64_t word, sequence
+        cdef int chunks = max(1, self.given[self.next_take % self.entries].chunks)
+        while self.seen < chunks:
+            sequence = self.next_take + self.seen
+            word = ring_load(&self.entry[sequence % self.entries])
+            if ring_seq(word) != sequence or ring_state(word) != RING_READY:
+                return False
+            self.seen += 1
+        return True
+
+    cdef ring_given *next_batch(self) except NULL:
+        cdef ring_given *given = &self.given[self.next_take % self.entries]
+        if not self.busy[self.next_take % self.entries] or given.sequence != self.next_take:
+            raise overwritten("the number of a sequence", self.next_take, f"{given.sequence}")
+        return given
+
+    cdef void took(self, int chunks) noexcept:
+        cdef int k
+        for k in range(chunks):
+            self.busy[(self.next_take + k) % self.entries] = False
+        self.in_flight -= chunks
+        self.next_take += chunks
+        self.seen = 0
+        self.pass_over()
+
+    # ------------------------------------------------------------------------------------------------ who owes what
+
+    def holds(self, int worker) -> list[int]:
+        """The sequences that `worker` has claimed and not published, lowest first."""
+        return self.of(worker, RING_CLAIMED)
+
+    def owes(self, int worker) -> list[int]:
+        """The sequences that nobody but `worker` will publish, and that it has not, lowest first."""
+        return sorted(self.of(worker, RING_CLAIMED) + self.of(worker, RING_OPEN))
+
+    cdef list of(self, int worker, uint32_t state):
+        cdef uint64_t word
+        cdef int k, owner = 0
+        cdef list found = []
+        self.mapping.check_open()
+        check_index("worker", worker, self.workers)
+        for k in range(self.entries):
+            word = ring_load(&self.entry[k])
+            if self.busy[k] and ring_state(word) == state and self.owned(k, word, &owner) and owner == worker:
+                found.append(self.given[k].sequence)
+        return sorted(found)
+
+    cdef bint owned(self, int entry, uint64_t word, int *owner) noexcept nogil:
+        """Whether an entry in use has an owner, and who: the worker that it is for; where work is stolen, that has
+        claimed it.  What is open for anybody has none, and no number stands for that."""
+        if self.given[entry].worker != RING_ANY:
+            owner[0] = self.given[entry].worker
+            return True
+        if ring_state(word) == RING_OPEN or ring_owner(word) >= <uint32_t>self.workers:
+            return False
+        owner[0] = ring_owner(word)
+        return True
+
+    def awaited(self) -> list[int]:
+        """The sequences in flight that hold up the next batch, while it is not ready.
+
+        In order that is the first one of it that is not ready; else all that are not ready, lowest first.
+        """
+        cdef int k
+        self.mapping.check_open()
+        if not self.in_flight or self.is_ready():
+            return []
+        if self.in_order:
+            return [self.next_take + self.seen]
+        return sorted([self.given[k].sequence for k in range(self.entries) if self.busy[k]])
+
+    def under_way_of(self, int worker) -> int:
+        """How many sequences in flight are for this worker."""
+        cdef int k, count = 0
+        for k in range(self.entries):
+            count += self.busy[k] and self.given[k].worker == worker
+        return count
+
+    # ------------------------------------------------------------------------------------------------ of one of them
+
+    cdef int entry_of(self, uint64_t sequence) except -1:
+        """The entry of a sequence that is in flight; what is asked of another one is not answered with this one's."""
+        cdef int k = sequence % self.entries
+        self.mapping.check_open()
+        if not self.busy[k] or self.given[k].sequence != sequence:
+            raise ValueError(f"sequence {sequence} is not in flight: it was taken, or it was not opened yet")
+        return k
+
+    def owner(self, uint64_t sequence):
+        """The worker that this sequence, which is in flight, is for, or that has claimed it; None: nobody yet."""
+        cdef int k = self.entry_of(sequence), owner = 0
+        return owner if self.owned(k, ring_load(&self.entry[k]), &owner) else None
+
+    def about(self, uint64_t sequence) -> tuple[int, int, int]:
+        """Of a sequence that is in flight: its batch, its first row, and the batch's rows (0: all of it)."""
+        cdef ring_given *given = &self.given[self.entry_of(sequence)]
+        return given.batch, given.row, given.rows
+
+    def held_for(self, uint64_t sequence) -> float:
+        """Seconds since this sequence, which is in flight, was claimed; of use only while it is."""
+        cdef uint64_t claimed = ring_noted(&self.entry[self.entry_of(sequence)].claimed_at), time = now()
+        return (time - claimed) / 1e9 if claimed < time else 0.0
+
+    # ------------------------------------------------------------------------------------------------ overwritten words
+
+    cdef int lost(self) noexcept nogil:
+        """The entry, plus 1, whose word was overwritten, so that what is awaited never comes; else 0.
+
+        In order, that is the awaited one's own.  While nobody has claimed it, it may be any other: a worker that walks
+        all sequences stops at a word that is none of the ring's.
+        """
+        cdef int k, awaited = (self.next_take + self.seen) % self.entries
+        if self.in_order:
+            if not self.busy[awaited]:
+                return 0
+            if self.is_lost(awaited):
+                return awaited + 1
+            if ring_state(ring_load(&self.entry[awaited])) != RING_OPEN:
+                return 0
+        for k in range(self.entries):
+            if self.busy[k] and self.is_lost(k):
+                return k + 1
+        return 0
+
+    cdef bint is_lost(self, int k) noexcept nogil:
+        cdef uint64_t word = ring_load(&self.entry[k])
+        return (ring_seq(word) != self.given[k].sequence or not self.may_own(k, word)
+                or not RING_OPEN <= ring_state(word) <= RING_READY)
+
+    cdef bint may_own(self, int entry, uint64_t word) noexcept nogil:
+        """Whether a word may name the owner that it names."""
+        cdef uint32_t worker = self.given[entry].worker
+        return ring_owner(word) == worker or (
+            worker == RING_ANY and ring_state(word) != RING_OPEN and ring_owner(word) < <uint32_t>self.workers)
+
+    cdef object overwritten(self, int entry):
+        cdef int worker = self.given[entry].worker
+        return overwritten(f"the word of sequence {self.given[entry].sequence}", f"{ring_load(&self.entry[entry]):#x}",
+                           "one of any worker's" if worker == RING_ANY else f"one of worker {worker}'s")

@@ -1,0 +1,81 @@
+# cython: language_level=3, boundscheck=False, wraparound=False
+"""Tasks, written where workers read them: what the sampler gave for a batch, or for a chunk of one."""
+
+cimport cython
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from cpython.list cimport PyList_GET_ITEM, PyList_GET_SIZE
+from cpython.long cimport PyLong_AsLongLongAndOverflow, PyLong_CheckExact
+from libc.stdint cimport int64_t, uint32_t, uint64_t
+from libc.stdlib cimport calloc, free
+from libc.string cimport memcpy
+
+from atomics cimport ring_ask
+from shmloader.core.ring cimport INDEX, INDICES, PICKLED, Ring
+
+
+@cython.final
+cdef class TaskWriter:
+    """Writes tasks into the areas of sequences that are about to be opened.
+
+    Args:
+        ring: whose sequences they are.
+        dumps: pickles what is no list of indices.
+    """
+
+    def __cinit__(self, Ring ring, dumps):
+        cdef uint64_t area_commit = ring.segment.geometry.area_commit
+        cdef int k
+        self.segment, self.mapping, self.entry, self.dumps = ring.segment, ring.mapping, ring.entry, dumps
+        self.entries, self.area_at, self.area_stride = ring.entries, ring.area_at, ring.area_stride
+        self.room = <uint64_t *>calloc(ring.entries, sizeof(uint64_t))
+        if self.room == NULL:
+            raise MemoryError()
+        for k in range(ring.entries):
+            self.room[k] = area_commit
+
+    def __dealloc__(self):
+        free(self.room)
+
+    cdef int write(self, uint64_t sequence, task) except -1:
+        """Write a task into the area of a sequence that is to be opened: ints of 64 bits as they are, all else pickled.
+        """
+        cdef ring_ask *ask = &self.entry[sequence % self.entries].ask
+        cdef bytes pickled
+        cdef Py_ssize_t n
+        if type(task) is list:
+            n = PyList_GET_SIZE(task)
+            if self.indices_written(<int64_t *>self.area_for(sequence, 8 * n), task, n):
+                ask.task_kind, ask.task_size = INDICES, <uint32_t>n
+                return 0
+        elif type(task) is int:
+            if self.indices_written(<int64_t *>self.area_for(sequence, 8), [task], 1):
+                ask.task_kind, ask.task_size = INDEX, 1
+                return 0
+        pickled = self.dumps(task)
+        n = PyBytes_GET_SIZE(pickled)
+        memcpy(self.area_for(sequence, n), PyBytes_AS_STRING(pickled), n)
+        ask.task_kind, ask.task_size = PICKLED, <uint32_t>n
+        return 0
+
+    cdef char *area_for(self, uint64_t sequence, Py_ssize_t bytes) except NULL:
+        """The area of a sequence that is to be opened, with pages for so many bytes."""
+        cdef int at = sequence % self.entries
+        if <uint64_t>bytes > self.room[at]:
+            self.room[at] = self.segment.commit_task(at, bytes)
+        return self.mapping.base + self.area_at + at * self.area_stride
+
+    cdef bint indices_written(self, int64_t *at, list indices, Py_ssize_t count) except -1:
+        """Write indices; false where one of them is no int of 64 bits."""
+        cdef Py_ssize_t k
+        cdef int overflow = 0
+        cdef object index
+        if PyList_GET_SIZE(indices) != count:   # it may have changed while there were no pages for it
+            return False
+        for k in range(count):
+            index = <object>PyList_GET_ITEM(indices, k)
+            if not PyLong_CheckExact(index):
+                return False
+            at[k] = PyLong_AsLongLongAndOverflow(index, &overflow)
+            if overflow:
+                return False
+        return True

@@ -1,0 +1,441 @@
+# cython: language_level=3, boundscheck=False, wraparound=False
+"""The trainer's side of the ring."""
+
+import pickle
+
+cimport cython
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.exc cimport PyErr_CheckSignals
+from cpython.list cimport PyList_GET_SIZE
+from libc.errno cimport EINTR, ETIMEDOUT
+from libc.stdint cimport uint32_t, uint64_t
+from libc.stdlib cimport calloc, free
+from libc.string cimport memcpy
+from posix.time cimport timespec
+from posix.unistd cimport getpid
+
+from atomics cimport (
+    RING_ANY, RING_MAGIC, RING_READY, RING_UNTOLD, RING_VERSION, ring_announce, ring_entry, ring_note_revoked,
+    ring_once_32, ring_open, ring_raise, ring_revoke, ring_ring, ring_sleep, ring_toll,
+)
+from clock cimport now, until
+from shmloader.core.progress cimport Progress
+from shmloader.core.lease cimport Lease
+from shmloader.core.ring cimport (
+    FILLED, KEPT, NO_CELL, NO_ROOM, SKIPPED, SKIPPED_KEPT, Ring, check_index, overwritten,
+)
+from shmloader.core.sequences cimport Sequences, ring_given
+from shmloader.core.free_slots cimport Slots
+from shmloader.core.figures cimport GROWN
+from shmloader.core.task_writer cimport TaskWriter
+from shmloader.core.turns cimport Meter, Turns
+from ring.spin cimport spin_budget, spin_learn, spin_once
+
+
+cdef extern from "Python.h":
+    Py_ssize_t PyObject_LengthHint(object o, Py_ssize_t default) except -1
+
+
+@cython.final
+cdef class TrainerSide(Ring):
+    """What the trainer does: opens sequences, waits for them, lends their payloads.  One thread at a time.
+
+    Args:
+        spare: payloads that may be lent at once.
+        in_order: whether batches are taken in their order, or as they become ready; then none is cut into chunks.
+        dumps: pickles tasks.  A task may be read more than once: by who takes a dead worker's place, and to name it in
+            an error.  So nothing in it may be passed beside the pickle, as multiprocessing passes tensors.
+        meter: what is measured is added to; None: one of its own.
+    """
+
+    def __cinit__(self, segment, spin, int spare, bint in_order, dumps=pickle.dumps, Meter meter=None):
+        self.in_order, self.tasks = in_order, TaskWriter(self, dumps)
+        self.batched, self.delivered, self.told, self.taken_cell = True, Progress(), RING_UNTOLD, NO_CELL
+        meter = Meter(self.workers) if meter is None else meter
+        self.sequences, self.slots = Sequences(self, in_order), Slots(self, spare, meter)
+        self.turns = Turns(meter, self, in_order)
+        self.turns.slots = self.slots
+        self.grown = <uint64_t *>calloc(self.payloads, sizeof(uint64_t))
+        if self.grown == NULL:
+            raise MemoryError()
+
+    def format(self, bytes label=b"") -> None:
+        """Write the header of a fresh segment, before any worker sees it.
+
+        Args:
+            label: says to who looks on what the ring is of.
+        """
+        self.mapping.check_open()
+        self.header.area_at, self.header.area_stride = self.area_at, self.area_stride
+        self.header.slot_at, self.header.slot_stride = self.slot_at, self.slot_stride
+        self.header.batches, self.header.started_at, self.header.trainer = self.batches, now(), getpid()
+        label = label[:sizeof(self.header.label) - 1]
+        memcpy(self.header.label, PyBytes_AS_STRING(label), PyBytes_GET_SIZE(label))
+        self.header.version = RING_VERSION
+        self.header.workers, self.header.entries = self.workers, self.entries
+        self.header.payloads, self.header.in_order = self.payloads, self.in_order
+        self.header.magic = RING_MAGIC
+
+    def __dealloc__(self):
+        free(self.grown)
+
+    # ---------------------------------------------------------------------------------------------- tasks
+
+    cpdef bint has_room(self, int chunks=1) except -1:
+        """Whether a batch of so many chunks can be opened."""
+        self.mapping.check_open()
+        return self.under_way < self.batches and self.sequences.in_flight + chunks <= self.entries
+
+    def begin_epoch(self, Progress delivered=None, bint batched=True, told=None, uint64_t seed=0,
+                    bint ahead=False) -> None:
+        """Count the batches that are opened from 0 again; none may be under way, or those of one epoch before.
+
+        Args:
+            delivered: counts those that are handed out.
+            batched: whether a task is the indices of a batch; if not, it is one sample's.
+            told: the epoch that datasets are told by set_epoch(); None: they are told nothing.
+            seed: the epoch's, which bad samples are replaced by.
+            ahead: whether batches of the epoch before are still counted, until hand_to().
+        """
+        self.mapping.check_open()
+        self.told = RING_UNTOLD if told is None else told
+        if not ahead:
+            self.free_cells, self.taken_cell = list(range(self.cells)), NO_CELL
+            self.left = [(<uint32_t>NO_CELL, 0)] * self.workers
+            self.delivered = Progress() if delivered is None else delivered
+        self.epoch += self.begun
+        self.header.epoch_seed[self.epoch & 1] = seed
+        self.begun, self.opened, self.samples = True, 0, 0
+        self.batched = batched
+
+    def hand_to(self, Progress delivered=None) -> None:
+        """From now on, batches that are handed out are of the epoch that was begun ahead, and this counts them."""
+        self.delivered = Progress() if delivered is None else delivered
+
+    cdef int samples_of(self, task) except -1:
+        """How many samples a task is of.  What has no length counts as one."""
+        if type(task) is list:
+            return <int>PyList_GET_SIZE(task)
+        if type(task) is int or not self.batched:
+            return 1
+        return <int>PyObject_LengthHint(task, 1)
+
+    cdef int hand_out(self) except -1:
+        self.delivered.count(self.taken_batch, self.taken_samples, self.taken_worker)
+        return self.keep_state()
+
+    cdef int pass_over(self, task) except -1:
+        """Count a batch that cannot be opened: an error was raised in its place.  Streams have no such batches."""
+        cdef uint32_t samples = self.samples_of(task)
+        if not self.delivered.of_workers:
+            self.delivered.count(self.opened, samples, 0)
+            self.opened += 1
+            self.samples += samples
+        return 0
+
+    cdef int stream_ended(self, int worker) except -1:
+        self.delivered.end(worker)
+        return self.keep_state()
+
+    cdef int keep_state(self) except -1:
+        """What a stream said behind the batch that was taken last is the latest that is known of it: NOTE [ Cells ]."""
+        cdef uint32_t before
+        if not self.cells or self.taken_cell == NO_CELL:
+            return 0
+        before = self.left[self.taken_worker][0]
+        self.left[self.taken_worker] = (self.taken_cell, self.taken_state)
+        self.taken_cell = NO_CELL
+        if before != NO_CELL:
+            self.free_cells.append(before)
+        return 0
+
+    def states(self) -> list:
+        """What each worker's stream said of itself behind the last batch of it that was handed out, or at its end.
+
+        Returns:
+            For each worker what it said; None where it said nothing; b"" where there was no memory to write it down.
+        """
+        cdef uint32_t cell, size
+        cdef list found = []
+        self.mapping.check_open()
+        for cell, size in self.left or []:
+            if size == NO_ROOM:
+                found.append(b"")
+                continue
+            if size > <uint64_t>self.cell_stride:
+                raise overwritten("the size of a stream's state", size, self.cell_stride)
+            found.append(PyBytes_FromStringAndSize(self.cell(cell), size) if size else None)
+        return found
+
+    def open(self, int worker, task, uint64_t seed=0) -> None:
+        """Give the next batch to `worker`, and wake it.
+
+        Args:
+            worker: index of the worker that alone may claim it, or ANY.
+            task: an index, a list of indices, or anything else that a sampler gave, which is pickled.
+            seed: of the batch.
+
+        Raises:
+            MemoryError: there are no pages for the task.
+        """
+        cdef uint32_t samples = self.samples_of(task)
+        self.check_may_open(worker, 1)
+        self.tasks.write(self.sequences.next_open, task)
+        self.give(worker, seed, 1, 0, 0, samples)
+
+    def open_chunks(self, list workers, list tasks, uint64_t seed=0) -> None:
+        """Give the next batch in chunks to workers, or to ANY.
+
+        It is opened whole or not at all, so all that can fail comes first, and all that calls Python, where a signal
+        handler may raise.
+
+        Args:
+            workers: whose each chunk is.
+            tasks: the indices of each chunk's rows, a list each.
+            seed: of the batch.
+        """
+        cdef int k, chunks = len(tasks)
+        cdef uint32_t row = 0, rows = sum([len(task) for task in tasks])
+        cdef list counts = [len(task) for task in tasks]
+        for k in range(chunks):
+            self.check_may_open(workers[k], chunks)
+            self.tasks.write(self.sequences.next_open + k, tasks[k])
+        for k in range(chunks):
+            self.give(workers[k], seed, 0 if k else chunks, row, rows, 0 if k else rows)
+            row += <uint32_t>counts[k]
+
+    cdef int check_may_open(self, int worker, int chunks) except -1:
+        if not self.has_room(chunks):
+            raise RuntimeError(f"the ring has no room for {chunks} more: {self.sequences.in_flight} of {self.entries} "
+                               f"entries are in flight, for {self.under_way} batches of {self.batches} at most")
+        if self.cells and len(self.free_cells) < chunks:
+            raise RuntimeError(f"the ring has no cell for a stream's state: all {self.cells} are in use, and NOTE "
+                               "[ Cells ] in iterables.py proves that one is free: this is a bug in shmloader")
+        return 0 if worker == RING_ANY else check_index("worker", worker, self.workers)
+
+    cdef int give(self, int worker, uint64_t seed, int chunks, uint32_t row, uint32_t rows,
+                  uint32_t samples) except -1:
+        """Open the next sequence, whose task is written: a batch, or one of its chunks.  Nothing of it calls Python.
+
+        Args:
+            chunks: into how many chunks the batch is cut, where this is the first; 0 where it is a further one.
+            row, rows: for a chunk, the row that it begins at, and the rows of the whole batch.
+            samples: of the whole batch; 0 in its further chunks.
+        """
+        cdef uint64_t sequence = self.sequences.next_open
+        cdef ring_entry *entry = &self.entry[sequence % self.entries]
+        cdef int payload
+        cdef uint32_t cell = NO_CELL
+        if self.cells:
+            cell = self.free_cells.pop()    # check_may_open() has looked: there is one
+        if chunks:
+            payload = self.slots.pick()
+            self.under_way += 1
+            self.opened += 1
+            self.samples += samples
+            self.turns.opened()
+        else:
+            payload = self.sequences.given[(sequence - 1) % self.entries].payload
+        entry.ask.payload, entry.ask.seed, entry.ask.row, entry.ask.rows = payload, seed, row, rows
+        entry.ask.epoch, entry.ask.told, entry.ask.cell = <uint32_t>self.epoch, self.told, cell
+        entry.ask.batch = <uint32_t>(self.opened - 1)
+        self.sequences.opened(worker, payload, chunks, row, rows, self.opened - 1, samples, cell, now())
+        ring_open(entry, sequence, worker)
+        if worker == RING_ANY:
+            self.ring_one()
+        else:
+            ring_ring(&self.worker[worker].bell)
+        return 0
+
+    cdef void ring_one(self) noexcept nogil:
+        """Wake one worker that sleeps; where none does, all bells are rung, and who lies down looks again."""
+        cdef int k, worker
+        for k in range(self.workers):
+            worker = (self.next_bell + k) % self.workers
+            if ring_ring(&self.worker[worker].bell):
+                self.next_bell = worker + 1
+                return
+
+    def dismiss(self, int worker) -> None:
+        """Let `worker` leave once nothing more is open for it."""
+        self.mapping.check_open()
+        check_index("worker", worker, self.workers)
+        ring_raise(&self.worker[worker].dismissed)
+        ring_ring(&self.worker[worker].bell)
+
+    def stop(self) -> None:
+        """End every wait of every worker, now.  Of a closed ring there are none."""
+        cdef int k
+        if self.mapping.closed:
+            return
+        self.stopped = True
+        ring_raise(&self.header.stop)
+        for k in range(self.workers):
+            ring_toll(&self.worker[k].bell)
+
+    # ------------------------------------------------------------------------------------------- delivery
+
+    def ready(self) -> bool:
+        """Whether the next batch can be taken; not while there is an alarm to look after."""
+        self.mapping.check_open()
+        return not self.alarmed and self.sequences.is_ready()
+
+    def wait(self, double seconds=-1) -> bool:
+        """Wait until the next batch can be taken; false when `seconds` have passed or an alarm was raised.
+
+        Spins where that cannot hold up a worker, then sleeps on the ready bell, without the GIL.  Python's signal
+        handlers run between sleeps, so Ctrl-C and the SIGCHLD handler work while a batch is late.
+        """
+        if self.mapping.closed or self.alarmed:
+            return False
+        if self.sequences.is_ready():
+            return True
+        self.inside += 1
+        try:
+            return self.wait_until(seconds)
+        finally:
+            self.inside -= 1
+            self.drop_words()
+
+    cdef int wait_until(self, double seconds) except -1:
+        cdef timespec deadline
+        cdef bint limited = until(seconds, &deadline)
+        cdef int error = 0, lost = 0, k = 0, budget = spin_budget(&self.spin)
+        cdef uint32_t seen
+        if budget:
+            with nogil:
+                while k < budget and not self.sequences.is_ready() and spin_once(&self.spin):
+                    k += 1
+            spin_learn(&self.spin, k, self.sequences.is_ready())
+        while not self.mapping.closed and not self.sequences.is_ready():
+            if self.alarmed or error == ETIMEDOUT:
+                return False
+            with nogil:
+                seen = ring_announce(&self.header.ready_bell)
+                error = 0
+                lost = self.sequences.lost()
+                if not self.sequences.is_ready() and not self.alarmed and not lost:
+                    error = ring_sleep(&self.header.ready_bell, seen, &deadline if limited else NULL)
+            if lost and not self.alarmed and not self.mapping.closed:
+                raise self.sequences.overwritten(lost - 1)
+            if error == EINTR:
+                PyErr_CheckSignals()
+        return not self.mapping.closed
+
+    def alarm(self) -> None:
+        """Make wait() return.  From the thread that watches the workers, when one has died.
+
+        Nobody waits on a closed ring, and nothing is to be looked after there.
+        """
+        if self.mapping.closed:
+            return
+        self.alarmed = True
+        ring_toll(&self.header.ready_bell)
+
+    def clear_alarm(self) -> None:
+        """The alarm was looked after."""
+        if not self.mapping.closed:
+            self.alarmed = False
+
+    def take(self) -> Lease:
+        """Take the next batch, which is ready; its payload is the caller's for as long as the lease lives.
+
+        What its workers said of it is read before the next open(), which may be of the same entries.
+        """
+        self.mapping.check_open()
+        if not self.sequences.is_ready():
+            raise RuntimeError(f"sequence {self.sequences.next_take} is not ready")
+        cdef ring_given *given = self.sequences.next_batch()
+        cdef Lease lease = Lease.__new__(Lease)
+        self.follow(given.payload)
+        lease.hold(self, self.slots, self.sequences, given)
+        if self.cells and self.taken_cell != NO_CELL:   # what was taken before was dropped, and its cell is free
+            self.free_cells.append(self.taken_cell)
+        self.taken = given.sequence
+        self.taken_batch, self.taken_samples, self.taken_worker = given.batch, given.samples, given.worker
+        self.taken_cell = given.cell
+        self.taken_state = ring_once_32(&self.entry[given.sequence % self.entries].answer.state_size)
+        self.turns.came()
+        if lease.answers[0].outcome not in (SKIPPED, SKIPPED_KEPT):
+            self.measure_taken(given, lease)
+        self.under_way -= 1
+        self.sequences.took(given.chunks)
+        return lease
+
+    cdef void measure_taken(self, ring_given *given, Lease lease) noexcept:
+        """Count what was taken: NOTE [ Figures ]."""
+        cdef uint64_t before = self.grown[given.payload]
+        self.turns.took(self.sequences, given, lease.used, self.slots.lent)
+        self.slots.users(given.payload, self.turns.logged, self.turns.taken_at)
+        if lease.room > before:
+            self.turns.figures.at.amount[GROWN] += before > 0
+            self.grown[given.payload] = lease.room
+
+    def lend(self) -> Lease:
+        """The next batch, taken once and given again until took(): a signal handler may raise while it is read."""
+        if self.unread is None:
+            self.unread = self.take()
+        return self.unread
+
+    def took(self) -> None:
+        """The batch that lend() gave was read: what is left of it is its tensors' affair."""
+        cdef Lease lease = self.unread
+        if lease is None:
+            return
+        self.unread = None
+        if lease.outcome in (KEPT, SKIPPED_KEPT):
+            lease.retire()
+        elif lease.failed:
+            lease.release()
+
+    # ---------------------------------------------------------------------------------------------- deaths
+
+    def task(self, uint64_t sequence):
+        """The task of a sequence that is in flight, as open() wrote it: an index, a list of indices, or a pickle."""
+        cdef uint32_t kind = 0
+        cdef uint64_t size = 0
+        self.sequences.entry_of(sequence)
+        self.measure(sequence, &kind, &size)
+        return self.read_task(sequence, kind, size)
+
+    def revoke(self, int worker) -> None:
+        """Open again what `worker` had claimed.  It is dead and reaped; see NOTE [ Slot ring ]."""
+        cdef uint64_t sequence
+        cdef int k
+        for sequence in self.sequences.holds(worker):
+            ring_revoke(&self.entry[sequence % self.entries], sequence, worker,
+                        self.sequences.given[sequence % self.entries].worker)
+        self.turns.died()
+        ring_note_revoked(self.header)
+        for k in range(self.workers):
+            ring_toll(&self.worker[k].bell)
+        for sequence in self.sequences.of(worker, RING_READY):
+            if ring_once_32(&self.entry[sequence % self.entries].answer.outcome) == KEPT:
+                self.entry[sequence % self.entries].answer.outcome = FILLED  # who kept it is gone
+        self.slots.died(worker)
+
+    # ----------------------------------------------------------------------------------------------- the end
+
+    def close(self) -> None:
+        """Give all memory back but what is lent; that follows, payload by payload, as the leases die.
+
+        The pages go at once even where a process that was forked meanwhile still maps them.  A forked child that
+        closes its copy of the ring only unmaps it.
+        """
+        if self.mapping.closed:
+            return
+        self.unread = None
+        self.turns.close()
+        self.mapping.closed = True
+        self.mapping.give_back(0, self.slot_at)
+        self.slots.close()
+        if self.slots.lent:
+            self.mapping.whole = False
+            self.drop_words()
+
+    cdef void drop_words(self) noexcept:
+        """Unmap the words of a closed ring of which something is lent, once no thread is inside any more: one that is
+        may be about to look at them once more."""
+        if self.mapping.closed and not self.mapping.whole and not self.inside and not self.dropped:
+            self.dropped = True
+            self.mapping.unmap(0, self.slot_at)

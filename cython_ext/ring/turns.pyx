@@ -1,0 +1,292 @@
+# cython: language_level=3, boundscheck=False, wraparound=False
+"""What the statistics of a loader are measured by, in the trainer: NOTE [ Figures ] in atomics.h."""
+
+import weakref
+
+cimport cython
+from libc.stdint cimport uint32_t, uint64_t
+from libc.stdlib cimport calloc, free
+
+from atomics cimport (
+    ring_add, ring_committed, ring_entry, ring_load, ring_note, ring_noted, ring_once_32, ring_owner, ring_worker,
+)
+from clock cimport now
+from shmloader.core.figures cimport (
+    BATCHES, BYTES, CLAIM, COLLATE, DEATHS, EMPTY, FETCH, FIRST, MOVED, ON_CLAIM, ON_COLLATE, ON_FETCH,
+    ON_HAND_OUT, ON_OPEN, ON_WAKE, ORDER, READY, READY_BATCHES, SAMPLES, STARTING, STEP, WAIT, Figures, figures,
+    histogram_add, of_worker,
+)
+from shmloader.core.log cimport Log, taken
+from shmloader.core.ring cimport Ring
+from shmloader.core.sequences cimport Sequences, ring_given
+
+
+cdef inline uint64_t between(uint64_t least, uint64_t value, uint64_t most) noexcept nogil:
+    """A time that a worker has written: nobody knows what it says."""
+    return least if value < least else most if value > most else value
+
+
+@cython.final
+cdef class Meter:
+    """What is counted of one loader, of all its iterators.
+
+    Args:
+        workers: how many the loader has.
+    """
+
+    def __init__(self, int workers=0):
+        self.figures, self.log, self.turns = Figures(workers), Log(), weakref.WeakSet()
+
+    def now(self) -> Figures:
+        """A copy of all that is counted by now, with what the workers of living iterators say of themselves."""
+        cdef list living = self.living()        # first: behind it no other thread comes in before all is added up
+        cdef Figures copy = self.figures.copy()
+        for turns in living:
+            (<Turns>turns).add_workers(copy)
+        return copy
+
+    def living(self) -> list:
+        """The turns of iterators that live; another thread may begin an epoch, or end one, meanwhile."""
+        cdef list references = list(self.turns.data)    # in one step; to iterate over the set itself is many
+        return [turns for turns in [reference() for reference in references] if turns is not None]
+
+
+@cython.final
+cdef class Turns:
+    """Measures an iterator's batches, and adds to its loader's figures.
+
+    Args:
+        meter: the loader's.
+        ring: the trainer's side; None: there is no ring, and only turns are counted.
+        in_order: whether batches are taken in their order.
+    """
+
+    def __cinit__(self, Meter meter not None, Ring ring=None, bint in_order=True):
+        self.meter, self.figures, self.kind, self.in_order = meter, meter.figures, WAIT, in_order
+        if ring is not None:
+            self.mapping, self.header, self.worker = ring.mapping, ring.header, ring.worker
+            self.payload, self.payloads, self.slot_stride = ring.payload, ring.payloads, ring.slot_stride
+            self.workers, self.most_asks = ring.workers, ring.batches
+            meter.figures.have(ring.workers)
+            meter.turns.add(self)
+        self.asks = <uint64_t *>calloc(self.most_asks + 1, sizeof(uint64_t))
+        if self.asks == NULL:
+            raise MemoryError()
+
+    def __dealloc__(self):
+        free(self.asks)
+
+    # ------------------------------------------------------------------------------------------------ in next()
+
+    cdef void ask(self, uint64_t time) noexcept:
+        if self.asked_at:       # the last call gave no batch
+            self.handed_out_at = 0
+        self.asked_at, self.taken_at = time, 0
+        if self.mapping is None:
+            return
+        self.asks[self.asks_made % <uint64_t>self.most_asks] = time
+        self.asks_made += 1
+        if not self.mapping.closed:
+            ring_note(&self.header.asked_at, time)
+
+    cdef void hand_out(self, uint64_t time) noexcept:
+        cdef figures *at = &self.figures.at
+        cdef uint64_t waited = time - self.asked_at, stepped = 0
+        if not self.asked_at:
+            return
+        if self.handed_out_at:
+            stepped = self.asked_at - self.handed_out_at
+            histogram_add(&at.of[self.kind + STEP], stepped)
+        if not self.calls:
+            histogram_add(&at.of[self.kind + FIRST], waited + self.starting)
+        if self.calls < <uint64_t>max(1, self.workers):     # workers' first batches: what they open is in there
+            at.amount[STARTING] += waited + self.starting if self.kind == WAIT else 0
+        histogram_add(&at.of[self.kind + WAIT], waited + self.starting)
+        self.calls, self.starting, self.handed_out_at = self.calls + 1, 0, time
+        if self.told is not None and not self.told.mapping.closed:
+            ring_add(&self.told.header.user_waited_ns, waited)
+            ring_add(&self.told.header.user_stepped_ns, stepped)
+        if self.mapping is None:
+            return
+        if self.taken_at:
+            at.amount[ON_HAND_OUT] += time - self.taken_at
+            self.meter.log.handed_out(self.logged, time)
+        if not self.mapping.closed:
+            ring_add(&self.header.waited_ns, waited)
+            ring_add(&self.header.stepped_ns, stepped)
+            ring_add(&self.header.asked, 1)
+
+    cdef void leave(self) noexcept:
+        if self.handed_out_at < self.asked_at:      # it gave no batch, so what comes next is nobody's step
+            self.handed_out_at = 0
+        self.asked_at = 0
+        if self.mapping is not None and not self.mapping.closed:
+            ring_note(&self.header.asked_at, 0)
+
+    cdef void new_epoch(self, uint64_t epoch) noexcept:
+        self.calls, self.asked_at, self.handed_out_at = 0, 0, 0
+        if self.mapping is not None and not self.mapping.closed:
+            ring_note(&self.header.epoch, epoch)
+
+    cdef void opened(self) noexcept:
+        ring_add(&self.header.opened, 1)
+
+    cdef void came(self) noexcept:
+        ring_add(&self.header.taken, 1)
+
+    cdef void took(self, Sequences sequences, ring_given *given, uint64_t used, int lent) noexcept:
+        """A batch was taken: its sequences are READY, so what their workers wrote before that can be read."""
+        cdef figures *at = &self.figures.at
+        cdef uint64_t time = now(), ready = 0
+        cdef uint64_t opened = 0, claimed = 0, fetched = 0, published = 0     # of the chunk that came last
+        cdef int k, worker = 0, owner = 0
+        cdef ring_entry *entry
+        cdef taken *note
+        self.logged = self.meter.log.count
+        for k in range(given.chunks):
+            entry = &sequences.entry[(given.sequence + k) % <uint64_t>sequences.entries]
+            note = self.meter.log.next()
+            note.batch, note.sequence, note.chunk = given.batch, given.sequence + k, k
+            note.opened_at = sequences.given[(given.sequence + k) % <uint64_t>sequences.entries].opened_at
+            note.claimed_at = between(note.opened_at, ring_noted(&entry.claimed_at), time)
+            note.published_at = between(note.claimed_at, ring_noted(&entry.published_at), time)
+            note.fetched_at = between(note.claimed_at, ring_noted(&entry.fetched_at) or time, note.published_at)
+            note.asked_at, note.taken_at, note.handed_out_at, note.dropped_at = self.asked_at, time, 0, 0
+            worker = ring_owner(ring_load(entry))
+            note.worker, note.samples = worker, 0 if k else given.samples
+            note.epoch = <uint32_t>ring_noted(&self.header.epoch)
+            histogram_add(&at.of[CLAIM], note.claimed_at - note.opened_at)
+            histogram_add(&at.of[FETCH], note.fetched_at - note.claimed_at)
+            histogram_add(&at.of[COLLATE], note.published_at - note.fetched_at)
+            if note.published_at >= published:
+                opened, claimed, fetched = note.opened_at, note.claimed_at, note.fetched_at
+                published, owner = note.published_at, worker
+        if not self.in_order or self.available_at < published:
+            self.available_at = published
+        histogram_add(&at.of[ORDER], self.available_at - published)
+        histogram_add(&at.of[READY], time - self.available_at)
+        if self.asked_at:
+            ready = self.ready_when_asked(self.available_at)
+            self.waited_for(opened, claimed, fetched, published, time, owner)
+        self.taken_at = time
+        at.amount[BATCHES] += 1
+        at.amount[SAMPLES] += given.samples
+        at.amount[BYTES] += used
+        at.amount[READY_BATCHES] += ready
+        at.amount[EMPTY] += self.asked_at and not ready
+        ring_add(&self.header.samples, given.samples)
+        ring_add(&self.header.bytes, used)
+        ring_add(&self.header.ready, ready)
+        ring_add(&self.header.empty, self.asked_at and not ready)
+        ring_note(&self.header.lent, lent)
+
+    cdef uint64_t ready_when_asked(self, uint64_t available) noexcept:
+        """How many calls of next(), this one included, came when the batch that is taken was there already."""
+        cdef uint64_t k = 0, most = min(self.asks_made, <uint64_t>self.most_asks)
+        while k < most and self.asks[(self.asks_made - 1 - k) % <uint64_t>self.most_asks] >= available:
+            k += 1
+        return k
+
+    cdef void waited_for(self, uint64_t opened, uint64_t claimed, uint64_t fetched, uint64_t published,
+                         uint64_t time, int worker) noexcept:
+        """Divide this next()'s wait by what its batch was in, step by step; nothing if that was there already."""
+        cdef uint64_t *amount = self.figures.at.amount
+        cdef uint64_t since = self.asked_at
+        if published <= since:
+            return
+        if worker < self.figures.workers:
+            self.figures.worker[worker].waited_ns += time - since
+        amount[ON_OPEN] += max(since, opened) - since
+        since = max(since, opened)
+        amount[ON_CLAIM] += max(since, claimed) - since
+        since = max(since, claimed)
+        amount[ON_FETCH] += max(since, fetched) - since
+        since = max(since, fetched)
+        amount[ON_COLLATE] += max(since, published) - since
+        amount[ON_WAKE] += time - max(since, published)
+
+    # --------------------------------------------------------------------------- for turns that are counted by Python
+
+    def asked(self) -> None:
+        """next() was called."""
+        self.ask(now())
+
+    def handed_out(self) -> None:
+        """It returns a batch."""
+        if self.asked_at:
+            self.hand_out(now())
+        self.leave()
+
+    def copied(self, int why) -> None:
+        """A batch is copied out of its slot."""
+        self.figures.add(why)
+        if not self.mapping.closed:
+            ring_add(&self.header.copied, 1)
+
+    def tell(self, Turns source not None) -> None:
+        """Tell the figures of this ring the user's turns as well: a thread that is ahead of the user takes from it."""
+        self.told, self.workers = source if source.mapping is not None else None, source.workers
+
+    def begin(self, uint64_t started=0) -> None:
+        """An epoch begins; iter() took so many nanoseconds, which its first next() is to count too."""
+        self.calls, self.asked_at, self.handed_out_at, self.starting = 0, 0, 0, started
+
+    # ------------------------------------------------------------------------------------------------ what is so now
+
+    @property
+    def lent_slots(self) -> int:
+        """Batches that lie in the ring and are the user's."""
+        return 0 if self.slots is None else self.slots.lent
+
+    @property
+    def ring_bytes(self) -> int:
+        """What the slots take, of a ring that is open."""
+        cdef int k
+        if self.mapping is None or self.mapping.closed:
+            return 0
+        return sum([min(ring_committed(&self.payload[k]), self.slot_stride) for k in range(self.payloads)])
+
+    @property
+    def moved_slots(self) -> int:
+        """How many of them lie in a memfd, since /dev/shm was too small."""
+        cdef int k
+        if self.mapping is None or self.mapping.closed or self.kept:
+            return 0
+        return sum([ring_once_32(&self.payload[k].overflowed) != 0 for k in range(self.payloads)])
+
+    # --------------------------------------------------------------------------------------------- what workers say
+
+    cdef int add_workers(self, Figures to) except -1:
+        """Add what the workers say of themselves; nothing where the ring is closed."""
+        cdef int k
+        cdef of_worker *sum
+        cdef ring_worker *said
+        if self.mapping is None or self.mapping.closed or self.kept:
+            return 0
+        to.have(self.workers)
+        for k in range(self.workers):
+            sum, said = &to.worker[k], &self.worker[k]
+            sum.published += ring_noted(&said.published)
+            sum.fetched_ns += ring_noted(&said.fetched_ns)
+            sum.collated_ns += ring_noted(&said.collated_ns)
+            sum.idle_ns += ring_noted(&said.idle_ns)
+            sum.behind_ns += ring_noted(&said.behind_ns)
+            sum.cpu_ns += ring_noted(&said.cpu_ns)
+            sum.delayed_ns += ring_noted(&said.delayed_ns)
+            sum.probed_ns += ring_noted(&said.probed_ns)
+        return 0
+
+    cdef void died(self) noexcept:
+        """A worker did, and is about to be replaced."""
+        self.figures.at.amount[DEATHS] += 1
+        ring_add(&self.header.deaths, 1)
+
+    def close(self) -> None:
+        """Keep what the workers say of themselves: the ring is about to be closed."""
+        cdef int moved = self.moved_slots
+        if self.kept:
+            return
+        self.add_workers(self.figures)
+        self.figures.at.amount[MOVED] += moved
+        self.kept = True    # in one step with that: who adds up in another thread must not find it twice
+        self.meter.turns.discard(self)

@@ -1,0 +1,72 @@
+# cython: language_level=3
+"""What one worker does with the ring: claim a sequence, fill its payload, publish it.
+
+NOTE [ Forked children ]
+
+    A dataset may fork a process, which has a copy of the worker and maps the same ring.  That process may collate, and
+    it may come out of the dataset: it returns, or raises what nobody in there catches.  It would go on as a second
+    worker of the same number, in its parent's slot.  So each WorkerSide knows how many forks lie behind it:
+
+    1. in a process that was forked since, whatever would touch the ring raises instead;
+    2. default_collate makes tensors of their own there, as it does in any other thread (batch_writer.pyx);
+    3. a child that raises in the dataset goes on raising, and ends as any process does (loop.py); one that returns
+       meets 1 and ends by that.
+
+    What the child writes to a tensor over the slot, which it found in its parent, is in the parent's batch too.
+    torch's workers collate into shared memory, and their children do the same.
+"""
+
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
+
+from atomics cimport ring_memory
+from shmloader.core.lane cimport Lane
+from shmloader.core.ring cimport Ring
+
+
+cdef class Fill                         # the payload that is being filled, as a buffer
+
+
+cdef class WorkerSide(Ring):
+    cdef readonly int me, life
+    cdef readonly int current           # the payload being filled; -1 between tasks
+    cdef readonly Py_ssize_t used       # bytes of it allocated so far
+    cdef readonly uint32_t row, rows    # of the chunk being filled: its first row, and the batch's; 0: a whole batch
+    cdef unsigned forks                 # how many lay behind this process when it became the worker
+    cdef uint64_t cursor                # the lowest sequence not yet passed
+    cdef uint32_t who                   # whom the sequence that look() found is open for: this worker, or ANY
+    cdef uint32_t revocations           # as counted when this worker looked last
+    cdef bint in_order                  # whether it walks, or looks through all entries
+    cdef uint64_t task_bytes            # of the task that is claimed, in the entry's area
+    cdef uint32_t to_leave              # the cell for what the stream says of itself
+    cdef uint32_t state_size            # bytes that were left there, or of the report
+    cdef uint64_t described             # where what describe() wrote ends, in the entry's area
+    cdef uint64_t *cell_room            # bytes that are known here to have pages in each cell
+    cdef uint64_t *room                 # bytes that are known here to have pages in each entry's area
+    cdef uint8_t *mapped                # for each AROUND of the ring, whether map_written() has been there
+    cdef Fill fill
+    cdef Lane lane
+
+    # Filling the payload of what is claimed; each raises where nothing is.
+    cpdef Py_ssize_t allocate(self, Py_ssize_t bytes) except -1         # and have pages for them
+    cpdef int map_written(self, Py_ssize_t at, Py_ssize_t bytes) except -1
+    cpdef Fill buffer(self)
+    cpdef Py_ssize_t offset_of(self, uint64_t address, Py_ssize_t bytes) except? -1
+    cpdef uint64_t address(self, Py_ssize_t at) except 0
+    cpdef int write(self, Py_ssize_t at, const unsigned char[::1] data) except -1
+    cpdef int describe(self, list words, bytes plan, bytes beside=*) except -1
+    cpdef int point_to_objects(self, Py_ssize_t at, Py_ssize_t size) except -1
+
+    cdef bint look(self) noexcept nogil
+    cdef bint over(self) noexcept nogil
+    cdef bint is_forked(self) noexcept nogil                            # this process, from the worker
+    cdef int check_not_forked(self) except -1
+    cdef int check_claimed(self) except -1
+    cdef int check_inside(self, Py_ssize_t at, Py_ssize_t bytes) except -1
+    cdef ring_memory *left(self) noexcept nogil
+    cdef Py_ssize_t memory_room(self) except -1
+
+
+cdef class Fill:
+    cdef WorkerSide ring
+    cdef char *data
+    cdef Py_ssize_t bytes

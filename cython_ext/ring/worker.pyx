@@ -1,0 +1,461 @@
+# cython: language_level=3, boundscheck=False, wraparound=False
+"""One worker's side of the ring.  A process that is forked in it: NOTE [ Forked children ] in worker.pxd."""
+
+cimport cython
+from cpython.buffer cimport PyBuffer_FillInfo
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.exc cimport PyErr_CheckSignals
+from cpython.long cimport PyLong_AsLongLong
+from cpython.object cimport PyObject
+from libc.errno cimport EINTR
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport calloc, free
+from libc.string cimport memcpy
+
+from atomics cimport (
+    AFTER_ANNOUNCE, AFTER_BELL, AFTER_CLAIM, AFTER_PUBLISH, BEFORE_PUBLISH, RING_ANY, RING_MAGIC, RING_OPEN, RING_STEP,
+    RING_UNTOLD, RING_VERSION, RING_VOID, WHILE_FILLING, WHILE_REMEMBERING, ring_announce, ring_claim, ring_committed,
+    ring_entry, ring_forget, ring_load, ring_memory, ring_once, ring_once_32, ring_owner, ring_publish, ring_raised,
+    ring_remember, ring_remembered, ring_revocations, ring_ring, ring_rise, ring_seq, ring_sleep, ring_state, ring_toll,
+)
+from shmloader.core.lane cimport Lane
+from shmloader.core.ring cimport NO_CELL, NO_ROOM, PICKLED, Ring, check_index, lowest, overwritten
+from ring.spin cimport spin_budget, spin_learn, spin_once
+
+cdef extern from *:
+    """
+    static inline void ring_peek(const volatile char *at) { (void)*at; }
+    """
+    void ring_peek(const char *at) nogil
+
+cdef extern from "process/forks.h" nogil:
+    unsigned forks_so_far
+    int forks_watch()
+
+if forks_watch():
+    raise MemoryError()
+
+cdef enum:
+    ALIGN = 128
+    AROUND = 65536              # bytes, aligned, that the kernel maps with one read, by default (fault_around_bytes)
+
+
+@cython.final
+cdef class WorkerSide(Ring):
+    """What one worker does: claims the sequences that are its own, fills their payloads, publishes them.
+
+    Args:
+        me: its index.
+        life: how many processes were this ring's workers before this one.
+        first: a sequence below which all are done.
+    """
+    def __cinit__(self, segment, spin, int me, int life, uint64_t first):
+        cdef uint64_t magic = ring_once(&self.header.magic)
+        cdef uint32_t version = ring_once_32(&self.header.version)
+        self.me, self.life, self.current, self.cursor, self.forks = me, life, -1, first, forks_so_far
+        check_index("worker", me, self.workers)
+        if magic != RING_MAGIC or version != RING_VERSION:
+            raise RuntimeError(f"this is not a ring of version {RING_VERSION}: magic {magic:#x}, version {version}; "
+                               "trainer and worker must run the same shmloader")
+        self.in_order, self.lane = ring_once_32(&self.header.in_order) != 0, Lane(self, me)
+        self.room = <uint64_t *>calloc(self.entries, sizeof(uint64_t))
+        self.mapped = <uint8_t *>calloc(self.mapping.size // AROUND + 2, 1)     # a page of it for each 256 MiB used
+        self.cell_room = <uint64_t *>calloc(self.cells + 1, sizeof(uint64_t))
+        if self.room == NULL or self.mapped == NULL or self.cell_room == NULL:
+            raise MemoryError()
+        cdef int k
+        cdef uint64_t area_commit = segment.geometry.area_commit
+        for k in range(self.entries):
+            self.room[k] = area_commit
+
+    def __dealloc__(self):
+        free(self.room)
+        free(self.mapped)
+        free(self.cell_room)
+
+    # ---------------------------------------------------------------------------------------------- tasks
+
+    cdef bint look(self) noexcept nogil:
+        """Walk to the next sequence that this worker may claim; false where that one is not open yet."""
+        cdef uint64_t word
+        cdef uint32_t revocations
+        if not self.in_order:
+            self.who = self.me
+            return lowest(self.entry, self.entries, RING_OPEN, self.me, NULL, &self.cursor)
+        revocations = ring_revocations(self.header)
+        if revocations != self.revocations:     # what was claimed when it was passed over may be open again
+            self.revocations = revocations
+            self.cursor -= min(self.cursor, <uint64_t>self.entries)
+        while True:
+            word = ring_load(&self.entry[self.cursor % self.entries])
+            if ring_seq(word) < self.cursor or ring_state(word) == RING_VOID:
+                return False
+            if ring_seq(word) == self.cursor and ring_state(word) == RING_OPEN:
+                self.who = ring_owner(word)
+                if self.who == <uint32_t>self.me or self.who == RING_ANY:
+                    return True
+            self.cursor += 1
+
+    cdef bint over(self) noexcept nogil:
+        return ring_raised(&self.header.stop) or ring_raised(&self.worker[self.me].dismissed)
+
+    def claim(self):
+        """Wait for this worker's next sequence and claim it.
+
+        Returns:
+            Its task: an index, a list of indices, or bytes (a pickled task); None when it is time to leave.  Then
+            `sequence` is claimed and `current` is the payload to fill.
+        """
+        self.check_not_forked()
+        cdef uint32_t seen
+        cdef bint leaving
+        cdef bint found = self.look()
+        cdef int error, k = 0, budget = 0 if found else spin_budget(&self.spin)
+        if budget:
+            with nogil:
+                while k < budget and not found and not self.over() and spin_once(&self.spin):
+                    k += 1
+                    found = self.look()
+            spin_learn(&self.spin, k, found)
+        while True:
+            if ring_raised(&self.header.stop):
+                return None
+            leaving = ring_raised(&self.worker[self.me].dismissed)  # before the look: it sees all opened before that
+            if self.look():
+                if ring_claim(&self.entry[self.cursor % self.entries], self.cursor, self.who, self.me):
+                    break
+                continue    # another one was quicker
+            if leaving:
+                return None
+            with nogil:
+                self.lane.sleeps()
+                seen = ring_announce(&self.worker[self.me].bell)
+                RING_STEP(AFTER_ANNOUNCE)
+                error = 0
+                if not self.look() and not self.over():
+                    error = ring_sleep(&self.worker[self.me].bell, seen, NULL)
+                ring_rise(&self.worker[self.me].bell)
+            if error == EINTR:
+                PyErr_CheckSignals()
+        cdef ring_entry *entry = &self.entry[self.cursor % self.entries]
+        self.lane.claimed(entry)
+        RING_STEP(AFTER_CLAIM)
+        cdef uint32_t kind = 0, payload = ring_once_32(&entry.ask.payload)
+        cdef uint64_t size = 0, pages
+        if payload >= <uint32_t>self.payloads:
+            raise overwritten("a task's payload", payload, self.payloads - 1)
+        pages = ring_committed(&self.payload[payload])
+        if pages > <uint64_t>self.slot_stride:
+            raise overwritten("a payload's size", pages, self.slot_stride)
+        self.measure(self.cursor, &kind, &size)
+        self.task_bytes = size if kind == PICKLED else 8 * size
+        self.current, self.used = payload, 0
+        self.row, self.rows = ring_once_32(&entry.ask.row), ring_once_32(&entry.ask.rows)
+        self.to_leave, self.state_size = ring_once_32(&entry.ask.cell), 0
+        self.follow(self.current)
+        return self.read_task(self.cursor, kind, size)
+
+    @property
+    def seed(self) -> int:
+        """The seed of the batch that is claimed."""
+        return ring_once(&self.entry[self.cursor % self.entries].ask.seed)
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the batch that is claimed."""
+        return ring_once_32(&self.entry[self.cursor % self.entries].ask.epoch)
+
+    @property
+    def epoch_seed(self) -> int:
+        """The seed of the epoch of the batch that is claimed."""
+        return ring_once(&self.header.epoch_seed[self.epoch & 1])
+
+    @property
+    def told(self):
+        """What the dataset is told by set_epoch() for the batch that is claimed; None: nothing."""
+        cdef int64_t told = <int64_t>ring_once(<uint64_t *>&self.entry[self.cursor % self.entries].ask.told)
+        return None if told == RING_UNTOLD else told
+
+    @property
+    def sequence(self) -> int:
+        """The sequence that is claimed."""
+        return self.cursor
+
+    # -------------------------------------------------------------------------------------------- filling
+
+    cdef bint is_forked(self) noexcept nogil:
+        return self.forks != forks_so_far
+
+    @property
+    def forked(self) -> bool:
+        """Whether this process was forked from the worker: NOTE [ Forked children ]."""
+        return self.is_forked()
+
+    cdef int check_not_forked(self) except -1:
+        if self.is_forked():
+            raise RuntimeError(f"this process, which was forked in DataLoader worker {self.me}, is no worker: it came "
+                               "out of the dataset, and would write into the batch of its parent. End it in there, "
+                               "with os._exit()")
+        return 0
+
+    cdef int check_claimed(self) except -1:
+        """Between tasks there is no payload to touch: `current` is no index then."""
+        self.check_not_forked()
+        if self.current < 0:
+            raise RuntimeError("no sequence is claimed, so there is no payload to write to")
+        return 0
+
+    cpdef Py_ssize_t allocate(self, Py_ssize_t bytes) except -1:
+        """Set bytes of the current payload aside, and have pages for them.
+
+        Returns:
+            Their offset in the payload.
+
+        Raises:
+            MemoryError: the payload cannot grow so far.
+        """
+        cdef Py_ssize_t at = (self.used + ALIGN - 1) // ALIGN * ALIGN, pages
+        self.check_claimed()
+        if bytes < 0:
+            raise ValueError(f"{bytes} bytes cannot be set aside")
+        pages = self.pages_of(self.current)
+        while bytes > pages - at:
+            self.segment.commit(self, self.current, <object>at + bytes, self.used)
+            pages = self.pages_of(self.current)
+        RING_STEP(WHILE_FILLING)
+        self.used = at + bytes
+        return at
+
+    cpdef int map_written(self, Py_ssize_t at, Py_ssize_t bytes) except -1:
+        """Before these bytes of the current payload are written: have the kernel map those of their pages that exist.
+
+        A payload goes from worker to worker, and each has to map its pages for itself.  A write maps one, in 1 us; a
+        read maps all AROUND it that were ever written, by whomever.  Those that were not cost the same either way.
+        """
+        cdef uint64_t first = <uint64_t>self.mapping.base // AROUND, address, end
+        self.check_inside(at, bytes)
+        address = <uint64_t>self.slot(self.current) + at
+        end = address + bytes
+        with nogil:
+            while address < end:
+                if not self.mapped[address // AROUND - first]:
+                    self.mapped[address // AROUND - first] = True
+                    ring_peek(<char *>address)
+                address = (address // AROUND + 1) * AROUND
+        return 0
+
+    def fetched(self) -> None:
+        """The samples of what is claimed are there, and are about to be collated."""
+        self.check_not_forked()
+        self.lane.fetched()
+
+    def rewind(self) -> None:
+        """Forget what was allocated: the batch failed, and its exception goes into the payload instead."""
+        self.used = 0
+
+    cpdef Fill buffer(self):
+        """The current payload as a buffer, for tensors over it.  One object until publish()."""
+        self.check_claimed()
+        if self.fill is None:
+            self.fill = Fill.__new__(Fill)
+            self.fill.ring, self.fill.data, self.fill.bytes = self, self.slot(self.current), self.slot_stride
+        return self.fill
+
+    cpdef Py_ssize_t offset_of(self, uint64_t address, Py_ssize_t bytes) except? -1:
+        """Where in what is allocated of the current payload these bytes lie; -1 where they lie elsewhere."""
+        cdef uint64_t start = <uint64_t>self.slot(self.current), used = self.used
+        self.check_claimed()
+        if start <= address <= start + used and <uint64_t>bytes <= start + used - address:
+            return address - start
+        return -1
+
+    cpdef uint64_t address(self, Py_ssize_t at) except 0:
+        """The address of offset `at` of the current payload, in this process."""
+        self.check_inside(at, 0)
+        return <uint64_t>self.slot(self.current) + at
+
+    cdef int check_inside(self, Py_ssize_t at, Py_ssize_t bytes) except -1:
+        """Whether these bytes were allocated."""
+        self.check_claimed()
+        if not 0 <= at <= self.used or not 0 <= bytes <= self.used - at:
+            raise ValueError(f"{bytes} bytes at {at} are not in the {self.used} that are allocated of this payload")
+        return 0
+
+    cpdef int write(self, Py_ssize_t at, const unsigned char[::1] data) except -1:
+        """Copy a buffer to offset `at` of the current payload."""
+        self.check_inside(at, data.shape[0])
+        if data.shape[0]:
+            with nogil:
+                memcpy(self.slot(self.current) + at, &data[0], data.shape[0])
+        return 0
+
+    # What a worker says of a batch lies in the entry's area, behind the task, which whoever takes this worker's place
+    # may need.
+
+    @property
+    def current_entry(self) -> int:
+        """The entry of the sequence that is claimed."""
+        return self.cursor % self.entries
+
+    cpdef int describe(self, list words, bytes plan, bytes beside=b"") except -1:
+        """Write the meta and the plan of the batch (batch_writer.pyx), and what a chunk has beside them, into the area.
+
+        Args:
+            words: the meta.
+            plan: the pickled plan.
+            beside: a chunk's pickled leaves.
+
+        Raises:
+            MemoryError: the area cannot grow so far.
+        """
+        self.check_claimed()
+        cdef int at = self.cursor % self.entries
+        cdef ring_entry *entry = &self.entry[at]
+        cdef Py_ssize_t k, count = len(words), size = PyBytes_GET_SIZE(plan), more = PyBytes_GET_SIZE(beside)
+        # behind the task as it was when it was claimed: it is not asked again how long it is
+        cdef uint64_t meta_at = (self.task_bytes + 7) // 8 * 8, plan_at = meta_at + 8 * count
+        cdef char *area = self.area(self.cursor)
+        cdef int64_t *meta = <int64_t *>(area + meta_at)
+        if plan_at + size + more > self.room[at]:
+            self.room[at] = self.segment.commit_answer(at, plan_at + size + more)
+        for k in range(count):
+            meta[k] = PyLong_AsLongLong(words[k])
+        memcpy(area + plan_at, PyBytes_AS_STRING(plan), size)
+        memcpy(area + plan_at + size, PyBytes_AS_STRING(beside), more)
+        entry.answer.meta_at, entry.answer.meta_size = <uint32_t>meta_at, <uint32_t>(8 * count)
+        entry.answer.plan_at, entry.answer.plan_size = <uint32_t>plan_at, <uint32_t>size
+        entry.answer.objects_at, entry.answer.objects_size = plan_at + size, more
+        self.described = plan_at + size + more
+        return 0
+
+    def report(self, const unsigned char[::1] said) -> None:
+        """Say something of the batch beside what it holds, behind what describe() wrote, before it is published.
+
+        Raises:
+            MemoryError: there are no pages for it.
+        """
+        cdef int at = self.cursor % self.entries
+        cdef uint64_t size = said.shape[0]
+        self.check_claimed()
+        if not size:
+            return
+        if self.described + size > self.room[at]:
+            self.room[at] = self.segment.commit_answer(at, self.described + size)
+        memcpy(self.area(self.cursor) + self.described, &said[0], size)
+        self.state_size = <uint32_t>size
+
+    cpdef int point_to_objects(self, Py_ssize_t at, Py_ssize_t size) except -1:
+        """Say where in the payload the table of the batch's pickled leaves lies."""
+        self.check_claimed()
+        cdef ring_entry *entry = &self.entry[self.cursor % self.entries]
+        entry.answer.objects_at, entry.answer.objects_size = at, size
+        return 0
+
+    def leave_state(self, const unsigned char[::1] state) -> None:
+        """Leave what the stream says of itself behind the batch that is claimed, before it is published.
+
+        Raises:
+            MemoryError: there are no pages for it.
+        """
+        cdef uint64_t size = state.shape[0]
+        cdef uint32_t cell = self.to_leave
+        self.check_claimed()
+        self.state_size = 0
+        if cell == NO_CELL or not size:
+            return
+        if cell >= <uint32_t>self.cells:
+            raise overwritten("the cell for a stream's state", cell, self.cells - 1)
+        self.state_size = NO_ROOM       # unless it is written
+        if size > self.cell_room[cell]:
+            self.cell_room[cell] = self.segment.commit_state(cell, size)
+        memcpy(self.cell(cell), &state[0], size)
+        self.state_size = <uint32_t>size
+
+    def kept(self) -> bool:
+        """Whether tensors over the current payload are still alive in this process."""
+        # by the pointer: as an object, Cython would hold a reference of its own while it asks
+        return self.fill is not None and (<PyObject *>self.fill).ob_refcnt > 1
+
+    def publish(self, int outcome) -> bool:
+        """Hand the current payload to the trainer, and wake it; false where the claim was taken away."""
+        self.check_not_forked()
+        cdef ring_entry *entry = &self.entry[self.cursor % self.entries]
+        entry.answer.used, entry.answer.outcome, entry.answer.state_size = self.used, outcome, self.state_size
+        self.current, self.fill = -1, None
+        self.lane.published()
+        RING_STEP(BEFORE_PUBLISH)
+        if not ring_publish(entry, self.cursor, self.me):
+            ring_toll(&self.header.ready_bell)      # or the word was overwritten: the trainer is to look at it
+            return False
+        self.cursor += 1
+        RING_STEP(AFTER_PUBLISH)
+        ring_ring(&self.header.ready_bell)
+        RING_STEP(AFTER_BELL)
+        return True
+
+    # ----------------------------------------------------------------------------------- what outlives a worker
+
+    cdef ring_memory *left(self) noexcept nogil:
+        """The half that was left at the end of the last sequence that this worker has published; NULL: neither.
+
+        What was left at the end of the sequence that is claimed is void, for it was not published: who left it died.
+        """
+        cdef ring_memory *memory
+        cdef ring_memory *found = NULL
+        cdef uint64_t after, latest = 0
+        cdef int half
+        for half in range(2):
+            memory = self.memory(self.me, half)
+            after = ring_remembered(memory)
+            if latest < after <= self.cursor:
+                latest, found = after, memory
+        return found
+
+    cdef Py_ssize_t memory_room(self) except -1:
+        """Bytes of states that fit into a half."""
+        if self.memory_stride < <Py_ssize_t>sizeof(ring_memory):
+            raise RuntimeError("this ring was made without memory for what a worker leaves (on_worker_death='respawn')")
+        return self.memory_stride - <Py_ssize_t>sizeof(ring_memory)
+
+    def remember(self, bytes states) -> None:
+        """Leave `states`, as they are at the end of the sequence that is claimed, before it is published.
+
+        Until it is published, whoever takes this worker's place needs what was left at the end of the one before it;
+        so that half stays, however often somebody dies here, and the other one is overwritten.  What is too long is
+        not remembered: then whoever comes next begins as this worker was seeded.
+        """
+        self.check_not_forked()
+        cdef Py_ssize_t room = self.memory_room(), size = PyBytes_GET_SIZE(states)
+        cdef ring_memory *memory = self.memory(self.me, 0)
+        if memory == self.left():
+            memory = self.memory(self.me, 1)
+        if size > room:
+            size = 0
+        ring_forget(memory)
+        memcpy(<char *>memory + sizeof(ring_memory), PyBytes_AS_STRING(states), size)
+        RING_STEP(WHILE_REMEMBERING)
+        memory.size = size
+        ring_remember(memory, self.cursor)
+
+    def recall(self):
+        """What this worker's predecessor left at the end of the last sequence that it published; None: nothing.
+
+        To be asked when the next sequence is claimed.
+        """
+        cdef uint64_t size, room = self.memory_room()
+        cdef ring_memory *memory = self.left()
+        if memory == NULL:
+            return None
+        size = ring_once(&memory.size)
+        if size > room:
+            raise overwritten("the size of what a worker remembers", size, room)
+        return PyBytes_FromStringAndSize(<char *>memory + sizeof(ring_memory), size) if size else None
+
+
+@cython.final
+@cython.no_gc
+cdef class Fill:
+    """The payload that a worker is filling, exported as a buffer.  Its reference count says who is over it."""
+
+    def __getbuffer__(self, Py_buffer *view, int flags):
+        PyBuffer_FillInfo(view, self, self.data, self.bytes, 0, flags)

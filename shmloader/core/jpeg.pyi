@@ -1,0 +1,27 @@
+"""Types of the extension built from cython_ext/jpeg/jpeg.pyx, where each is explained."""
+
+import os
+from typing import Any
+
+def paths() -> list[str]: ...
+
+class Decoder:
+    path: str
+    status: tuple[int, int]
+    marks: bytes | None
+    def __init__(self, path: str | None = None) -> None: ...
+    def open(self, data: Any, bytes: int = -1) -> tuple[int, int, int] | None: ...
+    def read(self, path: str | os.PathLike[str]) -> tuple[int, int, int] | None: ...
+    def skim(self, crop: tuple[int, int, int, int]) -> bool: ...
+    def decode(
+        self,
+        crop: tuple[int, int, int, int],
+        out: Any,
+        exact: bool = True,
+        down_first: bool = True,
+        smooth: bool = True,
+        marks: bytes | None = None,
+        marking: bool = False,
+        window: tuple[int, int, int, int] | None = None,
+    ) -> bool: ...
+    def close(self) -> None: ...

@@ -1,0 +1,223 @@
+"""The bench runs, and its figures are those of its rounds."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("matplotlib")
+pytest.importorskip("rich")
+
+from bench import commands
+from bench.__main__ import main
+from bench.core import child
+from bench.core.results import console
+from bench.core.results import machine as bench_machine
+from bench.device.question import FIGURES as DEVICE_FIGURES
+from bench.device.question import summary as device_summary
+from bench.transport.question import summary as transport_summary
+
+pytestmark = pytest.mark.timeout(300)  # many processes, one after the other, each of which imports torch
+ROOT = Path(__file__).resolve().parents[2]
+FIGURES = {
+    "batches_per_second",
+    "bytes_per_second",
+    "trainer_cpu",
+    "workers_cpu",
+    "trainer_faults",
+    "tree_faults",
+}
+
+
+@pytest.mark.long
+def test_transport_measures_both_loaders(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cases = ["scalar", "small-images"]
+    arguments = ["transport", "--rounds", "1", "--seconds", "0.05", "--into", str(tmp_path), "--cases", *cases]
+    assert main([*arguments, "--start-method", "fork"]) == 0
+    written = (tmp_path / "transport.json").read_text()
+    result = json.loads(written)
+    assert set(result["summary"]) == set(cases)
+    assert len(result["measurements"]) == 4
+    for measurement in result["measurements"]:
+        assert set(measurement) >= FIGURES
+        assert measurement["batches"] > 0 and measurement["batches_per_second"] > 0 and measurement["trainer_cpu"] > 0
+        assert measurement["tree_faults"] >= measurement["trainer_faults"] >= 0
+    for case in cases:
+        ratio = _ratio(result["measurements"], case)
+        assert result["summary"][case]["ratio"] == {"median": ratio, "min": ratio, "max": ratio}
+    assert {"cpu", "cores", "kernel", "torch", "python", "shmloader", "date"} <= set(result["machine"])
+    assert not re.search(r'"[^"]*(?<![\w.])/\w+/[^"]*"', written), "an absolute path in the JSON"
+    assert (tmp_path / "transport.png").read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
+    assert "one float32 scalar" in capsys.readouterr().out
+
+
+def test_summary_takes_ratios_round_by_round() -> None:
+    speeds = {"torch": (10, 20, 40), "shmloader": (30, 40, 160), "memcpy": (20, 80, 160), "streaming": (40, 80, 320)}
+    measurements: list[dict[str, Any]] = [
+        {
+            "round": at,
+            "case": "uint8-images",
+            "subject": subject,
+            **dict.fromkeys(FIGURES, 1.0),
+            "batches_per_second": speed[at],
+            "bytes_per_second": speed[at],
+        }
+        for subject, speed in speeds.items()
+        for at in range(3)
+    ]
+    of = transport_summary("uint8-images", measurements)
+    assert of["ratio"] == {"median": 3, "min": 2, "max": 4}
+    assert of["shmloader"]["of_memcpy"] == {"median": 1, "min": 0.5, "max": 1.5}
+    assert of["torch"]["of_streaming"] == {"median": 0.25, "min": 0.125, "max": 0.25}
+    measurements[1] = {"round": 1, "case": "uint8-images", "subject": "torch", "failure": "killed after 1 s"}
+    assert transport_summary("uint8-images", measurements)["ratio"] == {"median": 3.5, "min": 3, "max": 4}
+
+
+@pytest.mark.long
+def test_the_ceiling_is_measured() -> None:
+    arguments = {"kind": "streaming", "case": "float32-images", "seconds": 0.05, "workers": 2}
+    assert child.run("bench.core.ceiling:ceiling", arguments, 60)["bytes_per_second"] > 1e8
+
+
+BUSY = ("boundary", "overlapped", "steady")
+
+
+@pytest.mark.long
+def test_latency_measures_both_loaders(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["latency", "--rounds", "1", "--restarts", "1", "--start-methods", "fork"]
+    assert main([*arguments, "--into", str(tmp_path)]) == 0
+    moments = json.loads((tmp_path / "latency.json").read_text())["summary"]["fork"]
+    assert set(moments) == {*("first", "next", "next_gap", "persistent", "persistent_gap"), *BUSY}
+    for of in moments.values():
+        assert of["ratio"]["median"] == of["shmloader"]["median"] / of["torch"]["median"]
+    assert "persistent workers" in capsys.readouterr().out
+
+
+def test_a_failure_is_named_and_nothing_else_is_lost(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["transport", "--rounds", "1", "--seconds", "0.01", "--timeout", "0.05", "--cases", "scalar"]
+    assert main([*arguments, "--into", str(tmp_path)]) == 1
+    out = capsys.readouterr().out
+    assert "FAILED" in out and "round 1, scalar, torch: killed after 0.07 s" in out
+    assert json.loads((tmp_path / "transport.json").read_text())["summary"]["scalar"]["ratio"] is None
+    assert (tmp_path / "transport.png").exists()
+
+
+@pytest.mark.long
+def test_a_child_that_hangs_is_killed_with_its_children(tmp_path: Path) -> None:
+    note = tmp_path / "pids"
+    for limit in (5, 20, 80):  # until it has come so far
+        with pytest.raises(child.ChildError, match="killed after"):
+            child.run("subprocess:call", {"args": _hang(note)}, limit)
+        if note.exists():
+            break
+    _wait_for_ends([int(pid) for pid in note.read_text().split()])
+
+
+def test_a_child_ends_with_the_bench(tmp_path: Path) -> None:
+    note = tmp_path / "pids"
+    code = f"from bench.core import child; child.run('subprocess:call', {{'args': {_hang(note)!r}}}, 60)"
+    with subprocess.Popen([sys.executable, "-c", code], cwd=ROOT) as bench:
+        deadline = time.monotonic() + 100
+        while not (note.exists() and note.read_text().endswith("\n")) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        bench.kill()
+    child_pid, grandchild_pid = (int(pid) for pid in note.read_text().split())
+    try:
+        _wait_for_ends([child_pid])
+    finally:
+        os.kill(grandchild_pid, 9)  # a worker of a loader ends with its trainer; this one does not
+
+
+def test_device_says_what_it_cannot_measure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU: it would be measured")
+    assert main(["device", "--into", str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    why = "there is no GPU" if torch.version.cuda or torch.version.hip else "this torch"
+    assert f"nothing is measured, for {why}" in out and "GPU's idle share" in out and not list(tmp_path.iterdir())
+
+
+def test_device_compares_round_by_round(capsys: pytest.CaptureFixture[str]) -> None:
+    from bench.device import measure
+
+    measurements: list[dict[str, Any]] = []
+    for at in range(2):
+        measurements.append({"round": at, "subject": "ceiling", "bytes_per_second": 50e9})
+        rate = 25e9 * (at + 1)
+        measurements.append({"round": at, "subject": "transfer", "bytes_per_second": rate, "page_locked": 1})
+        for k, way in enumerate(measure.WAYS):
+            figures = {**dict.fromkeys(DEVICE_FIGURES, 1.0), "next_p99": 1 / 2**k}
+            measurements.append({"round": at, "subject": way, **figures})
+    of = device_summary(measurements)
+    assert of["of_ceiling"] == {"median": 0.75, "min": 0.5, "max": 1}
+    assert of["next_p99_of_torch"]["shmloader device="]["median"] == 0.25
+    settings = {"rounds": 2, "workers": 2, "batch": measure.CASE.label}
+    machine = {"gpu": "", **bench_machine()}
+    asked = commands.QUESTIONS["device"](commands.parser().parse_args(["device"]))
+    asked.show(console(), {"summary": of, "settings": settings, "machine": machine, "measurements": []})
+    out = capsys.readouterr().out
+    assert "75.0 [50.0..100] %" in out and "shmloader device=" in out
+
+
+@pytest.mark.long
+def test_what_is_measured_imports_neither_tables_nor_pictures() -> None:
+    """A spawned worker imports the module that its dataset is from, and would have to import those as well."""
+    measured = [path.relative_to(ROOT).with_suffix("") for path in ROOT.glob("bench/*/measure.py")]
+    modules = ["bench.core.child", "bench.core.throughput", "bench.core.ceiling"]
+    modules += [".".join(path.parts) for path in measured]
+    code = f"import sys, {', '.join(modules)}; print({{'rich', 'matplotlib'}} & set(sys.modules))"
+    said = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert len(measured) > 6 and said == "set()\n"
+
+
+def test_missing_extras_are_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("bench.__main__.EXTRAS", ("matplotlib", "no_such_package"))
+    assert main(["transport"]) == 2
+    assert capsys.readouterr().err == "python -m bench needs no_such_package: pip install 'shmloader[bench]'\n"
+
+
+def _hang(note: Path) -> list[str]:
+    """A command that notes the pids of its parent and itself, and then takes too long."""
+    return ["sh", "-c", f"echo $PPID $$ > '{note}'; exec sleep 1000"]
+
+
+def _ratio(measurements: list[dict[str, Any]], case: str) -> float:
+    speed = {of["subject"]: of["batches_per_second"] for of in measurements if of["case"] == case}
+    return speed["shmloader"] / speed["torch"]
+
+
+def _wait_for_ends(pids: list[int]) -> None:
+    deadline = time.monotonic() + 30
+    while running := [pid for pid in pids if _is_running(pid)]:
+        assert time.monotonic() < deadline, f"still running: {running}"
+        time.sleep(0.02)
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+@pytest.mark.long
+def test_resume_measures_both_loaders(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["resume", "--rounds", "1", "--seconds", "0.05", "--samples", "20000", "--restarts", "1"]
+    assert main([*arguments, "--start-methods", "fork", "--into", str(tmp_path)]) == 0
+    summary = json.loads((tmp_path / "resume.json").read_text())["summary"]
+    for by in ("sequential", "random", "batch", "distributed"):
+        ours = summary["states"][by]["shmloader"]
+        assert 0 < ours["state_bytes"]["median"] < 1024
+        assert all(ours[figure]["median"] > 0 for figure in ("first_state", "state", "step_with", "step_without"))
+    resumed = summary["resumes"]["fork"]["shmloader"]
+    assert resumed["later"]["median"] == resumed["resumed"]["median"] - resumed["fresh"]["median"]
+    assert "resume to first batch" in capsys.readouterr().out

@@ -1,0 +1,565 @@
+"""A worker that writes where it should not gives the trainer an exception, never a crash; nobody else can reach in."""
+
+from __future__ import annotations
+
+import errno
+import os
+import pickle
+import signal
+import struct
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pytest
+import torch
+from conftest import ROOT, assert_same, run_script
+from hostile import BothSides, entry_at, poke
+
+import shmloader
+from shmloader.core.ring import ANY, FILLED, SKIPPED
+from shmloader.ring.segment import FIRST_COMMIT, Segment
+from shmloader.worker import loop
+
+MOST = (1 << 64) - 1
+BATCH = {"x": torch.arange(6.0).reshape(2, 3), "s": ["text", torch.ones(2, requires_grad=True)]}
+
+
+def plan(*tokens: Any) -> bytes:
+    return pickle.dumps(tokens)
+
+
+# ---------------------------------------------------------------------------------------- what the trainer reads
+
+
+HEADER: dict[str, tuple[Callable[[BothSides], None], str]] = {
+    "used past the slot": (lambda r: r.header("used", r.segment.geometry.slot_stride + 1), "batch's size is"),
+    "used past its pages": (lambda r: r.header("used", r.header_of("committed") + 1), "batch's size is"),
+    "used negative": (lambda r: r.header("used", -1), "batch's size is"),
+    "used and committed": (lambda r: (r.header("used", 1 << 62), r.header("committed", MOST)), "batch's size is"),
+    "used 0": (lambda r: r.header("used", 0), "place of a leaf is .* in 0 bytes"),
+    "outcome unknown": (lambda r: r.header("outcome", 7), "outcome is 7, and may be at most 1"),
+    "outcome skipped": (lambda r: r.header("outcome", SKIPPED), "outcome is 2"),
+    "meta past the end": (lambda r: r.header("meta_at", r.segment.geometry.area_stride - 8), "a batch's description"),
+    "meta wraps": (lambda r: r.header("meta_at", -8), "place of a batch's description"),
+    "meta size wraps": (lambda r: r.header("meta_size", -8), "place of a batch's description"),
+    "meta too short": (lambda r: r.header("meta_size", 0), "description is 0, and may be 8 or more"),
+    "meta cut": (lambda r: r.header("meta_size", 24), "overwritten"),
+    "meta too long": (lambda r: r.header("meta_size", r.header_of("meta_size") + 8), "number of words"),
+    "table outside": (lambda r: r.header("objects_at", r.header_of("used") - 8), "table of a batch's pickled leaves"),
+    "table wraps": (lambda r: r.header("objects_at", -16), "table of a batch's pickled leaves"),
+    "table too long": (lambda r: r.header("objects_size", MOST), "table of a batch's pickled leaves"),
+    "table odd": (lambda r: r.header("objects_size", 24), "multiple of 16"),
+    "part outside": (lambda r: table(r, 0, 1 << 62), "place of a pickled leaf"),
+    "part negative": (lambda r: table(r, 0, -64), "place of a pickled leaf"),
+    "part too long": (lambda r: table(r, 3, (1 << 63) - 1), "place of a pickled leaf"),
+    "plan cut short": (lambda r: r.header("plan_size", 5), "pickle"),
+    "plan outside": (lambda r: r.header("plan_at", 1 << 31), "place of a batch's plan"),
+    "plan negative": (lambda r: r.header("plan_at", -100), "place of a batch's plan"),
+    "plan size negative": (lambda r: r.header("plan_size", -1), "place of a batch's plan"),
+    "leaf outside": (lambda r: meta(r, 1, 1 << 40), "place of a leaf"),
+    "leaf at the end of all": (lambda r: meta(r, 1, (1 << 63) - 8), "place of a leaf"),
+    "leaf before the slot": (lambda r: meta(r, 1, -128), "place of a leaf"),
+    "ndim": (lambda r: meta(r, 2, 1 << 40), "number of dimensions"),
+    "ndim of strides": (lambda r: meta(r, 2, -(1 << 40)), "number of dimensions"),
+    "side": (lambda r: meta(r, 3, 1 << 40), "place of a leaf"),
+    "side negative": (lambda r: meta(r, 3, -1), "side of a leaf is -1"),
+}
+
+
+def meta(ring: BothSides, word: int, value: int) -> None:
+    poke(ring.segment, ring.area_at(ring.header_of("meta_at") + 8 * word), 8, value)
+
+
+def table(ring: BothSides, word: int, value: int) -> None:
+    poke(ring.segment, ring.slot_at(ring.header_of("objects_at") + 8 * word), 8, value)
+
+
+@pytest.mark.parametrize(("overwrite", "says"), HEADER.values(), ids=HEADER)
+def test_a_batch_whose_words_were_overwritten(overwrite: Callable[[BothSides], None], says: str) -> None:
+    with BothSides() as ring:
+        for _ in range(4):  # more than there are slots: what failed holds none
+            ring.fill(BATCH)
+            overwrite(ring)
+            with pytest.raises(Exception, match=says) as caught:
+                ring.take()
+            assert "overwritten" in str(caught.value) or says == "pickle"
+            assert ring.trainer.slots.lent == 0
+            ring.header("committed", 1 << 14)
+        ring.fill([7, "next"])
+        assert ring.take() == [7, "next"]
+
+
+F32, BF16, I64 = torch.float32, torch.bfloat16, numpy.dtype("int64")
+LEAVES: dict[str, tuple[list[int], Any, str]] = {
+    "strides past the end": ([0, ~1, 4, 100], F32, "strides reach over is 301"),
+    "strides that wrap": ([0, ~1, 5, 1 << 62], I64, "strides reach over"),
+    "strides that wrap to less": ([0, ~2, 2, 3, -2, 1], I64, "stride of a leaf is -2"),
+    "strides that all are 0": ([0, ~1, 1 << 40, 0], BF16, "strides reach over is 1,"),
+    "strides missing": ([0, ~2, 2, 2, 1], F32, "number of dimensions is 2, and may be at most 1"),
+    "a product that wraps": ([0, 2, 1 << 32, 1 << 32], F32, "place of a leaf"),
+    "a product that wraps, of a torch dtype": ([0, 2, 1 << 32, 1 << 32], BF16, "place of a leaf"),
+    "no dtype of torch's": ([0, 1, 4], numpy.dtype("O"), "dtype of a leaf is object"),
+    "no plain numbers": ([0, 1, 4], numpy.dtype("U3"), "dtype of a leaf"),
+    "a word too many": ([0, 1, 4, 4], F32, "number of words"),
+    "a leaf missing": ([], F32, "number of words"),
+}
+
+
+@pytest.mark.parametrize(("words", "dtype", "says"), LEAVES.values(), ids=LEAVES)
+def test_a_leaf_that_is_nowhere(words: list[int], dtype: Any, says: str) -> None:
+    with BothSides() as ring:
+        ring.words(words, plan(dtype))
+        with pytest.raises(RuntimeError, match=f"overwritten.*{says}"):
+            ring.take()
+
+
+@pytest.mark.parametrize(
+    "tokens",
+    [(), (F32, F32), ((list, 3), F32), ((list, -1), F32), ((list, 1 << 40), F32), ((dict, ("a", "b")), F32), (7,)],
+)
+def test_a_plan_that_is_no_tree(tokens: Any) -> None:
+    with BothSides() as ring:
+        ring.words([0, 1, 4], plan(*tokens))
+        with pytest.raises((RuntimeError, IndexError, TypeError)):
+            ring.take()
+
+
+def test_a_shorter_slot_of_the_same_description() -> None:
+    """What was worked out for a description is believed again only where the batch is as long."""
+    with BothSides() as ring:
+        ring.fill(torch.arange(30.0))
+        assert_same(ring.take(), torch.arange(30.0))
+        ring.fill(torch.arange(30.0))
+        ring.header("used", 100)
+        with pytest.raises(RuntimeError, match="place of a batch's leaves is 0, of 120 bytes, and may be in 100 bytes"):
+            ring.take()
+
+
+def test_the_trainer_does_not_read_back_what_it_wrote() -> None:
+    with BothSides() as ring:
+        for payload in (0, 1, 99, -1):
+            ring.fill(BATCH)
+            for entry in range(2):
+                ring.entry("payload", payload, entry)
+            assert_same(ring.take(), BATCH)
+
+
+def test_moved_to_a_memfd_that_there_is_not() -> None:
+    with BothSides(memory="memfd") as ring:
+        ring.fill(BATCH)
+        ring.header("overflowed", 1)
+        with pytest.raises(RuntimeError, match="overwritten: a payload's mark"):
+            ring.take()
+
+
+def half(value: float, *names: str) -> Any:
+    return {"x": torch.full((2, 3), float(value)), "y": torch.zeros(2, 8), "s": list(names)}
+
+
+CHUNKS = {
+    "a shape of its own": (lambda r: meta(r, 4, 2), "equal size, but got .3. at entry 0 and .2. at entry 2"),
+    "rows outside": (lambda r: meta(r, 1, 1 << 40), "place of a leaf"),
+    "rows elsewhere": (lambda r: meta(r, 1, 64), "laid out alike, but .* lies at 0 .* and at 64"),
+    "objects outside": (lambda r: r.header("objects_at", -8), "place of a chunk's pickled leaves"),
+    "objects too long": (lambda r: r.header("objects_size", MOST), "place of a chunk's pickled leaves"),
+    "plan outside": (lambda r: (meta(r, 0, 5), r.header("plan_at", 1 << 31)), "place of a batch's plan"),
+    "outcome unknown": (lambda r: r.header("outcome", 7), "outcome is 7"),
+    "used past its pages": (lambda r: r.header("used", 1 << 62), "batch's size is"),
+}
+
+
+@pytest.mark.parametrize(("overwrite", "says"), CHUNKS.values(), ids=CHUNKS)
+def test_a_chunk_whose_words_were_overwritten(overwrite: Callable[[BothSides], Any], says: str) -> None:
+    with BothSides() as ring:
+        for _ in range(4):
+            ring.fill_chunks([half(1, "a", "b"), half(2, "c", "d")], 2)
+            overwrite(ring)
+            with pytest.raises(RuntimeError, match=says):
+                ring.take()
+            assert ring.trainer.slots.lent == 0
+        ring.fill_chunks([half(1, "a", "b"), half(2, "c", "d")], 2)
+        rows = torch.tensor([[1.0] * 3] * 2 + [[2.0] * 3] * 2)
+        assert_same(ring.take(), {"x": rows, "y": torch.zeros(4, 8), "s": ["a", "b", "c", "d"]})
+
+
+@pytest.mark.parametrize(("row", "rows"), [(3, 4), (0, 1), ((1 << 32) - 1, 4)])
+def test_rows_that_are_not_in_the_batch(row: int, rows: int) -> None:
+    with BothSides() as ring:
+        ring.trainer.open_chunks([0, 0], [[1, 2], [3, 4]])
+        ring.entry("row", row)
+        ring.entry("rows", rows)
+        ring.claim_again()
+        with pytest.raises(RuntimeError, match=r"overwritten: a chunk's rows is \d+ to \d+, and may be in \d"):
+            ring.writer.begin(2)
+
+
+@pytest.mark.parametrize("in_order", [True, False])
+@pytest.mark.parametrize("word", [0, MOST, 1 << 24 | 3, 7 << 24 | 3, 1 << 8 | 1, 4])
+def test_a_sequence_that_never_was(in_order: bool, word: int) -> None:
+    with BothSides(in_order) as ring:
+        ring.fill(BATCH)
+        ring.entry("word", word)
+        with pytest.raises(RuntimeError, match="overwritten"):
+            assert ring.trainer.wait(5)
+            ring.trainer.take()
+        assert ring.trainer.slots.lent == 0
+
+
+# ------------------------------------------------------------------------------------------- what a worker reads
+
+
+TASKS = {
+    "payload": (99, "task's payload is 99, and may be at most 4"),
+    "task_kind": (3, "task's kind is 3"),
+    "task_size": (1 << 31, "task's size is"),
+}
+
+
+@pytest.mark.parametrize(("name", "value", "says"), [(name, *rest) for name, rest in TASKS.items()])
+@pytest.mark.parametrize("task", [3, [1, 2], b"pickled"])
+def test_a_task_that_was_overwritten(name: str, value: int, says: str, task: Any) -> None:
+    with BothSides() as ring:
+        ring.trainer.open(0, task)
+        ring.entry(name, value)
+        with pytest.raises(RuntimeError, match=says):
+            ring.worker.claim()
+
+
+def test_more_pages_than_a_slot_has() -> None:
+    with BothSides() as ring:
+        ring.fill(BATCH)
+        ring.header("committed", MOST)
+        ring.take()
+        ring.trainer.open(0, 1)
+        with pytest.raises(RuntimeError, match="payload's size is 18446744073709551615"):
+            ring.worker.claim()
+
+
+WRAPS = (1 << 29, (1 << 29) + 1, MOST)  # of 8 bytes each, in a word of 32 bits
+
+
+@pytest.mark.parametrize(("name", "value"), [*(("task_size", size) for size in WRAPS), ("task_kind", 2)])
+def test_a_task_that_was_overwritten_while_it_was_done(name: str, value: int) -> None:
+    """What the worker says of the batch goes behind the task as it was claimed, which a successor may need."""
+    with BothSides() as ring:
+        for _ in range(2):
+            ring.claim([1, 2, 3])
+            ring.entry(name, value, ring.filled)
+            ring.writer.write(BATCH)
+            ring.worker.publish(FILLED)
+            assert ring.header_of("meta_at") == 24
+            assert os.pread(ring.segment.fd, 24, ring.area_at(0)) == struct.pack("3q", 1, 2, 3)
+            assert_same(ring.take(), BATCH)
+
+
+def test_pages_that_a_payload_has_not() -> None:
+    with BothSides() as ring:
+        ring.claim()
+        stride = ring.segment.geometry.slot_stride
+        ring.header("committed", MOST)
+        assert ring.worker.committed(ring.payload) == ring.trainer.committed(ring.payload) == stride
+        assert ring.trainer.committed_in_all() == stride + 3 * FIRST_COMMIT
+        for size in (stride + 1, (1 << 63) - 1):
+            with pytest.raises(MemoryError, match=r"a batch takes more than .* slots may grow to"):
+                ring.worker.allocate(size)
+        assert ring.worker.allocate(100) == 0
+        for size in (stride, stride - 127, (1 << 63) - 1, (1 << 63) - 128):
+            with pytest.raises(MemoryError, match=r"a batch takes more than .* slots may grow to"):
+                ring.worker.allocate(size)
+        assert ring.worker.used == 100
+        with pytest.raises(ValueError, match="-1 bytes"):
+            ring.worker.allocate(-1)
+
+
+def test_addresses_that_wrap() -> None:
+    with BothSides() as ring:
+        ring.claim()
+        assert ring.worker.allocate(100) == 0
+        start = ring.worker.address(0)
+        assert ring.worker.offset_of(start + 60, 40) == 60
+        for address, size in ((start + 60, 41), (start - 1, 2), (MOST - 15, 100), (start + 8, (1 << 63) - 1)):
+            assert ring.worker.offset_of(address, size) == -1
+        for at, size in ((0, 101), (101, 0), (-1, 1), (99, 2), (8, (1 << 63) - 1), (0, -1)):
+            with pytest.raises(ValueError, match="are not in the 100 that are allocated of this payload"):
+                ring.worker.map_written(at, size)
+        with pytest.raises(ValueError, match="2 bytes at 99 are not"):
+            ring.worker.write(99, b"xx")
+
+
+def test_a_worker_that_never_was() -> None:
+    """It is remembered who made a batch, for that one may keep it."""
+    with BothSides() as ring:
+        ring.trainer.open(ANY, 0)
+        ring.claim_again()
+        ring.writer.write(BATCH)
+        ring.worker.publish(FILLED)
+        ring.entry("word", 7 << 8 | 3)
+        for _ in range(2):
+            with pytest.raises(
+                RuntimeError, match="overwritten: the worker that made a batch is 7, and may be at most 0"
+            ):
+                ring.take()
+            assert ring.trainer.slots.lent == 0
+        ring.entry("word", 3)
+        assert_same(ring.take(), BATCH)
+
+
+def test_how_the_ring_is_walked_is_asked_once() -> None:
+    with BothSides() as ring:
+        ring.trainer.open(ANY, 3)
+        poke(ring.segment, 24, 4, 0)  # ring_header.in_order; out of order nothing is ever open for all
+        assert ring.claim_again() == 3
+
+
+def test_a_claim_from_the_future() -> None:
+    with BothSides() as ring:
+        ring.claim()
+        poke(ring.segment, entry_at(ring.segment, 0, "word")[0] + 8, 8, MOST)  # ring_entry.claimed_at
+        assert ring.trainer.sequences.held_for(0) == 0
+
+
+@pytest.mark.parametrize("size", [MOST, MOST - 128, 1 << 63, 1 << 14])
+def test_states_that_are_longer_than_their_place(size: int) -> None:
+    with BothSides(remember=True) as ring:
+        ring.claim()
+        ring.worker.remember(b"states")
+        ring.worker.publish(FILLED)
+        ring.trainer.take().release()
+        ring.claim()
+        poke(ring.segment, ring.segment.geometry.memory_at + 8, 8, size)
+        with pytest.raises(RuntimeError, match=f"overwritten: the size of what a worker remembers is {size}"):
+            ring.worker.recall()
+
+
+# ------------------------------------------------------------------------------------------------ a whole loader
+
+
+class Numbers(torch.utils.data.Dataset):
+    def __len__(self) -> int:
+        return 12
+
+    def __getitem__(self, index: int) -> Any:
+        return torch.full((5,), index)
+
+
+@pytest.mark.parametrize("in_order", [True, False])
+def test_the_error_comes_at_the_batchs_place(monkeypatch: pytest.MonkeyPatch, in_order: bool) -> None:
+    fill = loop.Worker._fill
+    done: list[int] = []  # in each worker a list of its own
+
+    def scribble(worker: Any, task: Any) -> int:
+        outcome = fill(worker, task)
+        done.append(worker._ring.sequence)
+        if worker._ring.me == 1 and len(done) == 2:
+            words = entry_at(worker._segment, worker._ring.current_entry, "meta_at")[0]
+            os.pwrite(worker._segment.fd, struct.pack("2I", *2 * [MOST % (1 << 32)]), words)
+        return outcome
+
+    monkeypatch.setattr(loop.Worker, "_fill", scribble)
+    loader = shmloader.DataLoader(
+        Numbers(), num_workers=2, in_order=in_order, multiprocessing_context="fork", spare_slots=0
+    )
+    iterator = iter(loader)
+    got: list[Any] = []
+    for _ in range(12):
+        try:
+            got.append(next(iterator)[0, 0].item())
+        except RuntimeError as error:
+            got.append(
+                "error"
+                if f"overwritten: the place of a batch's description is {MOST % (1 << 32)}" in str(error)
+                else error
+            )
+    if in_order:
+        assert got == [k if k != 3 else "error" for k in range(12)]
+    assert got.count("error") == 1 and len(set(got)) == 12
+    with pytest.raises(StopIteration):
+        next(iterator)
+    loader.close()
+
+
+def scribbling(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Workers overwrite the word of sequence 5 while it is claimed; gives an event that says when."""
+    scribbled = torch.multiprocessing.get_context("fork").Event()
+    fill = loop.Worker._fill
+
+    def scribble(worker: Any, task: Any) -> int:
+        outcome = fill(worker, task)
+        if worker._ring.sequence == 5:
+            os.pwrite(worker._segment.fd, bytes(8), entry_at(worker._segment, 5 % 4, "word")[0])
+            scribbled.set()
+        return outcome
+
+    monkeypatch.setattr(loop.Worker, "_fill", scribble)
+    return scribbled
+
+
+OVERWRITTEN = "overwritten: the word of sequence 5 is 0x0"
+
+
+def test_a_claim_that_was_overwritten_ends_the_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    scribbling(monkeypatch)
+    got, errors = [], []
+    with shmloader.DataLoader(Numbers(), num_workers=2, multiprocessing_context="fork") as loader:
+        iterator = iter(loader)
+        while len(errors) < 3:  # and not before its turn, unless worker 0 might have stopped at it
+            try:
+                got.append(next(iterator)[0, 0].item())
+            except RuntimeError as error:
+                errors.append(str(error))
+    assert all(OVERWRITTEN in error for error in errors)
+    assert got == list(range(len(got))) and 2 <= len(got) <= 5
+
+
+def test_a_word_that_was_overwritten_ends_the_wait_for_one_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For the other worker comes to it on its way, and goes no further."""
+    scribbled = scribbling(monkeypatch)
+    run = loop.Worker.run
+
+    class Late:
+        """Worker 0's side: it looks for its second batch when the word has been overwritten."""
+
+        def __init__(self, side: Any) -> None:
+            self._side, self._claims = side, 0
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._side, name)
+
+        def claim(self) -> Any:
+            self._claims += 1
+            if self._claims == 2:
+                scribbled.wait(100)
+            return self._side.claim()
+
+    def run_late(worker: Any) -> None:
+        if worker._ring.me == 0:
+            worker._ring = Late(worker._ring)
+        run(worker)
+
+    monkeypatch.setattr(loop.Worker, "run", run_late)
+    with shmloader.DataLoader(Numbers(), num_workers=2, multiprocessing_context="fork") as loader:
+        iterator = iter(loader)
+        assert [next(iterator)[0, 0].item() for _ in range(2)] == [0, 1]
+        with pytest.raises(RuntimeError, match=OVERWRITTEN):
+            next(iterator)
+
+
+@pytest.mark.long
+def test_a_spawned_worker_of_another_version_says_so() -> None:
+    ran = run_script(
+        """
+        import shmloader
+        from shmloader.core.ring import HEADER_BYTES
+        from shmloader.ring.segment import Segment
+        import os
+
+        class Other(Segment):
+            def format(self, ring, label=b""):
+                super().format(ring, label)
+                os.pwrite(self.fd, (1).to_bytes(4, "little"), 8)
+
+        if __name__ == "__main__":
+            shmloader.trainer.iterator.Segment = Other
+            try:
+                list(shmloader.DataLoader([1, 2], num_workers=1, multiprocessing_context="spawn"))
+            except RuntimeError as error:
+                print(error)
+        """
+    )
+    assert "this is not a ring of version 7: magic 0x676e69726d6873, version 1; trainer and worker must run" in ran.err
+    assert "exited unexpectedly" in ran.out
+
+
+# ------------------------------------------------------------------------------------------------ other processes
+
+
+def test_no_other_process_can_find_the_memory() -> None:
+    before = set(os.listdir("/dev/shm"))
+    segment = Segment(1, 2, 2, 2, "posix", None, False)
+    try:
+        found = os.fstat(segment.fd)
+        assert (found.st_mode & 0o777, found.st_nlink, found.st_uid) == (0o600, 0, os.getuid())
+        name = os.readlink(f"/proc/self/fd/{segment.fd}")
+        assert name.startswith("/dev/shm/") and name.endswith(" (deleted)")
+        listing = subprocess.run(["ls", "-A", "/dev/shm"], capture_output=True, text=True, check=True).stdout.split()
+        assert Path(name.removesuffix(" (deleted)")).name not in listing
+        assert not Path(name.removesuffix(" (deleted)")).exists()
+        assert Path(name.removesuffix(" (deleted)")).name not in before
+    finally:
+        segment.close()
+
+
+def refuse_nameless(*arguments: Any, **options: Any) -> Any:
+    """os.open, where there is no O_TMPFILE."""
+    if arguments[1] & os.O_TMPFILE == os.O_TMPFILE:
+        raise OSError(errno.EOPNOTSUPP, "Operation not supported")
+    return real_open(*arguments, **options)
+
+
+real_open = os.open
+
+
+def test_where_the_mount_knows_no_nameless_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "open", refuse_nameless)
+    test_no_other_process_can_find_the_memory()
+
+
+KILLED = """
+import os, signal, posix_ipc
+from shmloader.ring.segment import Segment
+
+def killed_after(make):
+    def made(*arguments, **options):
+        found = make(*arguments, **options)
+        if arguments[0] is None or str(arguments[0]).startswith("/dev/shm"):
+            print(os.fstat(getattr(found, "fd", found)).st_ino, flush=True)
+            os.kill(os.getpid(), signal.SIGKILL)
+        return found
+    return made
+
+os.open, posix_ipc.SharedMemory = killed_after(os.open), killed_after(posix_ipc.SharedMemory)
+Segment(1, 2, 2, 2, "MEMORY", None, False)
+"""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("memory", ["posix", "auto"])
+def test_killed_at_the_moment_of_creation_it_leaves_no_name(memory: str) -> None:
+    ran = run_script(KILLED.replace("MEMORY", memory))
+    assert ran.status == -signal.SIGKILL, ran.err
+    left = [entry.name for entry in os.scandir("/dev/shm") if entry.inode() == int(ran.out)]
+    for name in left:
+        os.unlink(f"/dev/shm/{name}")
+    assert not left
+
+
+# ---------------------------------------------------------------------------------------------------------- fuzz
+
+
+@pytest.mark.parametrize("seconds", [3, pytest.param(10, marks=pytest.mark.long)])
+def test_whatever_is_overwritten_is_no_crash(seconds: int) -> None:
+    """In a process of its own, so that a crash fails here; its last line is then what it died of."""
+    ran = subprocess.run(
+        [sys.executable, "-X", "faulthandler", "-W", "ignore", str(ROOT / "tests" / "hostile.py"), str(seconds)],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    assert ran.returncode == 0, f"{ran.returncode}\n{ran.stdout[-500:]}\n{ran.stderr[-3000:]}"
+    assert int(ran.stdout.split()[-4]) > 5 * seconds, "too slow to find anything"
+
+
+def test_the_next_batch_is_right_after_an_overwritten_one() -> None:
+    with BothSides() as ring:
+        for k in range(20):
+            ring.fill({"x": torch.full((4,), k), "s": f"{k}"})
+            if k % 3 == 1:
+                ring.header("meta_at", MOST - k)
+                with pytest.raises(RuntimeError, match="overwritten"):
+                    ring.take()
+            else:
+                assert_same(ring.take(), {"x": torch.full((4,), k), "s": f"{k}"})

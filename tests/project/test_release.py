@@ -1,0 +1,50 @@
+"""What must agree before a release is tagged."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+import shmloader
+
+ROOT = Path(__file__).resolve().parents[2]
+
+pytestmark = pytest.mark.skipif(not (ROOT / "CHANGELOG.md").exists(), reason="this is no checkout")
+
+
+def read(name: str) -> str:
+    return (ROOT / name).read_text()
+
+
+def test_the_version_is_written_once_and_repeated_right() -> None:
+    assert 'dynamic = ["version"]' in read("pyproject.toml")
+    assert re.search(r"^version: (.+)$", read("CITATION.cff"), re.MULTILINE)[1] == shmloader.__version__  # type: ignore[index]
+    assert f"## [{shmloader.__version__}]" in read("CHANGELOG.md")
+
+
+def test_all_versions_of_python_that_are_promised_get_a_wheel() -> None:
+    configuration = read("pyproject.toml")
+    promised = re.findall(r'"Programming Language :: Python :: 3\.(\d+)"', configuration)
+    built = re.search(r'^build = "(.+)"$', configuration, re.MULTILINE)[1].split()  # type: ignore[index]
+    assert built == [*(f"cp3{minor}-*" for minor in promised), "cp314t-*"]
+
+
+def test_workflows_try_the_torch_versions_that_the_readme_names() -> None:
+    named = set(re.findall(r"^\| (2\.\d+\.\d+) \| (3\.\d+) \|", read("README.md"), re.MULTILINE))
+    tried = set(re.findall(r'torch: "([\d.]+)", python: "([\d.]+)"', read(".github/workflows/tests.yml")))
+    assert named - tried == {("2.13.0", "3.11")}  # the job `suite`
+    assert tried <= named
+
+
+def test_no_registry_is_named_by_its_host() -> None:
+    for file in [*ROOT.glob(".github/workflows/*.yml"), *ROOT.glob("wheels/*.py"), ROOT / "Makefile"]:
+        assert not re.search(r"https?://|\.org\b|\.io\b", file.read_text()), file
+
+
+def test_every_package_of_the_checkout_is_in_a_wheel() -> None:
+    listed = re.search(r"^packages = \[(.+?)\]", read("pyproject.toml"), re.MULTILINE | re.DOTALL)
+    assert listed is not None
+    folders = {file.parent.relative_to(ROOT) for file in (ROOT / "shmloader").rglob("__init__.py")}
+    assert set(re.findall(r'"([\w.]+)"', listed[1])) == {".".join(folder.parts) for folder in folders}

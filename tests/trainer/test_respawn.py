@@ -1,0 +1,552 @@
+"""Workers that die or hang: replaced where that is asked for, and named with what they held where it is not."""
+
+from __future__ import annotations
+
+import errno
+import functools
+import os
+import pathlib
+import random
+import re
+import signal
+import subprocess
+import time
+from typing import Any
+
+import numpy
+import pytest
+import torch
+from conftest import Augmented, assert_same, label, seed_all
+from hostile import BothSides
+from torch.utils.data import IterableDataset, default_collate
+
+import shmloader
+from shmloader.core.ring import ANY, FILLED
+from shmloader.core.worker import WorkerSide
+from shmloader.system.call_stacks import Paper
+from shmloader.trainer.crew import Crew
+from shmloader.trainer.watch import Watch
+
+RING_LINE = 128  # of each half of a memory, for its words (atomics.h)
+
+KILLED = "is killed by signal: Killed."
+
+
+class Deadly(Augmented):
+    """Kills its worker at some indices, as often as there are token files for them."""
+
+    def __init__(self, folder: pathlib.Path, deaths: dict[int, int], length: int = 40, how: Any = None) -> None:
+        super().__init__(length)
+        self.folder, self.how = str(folder), how
+        for index, times in deaths.items():
+            for k in range(times):
+                (folder / f"{index}_{k}").touch()
+
+    def __getitem__(self, index: int) -> Any:
+        item = super().__getitem__(index)
+        for k in range(9):
+            path = pathlib.Path(self.folder) / f"{index}_{k}"
+            if path.exists():
+                path.unlink()
+                (self.how or die)()
+        return item
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def vanish() -> None:
+    os._exit(0)
+
+
+def leave() -> None:
+    raise SystemExit(3)
+
+
+def hang(note: pathlib.Path | None = None) -> None:
+    if note is not None:
+        note.write_text(str(time.monotonic()))
+    time.sleep(60)
+
+
+def overflow() -> None:
+    signal.raise_signal(signal.SIGSEGV)
+
+
+def epochs(loader: Any, count: int = 2) -> list[Any]:
+    seed_all()
+    return [list(loader) for _ in range(count)]
+
+
+def undisturbed(**options: Any) -> list[Any]:
+    return epochs(torch.utils.data.DataLoader(Augmented(40), **options))
+
+
+@pytest.mark.parametrize(
+    "start", ["fork", *(pytest.param(start, marks=pytest.mark.long) for start in ("spawn", "forkserver"))]
+)
+def test_the_values_are_those_of_an_undisturbed_run(tmp_path: pathlib.Path, start: str) -> None:
+    options = {"batch_size": 3, "shuffle": True, "num_workers": 2, "persistent_workers": True}
+    dataset = Deadly(tmp_path, {3: 1, 4: 2, 39: 1})
+    with shmloader.DataLoader(dataset, on_worker_death="respawn", multiprocessing_context=start, **options) as loader:
+        assert_same(epochs(loader), undisturbed(**options))
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("how", [vanish, leave, overflow])
+def test_every_way_to_end(tmp_path: pathlib.Path, how: Any) -> None:
+    options = {"batch_size": 3, "num_workers": 2}
+    loader = shmloader.DataLoader(Deadly(tmp_path, {7: 1, 8: 1}, how=how), on_worker_death="respawn", **options)
+    assert_same(epochs(loader), undisturbed(**options))
+
+
+class ByTensor(Deadly):
+    """Indices are tensors, as torch's samplers give them where they were made of a tensor."""
+
+    def __getitem__(self, index: Any) -> int:
+        assert type(index) is torch.Tensor and index.dtype is torch.int64 and not index.shape
+        super().__getitem__(index.item())
+        return index.item()
+
+
+@pytest.mark.parametrize("options", [{}, {"schedule": "steal"}, {"chunk_size": 2}], ids=label)
+def test_indices_that_are_tensors(tmp_path: pathlib.Path, options: dict[str, Any]) -> None:
+    dataset = ByTensor(tmp_path, {7: 1, 8: 1})
+    loader = shmloader.DataLoader(
+        dataset, 3, sampler=torch.arange(40), num_workers=2, on_worker_death="respawn", **options
+    )
+    assert torch.cat(list(loader)).tolist() == list(range(40))
+    loader = shmloader.DataLoader(ByTensor(tmp_path, {4: 1}), 3, sampler=torch.arange(40), num_workers=2, **options)
+    with pytest.raises(RuntimeError, match=r"(?s)Killed.*It held .*batch 1 of this epoch \(indices \[.*tensor\(4\)"):
+        list(loader)
+
+
+def remembering(batch: list[Any], kept: list[Any] = []) -> Any:  # noqa: B006
+    kept.append(default_collate(batch))
+    return kept[-1]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"collate_fn": remembering, "spare_slots": 0},
+        {"collate_fn": remembering, "prefetch_factor": 1},
+        {"prefetch_factor": 5, "spare_slots": 0},
+        {"worker_init_fn": random.seed, "ring_memory": "memfd"},
+    ],
+    ids=label,
+)
+def test_with_other_options(tmp_path: pathlib.Path, options: dict[str, Any]) -> None:
+    ours = {"batch_size": 2, "num_workers": 2, "persistent_workers": True, **options}
+    theirs = {key: value for key, value in ours.items() if key not in ("spare_slots", "ring_memory")}
+    deaths = dict.fromkeys(range(1, 40, 4), 1)  # more deaths than the ring has payloads in reserve
+    with shmloader.DataLoader(Deadly(tmp_path, deaths), on_worker_death="respawn", **ours) as loader:
+        assert_same(epochs(loader), undisturbed(**theirs))
+
+
+def test_workers_that_wait_are_replaced_too() -> None:
+    options = {"batch_size": 4, "num_workers": 2, "persistent_workers": True}
+    with shmloader.DataLoader(Augmented(40), on_worker_death="respawn", **options) as loader:
+        seed_all()
+        got = []
+        for _ in range(3):
+            got.append(list(loader))
+            for worker in loader._iterator._workers:
+                worker.kill()
+                worker.join()
+        seed_all()
+        theirs = torch.utils.data.DataLoader(Augmented(40), **options)
+        assert_same(got, [list(theirs) for _ in range(3)])
+
+
+def test_the_third_death_over_one_batch(tmp_path: pathlib.Path) -> None:
+    loader = shmloader.DataLoader(
+        Deadly(tmp_path, {8: 2, 21: 3}), batch_size=4, num_workers=2, on_worker_death="respawn"
+    )
+    iterator, got = iter(loader), []
+    with pytest.raises(RuntimeError) as caught:
+        for batch in iterator:
+            got += batch["i"].tolist()
+    assert got == list(range(len(got))) and len(got) <= 20  # it is raised when it is seen, as every death is
+    text = str(caught.value)
+    assert KILLED in text and "3rd to die over batch 5 of this epoch (indices [20, 21, 22, 23])" in text
+    with pytest.raises(RuntimeError, match="3rd to die"):
+        next(iterator)
+    iterator.close()
+    assert len(list(loader)) == 10  # no token is left
+
+
+def test_workers_that_die_before_they_are_given_anything() -> None:
+    def poisoned(worker_id: int) -> None:
+        if worker_id == 1:
+            die()
+
+    loader = shmloader.DataLoader(
+        Augmented(40), batch_size=4, num_workers=2, worker_init_fn=poisoned, on_worker_death="respawn"
+    )
+    with pytest.raises(RuntimeError, match="3rd to die over batch 1 of this epoch"):
+        list(loader)
+    loader.close()
+
+
+class Stream(IterableDataset):
+    def __iter__(self) -> Any:
+        yield from range(3)
+        die()
+
+
+def test_a_stream_cannot_go_on() -> None:
+    loader = shmloader.DataLoader(Stream(), batch_size=2, num_workers=1, on_worker_death="respawn")
+    with pytest.raises(RuntimeError) as caught:
+        list(loader)
+    text = str(caught.value)
+    assert KILLED in text and "It held batch 1 of this epoch" in text and "IterableDataset" in text
+    loader.close()
+
+
+@pytest.mark.parametrize("dead", [0, 1])
+def test_raising_says_what_was_held(tmp_path: pathlib.Path, dead: int) -> None:
+    index = 8 + 4 * dead  # batch 2 or 3
+    loader = shmloader.DataLoader(Deadly(tmp_path, {index: 1}), batch_size=4, num_workers=2, persistent_workers=True)
+    iterator = iter(loader)
+    with pytest.raises(RuntimeError) as caught:
+        list(iterator)
+    held = f"It held batch {2 + dead} of this epoch (indices [{index}, {index + 1}, {index + 2}, {index + 3}])."
+    first, second, third = str(caught.value).splitlines()
+    assert first.endswith("exited unexpectedly") and second.endswith(KILLED) and third == held
+    loader.close()
+
+
+# ------------------------------------------------------------------------------------------------------------ hanging
+
+
+def test_a_timeout_says_who_holds_what_and_where(tmp_path: pathlib.Path) -> None:
+    dataset = Deadly(tmp_path, {9: 1}, how=functools.partial(hang, tmp_path / "hung"))
+    made = time.monotonic()
+    iterator = iter(shmloader.DataLoader(dataset, batch_size=4, num_workers=2, timeout=3))
+    for _ in range(2):
+        next(iterator)
+    pid = iterator._workers[0].pid
+    waited = time.monotonic()
+    with pytest.raises(RuntimeError) as caught:
+        next(iterator)
+    told = time.monotonic()
+    lines = str(caught.value).splitlines()
+    assert lines[0] == "DataLoader timed out after 3 seconds"
+    held = re.fullmatch(
+        rf"Worker 0 \(pid {pid}\) has held batch 2 of this epoch \(indices \[8, 9, 10, 11\]\) for (\d+\.\d) seconds\."
+        " It is here:",
+        lines[1],
+    )
+    assert held, lines[1]
+    hung = float((tmp_path / "hung").read_text())
+    assert waited + 3 - hung - 0.1 <= float(held[1]) <= told - made + 0.1, (made, hung, waited, told)
+    assert any("test_respawn.py" in line and line.endswith("in hang") for line in lines)
+    assert lines[-1].endswith("in _fill"), "how the worker came to be is of no use"
+    iterator.close()
+
+
+def test_a_worker_that_cannot_answer(tmp_path: pathlib.Path) -> None:
+    iterator = iter(shmloader.DataLoader(Augmented(40), num_workers=1, timeout=3))
+    next(iterator)
+    pid = iterator._workers[0].pid
+    os.kill(pid, signal.SIGSTOP)
+    with pytest.raises(RuntimeError, match=r"does not answer; its state is T \(stopped\)"):
+        list(iterator)
+    os.kill(pid, signal.SIGCONT)
+    iterator.close()
+
+
+class Starting(Augmented):
+    """Takes its time to be unpickled: its worker has begun nothing, and can say nothing."""
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        time.sleep(3)
+        self.__dict__.update(state)
+
+
+@pytest.mark.parametrize("start", ["spawn", pytest.param("forkserver", marks=pytest.mark.long)])
+def test_a_timeout_while_workers_are_being_started(start: str) -> None:
+    """The signal that asks for a worker's stack would kill one that does not expect it yet."""
+    loader = shmloader.DataLoader(Starting(), num_workers=1, timeout=0.5, multiprocessing_context=start)
+    iterator = iter(loader)
+    said = []
+    for _ in range(2):
+        with pytest.raises(RuntimeError) as caught:
+            next(iterator)
+        said.append(str(caught.value))
+    pid = iterator._workers[0].pid
+    for text in said:
+        assert text.startswith("DataLoader timed out after 0.5 seconds\n"), text
+        assert f"Worker 0 (pid {pid}) has not begun batch 0 of this epoch (indices [0]). It is here:\n" in text
+        assert re.search(r"still being started, or has ended; its state is [A-Z] \(\w+\)", text), text
+    assert iterator._workers[0].is_alive()
+    iterator.close()
+
+
+def test_a_worker_that_has_ended_has_no_stack() -> None:
+    child = subprocess.Popen(["true"])
+    child.wait()
+    paper = Paper()
+    try:
+        assert paper.stack_of(child.pid) == "  (it is still being started, or has ended; its state is unknown)"
+    finally:
+        paper.close()
+
+
+class Progress:
+    """A ring where something comes while it is looked at: what it says of a worker's debts, one answer a call."""
+
+    def __init__(self, debts: list[list[int]], comes: str = "") -> None:
+        self.debts, self.comes = debts, comes
+        self.sequences = self
+        self.alarmed = comes == "a death"
+
+    def owner(self, sequence: int) -> int:
+        return 0
+
+    def owes(self, worker: int) -> list[int]:
+        return self.debts.pop(0) if len(self.debts) > 1 else self.debts[0]
+
+    def holds(self, worker: int) -> list[int]:
+        return []
+
+    def ready(self) -> bool:
+        return self.comes == "the batch"
+
+    def about(self, sequence: int) -> tuple[int, int, int]:
+        return sequence, 0, 0
+
+    def task(self, sequence: int) -> list[int]:
+        return [sequence]
+
+
+class Worker:
+    pid = os.getpid()
+    killed = False
+
+    def kill(self) -> None:
+        self.killed = True
+
+
+def a_crew(ring: Progress, respawn: bool = True) -> Crew:
+    crew = Crew(None, ring, None, respawn=respawn, reissue=True, timeout=1, outlives=True)  # type: ignore[arg-type]
+    crew.workers = [Worker()]  # type: ignore[list-item]
+    return crew
+
+
+@pytest.mark.parametrize("respawn", [False, True])
+@pytest.mark.parametrize("comes", ["the batch", "a death"])
+def test_what_comes_while_a_timeout_is_looked_into(comes: str, respawn: bool) -> None:
+    """To ask for a stack takes half a second: what has come by then is no timeout, and nobody is killed for it."""
+    crew = a_crew(Progress([[5]], comes), respawn)
+    crew.raise_or_kill([5])
+    assert not crew.workers[0].killed  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("late", [0, 1])
+def test_a_worker_that_has_published_meanwhile_is_not_killed(late: int) -> None:
+    crew = a_crew(Progress([[5], *[[5]] * late, [6]]))
+    crew.raise_or_kill([5])
+    assert crew.workers[0].killed == bool(late)  # type: ignore[attr-defined]
+    assert list(crew._hung) == [0] * late
+
+
+def test_deaths_that_are_seen_while_others_are_looked_after() -> None:
+    """The watching thread adds to the set."""
+    crew = a_crew(Progress([[]]))
+    ring: Any = crew._ring
+    ring.clear_alarm = ring.alarm = lambda: None
+
+    def owes(worker: int) -> list[int]:
+        crew._ended.update(range(1, 50))
+        return []
+
+    ring.sequences.owes = owes
+    crew._ended.add(0)
+    crew._dismissed.update(range(50))
+    crew._watch = object()  # type: ignore[assignment]
+    crew.look_after()
+    crew._watch = None
+
+
+def test_a_watch_that_could_not_be_started_is_started_when_next_looked_after(tmp_path: pathlib.Path) -> None:
+    """Else nobody would tell of the next death."""
+    options = {"batch_size": 4, "num_workers": 2}
+    loader = shmloader.DataLoader(Deadly(tmp_path, {9: 1, 30: 1}), on_worker_death="respawn", **options)
+    seed_all()
+    begin, failures = Watch.__init__, [OSError(errno.EMFILE, "too many")]
+
+    def fail(self: Watch, *arguments: Any) -> None:
+        if failures:
+            raise failures.pop()
+        begin(self, *arguments)
+
+    iterator, got = iter(loader), []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Watch, "__init__", fail)
+        with pytest.raises(OSError, match="too many open files"):
+            while True:
+                got.append(next(iterator))
+        got += list(iterator)
+    assert_same(got, undisturbed(**options)[0])
+
+
+def test_hung_workers_are_replaced(tmp_path: pathlib.Path) -> None:
+    options = {"batch_size": 4, "num_workers": 2}
+    dataset = Deadly(tmp_path, {9: 1, 30: 2}, how=hang)
+    loader = shmloader.DataLoader(dataset, timeout=2, on_worker_death="respawn", **options)
+    seed_all()
+    got = list(loader)
+    seed_all()
+    assert_same(got, list(torch.utils.data.DataLoader(Augmented(40), **options)))
+
+
+@pytest.mark.long
+def test_the_third_time_a_batch_hangs(tmp_path: pathlib.Path) -> None:
+    dataset = Deadly(tmp_path, {9: 3}, how=hang)
+    loader = shmloader.DataLoader(dataset, batch_size=4, num_workers=2, timeout=2, on_worker_death="respawn")
+    with pytest.raises(RuntimeError) as caught:
+        list(loader)
+    text = str(caught.value)
+    assert text.startswith("DataLoader timed out after 2 seconds\n") and "in hang" in text
+    assert "3rd to die over batch 2 of this epoch (indices [8, 9, 10, 11])" in text
+    loader.close()
+
+
+@pytest.mark.parametrize("death", ["raise", "respawn"])
+def test_a_timeout_while_all_workers_are_still_starting_names_nobody(tmp_path: pathlib.Path, death: str) -> None:
+    def start(worker_id: int) -> None:
+        while not (tmp_path / "start").exists():
+            time.sleep(0.01)
+
+    loader = shmloader.DataLoader(
+        Augmented(40), num_workers=2, schedule="steal", timeout=0.2, worker_init_fn=start, on_worker_death=death
+    )
+    iterator = iter(loader)
+    pids = [worker.pid for worker in iterator._workers]
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match=r"^DataLoader timed out after 0\.2 seconds$"):
+            next(iterator)
+    (tmp_path / "start").touch()
+    assert [worker.pid for worker in iterator._workers if worker.is_alive()] == pids, "nobody was killed for it"
+    loader.close()
+
+
+def test_who_owns_a_sequence() -> None:
+    with BothSides() as ring:
+        assert ring.trainer.sequences.awaited() == []
+        ring.trainer.open(ANY, 0)
+        assert ring.trainer.sequences.owner(0) is None and ring.trainer.sequences.awaited() == [0]
+        assert ring.trainer.sequences.owes(0) == ring.trainer.sequences.holds(0) == []
+        ring.claim_again()
+        assert ring.trainer.sequences.owner(0) == 0 and ring.trainer.sequences.owes(0) == ring.trainer.sequences.holds(
+            0
+        ) == [0]
+        ring.worker.publish(FILLED)
+        assert (
+            ring.trainer.sequences.owner(0) == 0
+            and ring.trainer.sequences.awaited() == ring.trainer.sequences.owes(0) == []
+        )
+        ring.trainer.take().release()
+        ring.trainer.open(0, 0)
+        assert ring.trainer.sequences.owner(1) == 0 and ring.trainer.sequences.awaited() == ring.trainer.sequences.owes(
+            0
+        ) == [1]
+        for question in (
+            ring.trainer.sequences.owner,
+            ring.trainer.sequences.about,
+            ring.trainer.sequences.held_for,
+            ring.trainer.task,
+        ):
+            for sequence in (0, 2, 3):  # two of them have the entry that another one lives in
+                with pytest.raises(ValueError, match=f"sequence {sequence} is not in flight"):
+                    question(sequence)
+
+
+def test_no_number_below_0_is_a_worker_or_a_payload() -> None:
+    with BothSides() as ring:
+        for call in (
+            ring.trainer.sequences.owes, ring.trainer.sequences.holds, ring.trainer.revoke, ring.trainer.dismiss,
+            lambda worker: ring.trainer.open(worker, 0), lambda worker: WorkerSide(*ring.sides, worker, 0, 0),
+        ):  # fmt: skip
+            for worker in (-1, 1, ANY - 1):
+                with pytest.raises(IndexError, match=f"no worker {worker}: this ring's are 0 to 0"):
+                    call(worker)
+        assert ring.trainer.sequences.in_flight == 0
+        sides: list[Any] = [ring.trainer, ring.worker]
+        for side in sides:
+            for ask in (
+                side.committed,
+                side.overflowed,
+                side.slot_offset,
+                functools.partial(side.note_committed, bytes=1),
+            ):
+                for payload in (-1, ring.trainer.payloads):
+                    with pytest.raises(IndexError, match=f"no payload {payload}: this ring's are 0 to 4"):
+                        ask(payload)
+        assert ring.worker.current == -1, "which is no index"
+        for write in (
+            lambda: ring.worker.allocate(1), lambda: ring.worker.map_written(0, 1), ring.worker.buffer,
+            lambda: ring.worker.offset_of(0, 1), lambda: ring.worker.address(0), lambda: ring.worker.write(0, b"x"),
+        ):  # fmt: skip
+            with pytest.raises(RuntimeError, match="no sequence is claimed, so there is no payload"):
+                write()
+
+
+def test_bad_values() -> None:
+    with pytest.raises(ValueError, match="on_worker_death should be 'raise' or 'respawn', but got on_worker_death='x'"):
+        shmloader.DataLoader(Augmented(), on_worker_death="x")
+
+
+def test_what_a_worker_leaves() -> None:
+    from shmloader.worker import random_states
+
+    seed_all()
+    numpy.random.randn(1)  # leaves half a pair of Gaussians behind
+    left = random_states.states()
+    drawn = [random.random(), numpy.random.randn(3).tolist(), torch.rand(3).tolist(), random.gauss(0, 1)]
+    seed_all(8)
+    random_states.restore(left)
+    assert [random.random(), numpy.random.randn(3).tolist(), torch.rand(3).tolist(), random.gauss(0, 1)] == drawn
+
+
+def test_however_often_a_worker_dies_over_a_batch_what_the_last_one_left_stays() -> None:
+    with BothSides(remember=True) as ring:
+        left = None
+        for batch in range(4):
+            ring.claim()
+            for _ in range(3):
+                assert ring.worker.recall() == left
+                ring.worker.remember(b"states that nobody needs: they were left before a death")
+                ring.die()
+                ring.claim_again()
+            left = f"the states after batch {batch}".encode()
+            ring.worker.remember(left)
+            ring.worker.publish(FILLED)
+            ring.trainer.take().release()
+
+
+def test_states_that_are_too_long_are_not_remembered() -> None:
+    with BothSides(remember=True) as ring:
+        most = ring.segment.geometry.memory_stride - RING_LINE
+        for states, recalled in ((b"s" * most, b"s" * most), (b"s" * (most + 1), None), (b"short", b"short")):
+            ring.claim()
+            ring.worker.remember(states)
+            ring.worker.publish(FILLED)
+            ring.trainer.take().release()
+            ring.claim()
+            assert ring.worker.recall() == recalled, "not what is older"
+            ring.worker.remember(b"other")
+            ring.worker.publish(FILLED)
+            ring.trainer.take().release()
+
+
+def test_a_ring_that_does_not_remember() -> None:
+    with BothSides() as ring:
+        ring.claim([5, 6])
+        for call in (lambda: ring.worker.remember(b"s" * 20_000), ring.worker.recall):
+            with pytest.raises(RuntimeError, match="made without memory for what a worker leaves"):
+                call()
+        assert ring.trainer.task(0) == [5, 6], "the first task lies where the memory would"
