@@ -647,6 +647,8 @@ def pytest_make_parametrize_id(val: Any) -> str | None:
 @pytest.hookimpl(tryfirst=True)  # before `-m "not long"` is looked at
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
+        if item.get_closest_marker("forked") is not None and multiprocessing.get_start_method() != "fork":
+            item.add_marker(pytest.mark.skip(reason="its workers inherit what cannot be pickled"))
         if item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(HANGS))
         case = getattr(item, "callspec", None)

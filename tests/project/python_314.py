@@ -25,7 +25,7 @@ SUITE, SCRIPT = "forky", "sid"  # Debian's; an older debootstrap does not know t
 PACKAGES = ("python3.14-dev", "python3.14-venv", "gcc", "libc6-dev", "ca-certificates")
 TORCH = max(VERSIONS, key=release)
 # What gives the same with every start method, whatever a test names.
-FORK_SERVER = ("idle", "same_batches", "any_batch", "resume", "stealing", "many_tensors", "start", "multiprocessing")
+FORK_SERVER = ("idle", "same_batches", "resume", "stealing", "many_tensors", "start", "multiprocessing")
 # In a mount namespace of its own, so that nothing stays mounted.  $1: the root, $2: the checkout; then the command.
 ENTER = """
 root=$1 checkout=$2; shift 2

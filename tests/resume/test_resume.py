@@ -348,6 +348,7 @@ def test_without_workers_the_trainers_own_generators_stay_where_they_are() -> No
     assert len(set(first["r"].tolist())) == BATCH
 
 
+@pytest.mark.forked
 @pytest.mark.parametrize("workers", [0, 2])
 def test_what_is_ready_is_not_counted_and_an_error_is(workers: int) -> None:
     class Failing(Augmented):

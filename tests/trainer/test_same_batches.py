@@ -198,6 +198,7 @@ def test_two_iterators_of_one_loader() -> None:
     assert_same(ours, theirs)
 
 
+@pytest.mark.forked
 def test_a_new_entry_in_the_collate_map_wins() -> None:
     from torch.utils.data._utils.collate import default_collate_fn_map
 

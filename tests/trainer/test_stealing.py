@@ -153,6 +153,7 @@ class Tells(Augmented):
         return super().__getitem__(index)
 
 
+@pytest.mark.forked
 @pytest.mark.parametrize("options", [{}, {"chunk_size": 2}, {"chunk_size": 2, "schedule": "round_robin"}], ids=label)
 def test_the_first_worker_begins_before_the_last_is_started(
     options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
