@@ -87,46 +87,38 @@ static int is_move(const double *m)
            m[2] == floor(m[2]) && m[5] == floor(m[5]);
 }
 
-static int prepare(pixels_picture *picture, int width, int height)
-{
-    int said = pixels_make_room(picture, width, height);
-    if (said == PIXELS_OK) said = pixels_make_scratch(picture, 2 * ((size_t)width + BLOCK) * sizeof(double));
-    return said;
-}
+typedef void transform_row(const pixels_source *, const double *, int, int, uint8_t *, int);
 
-static void sample(pixels_picture *picture, int width, int height, const double *matrix, int interpolation, uint32_t fill,
-                   void (*coordinates)(const double *, int, int, double *, double *))
+static void transform(pixels_picture *picture, int width, int height, const double *matrix, int interpolation,
+                      uint32_t fill, transform_row *row)
 {
-    double *xs = picture->scratch, *ys = xs + width + BLOCK;
     pixels_source source = {picture->now, picture->width, picture->height, fill};
-    for (int y = 0; y < height; y++) {
-        coordinates(matrix, y, width, xs, ys);
-        picture->path->sample_row(&source, xs, ys, interpolation, row_of(picture->spare, y, width), width);
-    }
-    pixels_exchange(picture, width, height);
+    for (int y = 0; y < height; y++) row(&source, matrix, y, interpolation, row_of(picture->spare, y, width), width);
 }
 
 int pixels_affine(pixels_picture *picture, int width, int height, const double matrix[6], int interpolation, uint32_t fill)
 {
     if (is_move(matrix))
         return pixels_frame(picture, (int)matrix[2], (int)matrix[5], width, height, PAD_CONSTANT, fill);
-    int said = prepare(picture, width, height);
+    int said = pixels_make_room(picture, width, height);
+    if (said == PIXELS_OK) said = pixels_make_scratch(picture, (size_t)width * sizeof(int));
     if (said != PIXELS_OK) return said;
     pixels_apply_pending(picture);
-    if (interpolation == NEAREST) {
+    if (interpolation == NEAREST)
         nearest_affine(picture, matrix, width, height, fill);
-        pixels_exchange(picture, width, height);
-    } else
-        sample(picture, width, height, matrix, interpolation, fill, picture->path->affine_row);
+    else
+        transform(picture, width, height, matrix, interpolation, fill, picture->path->affine_row);
+    pixels_exchange(picture, width, height);
     return PIXELS_OK;
 }
 
 int pixels_perspective(pixels_picture *picture, int width, int height, const double matrix[8], int interpolation,
                        uint32_t fill)
 {
-    int said = prepare(picture, width, height);
+    int said = pixels_make_room(picture, width, height);
     if (said != PIXELS_OK) return said;
     pixels_apply_pending(picture);
-    sample(picture, width, height, matrix, interpolation, fill, picture->path->perspective_row);
+    transform(picture, width, height, matrix, interpolation, fill, picture->path->perspective_row);
+    pixels_exchange(picture, width, height);
     return PIXELS_OK;
 }

@@ -68,6 +68,18 @@ static inline doubles clamped_doubles(doubles d)
     return (doubles)((below & (longs)low) | (~below & (longs)every(255.0)));
 }
 
+/* Down to whole numbers: of -1 to 65535. */
+static inline doubles floored(doubles d)
+{
+    doubles whole = {(double)(int)d[0], (double)(int)d[1], (double)(int)d[2], (double)(int)d[3]};
+    return whole - (doubles)((d < whole) & (longs)every(1.0));
+}
+
+static inline void store_as_ints(int32_t *at, doubles d)
+{
+    for (int k = 0; k < 4; k++) at[k] = (int32_t)d[k];
+}
+
 static inline void widen(floats f, doubles *low, doubles *high)
 {
     *low = (doubles){f[0], f[1], f[2], f[3]};

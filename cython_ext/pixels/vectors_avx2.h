@@ -19,6 +19,13 @@ static inline doubles clamped_doubles(doubles d)
     return (doubles)_mm256_min_pd(low, _mm256_set1_pd(255.0));
 }
 
+static inline doubles floored(doubles d) { return (doubles)_mm256_floor_pd((__m256d)d); }
+
+static inline void store_as_ints(int32_t *at, doubles d)
+{
+    _mm_storeu_si128((__m128i *)at, _mm256_cvttpd_epi32((__m256d)d));
+}
+
 static inline void widen(floats f, doubles *low, doubles *high)
 {
     *low = (doubles)_mm256_cvtps_pd(_mm256_castps256_ps128((__m256)f));

@@ -1,32 +1,10 @@
 /* Affine and perspective transforms as Pillow's: each pixel asks where it comes from, in double, and takes the nearest
  * pixel there, or a mean of four or sixteen.
  *
- * Beyond the edge, neighbours are the edge's own pixels.  Along a row of which every fraction is 0 (a shear along one
- * axis, a move by whole pixels) one direction has nothing to blend. */
+ * Neighbours beyond the edge are the edge's own pixels.  Most pixels are DEEP inside, where all neighbours are there. */
 #pragma once
 #include "path.h"
 #include "vectors.h"
-
-static void affine_row(const double *m, int y, int n, double *xs, double *ys)
-{
-    double down = y + 0.5;
-    doubles x = {0.5, 1.5, 2.5, 3.5};
-    for (int k = 0; k < n; k += 4, x += 4.0) {
-        store_doubles(xs + k, m[0] * x + m[1] * down + m[2]);
-        store_doubles(ys + k, m[3] * x + m[4] * down + m[5]);
-    }
-}
-
-static void perspective_row(const double *m, int y, int n, double *xs, double *ys)
-{
-    double down = y + 0.5;
-    doubles x = {0.5, 1.5, 2.5, 3.5};
-    for (int k = 0; k < n; k += 4, x += 4.0) {
-        doubles by = m[6] * x + m[7] * down + 1.0;
-        store_doubles(xs + k, (m[0] * x + m[1] * down + m[2]) / by);
-        store_doubles(ys + k, (m[3] * x + m[4] * down + m[5]) / by);
-    }
-}
 
 static inline size_t inside(int at, int n) { return (size_t)(at < 0 ? 0 : at < n ? at : n - 1); }
 
@@ -38,7 +16,6 @@ static inline doubles cubic(doubles a, doubles b, doubles c, doubles d, doubles 
     return b + part * (two + part * (three + part * four));
 }
 
-/* Columns of a row: `step` is 4 bytes inside the picture. */
 static inline doubles lerp_row(const uint8_t *row, size_t left, size_t right, doubles part)
 {
     return lerp(load_pixel(row + left), load_pixel(row + right), part);
@@ -49,57 +26,118 @@ static inline doubles cubic_row(const uint8_t *row, const size_t at[4], doubles 
     return cubic(load_pixel(row + at[0]), load_pixel(row + at[1]), load_pixel(row + at[2]), load_pixel(row + at[3]), part);
 }
 
-static inline doubles bilinear_at(const pixels_source *s, int x, int y, double part_x, double part_y)
+/* Beyond the edge: every neighbour is looked for inside. */
+static inline doubles bilinear_at_edge(const pixels_source *s, int x, int y, doubles part_x, doubles part_y)
 {
     size_t stride = 4 * (size_t)s->width, left = 4 * inside(x, s->width), right = 4 * inside(x + 1, s->width);
     const uint8_t *upper = s->from + inside(y, s->height) * stride, *lower = s->from + inside(y + 1, s->height) * stride;
-    doubles part = every(part_x);
-    return lerp(lerp_row(upper, left, right, part), lerp_row(lower, left, right, part), every(part_y));
+    return lerp(lerp_row(upper, left, right, part_x), lerp_row(lower, left, right, part_x), part_y);
 }
 
-static inline doubles bicubic_at(const pixels_source *s, int x, int y, double part_x, double part_y)
+static inline doubles bicubic_at_edge(const pixels_source *s, int x, int y, doubles part_x, doubles part_y)
 {
     size_t stride = 4 * (size_t)s->width, at[4];
-    doubles rows[4], part = every(part_x);
-    if (x >= 1 && y >= 1 && x + 2 < s->width && y + 2 < s->height) {
-        const uint8_t *row = s->from + (size_t)(y - 1) * stride + 4 * (size_t)(x - 1);
-        for (size_t k = 0; k < 4; k++) at[k] = 4 * k;
-        for (int k = 0; k < 4; k++, row += stride) rows[k] = cubic_row(row, at, part);
-    } else {
-        for (int k = 0; k < 4; k++) at[k] = 4 * inside(x - 1 + k, s->width);
-        for (int k = 0; k < 4; k++) rows[k] = cubic_row(s->from + inside(y - 1 + k, s->height) * stride, at, part);
-    }
-    return clamped_doubles(cubic(rows[0], rows[1], rows[2], rows[3], every(part_y)));
+    doubles rows[4];
+    for (int k = 0; k < 4; k++) at[k] = 4 * inside(x - 1 + k, s->width);
+    for (int k = 0; k < 4; k++) rows[k] = cubic_row(s->from + inside(y - 1 + k, s->height) * stride, at, part_x);
+    return cubic(rows[0], rows[1], rows[2], rows[3], part_y);
 }
 
-/* Which pixels of the row come from inside: where these begin and end, or more than that, which `is_in` then tells. */
-static inline int is_in(const pixels_source *s, double x, double y)
+static inline doubles bilinear_at(const uint8_t *at, size_t stride, doubles part_x, doubles part_y)
 {
-    return x >= 0.0 && x < s->width && y >= 0.0 && y < s->height;
+    return lerp(lerp_row(at, 0, 4, part_x), lerp_row(at + stride, 0, 4, part_x), part_y);
 }
 
-static inline int whole(double v) /* floor, of what is no less than -1 */
+static inline doubles bicubic_at(const uint8_t *at, size_t stride, doubles part_x, doubles part_y)
 {
-    int towards_0 = (int)v;
-    return towards_0 - (v < towards_0);
+    static const size_t columns[4] = {0, 4, 8, 12};
+    doubles rows[4];
+    at -= stride + 4;
+    for (int k = 0; k < 4; k++, at += stride) rows[k] = cubic_row(at, columns, part_x);
+    return cubic(rows[0], rows[1], rows[2], rows[3], part_y);
 }
 
-static void sample_row(const pixels_source *s, double *xs, double *ys, int interpolation, uint8_t *to, int n)
+enum { OUTSIDE, EDGE, DEEP, CHUNK = 64 };
+
+/* CHUNK pixels of a row: where each comes from. */
+typedef struct {
+    double x[CHUNK], y[CHUNK];           /* what is left behind the point */
+    int32_t column[CHUNK], row[CHUNK];   /* of the pixel to the left and above, or of the nearest one */
+    int64_t kind[CHUNK];                 /* OUTSIDE; or EDGE: of its neighbours some may be beyond the edge; or DEEP */
+} places;
+
+/* `margin`: how many pixels before this one must be there, and how many behind it, less one. */
+static inline void find(places *p, int k, doubles x, doubles y, const pixels_source *s, int is_nearest, double margin)
 {
+    double width = s->width, height = s->height;
+    longs is_in = (x >= 0.0) & (x < width) & (y >= 0.0) & (y < height);
+    double back = is_nearest ? 0.0 : 0.5;
+    x = (doubles)((longs)(x - back) & is_in), y = (doubles)((longs)(y - back) & is_in);
+    doubles left = floored(x), top = floored(y);
+    longs is_deep = is_in & (left >= margin) & (left < width - 1 - margin) & (top >= margin) & (top < height - 1 - margin);
+    store_doubles(p->x + k, x - left);
+    store_doubles(p->y + k, y - top);
+    store_as_ints(p->column + k, left);
+    store_as_ints(p->row + k, top);
+    longs kind = (is_in & 1) + (is_deep & 1);
+    memcpy(p->kind + k, &kind, sizeof kind);
+}
+
+static inline void sample(const places *p, const pixels_source *s, int interpolation, uint8_t *to, int n)
+{
+    size_t stride = 4 * (size_t)s->width;
     for (int k = 0; k < n; k++, to += 4) {
-        if (!is_in(s, xs[k], ys[k])) {
+        const uint8_t *at = s->from + (size_t)p->row[k] * stride + 4 * (size_t)p->column[k];
+        if (p->kind[k] == OUTSIDE)
             memcpy(to, &s->fill, 4);
-            continue;
+        else if (interpolation == NEAREST)
+            memcpy(to, at, 4);
+        else {
+            doubles x = every(p->x[k]), y = every(p->y[k]), there;
+            if (interpolation == BILINEAR)
+                there = p->kind[k] == DEEP ? bilinear_at(at, stride, x, y)
+                                           : bilinear_at_edge(s, p->column[k], p->row[k], x, y);
+            else
+                there = clamped_doubles(p->kind[k] == DEEP ? bicubic_at(at, stride, x, y)
+                                                           : bicubic_at_edge(s, p->column[k], p->row[k], x, y));
+            store_pixel(to, there);
         }
-        if (interpolation == NEAREST) {
-            memcpy(to, s->from + 4 * ((size_t)(int)ys[k] * (size_t)s->width + (size_t)(int)xs[k]), 4);
-            continue;
-        }
-        double x = xs[k] - 0.5, y = ys[k] - 0.5;
-        int left = whole(x), top = whole(y);
-        if (interpolation == BILINEAR)
-            store_pixel(to, bilinear_at(s, left, top, x - left, y - top));
-        else
-            store_pixel(to, bicubic_at(s, left, top, x - left, y - top));
     }
+}
+
+static inline void warp(const pixels_source *s, const double *m, int is_affine, int y, int interpolation, uint8_t *to, int n)
+{
+    double down = y + 0.5;
+    places p;
+    for (int from = 0; from < n; from += CHUNK) {
+        int here = n - from < CHUNK ? n - from : CHUNK;
+        doubles x = (doubles){0.5, 1.5, 2.5, 3.5} + (double)from;
+        for (int k = 0; k < here; k += 4, x += 4.0) {
+            doubles there_x = m[0] * x + m[1] * down + m[2], there_y = m[3] * x + m[4] * down + m[5];
+            if (!is_affine) {
+                doubles by = m[6] * x + m[7] * down + 1.0;
+                there_x = there_x / by, there_y = there_y / by;
+            }
+            find(&p, k, there_x, there_y, s, interpolation == NEAREST, interpolation == BICUBIC ? 1.0 : 0.0);
+        }
+        sample(&p, s, interpolation, to + 4 * (size_t)from, here);
+    }
+}
+
+static void affine_row(const pixels_source *s, const double *m, int y, int interpolation, uint8_t *to, int n)
+{
+    if (interpolation == BILINEAR)
+        warp(s, m, 1, y, BILINEAR, to, n);
+    else
+        warp(s, m, 1, y, BICUBIC, to, n);
+}
+
+static void perspective_row(const pixels_source *s, const double *m, int y, int interpolation, uint8_t *to, int n)
+{
+    if (interpolation == NEAREST)
+        warp(s, m, 0, y, NEAREST, to, n);
+    else if (interpolation == BILINEAR)
+        warp(s, m, 0, y, BILINEAR, to, n);
+    else
+        warp(s, m, 0, y, BICUBIC, to, n);
 }
