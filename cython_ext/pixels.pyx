@@ -7,57 +7,9 @@ from cpython.buffer cimport (
     PyBUF_ANY_CONTIGUOUS, PyBUF_FORMAT, PyBUF_STRIDES, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer,
 )
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uintptr_t
-from libc.string cimport memcpy
 
-cdef extern from "pixels/pixels.h" nogil:
-    enum: PIXELS_OK, NEAREST, BILINEAR, BICUBIC, PAD_CONSTANT, PAD_EDGE, PAD_REFLECT, PAD_SYMMETRIC
-    ctypedef struct pixels_path:
-        const char *name
-    ctypedef struct pixels_picture:
-        uint8_t *now
-        int width, height, channels, is_pending
-    ctypedef struct pixels_place:
-        uint8_t *to
-        Py_ssize_t channel, row, column
-    ctypedef struct pixels_values:
-        const uint8_t *values
-        Py_ssize_t channel, row, column
-    const pixels_path *pixels_choose(const char *name)
-    pixels_picture *pixels_new(const pixels_path *path)
-    void pixels_free(pixels_picture *picture)
-    int pixels_start(pixels_picture *picture, int width, int height, int channels)
-    void pixels_load(pixels_picture *picture, const uint8_t *data, Py_ssize_t row, Py_ssize_t column, Py_ssize_t channel)
-    int pixels_copy(pixels_picture *picture, const pixels_picture *other)
-    void pixels_apply_pending(pixels_picture *picture)
-    void pixels_look_up(pixels_picture *picture, const uint8_t (*tables)[256])
-    void pixels_look_up_all(pixels_picture *picture, const uint8_t *table)
-    void pixels_brightness(pixels_picture *picture, float factor)
-    void pixels_contrast(pixels_picture *picture, float factor)
-    void pixels_autocontrast(pixels_picture *picture)
-    void pixels_equalize(pixels_picture *picture)
-    void pixels_saturation(pixels_picture *picture, float factor)
-    void pixels_hue(pixels_picture *picture, int shift)
-    void pixels_grayscale(pixels_picture *picture, int channels)
-    void pixels_permute(pixels_picture *picture, const int *order)
-    int pixels_sharpness(pixels_picture *picture, float factor)
-    void pixels_blend(pixels_picture *picture, pixels_picture *other, float alpha)
-    int pixels_gaussian_blur(pixels_picture *picture, float across, float down)
-    int pixels_convolve(pixels_picture *picture, const float *across, int taps_across, const float *down, int taps_down)
-    int pixels_affine(pixels_picture *picture, int width, int height, const double *matrix, int interpolation,
-                      uint32_t fill)
-    int pixels_perspective(pixels_picture *picture, int width, int height, const double *matrix, int interpolation,
-                           uint32_t fill)
-    int pixels_frame(pixels_picture *picture, int left, int top, int width, int height, int mode, uint32_t fill)
-    int pixels_flip_left_right(pixels_picture *picture)
-    int pixels_flip_top_bottom(pixels_picture *picture)
-    int pixels_turn_quarters(pixels_picture *picture, int quarters)
-    void pixels_fill_box(pixels_picture *picture, int left, int top, int width, int height, uint32_t colour)
-    int pixels_write(pixels_picture *picture, pixels_place place, const void *tables, int item)
-    void pixels_erase(pixels_place place, int channels, int width, int height, pixels_values values, int item)
-
-DEF LONGEST = 65535  # of a side, in pixels
-
-cdef char *FORMAT = b"B"  # of bytes, in a buffer
+include "pixels/arguments.pxi"
+include "pixels/canvas.pxi"
 
 cdef dict MODES = {
     "constant": PAD_CONSTANT, "edge": PAD_EDGE, "reflect": PAD_REFLECT, "symmetric": PAD_SYMMETRIC,
@@ -67,47 +19,6 @@ cdef dict MODES = {
 def paths() -> list[str]:
     """The ways of calculating that this processor has, the fastest first."""
     return [name for name in ("avx2", "neon", "plain") if pixels_choose(name.encode()) != NULL]
-
-
-cdef int check_size(object width, object height) except -1:
-    if not (1 <= width <= LONGEST and 1 <= height <= LONGEST):
-        raise ValueError(f"a picture of {width} x {height} pixels: each side may be 1 to {LONGEST}")
-    return 0
-
-
-cdef int check_memory(int said) except -1:
-    if said != PIXELS_OK:
-        raise MemoryError("no memory for a picture")
-    return 0
-
-
-cdef uint32_t packed(object colour) except? 0xffffffff:
-    """One number for all channels, or three, as a pixel."""
-    if colour is None:
-        return 0
-    if hasattr(colour, "__len__"):
-        values = tuple(colour) * (3 if len(colour) == 1 else 1)
-        if len(values) != 3:
-            raise ValueError(f"a colour of {len(values)} numbers: it may have one or three")
-    else:
-        values = (colour,) * 3
-    values = [max(0, min(255, int(value))) for value in values]
-    return values[0] | values[1] << 8 | values[2] << 16
-
-
-cdef int check_interpolation(int interpolation) except -1:
-    if interpolation not in (NEAREST, BILINEAR, BICUBIC):
-        raise ValueError(f"interpolation {interpolation} cannot be used: only Pillow's 0 (nearest), 2 (bilinear), 3 (bicubic)")
-    return 0
-
-
-cdef int numbers(object matrix, double *to, int n) except -1:
-    cdef int k
-    if len(matrix) < n:
-        raise ValueError(f"{len(matrix)} coefficients are too few: {n} are needed")
-    for k in range(n):
-        to[k] = matrix[k]
-    return 0
 
 
 def erase(row, box, value):
@@ -134,13 +45,14 @@ def erase(row, box, value):
             if to.ndim != 3 or to.itemsize not in (1, 2, 4):
                 raise ValueError("row is no array of shape (channels, height, width), of items of 1, 2 or 4 bytes")
             channels = to.shape[0]
-            if not (0 <= left <= to.shape[2] - width and 0 <= width and 0 <= top <= to.shape[1] - height and 0 <= height):
+            if not (0 <= left <= to.shape[2] - width and 0 <= width
+                    and 0 <= top <= to.shape[1] - height and 0 <= height):
                 raise ValueError(f"box {box} is not inside a row of {to.shape[2]} x {to.shape[1]} pixels")
             items = source.len // source.itemsize
             if source.itemsize != to.itemsize or items not in (1, channels, channels * height * width):
                 raise ValueError(
-                    f"{items} values of {source.itemsize} bytes: there may be 1, {channels} or {channels * height * width}, "
-                    f"of {to.itemsize} bytes"
+                    f"{items} values of {source.itemsize} bytes: there may be 1, {channels} or "
+                    f"{channels * height * width}, of {to.itemsize} bytes"
                 )
             place.to = <uint8_t *>to.buf + top * to.strides[1] + left * to.strides[2]
             place.channel, place.row, place.column = to.strides[0], to.strides[1], to.strides[2]
@@ -160,7 +72,7 @@ def erase(row, box, value):
         PyBuffer_Release(&to)
 
 
-cdef class Picture:
+cdef class Picture(Canvas):
     """One picture, RGBX, in memory that serves one picture after another.  Not for two threads at once.
 
     Look-ups wait until somebody needs the pixels: they are put together, and the last ones with the scaling of the row.
@@ -170,212 +82,6 @@ cdef class Picture:
     Args:
         path: one of `paths()`; the fastest by default.
     """
-
-    cdef pixels_picture *picture
-    cdef readonly str path
-    cdef Py_ssize_t views
-    cdef Py_ssize_t shape[3]
-    cdef Py_ssize_t strides[3]
-
-    def __cinit__(self, path=None):
-        cdef const pixels_path *chosen
-        cdef bytes name
-        if path is None:
-            chosen = pixels_choose(NULL)
-        else:
-            name = path.encode()
-            chosen = pixels_choose(name)
-            if chosen == NULL:
-                raise ValueError(f"this processor has no path {path!r}: one of {paths()}")
-        self.picture = pixels_new(chosen)
-        if self.picture == NULL:
-            raise MemoryError()
-        self.path = chosen.name.decode()
-
-    def __dealloc__(self):
-        pixels_free(self.picture)
-
-    def __reduce__(self):
-        raise TypeError("a Picture is memory of one process: it cannot be pickled")
-
-    @property
-    def width(self):
-        return self.picture.width
-
-    @property
-    def height(self):
-        return self.picture.height
-
-    @property
-    def channels(self):
-        return self.picture.channels
-
-    cdef int check_free(self) except -1:
-        if self.views:
-            raise BufferError(f"{self.views} views of this picture are in use: release them first")
-        return 0
-
-    cdef int check(self) except -1:
-        self.check_free()
-        if self.picture.width == 0:
-            raise ValueError("there is no picture yet: start or load one first")
-        return 0
-
-    def __getbuffer__(self, Py_buffer *view, int flags):
-        if self.picture.width == 0:
-            raise BufferError("there is no picture yet: start or load one first")
-        if not flags & PyBUF_STRIDES == PyBUF_STRIDES:
-            raise BufferError("a Picture's channels are strided: ask for strides")
-        if self.views == 0:
-            pixels_apply_pending(self.picture)
-            self.shape[:] = [3, self.picture.height, self.picture.width]
-            self.strides[:] = [1, 4 * self.picture.width, 4]
-        view.buf, view.obj, view.readonly = self.picture.now, self, 0
-        view.len = 3 * <Py_ssize_t>self.picture.width * self.picture.height
-        view.itemsize, view.ndim, view.format = 1, 3, FORMAT if flags & PyBUF_FORMAT else NULL
-        view.shape, view.strides, view.suboffsets, view.internal = self.shape, self.strides, NULL, NULL
-        self.views += 1
-
-    def __releasebuffer__(self, Py_buffer *view):
-        self.views -= 1
-
-    def start(self, width, height, channels=3):
-        """Have another picture, whose pixels are undefined.
-
-        Args:
-            width, height: in pixels, 1 to 65535.
-            channels: 3, or 1: a picture of mode L, whose three channels are equal.
-        """
-        cdef int said, across, down, planes
-        self.check_free()
-        check_size(width, height)
-        if channels not in (1, 3):
-            raise ValueError(f"{channels} channels: there may be 1 or 3")
-        across, down, planes = width, height, channels
-        with nogil:
-            said = pixels_start(self.picture, across, down, planes)
-        check_memory(said)
-
-    def load(self, pixels):
-        """Copy an array of bytes of shape (height, width), or with 1, 3 or 4 channels behind that; with any strides."""
-        cdef Py_buffer view
-        cdef Py_ssize_t channels = 1, channel = 0
-        PyObject_GetBuffer(pixels, &view, PyBUF_STRIDES)
-        try:
-            if view.ndim == 3:
-                channels, channel = view.shape[2], view.strides[2]
-            if view.itemsize != 1 or view.ndim not in (2, 3) or channels not in (1, 3, 4):
-                raise ValueError("pixels are no array of bytes of shape (height, width) or (height, width, 1, 3 or 4)")
-            self.start(view.shape[1], view.shape[0], 1 if channels == 1 else 3)
-            if channels == 1:
-                channel = 0
-            with nogil:
-                pixels_load(self.picture, <const uint8_t *>view.buf, view.strides[0], view.strides[1], channel)
-        finally:
-            PyBuffer_Release(&view)
-
-    def load_image(self, image):
-        """Copy a PIL image of mode RGB or L."""
-        if image.mode not in ("RGB", "L"):
-            raise ValueError(f"a picture of mode {image.mode}: only RGB and L are known")
-        width, height = image.size
-        cdef const uint8_t *data
-        cdef Py_ssize_t column = 4 if image.mode == "RGB" else 1
-        self.start(width, height, 3 if column == 4 else 1)
-        cdef bytes pixels = image.tobytes("raw", "RGBX" if column == 4 else "L")
-        if len(pixels) != width * height * column:
-            raise ValueError(f"a picture of {width} x {height} pixels has {len(pixels)} bytes")
-        data = pixels
-        with nogil:
-            pixels_load(self.picture, data, column * self.picture.width, column, 1 if column == 4 else 0)
-
-    def load_picture(self, Picture other):
-        """Copy another Picture, and which look-ups wait there."""
-        cdef int said
-        if other is self:
-            return
-        self.check_free()
-        other.check()
-        with nogil:
-            said = pixels_copy(self.picture, other.picture)
-        check_memory(said)
-
-    def image(self):
-        """A PIL image of mode RGB, or L where there is one channel, with memory of its own."""
-        from PIL import Image
-
-        cdef Py_ssize_t size
-        self.check()
-        cdef pixels_place place
-        cdef uint8_t *to
-        if self.picture.channels == 3:
-            pixels_apply_pending(self.picture)
-            size = 4 * <Py_ssize_t>self.picture.width * self.picture.height
-            return Image.frombytes("RGB", (self.width, self.height), self.picture.now[:size], "raw", "RGBX", 0, 1)
-        data = bytearray(self.picture.width * <Py_ssize_t>self.picture.height)
-        to = data
-        place.to, place.channel, place.row, place.column = to, 0, self.picture.width, 1
-        with nogil:
-            pixels_write(self.picture, place, NULL, 1)
-        return Image.frombytes("L", (self.width, self.height), bytes(data))
-
-    def write(self, out, table=None):
-        """Write the pixels to an array.
-
-        Args:
-            out: writable, of shape (channels, height, width), with any strides; of bytes, or of items as the table's.
-            table: see write_at().
-        """
-        cdef Py_buffer view
-        self.check()
-        PyObject_GetBuffer(out, &view, PyBUF_STRIDES | PyBUF_WRITABLE)
-        try:
-            if view.ndim != 3 or (view.shape[0], view.shape[1], view.shape[2]) != (self.channels, self.height, self.width):
-                raise ValueError(f"out is no array of shape ({self.channels}, {self.height}, {self.width})")
-            self.put(<uintptr_t>view.buf, view.strides[0], view.strides[1], view.strides[2], table, view.itemsize)
-        finally:
-            PyBuffer_Release(&view)
-
-    def write_at(self, address, strides, table=None):
-        """Write the pixels to an address, which nobody checks.
-
-        Args:
-            address: of the first pixel's first channel.
-            strides: from a channel, a row and a column to the next one, in bytes.  They may be negative, so a flip from
-                left to right is free: begin at the last column.
-            table: a contiguous array of `channels` times 256 items of 1, 2 or 4 bytes: what each byte of each channel
-                becomes.  None: bytes stay as they are.  Look-ups that wait go into it.
-        """
-        self.check()
-        self.put(address, strides[0], strides[1], strides[2], table, 0)
-
-    cdef int put(self, uintptr_t address, Py_ssize_t channel, Py_ssize_t row, Py_ssize_t column, table,
-                 Py_ssize_t item) except -1:
-        """`item`: how long the items of the row are; 0: as the table's."""
-        cdef pixels_place place
-        cdef Py_buffer view
-        cdef int said
-        place.to, place.channel, place.row, place.column = <uint8_t *>address, channel, row, column
-        if table is None:
-            if item > 1:
-                raise ValueError(f"out has items of {item} bytes, and without a table pixels are single bytes")
-            with nogil:
-                said = pixels_write(self.picture, place, NULL, 1)
-            return check_memory(said)
-        PyObject_GetBuffer(table, &view, PyBUF_ANY_CONTIGUOUS)
-        try:
-            if view.itemsize not in (1, 2, 4) or view.len != 256 * self.picture.channels * view.itemsize:
-                raise ValueError(
-                    f"table has {view.len} bytes, of items of {view.itemsize}: it needs {self.channels} x 256 items of 1, 2 "
-                    f"or 4 bytes"
-                )
-            if item not in (0, view.itemsize):
-                raise ValueError(f"out has items of {item} bytes, and the table of {view.itemsize}")
-            with nogil:
-                said = pixels_write(self.picture, place, view.buf, <int>view.itemsize)
-        finally:
-            PyBuffer_Release(&view)
-        return check_memory(said)
 
     def apply_pending(self):
         """Apply the look-ups that wait.  Every operation that needs the pixels does so itself."""
@@ -508,7 +214,7 @@ cdef class Picture:
         check_memory(said)
 
     def gaussian_blur(self, double radius, vertical=None):
-        """image.filter(ImageFilter.GaussianBlur(radius)); `vertical` is the radius down the picture, if it is another."""
+        """image.filter(ImageFilter.GaussianBlur(radius)); `vertical`: the radius down the picture, if it differs."""
         cdef int said
         cdef double down = radius if vertical is None else vertical
         self.check()
@@ -599,7 +305,9 @@ cdef class Picture:
         cdef int said, from_left, from_top, wide, high
         self.check()
         if not (1 <= width <= LONGEST and 1 <= height <= LONGEST and abs(left) < 1 << 30 and abs(top) < 1 << 30):
-            raise ValueError(f"a picture of {width} x {height} pixels from {left}, {top}: each side may be 1 to {LONGEST}")
+            raise ValueError(
+                f"a picture of {width} x {height} pixels from {left}, {top}: each side may be 1 to {LONGEST}"
+            )
         from_left, from_top, wide, high = left, top, width, height
         with nogil:
             said = pixels_frame(self.picture, from_left, from_top, wide, high, mode, fill)

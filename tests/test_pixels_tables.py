@@ -26,7 +26,10 @@ def solarize_add(image: Image.Image, add: int, threshold: int) -> Image.Image:
 
 
 def cases(draw: random.Random) -> list[Any]:
-    factor, threshold = draw.choice([draw.uniform(0, 2), draw.uniform(-9, 9)]), draw.choice([draw.uniform(-1, 257), 128])
+    factor, threshold = (
+        draw.choice([draw.uniform(0, 2), draw.uniform(-9, 9)]),
+        draw.choice([draw.uniform(-1, 257), 128]),
+    )
     bits, add = draw.randint(1, 8), draw.randint(0, 128)
     table = [draw.randrange(256) for _ in range(768)]
     return [
@@ -104,9 +107,11 @@ def test_rows_of_any_layout(path: str, layout: str, item: int) -> None:
         table = np.random.default_rng(seed).integers(0, 256, (channels, 256)).astype(dtype)
         expected = np.stack([table[c][planes[c]] for c in range(channels)])
         room = np.full((height, width, channels) if layout == "pixels" else (channels, height, width), 9, dtype)
-        out = {"planes": room, "pixels": room.transpose(2, 0, 1) if room.ndim == 3 else room, "flipped": room[..., ::-1]}[
-            layout
-        ]
+        out = {
+            "planes": room,
+            "pixels": room.transpose(2, 0, 1) if room.ndim == 3 else room,
+            "flipped": room[..., ::-1],
+        }[layout]
         picture.write(out, table)
         assert np.array_equal(out, expected)
         at = out.__array_interface__["data"][0]

@@ -63,7 +63,10 @@ static void convolve_down(pixels_picture *picture, const float *weights, int tap
             for (size_t k = 0; k < stride; k++) sums[k] += weights[tap] * (float)row[k];
         }
         uint8_t *to = picture->spare + (size_t)y * stride;
-        for (size_t k = 0; k < stride; k++) to[k] = (uint8_t)(int)(sums[k] > 0.0f ? sums[k] < 255.0f ? sums[k] : 255.0f : 0.0f);
+        for (size_t k = 0; k < stride; k++) {
+            float sum = sums[k] > 0.0f ? sums[k] : 0.0f;
+            to[k] = (uint8_t)(int)(sum < 255.0f ? sum : 255.0f);
+        }
     }
     pixels_exchange(picture, width, height);
 }

@@ -1,5 +1,5 @@
-/* One box blur of Pillow's, down the picture: a sum of the rows around each one that moves on by a row, in unsigned 32-bit
- * fixed point with 24 bits.  Rows beyond the picture are its first or last.
+/* One box blur of Pillow's, down the picture: the sum of the rows around each row, in unsigned 32-bit fixed point with
+ * 24 bits behind the point.  Rows beyond the picture are its first or last.
  *
  * STRIP bytes go down together, so that their sums stay in registers. */
 #pragma once
@@ -36,9 +36,10 @@ static inline void box_strip(const uint8_t *from, uint8_t *to, size_t stride, in
     }
 }
 
-/* A picture's width may be odd: the last strip goes back over the end of the one before it, and a picture that is no
- * wider than a strip has the room of BLOCK pixels behind its last row, but its rows would overlap, so they go singly. */
-static void box_down(const uint8_t *from, uint8_t *to, int width, int height, int radius, uint32_t inside, uint32_t edge)
+/* The last strip may go over the end of the one before it again.  A picture that is narrower than a strip goes down a
+ * byte at a time. */
+static void box_down(const uint8_t *from, uint8_t *to, int width, int height, int radius, uint32_t inside,
+                     uint32_t edge)
 {
     size_t stride = 4 * (size_t)width;
     if (stride < STRIP) {

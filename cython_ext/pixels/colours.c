@@ -49,8 +49,8 @@ int pixels_sharpness(pixels_picture *picture, float factor)
     pixels_apply_pending(picture);
     memcpy(picture->spare, picture->now, stride);
     for (int y = 1; y < height - 1; y++)
-        picture->path->sharpen_row(picture->now + (size_t)y * stride, picture->spare + (size_t)y * stride, width, factor,
-                                   picture->scratch);
+        picture->path->sharpen_row(picture->now + (size_t)y * stride, picture->spare + (size_t)y * stride, width,
+                                   factor, picture->scratch);
     memcpy(picture->spare + (size_t)(height - 1) * stride, picture->now + (size_t)(height - 1) * stride, stride);
     pixels_exchange(picture, width, height);
     return PIXELS_OK;

@@ -46,7 +46,8 @@ int pixels_frame(pixels_picture *picture, int left, int top, int width, int heig
             for (int x = end; x < width; x++)
                 memcpy(to + 4 * (size_t)x, from + 4 * (size_t)source_at(left + x, picture->width, mode), 4);
         }
-        if (first < end) memcpy(to + 4 * (size_t)first, from + 4 * ((size_t)left + (size_t)first), 4 * (size_t)(end - first));
+        if (first < end)
+            memcpy(to + 4 * (size_t)first, from + 4 * (size_t)(left + first), 4 * (size_t)(end - first));
     }
     pixels_exchange(picture, width, height);
     return PIXELS_OK;

@@ -1,9 +1,9 @@
 /* look_up.h and planes.h with AVX2: 32 pixels at a time, their channels apart.
  *
- * A shuffle looks up 16 entries by four bits, and gives 0 where the eighth bit is set.  Bytes under 128 go down by 16 from
- * one shuffle to the next, and stay negative once they are: shuffle k meets those that were 16 * k or more.  So it looks
- * up what entries 16 * k to 16 * k + 15 differ in from the 16 before, and the exclusive or of all is the entry.  For the
- * other half the bytes' eighth bit is inverted. */
+ * A shuffle looks up one of 16 entries by a byte's low four bits, and gives 0 where the byte is negative.  Bytes under
+ * 128 go down by 16 from one shuffle to the next, and stay negative once they are.  So shuffle k gives 0 unless the byte
+ * was 16 * k or more.  Its entries are the exclusive or of the table's 16 from 16 * k on and the 16 before those.  The
+ * exclusive or of all shuffles is then the entry itself.  Bytes from 128 on go the same way with their high bit off. */
 #pragma once
 #define HAS_LOOK_UP
 #define HAS_PLANES
@@ -43,7 +43,8 @@ static inline __m256i looked_up(const shuffles *s, __m256i bytes)
 /* The channels of 32 pixels, each in order. */
 static inline void apart(const uint8_t *at, __m256i channels[4])
 {
-    const __m256i by_channel = _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15));
+    const __m256i by_channel = _mm256_broadcastsi128_si256(
+        _mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15));
     const __m256i in_order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
     __m256i p[4];
     for (int k = 0; k < 4; k++) {

@@ -1,4 +1,4 @@
-/* What Pillow makes with the help of a picture's mode L: gray, less or more colour, and the mean that contrast needs. */
+/* What Pillow makes from a picture's mode L: gray, less or more colour, and the mean that contrast needs. */
 #pragma once
 #include "vectors.h"
 

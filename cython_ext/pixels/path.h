@@ -34,12 +34,14 @@ typedef struct {
     /* smooth.h: row `y` of Pillow's Sharpness; `sums` has room for a row of words and two blocks. */
     void (*sharpen_row)(const uint8_t *from, uint8_t *to, int width, float factor, uint16_t *sums);
     /* box.h: one box blur down the picture. */
-    void (*box_down)(const uint8_t *from, uint8_t *to, int width, int height, int radius, uint32_t inside, uint32_t edge);
+    void (*box_down)(const uint8_t *from, uint8_t *to, int width, int height, int radius, uint32_t inside,
+                     uint32_t edge);
     /* turn.h: rows become columns. */
     void (*turn)(const uint8_t *from, uint8_t *to, int width, int height);
     /* warp.h: row `y` of the result, n pixels; the nearest pixel of an affine transform is transform.c's. */
     void (*affine_row)(const pixels_source *source, const double *matrix, int y, int interpolation, uint8_t *to, int n);
-    void (*perspective_row)(const pixels_source *source, const double *matrix, int y, int interpolation, uint8_t *to, int n);
+    void (*perspective_row)(const pixels_source *source, const double *matrix, int y, int interpolation, uint8_t *to,
+                            int n);
     /* planes.h: one row of bytes or of 32-bit items, each channel through its table, to places one item apart. */
     void (*split_bytes)(const uint8_t *from, int n, const uint8_t tables[3][256], uint8_t *const to[3], int channels);
     void (*split_words)(const uint8_t *from, int n, const uint32_t *tables, uint32_t *const to[3], int channels);

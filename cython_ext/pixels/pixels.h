@@ -8,7 +8,8 @@
  * the row     row.c        pixels to planes, over planes.h; boxes of a row overwritten
  *
  * Each path (path_plain.c, path_avx2.c, path_neon.c) gathers the headers that its processor runs best.  A picture keeps
- * its memory when the next one is started, and serves one thread at a time.  What returns int returns a PIXELS_ code. */
+ * its memory when the next one is started, and serves one thread at a time.  Functions of type int return PIXELS_OK or
+ * PIXELS_NO_MEMORY. */
 #pragma once
 #include "path.h"
 
@@ -68,7 +69,8 @@ int pixels_gaussian_blur(pixels_picture *picture, float across, float down);
 int pixels_convolve(pixels_picture *picture, const float *across, int taps_across, const float *down, int taps_down);
 
 /* Geometry. */
-int pixels_affine(pixels_picture *picture, int width, int height, const double matrix[6], int interpolation, uint32_t fill);
+int pixels_affine(pixels_picture *picture, int width, int height, const double matrix[6], int interpolation,
+                  uint32_t fill);
 int pixels_perspective(pixels_picture *picture, int width, int height, const double matrix[8], int interpolation,
                        uint32_t fill);
 /* The part from left and top on, which may lie outside: there are pixels as `mode` says. */

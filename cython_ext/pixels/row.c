@@ -31,19 +31,23 @@ int pixels_write(pixels_picture *picture, pixels_place place, const void *tables
         for (int v = 0; v < 256; v++) {
             size_t there = (size_t)(picture->is_pending ? picture->tables[c][v] : v);
             bytes[c][v] = (uint8_t)there;
-            if (tables) put((uint8_t *)composed + (size_t)item * (size_t)(256 * c + v), tables, item, 256 * (size_t)c + there);
+            uint8_t *to = (uint8_t *)composed + (size_t)item * (size_t)(256 * c + v);
+            if (tables) put(to, tables, item, 256 * (size_t)c + there);
         }
     if (tables && item == 1) memcpy(bytes, composed, sizeof bytes);
+    uintptr_t odd = ((uintptr_t)place.to | (uintptr_t)place.row | (uintptr_t)place.channel) % 4;
     for (int y = 0; y < picture->height; y++) {
         const uint8_t *from = picture->now + 4 * (size_t)y * (size_t)picture->width;
         uint8_t *to[3] = {NULL, NULL, NULL};
         for (int c = 0; c < picture->channels; c++) to[c] = place.to + y * place.row + c * place.channel;
         if (item == 1 && place.column == 1)
             picture->path->split_bytes(from, picture->width, (const uint8_t(*)[256])bytes, to, picture->channels);
-        else if (item == 4 && place.column == 4 && ((uintptr_t)place.to | (uintptr_t)place.row | (uintptr_t)place.channel) % 4 == 0)
-            picture->path->split_words(from, picture->width, composed, (uint32_t *const *)(void *)to, picture->channels);
+        else if (item == 4 && place.column == 4 && !odd)
+            picture->path->split_words(from, picture->width, composed, (uint32_t *const *)(void *)to,
+                                       picture->channels);
         else
-            write_row(from, picture->width, item == 1 ? (const void *)bytes : composed, item, to, picture->channels, place.column);
+            write_row(from, picture->width, item == 1 ? (const void *)bytes : composed, item, to, picture->channels,
+                      place.column);
     }
     return PIXELS_OK;
 }

@@ -1,5 +1,5 @@
-/* Pillow's Sharpness: the picture blended with a smooth one, of which each pixel is the mean of nine, the middle one five
- * times.
+/* Pillow's Sharpness: the picture blended with a smooth one, whose pixels are means of nine that count the middle one
+ * five times.
  *
  * Pillow sums 13ths in float and rounds.  2 * sum is even and 13 * (2 * n + 1) odd, so no sum lies halfway between two
  * bytes or nearer to that than a 26th, and whole numbers round as its floats do. */

@@ -40,7 +40,7 @@ static void sharpen_row(const uint8_t *from, uint8_t *to, int width, float facto
         sum = _mm256_add_epi16(_mm256_add_epi16(sum, _mm256_loadu_si256((const __m256i *)(sums + k))),
                                _mm256_slli_epi16(there, 2));
         sum = _mm256_add_epi16(sum, _mm256_set1_epi16(6));
-        __m256i smooth = _mm256_mulhi_epu16(sum, _mm256_set1_epi16(5042)); /* / 13, for all that a sum can be */
+        __m256i smooth = _mm256_mulhi_epu16(sum, _mm256_set1_epi16(5042)); /* a division by 13: exact up to 6552 */
         __m256i w = _mm256_permute4x64_epi64(blended_words(smooth, there, by), 0xd8);
         __m128i b = _mm_packus_epi16(_mm256_castsi256_si128(w), _mm256_extracti128_si256(w, 1));
         _mm_storeu_si128((__m128i *)(to + k), b);

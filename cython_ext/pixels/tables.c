@@ -25,7 +25,8 @@ void pixels_look_up_all(pixels_picture *picture, const uint8_t table[256])
 
 void pixels_apply_pending(pixels_picture *picture)
 {
-    if (picture->is_pending) picture->path->look_up(picture->now, size(picture), (const uint8_t(*)[256])picture->tables);
+    if (picture->is_pending)
+        picture->path->look_up(picture->now, size(picture), (const uint8_t(*)[256])picture->tables);
     picture->is_pending = 0;
 }
 

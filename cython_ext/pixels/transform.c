@@ -19,7 +19,8 @@ static void put(const pixels_picture *picture, uint8_t *to, int x, int y, uint32
 static int pixel_at(double v) { return v >= 0.0 && v < 2147483647.0 ? (int)v : -1; }
 
 /* Pillow adds up the steps from pixel to pixel where it takes the nearest one, so their roundings add up as well. */
-static void nearest_scale(const pixels_picture *picture, const double *m, int width, int height, uint32_t fill, int *columns)
+static void nearest_scale(const pixels_picture *picture, const double *m, int width, int height, uint32_t fill,
+                          int *columns)
 {
     double x = m[2] + m[0] * 0.5, y = m[5] + m[4] * 0.5;
     for (int k = 0; k < width; k++, x += m[0]) columns[k] = pixel_at(x);
@@ -96,7 +97,8 @@ static void transform(pixels_picture *picture, int width, int height, const doub
     for (int y = 0; y < height; y++) row(&source, matrix, y, interpolation, row_of(picture->spare, y, width), width);
 }
 
-int pixels_affine(pixels_picture *picture, int width, int height, const double matrix[6], int interpolation, uint32_t fill)
+int pixels_affine(pixels_picture *picture, int width, int height, const double matrix[6], int interpolation,
+                  uint32_t fill)
 {
     if (is_move(matrix))
         return pixels_frame(picture, (int)matrix[2], (int)matrix[5], width, height, PAD_CONSTANT, fill);

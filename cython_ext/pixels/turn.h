@@ -6,7 +6,8 @@ static inline void turn_pixels(const uint8_t *from, uint8_t *to, int width, int 
 {
     for (int y = top; y < top + n && y < height; y++)
         for (int x = left; x < left + n && x < width; x++)
-            memcpy(to + 4 * ((size_t)x * (size_t)height + (size_t)y), from + 4 * ((size_t)y * (size_t)width + (size_t)x), 4);
+            memcpy(to + 4 * ((size_t)x * (size_t)height + (size_t)y),
+                   from + 4 * ((size_t)y * (size_t)width + (size_t)x), 4);
 }
 
 #if !defined(HAS_TURN)

@@ -17,7 +17,8 @@ static inline void turn_block(const uint8_t *from, size_t pitch, uint8_t *to, si
             a[k + 2 * half + 1] = _mm256_unpackhi_epi64(b[k + half], b[k + 2 + half]);
         }
     for (int k = 0; k < 4; k++) {
-        __m256i low = _mm256_permute2x128_si256(a[k], a[k + 4], 0x20), high = _mm256_permute2x128_si256(a[k], a[k + 4], 0x31);
+        __m256i low = _mm256_permute2x128_si256(a[k], a[k + 4], 0x20);
+        __m256i high = _mm256_permute2x128_si256(a[k], a[k + 4], 0x31);
         _mm256_storeu_si256((__m256i *)(to + (size_t)k * stride), low);
         _mm256_storeu_si256((__m256i *)(to + (size_t)(k + 4) * stride), high);
     }
@@ -29,7 +30,8 @@ static void turn(const uint8_t *from, uint8_t *to, int width, int height)
     for (int y = 0; y < height; y += 8)
         for (int x = 0; x < width; x += 8)
             if (x + 8 <= width && y + 8 <= height)
-                turn_block(from + (size_t)y * pitch + 4 * (size_t)x, pitch, to + (size_t)x * stride + 4 * (size_t)y, stride);
+                turn_block(from + (size_t)y * pitch + 4 * (size_t)x, pitch,
+                           to + (size_t)x * stride + 4 * (size_t)y, stride);
             else
                 turn_pixels(from, to, width, height, x, y, 8);
 }

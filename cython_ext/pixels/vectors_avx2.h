@@ -45,7 +45,8 @@ static inline ints narrow_to_ints(doubles low, doubles high)
 static inline ints luma(words pixels)
 {
     /* 38470 is no signed word, so green goes in twice, by half of it. */
-    const __m256i red_green = _mm256_set1_epi32(19235 << 16 | 19595), blue_green = _mm256_set1_epi32(19235 << 16 | 7471);
+    const __m256i red_green = _mm256_set1_epi32(19235 << 16 | 19595);
+    const __m256i blue_green = _mm256_set1_epi32(19235 << 16 | 7471);
     const __m256i bytes = _mm256_set1_epi32(0x00ff00ff);
     __m256i red_blue = _mm256_and_si256((__m256i)pixels, bytes); /* words: red, blue */
     __m256i green_any = _mm256_and_si256(_mm256_srli_epi32((__m256i)pixels, 8), bytes);
@@ -86,8 +87,10 @@ static inline void store_pixel(uint8_t *at, doubles d)
 static inline words arranged(ints sector, ints value, ints between, ints low)
 {
     /* 0: value, 1: between, 2: low; red is the lowest byte */
-    const __m256i order = _mm256_setr_epi32(0x020100, 0x020001, 0x010002, 0x000102, 0x000201, 0x010200, 0x020100, 0x020100);
-    const __m256i places = _mm256_setr_epi32(0, 0x04040404, 0x08080808, 0x0c0c0c0c, 0, 0x04040404, 0x08080808, 0x0c0c0c0c);
+    const __m256i order = _mm256_setr_epi32(
+        0x020100, 0x020001, 0x010002, 0x000102, 0x000201, 0x010200, 0x020100, 0x020100);
+    const __m256i places = _mm256_setr_epi32(
+        0, 0x04040404, 0x08080808, 0x0c0c0c0c, 0, 0x04040404, 0x08080808, 0x0c0c0c0c);
     __m256i three = (__m256i)(value | between << 8 | low << 16);
     __m256i which = _mm256_permutevar8x32_epi32(order, (__m256i)sector);
     return (words)_mm256_shuffle_epi8(three, _mm256_add_epi8(which, places));

@@ -1,7 +1,7 @@
 /* Affine and perspective transforms as Pillow's: each pixel asks where it comes from, in double, and takes the nearest
  * pixel there, or a mean of four or sixteen.
  *
- * Neighbours beyond the edge are the edge's own pixels.  Most pixels are DEEP inside, where all neighbours are there. */
+ * Neighbours beyond the edge are the edge's own pixels.  Most pixels lie DEEP inside and have all their neighbours. */
 #pragma once
 #include "path.h"
 #include "vectors.h"
@@ -23,14 +23,16 @@ static inline doubles lerp_row(const uint8_t *row, size_t left, size_t right, do
 
 static inline doubles cubic_row(const uint8_t *row, const size_t at[4], doubles part)
 {
-    return cubic(load_pixel(row + at[0]), load_pixel(row + at[1]), load_pixel(row + at[2]), load_pixel(row + at[3]), part);
+    doubles a = load_pixel(row + at[0]), b = load_pixel(row + at[1]);
+    return cubic(a, b, load_pixel(row + at[2]), load_pixel(row + at[3]), part);
 }
 
 /* Beyond the edge: every neighbour is looked for inside. */
 static inline doubles bilinear_at_edge(const pixels_source *s, int x, int y, doubles part_x, doubles part_y)
 {
     size_t stride = 4 * (size_t)s->width, left = 4 * inside(x, s->width), right = 4 * inside(x + 1, s->width);
-    const uint8_t *upper = s->from + inside(y, s->height) * stride, *lower = s->from + inside(y + 1, s->height) * stride;
+    const uint8_t *upper = s->from + inside(y, s->height) * stride;
+    const uint8_t *lower = s->from + inside(y + 1, s->height) * stride;
     return lerp(lerp_row(upper, left, right, part_x), lerp_row(lower, left, right, part_x), part_y);
 }
 
@@ -74,7 +76,8 @@ static inline void find(places *p, int k, doubles x, doubles y, const pixels_sou
     double back = is_nearest ? 0.0 : 0.5;
     x = (doubles)((longs)(x - back) & is_in), y = (doubles)((longs)(y - back) & is_in);
     doubles left = floored(x), top = floored(y);
-    longs is_deep = is_in & (left >= margin) & (left < width - 1 - margin) & (top >= margin) & (top < height - 1 - margin);
+    longs is_deep = is_in & (left >= margin) & (left < width - 1 - margin);
+    is_deep &= (top >= margin) & (top < height - 1 - margin);
     store_doubles(p->x + k, x - left);
     store_doubles(p->y + k, y - top);
     store_as_ints(p->column + k, left);
@@ -105,7 +108,8 @@ static inline void sample(const places *p, const pixels_source *s, int interpola
     }
 }
 
-static inline void warp(const pixels_source *s, const double *m, int is_affine, int y, int interpolation, uint8_t *to, int n)
+static inline void warp(const pixels_source *s, const double *m, int is_affine, int y, int interpolation, uint8_t *to,
+                        int n)
 {
     double down = y + 0.5;
     places p;

@@ -2,9 +2,9 @@
  *
  *     pixels_fuzz COUNT [SEED]
  *
- * Each of COUNT operations has random parameters, sane ones and absurd ones, on a picture of random size.  Every path of
- * this processor must leave the same bytes.  Rows are written to heap blocks of their exact size, between canaries, with
- * strides of either sign.  A picture's own memory has a bound and goes with it. */
+ * Each of COUNT operations has random parameters, sane ones and absurd ones, on a picture of random size.  Every path
+ * that this processor has must leave the same bytes.  Rows are written between canaries, with strides of either sign.
+ * A picture's memory is a heap block, so ASan sees what is read or written beyond its margin, and it must be freed. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -153,7 +153,7 @@ static parameters draw(int operation)
         for (int v = 0; v < 256; v++) p.tables[c][v] = (uint8_t)(operation == 0 ? any() : 0);
     for (int side = 0; side < 2; side++)
         for (int k = 0; k < 9; k++) p.weights[side][k] = (float)fraction(0, .3);
-    if (operation == 12) p.factor = (float)(below(9) ? fraction(0, 9) : fraction(0, 5000)), p.second = (float)fraction(0, 4);
+    if (operation == 12) p.factor = (float)fraction(0, below(9) ? 9 : 5000), p.second = (float)fraction(0, 4);
     return p;
 }
 
