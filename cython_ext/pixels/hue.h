@@ -3,7 +3,8 @@
  * Pillow divides three differences by max - min.  The largest channel's quotient is 0 and the smallest one's is 1, so
  * one division is left, of the middle channel.  The hue in sixths of a turn is 1, -1, 3 or 5, plus or minus that
  * quotient: one rounding in float, as Pillow's sums in double round once when they become floats.  The rest is in
- * double where Pillow has doubles.  It divides in double where a multiplication by 1/6 or a division in float stands here.
+ * double where Pillow has doubles.  Pillow divides in double where there is a multiplication by 1/6 or a division in
+ * float here.
  * tests/test_pixels_hue.py tries all colours and shows that the bytes are the same. */
 #pragma once
 #include "vectors.h"

@@ -3,7 +3,8 @@
  * A shuffle looks up one of 16 entries by a byte's low four bits, and gives 0 where the byte is negative.  Bytes under
  * 128 go down by 16 from one shuffle to the next, and stay negative once they are.  So shuffle k gives 0 unless the
  * byte was 16 * k or more.  Its entries are the exclusive or of the table's 16 from 16 * k on and the 16 before
- * those.  The exclusive or of all shuffles is then the entry itself.  Bytes from 128 on go the same way with their high bit off. */
+ * those.  The exclusive or of all shuffles is then the entry itself.  Bytes from 128 on go the same way with their high
+ * bit off. */
 #pragma once
 #define HAS_LOOK_UP
 #define HAS_PLANES
