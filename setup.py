@@ -25,18 +25,20 @@ CORE = {
     "batch": ("tensors", "gather", "batch_tree", "batch_writer", "batch_reader"),
     "device": ("current", "cuda_driver", "reclaim"),
     "jpeg": ("jpeg",),
+    "pixels": ("pixels",),
 }
-IN_C = ("jpeg",)  # rooms whose module is a few lines around what is written in C beside it
+IN_C = ("jpeg", "pixels")  # rooms whose module is a few lines around what is written in C beside it
 # No fused multiplications: they round once where Pillow's weights of a resize are rounded twice.
-FLAGS = ["-O3", "-std=c11", "-ffp-contract=off", "-Wall", "-Wextra", "-Wno-unused-parameter"]
+FLAGS = ["-O3", "-std=c11", "-ffp-contract=off", "-Wall", "-Wextra", "-Wno-unused-parameter", "-Wno-psabi"]
 
 
 def extension(name: str, source: str, room: str) -> Extension:
     in_c = room in IN_C
+    rooms = [room] if in_c else [other for other in CORE if other not in IN_C]
     return Extension(
         name,
         [source, *(sorted(glob(f"cython_ext/{room}/*.c")) if in_c else [])],
-        depends=sorted(glob(f"cython_ext/{room}/*.h" if in_c else "cython_ext/**/*.[hp]*", recursive=True)),
+        depends=sorted(path for each in (".", *rooms) for path in glob(f"cython_ext/{each}/*.[hp]*")),
         include_dirs=["cython_ext"],
         extra_compile_args=FLAGS,
     )

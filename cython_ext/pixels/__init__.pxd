@@ -1,0 +1,1 @@
+# Operations on pictures, equal to Pillow's, which are in C.

@@ -1,0 +1,373 @@
+# cython: language_level=3, boundscheck=False, wraparound=False
+"""Pillow's operations in pixels/, on one picture after another in the same memory, without the GIL."""
+
+import math
+
+from cpython.buffer cimport (
+    PyBUF_ANY_CONTIGUOUS, PyBUF_FORMAT, PyBUF_STRIDES, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer,
+)
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uintptr_t
+
+include "pixels/arguments.pxi"
+include "pixels/canvas.pxi"
+
+cdef dict MODES = {
+    "constant": PAD_CONSTANT, "edge": PAD_EDGE, "reflect": PAD_REFLECT, "symmetric": PAD_SYMMETRIC,
+}
+
+
+def paths() -> list[str]:
+    """The ways of calculating that this processor has, the fastest first."""
+    return [name for name in ("avx2", "neon", "plain") if pixels_choose(name.encode()) != NULL]
+
+
+def erase(row, box, value):
+    """Overwrite a box of a finished row: what RandomErasing does to a tensor.
+
+    Args:
+        row: a writable array of shape (channels, height, width), with any strides, of items of 1, 2 or 4 bytes.
+        box: left, top, width and height, inside the row.
+        value: a contiguous array of items as long: of one, of one for each channel, or of shape (channels, height,
+            width) of the box.
+
+    Raises:
+        ValueError: the box is not inside, or an array is of another shape or has other items.
+    """
+    cdef Py_buffer to, source
+    cdef pixels_place place
+    cdef pixels_values values
+    cdef Py_ssize_t items, left, top, width, height, channels
+    left, top, width, height = box
+    PyObject_GetBuffer(row, &to, PyBUF_STRIDES | PyBUF_WRITABLE)
+    try:
+        PyObject_GetBuffer(value, &source, PyBUF_ANY_CONTIGUOUS)
+        try:
+            if to.ndim != 3 or to.itemsize not in (1, 2, 4):
+                raise ValueError("row is no array of shape (channels, height, width), of items of 1, 2 or 4 bytes")
+            channels = to.shape[0]
+            if not (0 <= left <= to.shape[2] - width and 0 <= width
+                    and 0 <= top <= to.shape[1] - height and 0 <= height):
+                raise ValueError(f"box {box} is not inside a row of {to.shape[2]} x {to.shape[1]} pixels")
+            items = source.len // source.itemsize
+            if source.itemsize != to.itemsize or items not in (1, channels, channels * height * width):
+                raise ValueError(
+                    f"{items} values of {source.itemsize} bytes: there may be 1, {channels} or "
+                    f"{channels * height * width}, of {to.itemsize} bytes"
+                )
+            place.to = <uint8_t *>to.buf + top * to.strides[1] + left * to.strides[2]
+            place.channel, place.row, place.column = to.strides[0], to.strides[1], to.strides[2]
+            values.values = <const uint8_t *>source.buf
+            values.channel = values.row = values.column = 0
+            if items == channels * height * width:
+                values.column = to.itemsize
+                values.row = width * to.itemsize
+                values.channel = height * values.row
+            elif items == channels:
+                values.channel = to.itemsize
+            with nogil:
+                pixels_erase(place, <int>channels, <int>width, <int>height, values, <int>to.itemsize)
+        finally:
+            PyBuffer_Release(&source)
+    finally:
+        PyBuffer_Release(&to)
+
+
+cdef class Picture(Canvas):
+    """One picture, RGBX, in memory that serves one picture after another.  Not for two threads at once.
+
+    Look-ups wait until somebody needs the pixels: they are put together, and the last ones with the scaling of the row.
+    As a buffer it is a writable array of shape (3, height, width) with strides (1, 4 * width, 4).  While somebody holds
+    that, all methods raise BufferError.
+
+    Args:
+        path: one of `paths()`; the fastest by default.
+    """
+
+    def apply_pending(self):
+        """Apply the look-ups that wait.  Every operation that needs the pixels does so itself."""
+        self.check()
+        with nogil:
+            pixels_apply_pending(self.picture)
+
+    def look_up(self, table):
+        """Image.point: a table of 256 bytes for all channels, or one of 768."""
+        cdef const uint8_t[::1] entries = bytes(table)
+        self.check()
+        if entries.shape[0] == 256:
+            pixels_look_up_all(self.picture, &entries[0])
+        elif entries.shape[0] == 768:
+            pixels_look_up(self.picture, <const uint8_t (*)[256]>&entries[0])
+        else:
+            raise ValueError(f"a table of {entries.shape[0]} entries: it may have 256 or 768")
+
+    cdef int look_up_by(self, object function) except -1:
+        cdef uint8_t table[256]
+        cdef int v
+        self.check()
+        for v in range(256):
+            table[v] = function(v)
+        pixels_look_up_all(self.picture, table)
+        return 0
+
+    def brightness(self, float factor):
+        """ImageEnhance.Brightness(image).enhance(factor)."""
+        self.check()
+        pixels_brightness(self.picture, factor)
+
+    def contrast(self, float factor):
+        """ImageEnhance.Contrast(image).enhance(factor)."""
+        self.check()
+        with nogil:
+            pixels_contrast(self.picture, factor)
+
+    def invert(self):
+        """ImageOps.invert(image)."""
+        cdef uint8_t table[256]
+        cdef int v
+        self.check()
+        for v in range(256):
+            table[v] = 255 - v
+        pixels_look_up_all(self.picture, table)
+
+    def posterize(self, bits):
+        """ImageOps.posterize(image, bits), and with 0 bits what Pillow made of that before version 12: black."""
+        cdef uint8_t table[256]
+        cdef int v, mask
+        self.check()
+        if not 0 <= bits <= 8:
+            raise ValueError(f"bits={bits}: there may be 0 to 8")
+        mask = ~((1 << (8 - <int>bits)) - 1)
+        for v in range(256):
+            table[v] = v & mask & 255
+        pixels_look_up_all(self.picture, table)
+
+    def solarize(self, double threshold=128):
+        """ImageOps.solarize(image, threshold)."""
+        cdef uint8_t table[256]
+        cdef int v
+        self.check()
+        for v in range(256):
+            table[v] = v if v < threshold else 255 - v
+        pixels_look_up_all(self.picture, table)
+
+    def solarize_add(self, int add, double threshold=128):
+        """timm's solarize_add(image, add, threshold)."""
+        cdef uint8_t table[256]
+        cdef int v
+        self.check()
+        for v in range(256):
+            table[v] = max(0, min(255, <int64_t>v + add)) if v < threshold else v
+        pixels_look_up_all(self.picture, table)
+
+    def autocontrast(self):
+        """ImageOps.autocontrast(image)."""
+        self.check()
+        with nogil:
+            pixels_autocontrast(self.picture)
+
+    def equalize(self):
+        """ImageOps.equalize(image)."""
+        self.check()
+        with nogil:
+            pixels_equalize(self.picture)
+
+    def saturation(self, float factor):
+        """ImageEnhance.Color(image).enhance(factor)."""
+        self.check()
+        with nogil:
+            pixels_saturation(self.picture, factor)
+
+    def hue(self, double factor):
+        """torchvision's adjust_hue(image, factor) of a PIL image; factor: a part of a turn, -0.5 to 0.5."""
+        cdef int shift
+        self.check()
+        if not -1 <= factor <= 1:
+            raise ValueError(f"hue by {factor} turns: it may be -1 to 1")
+        shift = <int>(factor * 255) & 255
+        with nogil:
+            pixels_hue(self.picture, shift)
+
+    def grayscale(self, int channels=3):
+        """image.convert("L"), as three equal channels or as one."""
+        self.check()
+        if channels not in (1, 3):
+            raise ValueError(f"{channels} channels: there may be 1 or 3")
+        with nogil:
+            pixels_grayscale(self.picture, channels)
+
+    def permute(self, order):
+        """Each channel becomes another one: order[c] says which."""
+        cdef int channels[3]
+        self.check()
+        if len(order) != 3 or not all(0 <= c < 3 for c in order):
+            raise ValueError(f"order={order!r}: it should be three of the channels 0, 1 and 2")
+        channels[:] = [order[0], order[1], order[2]]
+        with nogil:
+            pixels_permute(self.picture, channels)
+
+    def sharpness(self, float factor):
+        """ImageEnhance.Sharpness(image).enhance(factor)."""
+        cdef int said
+        self.check()
+        with nogil:
+            said = pixels_sharpness(self.picture, factor)
+        check_memory(said)
+
+    def gaussian_blur(self, double radius, vertical=None):
+        """image.filter(ImageFilter.GaussianBlur(radius)); `vertical`: the radius down the picture, if it differs."""
+        cdef int said
+        cdef double down = radius if vertical is None else vertical
+        self.check()
+        if not (abs(radius) <= LONGEST and abs(down) <= LONGEST):
+            raise ValueError(f"a blur by {radius}, {down} pixels: they may be 0 to {LONGEST}")
+        with nogil:
+            said = pixels_gaussian_blur(self.picture, <float>radius, <float>down)
+        check_memory(said)
+
+    def convolve(self, across, down):
+        """Blur with weights across and down; edges are mirrored.
+
+        Args:
+            across, down: float32 arrays of an odd number of weights, of which the sum is 1.
+
+        A byte differs by at most 1 from what the sums make of it in another order, or in two dimensions at once.
+        """
+        cdef int said
+        cdef const float[::1] x = across, y = down
+        self.check()
+        if x.shape[0] % 2 == 0 or y.shape[0] % 2 == 0 or x.shape[0] > LONGEST or y.shape[0] > LONGEST:
+            raise ValueError(f"{x.shape[0]} and {y.shape[0]} weights: both should be odd, and at most {LONGEST}")
+        with nogil:
+            said = pixels_convolve(self.picture, &x[0], <int>x.shape[0], &y[0], <int>y.shape[0])
+        check_memory(said)
+
+    def affine(self, matrix, int interpolation=0, fill=None, size=None):
+        """image.transform(size, Image.Transform.AFFINE, matrix, interpolation, fillcolor=fill)."""
+        cdef int said, width, height
+        cdef uint32_t colour = packed(fill)
+        cdef double m[6]
+        self.check()
+        check_interpolation(interpolation)
+        numbers(matrix, m, 6)
+        if size is not None:
+            check_size(size[0], size[1])
+        width, height = (self.width, self.height) if size is None else size
+        with nogil:
+            said = pixels_affine(self.picture, width, height, m, interpolation, colour)
+        check_memory(said)
+
+    def perspective(self, coefficients, int interpolation=0, fill=None, size=None):
+        """image.transform(size, Image.Transform.PERSPECTIVE, coefficients, interpolation, fillcolor=fill)."""
+        cdef int said, width, height
+        cdef uint32_t colour = packed(fill)
+        cdef double m[8]
+        self.check()
+        check_interpolation(interpolation)
+        numbers(coefficients, m, 8)
+        if size is not None:
+            check_size(size[0], size[1])
+        width, height = (self.width, self.height) if size is None else size
+        with nogil:
+            said = pixels_perspective(self.picture, width, height, m, interpolation, colour)
+        check_memory(said)
+
+    def rotate(self, double angle, int interpolation=0, bint expand=False, center=None, fill=None):
+        """image.rotate(angle, interpolation, expand, center, fillcolor=fill), against the clock."""
+        cdef double a, b, d, e, x, y, middle_x, middle_y
+        cdef int width, height
+        self.check()
+        check_interpolation(interpolation)
+        angle = angle % 360.0
+        width, height = self.picture.width, self.picture.height
+        if not center:
+            if angle == 0:
+                return
+            if angle == 180 or (angle in (90, 270) and (expand or width == height)):
+                pixels_apply_pending(self.picture)
+                check_memory(pixels_turn_quarters(self.picture, <int>angle // 90))
+                return
+        middle_x, middle_y = (width / 2.0, height / 2.0) if center is None else center
+        angle = -math.radians(angle)
+        a, b = round(math.cos(angle), 15), round(math.sin(angle), 15)
+        d, e = round(-math.sin(angle), 15), round(math.cos(angle), 15)
+        x = a * -middle_x + b * -middle_y + middle_x
+        y = d * -middle_x + e * -middle_y + middle_y
+        if expand:
+            corners = [(0, 0), (width, 0), (width, height), (0, height)]
+            xs, ys = [a * i + b * j + x for i, j in corners], [d * i + e * j + y for i, j in corners]
+            wide, high = math.ceil(max(xs)) - math.floor(min(xs)), math.ceil(max(ys)) - math.floor(min(ys))
+            left, top = -(wide - width) / 2.0, -(high - height) / 2.0
+            x, y = a * left + b * top + x, d * left + e * top + y
+            width, height = wide, high
+        self.affine((a, b, x, d, e, y), interpolation, fill, (width, height))
+
+    cdef int frame(self, left, top, width, height, int mode, uint32_t fill) except -1:
+        cdef int said, from_left, from_top, wide, high
+        self.check()
+        if not (1 <= width <= LONGEST and 1 <= height <= LONGEST and abs(left) < 1 << 30 and abs(top) < 1 << 30):
+            raise ValueError(
+                f"a picture of {width} x {height} pixels from {left}, {top}: each side may be 1 to {LONGEST}"
+            )
+        from_left, from_top, wide, high = left, top, width, height
+        with nogil:
+            said = pixels_frame(self.picture, from_left, from_top, wide, high, mode, fill)
+        return check_memory(said)
+
+    def crop(self, left, top, width, height):
+        """image.crop((left, top, left + width, top + height)): what lies outside is black."""
+        self.frame(left, top, width, height, PAD_CONSTANT, 0)
+
+    def pad(self, left, top, right, bottom, mode="constant", fill=None):
+        """torchvision's pad of a PIL image: so many pixels more on each side; less where a number is negative.
+
+        Args:
+            mode: constant (the colour `fill`), edge, reflect or symmetric, as numpy.pad has them.
+        """
+        cdef int kind
+        if mode not in MODES:
+            raise ValueError(f"mode={mode!r}: it should be one of {', '.join(MODES)}")
+        kind = MODES[mode]
+        if kind != PAD_CONSTANT and min(left, top, right, bottom) < 0:  # cut first: what is gone is not mirrored
+            self.crop(max(0, -left), max(0, -top), self.width + min(0, left) + min(0, right),
+                      self.height + min(0, top) + min(0, bottom))
+            left, top, right, bottom = max(0, left), max(0, top), max(0, right), max(0, bottom)
+        self.frame(-left, -top, self.width + left + right, self.height + top + bottom, kind, packed(fill))
+
+    def flip_left_right(self):
+        """image.transpose(Image.Transpose.FLIP_LEFT_RIGHT); look-ups go on waiting."""
+        cdef int said
+        self.check()
+        with nogil:
+            said = pixels_flip_left_right(self.picture)
+        check_memory(said)
+
+    def flip_top_bottom(self):
+        """image.transpose(Image.Transpose.FLIP_TOP_BOTTOM); look-ups go on waiting."""
+        cdef int said
+        self.check()
+        with nogil:
+            said = pixels_flip_top_bottom(self.picture)
+        check_memory(said)
+
+    def blend(self, Picture other, float alpha):
+        """Image.blend(image, other, alpha), of pictures of one size."""
+        self.check()
+        other.check()
+        if (self.width, self.height) != (other.width, other.height):
+            raise ValueError(
+                f"pictures of {self.width} x {self.height} and {other.width} x {other.height} pixels cannot be blended"
+            )
+        with nogil:
+            pixels_blend(self.picture, other.picture, alpha)
+
+    def erase(self, box, colour=None):
+        """One colour in a box (left, top, width, height) inside the picture."""
+        cdef int left, top, width, height
+        cdef uint32_t pixel = packed(colour)
+        self.check()
+        left, top, width, height = box
+        if not (0 <= width and 0 <= left <= self.picture.width - width
+                and 0 <= height and 0 <= top <= self.picture.height - height):
+            raise ValueError(f"box {box} is not inside a picture of {self.width} x {self.height} pixels")
+        with nogil:
+            pixels_fill_box(self.picture, left, top, width, height, pixel)

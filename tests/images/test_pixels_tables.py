@@ -1,0 +1,139 @@
+"""Look-ups: all bytes by many parameters, put together in any number; and the row that they end in."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from shmloader import _pixels
+
+pytest.importorskip("PIL")
+from PIL import Image, ImageEnhance, ImageOps
+from tests.pillow_says import any_picture
+
+PARAMETERS = 1000
+RAMP = Image.fromarray(np.arange(256, dtype=np.uint8)[None].repeat(3, 0).T.reshape(16, 16, 3).copy())
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+
+
+def solarize_add(image: Image.Image, add: int, threshold: int) -> Image.Image:
+    return image.point([min(255, v + add) if v < threshold else v for v in range(256)] * 3)
+
+
+def cases(draw: random.Random) -> list[Any]:
+    factor, threshold = (
+        draw.choice([draw.uniform(0, 2), draw.uniform(-9, 9)]),
+        draw.choice([draw.uniform(-1, 257), 128]),
+    )
+    bits, add = draw.randint(1, 8), draw.randint(0, 128)
+    table = [draw.randrange(256) for _ in range(768)]
+    return [
+        (ImageEnhance.Brightness(RAMP).enhance(factor), lambda p: p.brightness(factor)),
+        (ImageEnhance.Contrast(RAMP).enhance(factor), lambda p: p.contrast(factor)),
+        (ImageOps.solarize(RAMP, threshold), lambda p: p.solarize(threshold)),  # type: ignore[arg-type]
+        (ImageOps.posterize(RAMP, bits), lambda p: p.posterize(bits)),
+        (solarize_add(RAMP, add, int(threshold)), lambda p: p.solarize_add(add, int(threshold))),
+        (RAMP.point(table), lambda p: p.look_up(bytes(table))),
+        (RAMP.point(table[:256] * 3), lambda p: p.look_up(bytes(table[:256]))),
+        (ImageOps.invert(RAMP), lambda p: p.invert()),
+    ]
+
+
+@pytest.mark.parametrize("path", _pixels.paths())
+def test_all_bytes_by_many_parameters(path: str) -> None:
+    draw, picture = random.Random(0), _pixels.Picture(path)
+    for _ in range(PARAMETERS // 10):
+        for number, (expected, here) in enumerate(cases(draw)):
+            picture.load_image(RAMP)
+            here(picture)
+            assert picture.image().tobytes() == expected.tobytes(), number
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("path", _pixels.paths())
+def test_all_bytes_by_a_thousand_parameters(path: str) -> None:
+    draw, picture = random.Random(1), _pixels.Picture(path)
+    for _ in range(PARAMETERS):
+        for number, (expected, here) in enumerate(cases(draw)):
+            picture.load_image(RAMP)
+            here(picture)
+            assert picture.image().tobytes() == expected.tobytes(), number
+
+
+def normalize_table(channels: int) -> torch.Tensor:
+    numbers = torch.arange(256, dtype=torch.float32).expand(channels, 1, 256).clone()
+    mean, std = (torch.tensor(values[:channels])[:, None, None] for values in (MEAN, STD))
+    return numbers.div(255).sub_(mean).div_(std)
+
+
+def normalized(image: Image.Image) -> torch.Tensor:
+    """What torchvision's ToTensor and Normalize calculate."""
+    pixels = torch.from_numpy(np.array(image)).reshape(image.size[1], image.size[0], -1).permute(2, 0, 1).contiguous()
+    mean, std = (torch.tensor(values[: len(pixels)])[:, None, None] for values in (MEAN, STD))
+    return pixels.to(torch.float32).div(255).sub_(mean).div_(std)
+
+
+@pytest.mark.parametrize("path", _pixels.paths())
+def test_look_ups_and_scaling_are_one_pass(path: str) -> None:
+    picture = _pixels.Picture(path)
+    for seed in range(40):
+        draw = random.Random(seed)
+        image = any_picture(draw)
+        factor, bits = draw.uniform(0, 2), draw.randint(1, 8)
+        expected = normalized(ImageOps.posterize(ImageEnhance.Brightness(image).enhance(factor), bits))
+        picture.load_image(image)
+        picture.brightness(factor)
+        picture.posterize(bits)
+        row = torch.full_like(expected, 7)
+        picture.write(row.numpy(), normalize_table(len(expected)).numpy())
+        assert torch.equal(row, expected)
+
+
+@pytest.mark.parametrize("path", _pixels.paths())
+@pytest.mark.parametrize("layout", ["planes", "pixels", "flipped"])
+@pytest.mark.parametrize("item", [1, 2, 4])
+def test_rows_of_any_layout(path: str, layout: str, item: int) -> None:
+    picture, dtype = _pixels.Picture(path), {1: np.uint8, 2: np.int16, 4: np.float32}[item]
+    for seed in range(20):
+        image = any_picture(random.Random(seed))
+        picture.load_image(image)
+        planes = np.asarray(image).reshape(image.size[1], image.size[0], -1).transpose(2, 0, 1)
+        channels, height, width = planes.shape
+        table = np.random.default_rng(seed).integers(0, 256, (channels, 256)).astype(dtype)
+        expected = np.stack([table[c][planes[c]] for c in range(channels)])
+        room = np.full((height, width, channels) if layout == "pixels" else (channels, height, width), 9, dtype)
+        out = {
+            "planes": room,
+            "pixels": room.transpose(2, 0, 1) if room.ndim == 3 else room,
+            "flipped": room[..., ::-1],
+        }[layout]
+        picture.write(out, table)
+        assert np.array_equal(out, expected)
+        at = out.__array_interface__["data"][0]
+        out[:] = 9
+        picture.write_at(at, out.strides, table)
+        assert np.array_equal(out, expected)
+        if item == 1:
+            picture.write(out)
+            assert np.array_equal(out, planes)
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float16, torch.float32])
+def test_erase_is_what_torch_assigns(dtype: torch.dtype) -> None:
+    draw = random.Random(3)
+    for _ in range(60):
+        channels, height, width = draw.choice([1, 3]), draw.randint(1, 30), draw.randint(1, 30)
+        row = (torch.rand(channels, height, width) * 255).to(dtype)
+        left, top = draw.randrange(width), draw.randrange(height)
+        wide, high = draw.randint(0, width - left), draw.randint(0, height - top)
+        shape = draw.choice([(1, 1, 1), (channels, 1, 1), (channels, high, wide)])
+        value = (torch.randn(shape) * 50).abs().to(dtype)
+        expected = row.clone()
+        expected[:, top : top + high, left : left + wide] = value
+        if value.numel():
+            _pixels.erase(row.numpy(), (left, top, wide, high), value.numpy())
+        assert torch.equal(row, expected)
