@@ -16,9 +16,12 @@ cdef extern from "jpeg/jpeg.h" nogil:
         int width, height, orientation
     ctypedef struct jpeg_mark:
         pass
+    ctypedef enum jpeg_filter:
+        JPEG_BILINEAR, JPEG_FILTERS
     ctypedef struct jpeg_request:
         int left, top, width, height, out_width, out_height, all_width, all_height, out_left, out_top
         bint is_exact, may_go_down_first, is_smooth
+        jpeg_filter filter
         uint8_t *to
         Py_ssize_t channel, row, column
         const jpeg_mark *marks
@@ -160,7 +163,7 @@ cdef class Decoder:
         return said == JPEG_OK
 
     def decode(self, crop, out, bint exact=True, bint down_first=True, bint smooth=True, bytes marks=None,
-               bint marking=False, window=None):
+               bint marking=False, window=None, int filter=JPEG_BILINEAR):
         """Decode a part of the file that is open.
 
         Args:
@@ -173,6 +176,7 @@ cdef class Decoder:
                 right end, and nobody looks whether the file has its end.
             window: left, top, width and height: the part is resized to that width and height, and `out` is what is seen
                 of it from left and top on.  Always exact.
+            filter: by which the part is resized, 0 to 5, as Pillow's Resampling numbers them.
             marking: make `marks` of all rows, so the whole file is read; they are None where it can have none.
 
         Returns:
@@ -184,6 +188,9 @@ cdef class Decoder:
         cdef Py_ssize_t bytes_of_marks
         cdef object new_marks = None
         self.place(crop, &request)
+        if not 0 <= filter < JPEG_FILTERS:
+            raise ValueError(f"there is no filter {filter}: 0 to {JPEG_FILTERS - 1}, as Pillow numbers them")
+        request.filter = <jpeg_filter>filter
         self.marks = None
         bytes_of_marks = jpeg_rows(self.decoder) * sizeof(jpeg_mark)
         if marks is not None and bytes_of_marks and PyBytes_GET_SIZE(marks) == bytes_of_marks:

@@ -23,5 +23,6 @@ class Decoder:
         marks: bytes | None = None,
         marking: bool = False,
         window: tuple[int, int, int, int] | None = None,
+        filter: int = 2,
     ) -> bool: ...
     def close(self) -> None: ...

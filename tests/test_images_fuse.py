@@ -68,6 +68,14 @@ FUSED_WHOLLY = {
     "ConvertImageDtype": compose(tv.Resize((30, 30)), tv.PILToTensor(), tv.ConvertImageDtype(torch.float32)),
     "ToDtype": compose(tv.Resize((30, 30)), tv.PILToTensor(), tv.ToDtype(torch.float32, True), tv.Normalize(MEAN, STD)),
     "ToDtype, not scaled": compose(tv.Resize((30, 30)), tv.PILToTensor(), tv.ToDtype(torch.float64, False)),
+    "bicubic": compose(
+        tv.RandomResizedCrop(interpolation=tv.InterpolationMode.BICUBIC), tv.RandomHorizontalFlip(), *FLOATS
+    ),
+    "bicubic, middle": compose(tv.Resize(32, tv.InterpolationMode.BICUBIC), tv.CenterCrop(), *FLOATS),
+    **{
+        f"resized by {mode.name}": compose(tv.Resize(40, mode), tv.CenterCrop(), tv.PILToTensor())
+        for mode in tv.InterpolationMode
+    },
     "nested": compose(compose(tv.Resize(40), tv.CenterCrop()), compose(tv.ToTensor())),
     "one alone": tv.ToTensor(),
 }
@@ -370,7 +378,7 @@ def test_what_is_not_fused_stays(change: Any, why: str, paths: list[str]) -> Non
 @pytest.mark.parametrize(
     ("transform", "why"),
     [
-        (tv.RandomResizedCrop(interpolation=tv.InterpolationMode.BICUBIC), "bicubic"),
+        (tv.RandomResizedCrop(interpolation="magic"), "Pillow has no interpolation magic"),
         (tv.RandomCrop(padding=4), "it pads"),
         (tv.RandomCrop(pad_if_needed=True), "it pads"),
         (tv.Resize(40, max_size=40), "contradict"),

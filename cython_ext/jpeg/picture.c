@@ -196,7 +196,16 @@ static void put_row(const jpeg_request *q, int y, const uint8_t *const rgb[3])
         }
         return;
     }
-    for (int x = 0; x < q->out_width; x++, to += q->column)
+    int x = 0;
+    if (q->column == 4 && q->channel == 1) { /* pixels of four bytes, little-endian; the fourth stays as it is */
+        for (; x < q->out_width - 1; x++, to += 4) {
+            uint32_t there;
+            memcpy(&there, to, 4);
+            there = (there & 0xff000000u) | rgb[0][x] | (uint32_t)rgb[1][x] << 8 | (uint32_t)rgb[2][x] << 16;
+            memcpy(to, &there, 4);
+        }
+    }
+    for (; x < q->out_width; x++, to += q->column)
         for (int k = 0; k < 3; k++) to[k * q->channel] = rgb[k][x];
 }
 
@@ -302,6 +311,7 @@ int jpeg_decode(jpeg_decoder *d, const jpeg_request *request)
         q.is_exact = 1; /* as fast, where there is nothing to resize or no colour */
     if (q.width / FAST_SCALE >= q.out_width || q.height / FAST_SCALE >= q.out_height)
         q.is_exact = 1; /* so many weights that each would be a few of their smallest units */
+    if (q.filter == JPEG_NEAREST) q.is_exact = 1; /* there is nothing to add up */
     if (!q.all_width || !q.all_height) {
         q.all_width = q.out_width, q.all_height = q.out_height;
         q.out_left = q.out_top = 0;

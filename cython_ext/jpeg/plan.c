@@ -107,10 +107,10 @@ static int make_weights_fast(jpeg_decoder *d, const jpeg_request *q)
     jpeg_weights *across = d->weights[ACROSS], *down = d->weights[DOWN];
     int is_smooth_across = d->upsampling == SMOOTH_BOTH || d->upsampling == SMOOTH_ACROSS;
     int is_smooth_down = d->upsampling == SMOOTH_BOTH || d->upsampling == SMOOTH_ALONG;
-    return jpeg_weights_fast(&across[LUMA], &across[CHROMA], q->width, q->out_width, q->left, p->across, p->width,
-                             is_smooth_across) &&
-           jpeg_weights_fast(&down[LUMA], &down[CHROMA], q->height, q->out_height, q->top, p->down, p->height,
-                             is_smooth_down);
+    return jpeg_weights_fast(&across[LUMA], &across[CHROMA], q->filter, q->width, q->out_width, q->left, p->across,
+                             p->width, is_smooth_across) &&
+           jpeg_weights_fast(&down[LUMA], &down[CHROMA], q->filter, q->height, q->out_height, q->top, p->down,
+                             p->height, is_smooth_down);
 }
 
 /* Which way a picture is resized first matters, for there are bytes in between.  Across, says Pillow; and since its
@@ -127,8 +127,8 @@ int jpeg_plan_exact(jpeg_decoder *d, jpeg_request *q)
     d->goes_down_first = goes_down_first(q);
     d->is_resized[ACROSS] = q->width != q->all_width;
     d->is_resized[DOWN] = q->height != q->all_height;
-    if (!jpeg_weights_exact(across, q->width, q->all_width, q->out_left, q->out_width) ||
-        !jpeg_weights_exact(down, q->height, q->all_height, q->out_top, q->out_height))
+    if (!jpeg_weights_exact(across, q->filter, q->width, q->all_width, q->out_left, q->out_width) ||
+        !jpeg_weights_exact(down, q->filter, q->height, q->all_height, q->out_top, q->out_height))
         return 0;
     q->left += across->first;
     q->width = across->lines;

@@ -12,6 +12,7 @@ from typing import Protocol
 
 import torch
 
+from shmloader.images.filters import BILINEAR
 from shmloader.images.random_numbers import Draws
 from shmloader.images.view import View
 
@@ -33,11 +34,13 @@ class RandomResizedCrop:
         size: height and width that it is resized to.
         scale: the smallest and the largest area of the box, as a part of the picture's.
         ratio: the smallest and the largest width of the box, as a multiple of its height.
+        resample: Pillow's number of the filter that it is resized by.
     """
 
     size: tuple[int, int]
     scale: tuple[float, float] = (0.08, 1.0)
     ratio: tuple[float, float] = (3 / 4, 4 / 3)
+    resample: int = BILINEAR
     _logarithms: list[float] = field(init=False, repr=False)  # of the ratio, in torch's precision
 
     def __post_init__(self) -> None:
@@ -45,7 +48,7 @@ class RandomResizedCrop:
 
     def apply(self, view: View, draws: Draws) -> None:
         view.cut(*self._box(view.width, view.height, draws))
-        view.resize(*self.size)
+        view.resize(*self.size, self.resample)
 
     def _box(self, width: int, height: int, draws: Draws) -> tuple[int, int, int, int]:
         area = height * width
@@ -72,20 +75,23 @@ class Resize:
     Args:
         size: height and width; or the shorter side alone, which keeps the shape.
         longest: the longer side at most, where `size` is the shorter.
+        resample: Pillow's number of the filter.
     """
 
     size: tuple[int, int] | int
     longest: int | None = None
+    resample: int = BILINEAR
 
     def apply(self, view: View, draws: Draws) -> None:
         if not isinstance(self.size, int):
-            view.resize(*self.size)
+            view.resize(*self.size, self.resample)
             return
         short, long = sorted((view.width, view.height))
         shorter, longer = self.size, int(self.size * long / short)
         if self.longest is not None and longer > self.longest:
             shorter, longer = int(self.longest * shorter / longer), self.longest
-        view.resize(*((longer, shorter) if view.width <= view.height else (shorter, longer)))
+        size = (longer, shorter) if view.width <= view.height else (shorter, longer)
+        view.resize(*size, self.resample)
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 
 from shmloader._jpeg import Decoder
+from shmloader.images.filters import BILINEAR, filter_number
 from shmloader.images.rows import Rows
 
 __all__ = ["Picture", "counts", "decode"]
@@ -49,6 +50,7 @@ def decode(
     exact: bool = True,
     *,
     rotate: bool = False,
+    interpolation: Any = "bilinear",
 ) -> Any:
     """Decode a picture, or a crop of it, as RGB.
 
@@ -67,18 +69,21 @@ def decode(
         out: Where the result goes: a uint8 tensor or array of its shape (default: a new tensor).  Its strides may be
             any, so it may be (height, width, 3) in memory.
 
-        exact: Whether the result equals Pillow's convert("RGB"), crop and resize (BILINEAR, antialiased) to the bit
-            (default True).  If not, it is faster: luma and chroma are resized before they become RGB, without rounding
-            in between, and a pixel differs by less than 1 on average.
+        exact: Whether the result equals Pillow's convert("RGB"), crop and resize to the bit (default True).  If not, it
+            is faster: luma and chroma are resized before they become RGB, without rounding in between, and a pixel
+            differs by less than 1 on average.
 
         rotate: Turn the result upright, as the file's EXIF orientation says, after crop and resize (default False, as
             in Pillow and torchvision).  `size` is that of the result; `crop` is in the picture as stored.
+
+        interpolation: The filter that it is resized by: "nearest", "box", "bilinear" (default), "hamming", "bicubic" or
+            "lanczos", as Pillow has them, so antialiased; or Pillow's Resampling, or torchvision's InterpolationMode.
 
     Returns:
         A uint8 tensor of shape (3, height, width), or `out`.
 
     Raises:
-        ValueError: The crop lies outside the picture, or `size` or `out` is impossible.
+        ValueError: The crop lies outside the picture, or `size`, `out` or `interpolation` is impossible.
         ImportError: The file is no baseline JPEG, and Pillow is not installed.
         OSError: The file cannot be read.
         Exception: Whatever Pillow raises for a broken file, with its path; and its DecompressionBombError for a picture
@@ -88,10 +93,11 @@ def decode(
         >>> row = torch.empty(3, 224, 224, dtype=torch.uint8)
         >>> decode("cat.jpg", crop=(100, 50, 300, 300), size=(224, 224), out=row)
     """
+    resample = filter_number(interpolation)
     with Picture(data_or_path, rotate) as picture:
         box = _inside(crop, picture.width, picture.height)
         result, pixels = _result(out, box, size, flip, picture.orientation if rotate else 1)
-        picture.read_into(pixels, box, exact)
+        picture.read_into(pixels, box, exact, resample=resample)
         return result
 
 
@@ -140,7 +146,9 @@ class Picture:
         self._decoder.close()
         _idle.append(self._decoder)
 
-    def read_into(self, pixels: np.ndarray[Any, Any], crop: Crop, exact: bool, window: Crop | None = None) -> None:
+    def read_into(
+        self, pixels: Any, crop: Crop, exact: bool, window: Crop | None = None, resample: int = BILINEAR
+    ) -> None:
         """Write a part, resized to whatever size `pixels` has.
 
         Args:
@@ -149,24 +157,28 @@ class Picture:
             exact: see decode().
             window: left, top, width and height: the part is resized to that width and height, and `pixels` is what is
                 seen of it from left and top on.
+            resample: Pillow's number of the filter.
         """
         if self._image is None:
-            if self._decode(pixels, crop, exact, window):
+            if self._decode(pixels, crop, exact, window, resample):
                 _counts["decoded"] += 1
                 return
             self._open_by_pillow()
         left, top, width, height = crop
         image = self._image.crop((left, top, left + width, top + height))
         across, down, wide, high = window or (0, 0, pixels.shape[2], pixels.shape[1])
-        image = image.resize((wide, high), self._bilinear)
+        image = image.resize((wide, high), resample)
         if window is not None:
             image = image.crop((across, down, across + pixels.shape[2], down + pixels.shape[1]))
         pixels[...] = np.asarray(image).transpose(2, 0, 1)
         _counts["pillow"] += 1
 
-    def _decode(self, pixels: np.ndarray[Any, Any], crop: Crop, exact: bool, window: Crop | None) -> bool:
+    def _decode(
+        self, pixels: np.ndarray[Any, Any], crop: Crop, exact: bool, window: Crop | None, resample: int
+    ) -> bool:
         decoder, rows = self._decoder, self._rows
-        decode = partial(decoder.decode, crop, pixels, exact, not exact or _goes_down_first(), window=window)
+        down_first = not exact or _goes_down_first()
+        decode = partial(decoder.decode, crop, pixels, exact, down_first, window=window, filter=resample)
         if rows is None:
             return decode()
         if self._marks is not None and decode(marks=self._marks):
@@ -200,7 +212,6 @@ class Picture:
             raise
         self.width, self.height = self._image.size
         self.orientation = said if said in range(1, 9) else 1
-        self._bilinear = Image.Resampling.BILINEAR
 
 
 def _is_huge(width: int, height: int) -> bool:

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import torch
 
 from shmloader.images.crops import CenterCrop, RandomCrop, RandomHorizontalFlip, RandomResizedCrop, Resize, Step
+from shmloader.images.filters import BICUBIC, BILINEAR, NEAREST, filter_number
 from shmloader.images.finish import Divide, Finish, Multiply, Normalize
 from shmloader.images.recipe import Recipe
 
@@ -22,7 +23,6 @@ __all__ = ["recognise"]
 
 _V1, _V2 = "torchvision.transforms.transforms", "torchvision.transforms.v2."
 _PRESETS = "torchvision.transforms._presets"
-_BILINEAR = ("bilinear", 2)
 _FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 # An instance that has one of these of its own does not do what its class does.
 _METHODS = ("forward", "transform", "make_params", "_get_params", "get_params", "__call__")
@@ -77,6 +77,15 @@ def _pair(size: Any) -> tuple[int, int]:
     return int(sizes[0]), int(sizes[-1])
 
 
+def _resample(transform: Any) -> int | None:
+    """Pillow's number of a transform's filter; None where Pillow has none such."""
+    value = getattr(transform.interpolation, "value", transform.interpolation)
+    try:
+        return NEAREST if value == "nearest-exact" else filter_number(value)  # Pillow has one nearest
+    except ValueError:
+        return None
+
+
 class _Reading:
     """A recipe as far as it has been read."""
 
@@ -128,9 +137,8 @@ class _Reading:
 
     def _resizes(self, transform: Any) -> str:
         """Why this cannot be the one resize; nothing where it can."""
-        interpolation = getattr(transform.interpolation, "value", transform.interpolation)
-        if interpolation not in _BILINEAR:
-            return f"interpolation is {interpolation}, and the decoder has bilinear alone"
+        if _resample(transform) is None:
+            return f"Pillow has no interpolation {transform.interpolation}"
         if self._is_resized:
             return "the picture is resized once already"
         if self._may_be_padded:
@@ -142,6 +150,8 @@ class _Reading:
                 return "numbers are resized, and not bytes"
             if self._exact:
                 return "a tensor is resized with other roundings than a picture; exact=False allows it"
+            if _resample(transform) not in (BILINEAR, BICUBIC):
+                return "torch resizes tensors by this filter in another way, or not at all"
             if not transform.antialias:
                 return "antialias is off"
         return ""
@@ -149,21 +159,23 @@ class _Reading:
     def _RandomResizedCrop(self, transform: Any, version: int) -> str:
         why_not = self._resizes(transform)
         if not why_not:
-            scale, ratio = transform.scale, transform.ratio
-            self._steps.append(RandomResizedCrop(_pair(transform.size), (scale[0], scale[1]), (ratio[0], ratio[1])))
+            scale, ratio, resample = transform.scale, transform.ratio, _resample(transform)
+            bounds = (scale[0], scale[1]), (ratio[0], ratio[1])
+            self._steps.append(RandomResizedCrop(_pair(transform.size), *bounds, cast(int, resample)))
             self._is_resized = True
         return why_not
 
     def _Resize(self, transform: Any, version: int) -> str:
-        return self._resizes(transform) or self._resized(transform.size, transform.max_size)
+        return self._resizes(transform) or self._resized(transform, transform.size, transform.max_size)
 
-    def _resized(self, size: Any, longest: int | None) -> str:
+    def _resized(self, transform: Any, size: Any, longest: int | None) -> str:
         if size is None:
             return "it has no size"
         sizes = [size] if isinstance(size, int) else list(size)
         if longest is not None and (len(sizes) != 1 or longest <= sizes[0]):
             return "its size and max_size contradict one another"
-        self._steps.append(Resize(int(sizes[0]) if len(sizes) == 1 else _pair(sizes), longest))
+        both = int(sizes[0]) if len(sizes) == 1 else _pair(sizes)
+        self._steps.append(Resize(both, longest, cast(int, _resample(transform))))
         self._is_resized = True
         return ""
 
@@ -241,7 +253,7 @@ class _Reading:
         """What torchvision's weights come with: resize, middle, numbers, normalised."""
         if self._finish is not None or _is_changed(transform):
             return "it comes after others"
-        why_not = self._resizes(transform) or self._resized(transform.resize_size, None)
+        why_not = self._resizes(transform) or self._resized(transform, transform.resize_size, None)
         if why_not:
             return why_not
         self._steps.append(CenterCrop(_pair(transform.crop_size)))
