@@ -1,4 +1,4 @@
-"""What moves, cuts and resizes a picture before it is decoded: torchvision's transforms, as changes of a view.
+"""What cuts, flips and resizes a picture: torchvision's transforms, as changes of what is seen of it.
 
 Each makes the draws that torchvision's makes, in its order, and comes to the same box: computed as there (0.29), with
 the same roundings.
@@ -14,16 +14,22 @@ import torch
 
 from shmloader.images.filters import BILINEAR
 from shmloader.images.random_numbers import Draws
-from shmloader.images.view import View
 
-__all__ = ["CenterCrop", "RandomCrop", "RandomHorizontalFlip", "RandomResizedCrop", "Resize", "Step"]
+__all__ = ["CenterCrop", "RandomCrop", "RandomHorizontalFlip", "RandomResizedCrop", "Resize", "Seen"]
 
 _TRIES = 10  # of RandomResizedCrop, before it takes the middle
 
 
-class Step(Protocol):
-    def apply(self, view: View, draws: Draws) -> None:
-        """Change a view."""
+class Seen(Protocol):
+    """What can be cut, resized and flipped: a View, or a Canvas."""
+
+    @property
+    def width(self) -> int: ...
+    @property
+    def height(self) -> int: ...
+    def cut(self, left: int, top: int, width: int, height: int) -> None: ...
+    def resize(self, height: int, width: int, resample: int = BILINEAR) -> None: ...
+    def flip(self) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -46,7 +52,7 @@ class RandomResizedCrop:
     def __post_init__(self) -> None:
         object.__setattr__(self, "_logarithms", torch.log(torch.tensor(self.ratio)).tolist())
 
-    def apply(self, view: View, draws: Draws) -> None:
+    def apply(self, view: Seen, draws: Draws) -> None:
         view.cut(*self._box(view.width, view.height, draws))
         view.resize(*self.size, self.resample)
 
@@ -82,7 +88,7 @@ class Resize:
     longest: int | None = None
     resample: int = BILINEAR
 
-    def apply(self, view: View, draws: Draws) -> None:
+    def apply(self, view: Seen, draws: Draws) -> None:
         if not isinstance(self.size, int):
             view.resize(*self.size, self.resample)
             return
@@ -100,7 +106,7 @@ class CenterCrop:
 
     size: tuple[int, int]  # height and width
 
-    def apply(self, view: View, draws: Draws) -> None:
+    def apply(self, view: Seen, draws: Draws) -> None:
         top, left = (
             round((there - wanted) / 2.0) if wanted <= there else -((wanted - there) // 2)
             for there, wanted in zip((view.height, view.width), self.size, strict=True)
@@ -120,7 +126,7 @@ class RandomCrop:
     size: tuple[int, int]
     draws_all: bool = True
 
-    def apply(self, view: View, draws: Draws) -> None:
+    def apply(self, view: Seen, draws: Draws) -> None:
         (height, width), there = self.size, (view.height, view.width)
         if there[0] < height or there[1] < width:
             end = "" if self.draws_all else "."
@@ -137,6 +143,6 @@ class RandomHorizontalFlip:
 
     p: float = 0.5
 
-    def apply(self, view: View, draws: Draws) -> None:
+    def apply(self, view: Seen, draws: Draws) -> None:
         if draws.is_below(self.p):
             view.flip()

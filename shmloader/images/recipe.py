@@ -11,9 +11,11 @@ from typing import Any
 
 import torch
 
-from shmloader.images.crops import CenterCrop, RandomHorizontalFlip, RandomResizedCrop, Resize, Step
+from shmloader.images.canvas import Step
+from shmloader.images.crops import CenterCrop, RandomHorizontalFlip, RandomResizedCrop, Resize
 from shmloader.images.filters import filter_number
 from shmloader.images.finish import Divide, Finish, Normalize
+from shmloader.images.row_steps import RowStep
 
 __all__ = ["Recipe", "evaluation", "training"]
 
@@ -25,16 +27,20 @@ class Recipe:
     """How a picture becomes a sample.
 
     Args:
-        steps: which part of the picture, at which size.
+        steps: which part of the picture, at which size, and what changes its pixels.
         finish: what becomes of its bytes; None: they become a PIL image.
         rest: functions that are called with that, one after the other.
         notes: of each transform what it is, and what is done about it.
+        row_steps: what changes the numbers in their row, after `finish` and before `rest`.
+        draws_elsewhere: whether Python's generator or NumPy's may be drawn from.
     """
 
     steps: tuple[Step, ...] = ()
     finish: Finish | None = _BYTES
     rest: tuple[Callable[[Any], Any], ...] = ()
     notes: tuple[tuple[str, str], ...] = ()
+    row_steps: tuple[RowStep, ...] = ()
+    draws_elsewhere: bool = False
 
 
 def training(

@@ -47,6 +47,15 @@ class View:
         self.crop, self.size, self.window = self.window, (height, width), (0, 0, width, height)
         self.resample = resample
 
+    def can_be_resized(self, exact: bool) -> bool:
+        """Whether a resize now is the decoder's: the first one, of the picture alone.
+
+        A flipped picture is resized with other roundings, so not where it is to be exact.
+        """
+        left, top, width, height = self.window
+        is_inside = left >= 0 and top >= 0 and left + width <= self.crop[2] and top + height <= self.crop[3]
+        return self.size is None and is_inside and not (exact and self.is_flipped)
+
     def flip(self) -> None:
         """Exchange left and right."""
         self.is_flipped = not self.is_flipped
