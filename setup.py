@@ -17,11 +17,11 @@ CORE = (
     *("ring", "sequences", "figures", "log", "turns", "free_slots", "lease", "progress", "task_writer", "trainer"),
     *("next_batch", "lane", "worker", "onlooker"),
     *("tensors", "gather", "batch_tree", "batch_writer", "batch_reader"),
-    *("process", "stack_timer", "current", "cuda_driver", "reclaim", "late_signals", "jpeg"),
+    *("process", "stack_timer", "current", "cuda_driver", "reclaim", "late_signals", "jpeg", "pixels"),
 )
-SOURCES = {"jpeg": sorted(glob("cython_ext/jpeg/*.c"))}  # in C, beside a module's own .pyx
+SOURCES = {name: sorted(glob(f"cython_ext/{name}/*.c")) for name in ("jpeg", "pixels")}  # in C, beside its .pyx
 # No fused multiplications: they round once where Pillow's weights of a resize are rounded twice.
-FLAGS = ["-O3", "-std=c11", "-ffp-contract=off", "-Wall", "-Wextra", "-Wno-unused-parameter"]
+FLAGS = ["-O3", "-std=c11", "-ffp-contract=off", "-Wall", "-Wextra", "-Wno-unused-parameter", "-Wno-psabi"]
 
 
 def extension(name: str, source: str) -> Extension:

@@ -1,0 +1,57 @@
+/* What a processor does its own way: the same functions in plain C, with AVX2 and with NEON.  All agree to the bit.
+ *
+ * A pixel is four bytes: red, green, blue, and one that means nothing.  Functions that go over whole pictures take a
+ * number of pixels and may round it up to a multiple of BLOCK: every picture has that much room behind it. */
+#pragma once
+#include <stddef.h>
+#include <stdint.h>
+
+enum { BLOCK = 32 };
+
+enum { NEAREST = 0, BILINEAR = 2, BICUBIC = 3 }; /* Pillow's numbers */
+
+/* Where the pixels of an affine or perspective transform come from. */
+typedef struct {
+    const uint8_t *from;
+    int width, height; /* of `from` */
+    uint32_t fill;     /* the pixel for places outside */
+} pixels_source;
+
+typedef struct {
+    const char *name;
+    int (*can_run)(void);
+
+    /* look_up.h: each channel through its table, in place. */
+    void (*look_up)(uint8_t *at, size_t n, const uint8_t tables[3][256]);
+    /* luma.h */
+    void (*grayscale)(uint8_t *at, size_t n);
+    void (*saturate)(uint8_t *at, size_t n, float factor);
+    uint64_t (*sum_of_luma)(const uint8_t *at, size_t n); /* of exactly n pixels */
+    /* blend.h: `other` where alpha is 1. */
+    void (*blend)(uint8_t *at, const uint8_t *other, size_t n, float alpha);
+    /* hue.h */
+    void (*hue)(uint8_t *at, size_t n, int shift);
+    /* smooth.h: row `y` of Pillow's Sharpness; `sums` has room for a row of words and two blocks. */
+    void (*sharpen_row)(const uint8_t *from, uint8_t *to, int width, float factor, uint16_t *sums);
+    /* box.h: one box blur down the picture. */
+    void (*box_down)(const uint8_t *from, uint8_t *to, int width, int height, int radius, uint32_t inside, uint32_t edge);
+    /* turn.h: rows become columns. */
+    void (*turn)(const uint8_t *from, uint8_t *to, int width, int height);
+    /* warp.h */
+    void (*affine_row)(const double *matrix, int y, int n, double *xs, double *ys);
+    void (*perspective_row)(const double *matrix, int y, int n, double *xs, double *ys);
+    void (*sample_row)(const pixels_source *source, double *xs, double *ys, int interpolation, uint8_t *to, int n);
+    /* planes.h: one row of bytes or of 32-bit items, each channel through its table, to places one item apart. */
+    void (*split_bytes)(const uint8_t *from, int n, const uint8_t tables[3][256], uint8_t *const to[3], int channels);
+    void (*split_words)(const uint8_t *from, int n, const uint32_t *tables, uint32_t *const to[3], int channels);
+} pixels_path;
+
+extern const pixels_path pixels_plain;
+#if defined(__x86_64__)
+extern const pixels_path pixels_avx2;
+#elif defined(__aarch64__)
+extern const pixels_path pixels_neon;
+#endif
+
+/* The fastest path that this processor has, or the one with this name; NULL where it has none. */
+const pixels_path *pixels_choose(const char *name);

@@ -1,0 +1,95 @@
+/* Pillow's operations on one picture that stays in memory of its own, equal to Pillow's to the byte.
+ *
+ * memory      picture.c    two buffers of pixels: an operation that cannot work in place goes from one to the other
+ * look-ups    tables.c     tables of 256 entries a channel, put together and applied when somebody needs the pixels
+ * colours     colours.c    over luma.h, blend.h, hue.h, smooth.h
+ * blur        blur.c       over box.h, turn.h
+ * geometry    transform.c  over warp.h; frame.c: crop, pad, flip, turn by quarters
+ * the row     row.c        pixels to planes, over planes.h; boxes of a row overwritten
+ *
+ * Each path (path_plain.c, path_avx2.c, path_neon.c) gathers the headers that its processor runs best.  A picture keeps
+ * its memory when the next one is started, and serves one thread at a time.  What returns int returns a PIXELS_ code. */
+#pragma once
+#include "path.h"
+
+enum { PIXELS_OK, PIXELS_NO_MEMORY };
+
+enum { PAD_CONSTANT, PAD_EDGE, PAD_REFLECT, PAD_SYMMETRIC };
+
+typedef struct {
+    const pixels_path *path;
+    uint8_t *now, *spare; /* the pixels, row by row; as many bytes of anything */
+    uint8_t *blocks[2];   /* as malloc gave them */
+    size_t room;          /* of each, in pixels */
+    void *scratch;        /* for rows of an operation */
+    size_t scratch_room;  /* in bytes */
+    int width, height;
+    int channels;   /* 3, or 1: all three are equal, and one is written */
+    int is_pending; /* `tables` are still to be applied to `now` */
+    uint8_t tables[3][256];
+} pixels_picture;
+
+pixels_picture *pixels_new(const pixels_path *path); /* NULL: no memory */
+void pixels_free(pixels_picture *picture);
+
+/* Another picture, of undefined pixels.  1 to 65535 each. */
+int pixels_start(pixels_picture *picture, int width, int height, int channels);
+/* Pixels from bytes: strides between rows, columns and channels; with one channel all three become that. */
+void pixels_load(pixels_picture *picture, const uint8_t *from, ptrdiff_t row, ptrdiff_t column, ptrdiff_t channel);
+int pixels_copy(pixels_picture *picture, const pixels_picture *other);
+
+/* Room for an operation: the spare buffer of another size, and scratch; what is in them is lost. */
+int pixels_make_room(pixels_picture *picture, int width, int height);
+int pixels_make_scratch(pixels_picture *picture, size_t bytes);
+/* The spare buffer becomes the picture. */
+void pixels_exchange(pixels_picture *picture, int width, int height);
+
+/* Look-ups. */
+void pixels_apply_pending(pixels_picture *picture);
+void pixels_look_up(pixels_picture *picture, const uint8_t tables[3][256]);
+void pixels_look_up_all(pixels_picture *picture, const uint8_t table[256]);
+void pixels_brightness(pixels_picture *picture, float factor);
+void pixels_contrast(pixels_picture *picture, float factor);
+void pixels_autocontrast(pixels_picture *picture);
+void pixels_equalize(pixels_picture *picture);
+
+/* Colours. */
+void pixels_saturation(pixels_picture *picture, float factor);
+void pixels_hue(pixels_picture *picture, int shift);
+void pixels_grayscale(pixels_picture *picture, int channels);
+void pixels_permute(pixels_picture *picture, const int order[3]);
+int pixels_sharpness(pixels_picture *picture, float factor);
+void pixels_blend(pixels_picture *picture, pixels_picture *other, float alpha);
+
+/* Blur. */
+int pixels_gaussian_blur(pixels_picture *picture, float across, float down);
+/* Sums of `taps` weights around each pixel, which is an odd number of them, across and down; edges are mirrored.  Not
+ * Pillow's: within 1 of what is summed in another order. */
+int pixels_convolve(pixels_picture *picture, const float *across, int taps_across, const float *down, int taps_down);
+
+/* Geometry. */
+int pixels_affine(pixels_picture *picture, int width, int height, const double matrix[6], int interpolation, uint32_t fill);
+int pixels_perspective(pixels_picture *picture, int width, int height, const double matrix[8], int interpolation,
+                       uint32_t fill);
+/* The part from left and top on, which may lie outside: there are pixels as `mode` says. */
+int pixels_frame(pixels_picture *picture, int left, int top, int width, int height, int mode, uint32_t fill);
+int pixels_flip_left_right(pixels_picture *picture);
+int pixels_flip_top_bottom(pixels_picture *picture);
+int pixels_turn_quarters(pixels_picture *picture, int quarters); /* against the clock */
+void pixels_fill_box(pixels_picture *picture, int left, int top, int width, int height, uint32_t colour);
+
+/* To a row.  The tables have an entry of `item` bytes (1, 2 or 4) for each byte of each channel; NULL: bytes stay. */
+typedef struct {
+    uint8_t *to;
+    ptrdiff_t channel, row, column; /* in bytes */
+} pixels_place;
+
+int pixels_write(pixels_picture *picture, pixels_place place, const void *tables, int item);
+
+/* A box of a row that is finished becomes one value, a value a channel, or values of its own. */
+typedef struct {
+    const uint8_t *values;
+    ptrdiff_t channel, row, column; /* 0 where the value stays the same */
+} pixels_values;
+
+void pixels_erase(pixels_place place, int channels, int width, int height, pixels_values from, int item);

@@ -1,0 +1,59 @@
+/* From pixels to a sample's row. */
+#include "pixels.h"
+
+#include <string.h>
+
+static void put(uint8_t *to, const void *tables, int item, size_t at)
+{
+    if (item == 4)
+        memcpy(to, (const uint8_t *)tables + 4 * at, 4);
+    else if (item == 2)
+        memcpy(to, (const uint8_t *)tables + 2 * at, 2);
+    else
+        *to = ((const uint8_t *)tables)[at];
+}
+
+/* Where items do not lie side by side, or are of two bytes. */
+static void write_row(const uint8_t *from, int n, const void *tables, int item, uint8_t *const to[3], int channels,
+                      ptrdiff_t column)
+{
+    for (int x = 0; x < n; x++)
+        for (int c = 0; c < channels; c++)
+            put(to[c] + x * column, tables, item, (size_t)(256 * c + from[4 * (size_t)x + (size_t)c]));
+}
+
+int pixels_write(pixels_picture *picture, pixels_place place, const void *tables, int item)
+{
+    /* What is pending goes into the tables: that is one look-up, not two. */
+    uint8_t bytes[3][256];
+    uint32_t composed[3 * 256];
+    for (int c = 0; c < picture->channels; c++)
+        for (int v = 0; v < 256; v++) {
+            size_t there = (size_t)(picture->is_pending ? picture->tables[c][v] : v);
+            bytes[c][v] = (uint8_t)there;
+            if (tables) put((uint8_t *)composed + (size_t)item * (size_t)(256 * c + v), tables, item, 256 * (size_t)c + there);
+        }
+    if (tables && item == 1) memcpy(bytes, composed, sizeof bytes);
+    for (int y = 0; y < picture->height; y++) {
+        const uint8_t *from = picture->now + 4 * (size_t)y * (size_t)picture->width;
+        uint8_t *to[3] = {NULL, NULL, NULL};
+        for (int c = 0; c < picture->channels; c++) to[c] = place.to + y * place.row + c * place.channel;
+        if (item == 1 && place.column == 1)
+            picture->path->split_bytes(from, picture->width, (const uint8_t(*)[256])bytes, to, picture->channels);
+        else if (item == 4 && place.column == 4 && ((uintptr_t)place.to | (uintptr_t)place.row | (uintptr_t)place.channel) % 4 == 0)
+            picture->path->split_words(from, picture->width, composed, (uint32_t *const *)(void *)to, picture->channels);
+        else
+            write_row(from, picture->width, item == 1 ? (const void *)bytes : composed, item, to, picture->channels, place.column);
+    }
+    return PIXELS_OK;
+}
+
+void pixels_erase(pixels_place place, int channels, int width, int height, pixels_values from, int item)
+{
+    for (int c = 0; c < channels; c++)
+        for (int y = 0; y < height; y++) {
+            uint8_t *to = place.to + c * place.channel + y * place.row;
+            const uint8_t *values = from.values + c * from.channel + y * from.row;
+            for (int x = 0; x < width; x++) memcpy(to + x * place.column, values + x * from.column, (size_t)item);
+        }
+}
