@@ -212,8 +212,8 @@ class Normalize(Stock):
         return (image - mean) / std
 
 
-class ColorJitter(Stock):
-    """Not one that is fused; it draws."""
+class Darker(Stock):
+    """One of a user's own; it draws."""
 
     def __call__(self, image: Any) -> Any:
         brighter = float(torch.rand(1)) / 2
@@ -222,7 +222,7 @@ class ColorJitter(Stock):
 
 for _stock in (Compose, RandomResizedCrop, Resize, CenterCrop, RandomCrop, RandomHorizontalFlip, PILToTensor):
     _stock.__module__ = V1
-for _stock in (ToTensor, ConvertImageDtype, Normalize, ColorJitter):
+for _stock in (ToTensor, ConvertImageDtype, Normalize):
     _stock.__module__ = V1
 ToDtype.__module__ = "torchvision.transforms.v2._misc"
 

@@ -132,6 +132,13 @@ class Canvas:
             self._image = import_module("PIL.Image").fromarray(pixels)
         return self._image
 
+    def image_of_file(self) -> Any:
+        """The same with what Pillow has of the file beside the pixels, such as EXIF."""
+        image = self.image()
+        if not image.info:
+            image.info.update(self._opened.info())
+        return image
+
     def replace(self, image: Any) -> None:
         """Go on with another PIL image, of mode RGB or L."""
         self._view, self._image = None, image

@@ -191,6 +191,15 @@ class Picture:
             rows.put(self._at, os.fspath(self._source), decoder.status, decoder.marks)
         return is_good
 
+    def info(self) -> dict[str, Any]:
+        """What Pillow has beside the pixels, in `Image.info`: EXIF, the resolution, a profile."""
+        if self._image is None:
+            source = self._source
+            is_file = isinstance(source, (str, os.PathLike))
+            with import_module("PIL.Image").open(source if is_file else io.BytesIO(source)) as file:
+                return dict(file.info)
+        return dict(self._image.info)
+
     def _open_by_pillow(self) -> None:
         """The same by Pillow, for whatever Pillow can read."""
         source: Any = self._source

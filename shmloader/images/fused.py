@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset
 
+from shmloader.images.operations import Call
 from shmloader.images.pictures import Pictures, explained
 from shmloader.images.reader import Reader
 from shmloader.images.recognise import recognise
@@ -129,8 +130,8 @@ def fuse(
     if why_not:
         return Unfused(dataset, f"{name} is not fused: {why_not}")
     recipe = recognise(dataset.transform, exact)
-    if not recipe.steps and recipe.finish is None:
-        return Unfused(dataset, explained(f"{name} is not fused, for its first transform cannot be:", recipe))
+    if all(isinstance(step, Call) for step in recipe.steps) and recipe.finish is None:
+        return Unfused(dataset, explained(f"{name} is not fused, because none of its transforms can be:", recipe))
     said = ""
     if not _is_stock(dataset):
         if not _agrees(dataset):

@@ -25,7 +25,7 @@ def version_of(transform: Any) -> int:
 def key_of(transform: Any) -> tuple[str, str]:
     """The module and name of its class; of a function, its own."""
     kind = transform if hasattr(transform, "__qualname__") else type(transform)
-    return str(kind.__module__), str(kind.__qualname__)
+    return str(getattr(kind, "__module__", "")), str(getattr(kind, "__qualname__", ""))
 
 
 def is_changed(transform: Any) -> bool:
@@ -60,5 +60,7 @@ def fill_of(transform: Any, version: int) -> Any:
     fill = transform.fill
     if version == 1 or not isinstance(fill, dict):
         return fill
-    kinds = {getattr(kind, "__name__", kind): value for kind, value in transform._fill.items()}
-    return kinds["Image"] if "Image" in kinds else kinds["others"]
+    for kind, value in transform._fill.items():
+        if getattr(kind, "__module__", "") == "PIL.Image":
+            return value
+    return transform._fill["others"]

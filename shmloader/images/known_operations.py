@@ -20,6 +20,7 @@ from shmloader.images.operations import (
     Order,
     Pad,
     Perspective,
+    Posterize,
     Rotate,
 )
 
@@ -132,7 +133,7 @@ OPERATIONS: dict[str, Callable[[Nest, Any, int], Steps]] = {
     "Grayscale": _grey,
     "RandomGrayscale": lambda nest, of, version: (Chance(float(of.p), "below", (Greyscale(),)),),
     "RandomInvert": lambda nest, of, version: _random(of, version, Act("invert")),
-    "RandomPosterize": lambda nest, of, version: _random(of, version, Act("posterize", (int(of.bits),))),
+    "RandomPosterize": lambda nest, of, version: _random(of, version, Posterize(int(of.bits))),
     "RandomSolarize": lambda nest, of, version: _random(of, version, Act("solarize", (of.threshold,))),
     "RandomAdjustSharpness": lambda nest, of, version: _random(of, version, Act("sharpness", (of.sharpness_factor,))),
     "RandomAutocontrast": lambda nest, of, version: _random(of, version, Act("autocontrast")),

@@ -31,9 +31,11 @@ __all__ = [
     "Pad",
     "PaddedCrop",
     "Perspective",
+    "Posterize",
     "Rotate",
     "affine_matrix",
     "colour",
+    "posterize",
 ]
 
 
@@ -82,6 +84,24 @@ class Act:
         getattr(canvas.picture, self.name)(*self.values)
 
 
+def posterize(canvas: Canvas, bits: int) -> None:
+    """Keep the upper bits; what becomes of numbers that cannot be is up to the Pillow that is installed."""
+    if 1 <= bits <= 8:
+        canvas.picture.posterize(bits)
+    else:
+        canvas.replace(import_module("PIL.ImageOps").posterize(canvas.image(), bits))
+
+
+@dataclass(frozen=True)
+class Posterize:
+    """Fewer bits."""
+
+    bits: int
+
+    def apply(self, canvas: Canvas, draws: Draws) -> None:
+        posterize(canvas, self.bits)
+
+
 @dataclass(frozen=True)
 class Greyscale:
     """Shades of grey, in as many channels as the picture has."""
@@ -103,7 +123,7 @@ class Call:
     rest: tuple[Callable[[Any], Any], ...] = ()
 
     def apply(self, canvas: Canvas, draws: Draws) -> None:
-        made = self.transform(canvas.image())
+        made = self.transform(canvas.image_of_file())
         if isinstance(made, import_module("PIL.Image").Image) and made.mode == "RGB":
             canvas.replace(made)
         else:
@@ -277,9 +297,10 @@ class Affine:
 
     def apply(self, canvas: Canvas, draws: Draws) -> None:
         of, width, height = self.transform, canvas.width, canvas.height
-        drawn = of.get_params(of.degrees, of.translate, of.scale, of.shear, [width, height])
+        angle, moved, scale, shear = of.get_params(of.degrees, of.translate, of.scale, of.shear, [width, height])
         fill = colour(self.fill, canvas.channels)
-        canvas.picture.affine(affine_matrix(width, height, *drawn, of.center), self.resample, fill)
+        matrix = affine_matrix(width, height, angle, moved, scale, shear, of.center)
+        canvas.picture.affine(matrix, self.resample, fill)
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from shmloader.images.canvas import Canvas
-from shmloader.images.operations import affine_matrix, colour
+from shmloader.images.operations import affine_matrix, colour, posterize
 from shmloader.images.random_numbers import Draws
 
-__all__ = ["AutoAugment", "RandAugment", "TrivialAugment"]
+__all__ = ["AutoAugment", "Policy", "RandAugment", "TrivialAugment", "knows"]
 
 # Of each operation: its name, its magnitudes (None: it has none), and whether a magnitude may be negative.
 Space = list[tuple[str, list[float] | None, bool]]
@@ -34,6 +34,9 @@ class Policy:
     resample: int
     fill: Any
     _spaces: dict[tuple[int, ...], Space] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def apply(self, canvas: Canvas, draws: Draws) -> None:
+        raise NotImplementedError
 
     def _space(self, bins: int, height: int, width: int) -> Space:
         key = bins, height, width
@@ -69,7 +72,7 @@ class Policy:
         elif act is not None:
             getattr(picture, act)(1.0 + magnitude)
         elif name == "Posterize":
-            picture.posterize(int(magnitude))
+            posterize(canvas, int(magnitude))
         elif name == "Solarize":
             picture.solarize(magnitude if self.version == 1 else 255.0 * magnitude)
         else:
@@ -127,7 +130,9 @@ class AutoAugment(Policy):
 
     def apply(self, canvas: Canvas, draws: Draws) -> None:
         of = self.transform
-        space = {name: rest for name, *rest in self._space(10, canvas.height, canvas.width)}
+        space = {
+            name: (magnitudes, signed) for name, magnitudes, signed in self._space(10, canvas.height, canvas.width)
+        }
         if self.version == 1:
             chosen, probabilities, signs = of.get_params(len(of.policies))
             for at, (name, p, magnitude_at) in enumerate(of.policies[chosen]):

@@ -44,7 +44,8 @@ class Reader:
             recipe = replace(recipe, finish=Finish())
         self._recipe = recipe
         self._exact = exact
-        self._table = recipe.finish.table() if recipe.finish is not None and has_operations() else None
+        is_narrow = recipe.finish is not None and recipe.finish.dtype.itemsize <= 4  # what a table may have
+        self._table = recipe.finish.table() if recipe.finish is not None and is_narrow and has_operations() else None
 
     def __call__(self, source: Any, out: torch.Tensor | None = None, *, at: int = 0, must_fit: bool = True) -> Any:
         """Make the sample of a picture.

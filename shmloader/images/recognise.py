@@ -32,8 +32,6 @@ _PRESETS = "torchvision.transforms._presets"
 _FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 _FUSED = "fused"
 _NO_OPERATIONS = "this build has no operations on pixels"
-# What may stand behind ToTensor and still be done before: the same of bytes and of numbers.
-_BEFORE_NUMBERS = ("RandomHorizontalFlip", "RandomResizedCrop", "Resize", "CenterCrop", "RandomCrop")
 
 
 def recognise(transform: Any, exact: bool) -> Recipe:
@@ -72,9 +70,7 @@ class _Reading:
         self._rest: list[Callable[[Any], Any]] = []
         self._notes: list[tuple[str, str]] = []
         self._read: list[Callable[[Any], Any]] = []
-        self._calls: list[
-            tuple[int, int]
-        ] = []  # places of transforms that are called, in the steps and in what is read
+        self._calls: list[tuple[int, int]] = []  # of those that are called: places in the steps, and in what is read
         self._draws_elsewhere = False
 
     def recipe(self) -> Recipe:
@@ -140,9 +136,7 @@ class _Reading:
         name = NUMBERS.get(key, key[1])
         if key in IN_PLACE or key in NUMBERS or key in ELSEWHERE or key == ("timm.data.transforms", "ToNumpy"):
             version = version or 1
-        reads: Callable[[Any, int], str] | None = (
-            getattr(self, f"_{name}", None) if version and name[:1] != "_" else None
-        )
+        reads: Callable[[Any, int], str] | None = getattr(self, f"_{name}", None) if version else None
         operation = ELSEWHERE.get(key) or (OPERATIONS.get(name) if version else None)
         if reads is None and operation is None and key not in IN_PLACE:
             return "not one of the transforms that are known"

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from shmloader.images.canvas import Canvas
-from shmloader.images.operations import Pad
+from shmloader.images.operations import Pad, posterize
 from shmloader.images.random_numbers import Draws
 
 __all__ = ["Augment", "Augments", "CenterCropOrPad", "Policies", "RandomBox", "ResizeKeepRatio", "augment_of"]
@@ -164,7 +164,7 @@ def _rotate(canvas: Canvas, options: dict[str, Any], degrees: float) -> None:
 
 def _posterize(canvas: Canvas, options: dict[str, Any], bits: int) -> None:
     if bits < 8:
-        canvas.picture.posterize(bits)
+        posterize(canvas, bits)
 
 
 def _blur_random(canvas: Canvas, options: dict[str, Any], factor: float) -> None:
