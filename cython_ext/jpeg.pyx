@@ -20,7 +20,7 @@ cdef extern from "jpeg/jpeg.h" nogil:
         JPEG_BILINEAR, JPEG_FILTERS
     ctypedef struct jpeg_request:
         int left, top, width, height, out_width, out_height, all_width, all_height, out_left, out_top
-        bint is_exact, may_go_down_first, is_smooth
+        bint is_kept, is_exact, may_go_down_first, is_smooth
         jpeg_filter filter
         uint8_t *to
         Py_ssize_t channel, row, column
@@ -163,7 +163,7 @@ cdef class Decoder:
         return said == JPEG_OK
 
     def decode(self, crop, out, bint exact=True, bint down_first=True, bint smooth=True, bytes marks=None,
-               bint marking=False, window=None, int filter=JPEG_BILINEAR):
+               bint marking=False, window=None, int filter=JPEG_BILINEAR, bint kept=False):
         """Decode a part of the file that is open.
 
         Args:
@@ -177,6 +177,8 @@ cdef class Decoder:
             window: left, top, width and height: the part is resized to that width and height, and `out` is what is seen
                 of it from left and top on.  Always exact.
             filter: by which the part is resized, 0 to 5, as Pillow's Resampling numbers them.
+            kept: more parts of the file will be wanted, so all of it is read once and kept until another file is opened;
+                marks are neither used nor made.
             marking: make `marks` of all rows, so the whole file is read; they are None where it can have none.
 
         Returns:
@@ -213,6 +215,7 @@ cdef class Decoder:
                     raise ValueError(f"out, {view.shape[2]} x {view.shape[1]}, is not inside the window {window}")
             request.to = <uint8_t *>view.buf
             request.channel, request.row, request.column = view.strides[0], view.strides[1], view.strides[2]
+            request.is_kept = kept
             request.is_exact, request.may_go_down_first, request.is_smooth = exact, down_first, smooth
             with nogil:
                 said = jpeg_decode(self.decoder, &request)
@@ -220,6 +223,6 @@ cdef class Decoder:
             PyBuffer_Release(&view)
         if said == JPEG_NO_MEMORY:
             raise MemoryError(f"no memory to decode {request.width} x {request.height} pixels")
-        if said == JPEG_OK:
+        if said == JPEG_OK and not kept:
             self.marks = new_marks
         return said == JPEG_OK

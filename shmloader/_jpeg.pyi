@@ -24,5 +24,6 @@ class Decoder:
         marking: bool = False,
         window: tuple[int, int, int, int] | None = None,
         filter: int = 2,
+        kept: bool = False,
     ) -> bool: ...
     def close(self) -> None: ...

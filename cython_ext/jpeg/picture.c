@@ -35,12 +35,19 @@ void jpeg_free(jpeg_decoder *d)
     if (!d) return;
     for (int k = 0; k < 4; k++) jpeg_weights_free(&d->weights[k / 2][k % 2]);
     free(d->scan.stream.clean);
+    free(d->kept);
     free(d->arena);
     free(d);
 }
 
 int jpeg_open(jpeg_decoder *d, const uint8_t *data, size_t bytes)
 {
+    d->is_whole = 0;
+    if (d->kept_room > KEPT) { /* one large picture must not cost its memory for good */
+        free(d->kept);
+        d->kept = NULL;
+        d->kept_room = 0;
+    }
     return jpeg_read_header(&d->header, &d->tables, data, bytes);
 }
 
@@ -295,6 +302,7 @@ static void resize_down_fast(jpeg_decoder *d, const jpeg_request *q)
 int jpeg_skim(jpeg_decoder *d, const jpeg_request *request)
 {
     jpeg_scan *scan = &d->scan;
+    d->is_whole = 0;
     jpeg_plan(d, request);
     scan->marks = NULL;
     scan->new_marks = NULL;
@@ -303,10 +311,38 @@ int jpeg_skim(jpeg_decoder *d, const jpeg_request *request)
     return d->path->decode_scan(scan);
 }
 
+/* The samples that are planned, from the scan. */
+static int read_scan(jpeg_decoder *d)
+{
+    jpeg_scan *scan = &d->scan;
+    for (int k = 0; k < d->header.components; k++)
+        for (int at = 0; at < 64; at++)
+            scan->planes[k].quantiser[d->order[at]] =
+                (int16_t)d->header.quantiser[d->header.component[k].quantiser][at];
+    int said = d->path->decode_scan(scan);
+    if (said == JPEG_OK)
+        for (int k = 1; k < d->header.components; k++) copy_edges(&scan->planes[k], &d->wanted[k]);
+    return said;
+}
+
+static int read_all(jpeg_decoder *d, const jpeg_request *q)
+{
+    jpeg_request all = {.width = d->header.width, .height = d->header.height, .is_smooth = q->is_smooth};
+    jpeg_plan(d, &all);
+    if (!jpeg_has_kept_memory(d)) return JPEG_NO_MEMORY;
+    int said = read_scan(d);
+    d->is_whole = said == JPEG_OK;
+    return said;
+}
+
 int jpeg_decode(jpeg_decoder *d, const jpeg_request *request)
 {
     jpeg_request q = *request;
-    jpeg_scan *scan = &d->scan;
+    if (!q.is_kept) d->is_whole = 0;
+    if (q.is_kept && !d->is_whole) {
+        int said = read_all(d, &q);
+        if (said != JPEG_OK) return said;
+    }
     if ((q.width == q.out_width && q.height == q.out_height) || d->header.components == 1)
         q.is_exact = 1; /* as fast, where there is nothing to resize or no colour */
     if (q.width / FAST_SCALE >= q.out_width || q.height / FAST_SCALE >= q.out_height)
@@ -326,14 +362,8 @@ int jpeg_decode(jpeg_decoder *d, const jpeg_request *request)
     }
     jpeg_plan(d, &q);
     if (!jpeg_has_memory(d, &q)) return JPEG_NO_MEMORY;
-    for (int k = 0; k < d->header.components; k++)
-        for (int at = 0; at < 64; at++)
-            scan->planes[k].quantiser[d->order[at]] =
-                (int16_t)d->header.quantiser[d->header.component[k].quantiser][at];
-
-    int said = d->path->decode_scan(scan);
+    int said = d->is_whole ? JPEG_OK : read_scan(d);
     if (said == JPEG_OK) {
-        for (int k = 1; k < d->header.components; k++) copy_edges(&scan->planes[k], &d->wanted[k]);
         if (q.is_exact)
             make_exact(d, &q);
         else {

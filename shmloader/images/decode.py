@@ -107,6 +107,7 @@ class Picture:
     Args:
         source: see decode().
         is_upright: whether its orientation is wanted.
+        is_kept: whether more than one part will be read: then the file is read once.
         rows, at: where marks of its rows are kept, and which sample of these it is; only of a file by its path.
 
     Attributes:
@@ -117,7 +118,10 @@ class Picture:
         Exception: as decode().
     """
 
-    def __init__(self, source: Any, is_upright: bool = False, rows: Rows | None = None, at: int = 0) -> None:
+    def __init__(
+        self, source: Any, is_upright: bool = False, rows: Rows | None = None, at: int = 0, is_kept: bool = False
+    ) -> None:
+        self._is_kept = is_kept
         self._is_upright = is_upright
         self._rows: Rows | None = None  # none, or it has none for this picture
         self._at = at
@@ -132,7 +136,7 @@ class Picture:
                 self._open_by_pillow()
             else:
                 self.width, self.height, self.orientation = opened
-                if rows is not None and is_file:
+                if rows is not None and is_file and not is_kept:
                     self._rows = rows
                     self._marks = rows.find(at, os.fspath(source), self._decoder.status)
         except BaseException:
@@ -179,6 +183,8 @@ class Picture:
         decoder, rows = self._decoder, self._rows
         down_first = not exact or _goes_down_first()
         decode = partial(decoder.decode, crop, pixels, exact, down_first, window=window, filter=resample)
+        if self._is_kept:
+            return decode(kept=True)
         if rows is None:
             return decode()
         if self._marks is not None and decode(marks=self._marks):

@@ -11,11 +11,11 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset
 
-from shmloader.images.operations import Call
-from shmloader.images.pictures import Pictures, explained
+from shmloader.images.making import Making
+from shmloader.images.pictures import Pictures
 from shmloader.images.reader import Reader
-from shmloader.images.recognise import recognise
 from shmloader.images.rows import Rows
+from shmloader.images.views import ViewsReader
 
 __all__ = ["Fused", "Unfused", "fuse"]
 
@@ -36,8 +36,8 @@ class Wrapped(Dataset[Any]):
         self.dataset = dataset
         self._notes = notes
 
-    def explain(self) -> str:
-        """What is fused, and what is not and why: a line for each transform."""
+    def explain(self, measure: bool = False) -> str:
+        """What is fused, and what is not and why: a line for each transform; see Fused."""
         return self._notes
 
     def __len__(self) -> int:
@@ -63,12 +63,12 @@ class Unfused(Wrapped):
         return f"Not fused: {self.dataset!r}"
 
 
-class Fused(Wrapped, Pictures):
+class Fused(Pictures, Wrapped):
     """What fuse() gives: the dataset's samples, made in another way."""
 
-    def __init__(self, dataset: Any, notes: str, reader: Reader) -> None:
-        Pictures.__init__(self, reader)
+    def __init__(self, dataset: Any, notes: str, reader: Reader | ViewsReader) -> None:
         Wrapped.__init__(self, dataset, notes)
+        Pictures.__init__(self, reader, notes)
 
     @property
     def _of(self) -> Any:
@@ -104,7 +104,7 @@ def fuse(
 
     Returns:
         A dataset with the attributes of the other one, and:
-        explain(): what is fused, and what is not and why;
+        explain(measure=False): what is fused, and what is not and why; measure=True: and what each part costs;
         is_fused: whether anything is;
         on_device: for `DataLoader(on_device=...)`; None where nothing is left for the device;
         read_into(index, out): writes an image to a tensor, and returns its target.
@@ -129,9 +129,10 @@ def fuse(
     why_not = _why_not(dataset)
     if why_not:
         return Unfused(dataset, f"{name} is not fused: {why_not}")
-    recipe = recognise(dataset.transform, exact)
-    if all(isinstance(step, Call) for step in recipe.steps) and recipe.finish is None:
-        return Unfused(dataset, explained(f"{name} is not fused, because none of its transforms can be:", recipe))
+    making = Making(dataset.transform, exact)
+    if not making.is_fused:
+        heading = f"{name} is not fused, because none of its transforms can be:"
+        return Unfused(dataset, "\n".join([heading, *making.notes]))
     said = ""
     if not _is_stock(dataset):
         if not _agrees(dataset):
@@ -140,10 +141,11 @@ def fuse(
             )
         said = ", whose __getitem__ gave the same for three samples"
     kept = None if rows is None else Rows(rows, len(dataset.samples))
-    reader = Reader(recipe, exact, scale_on_device, kept)
+    reader = making.reader(scale_on_device, kept)
     if scale_on_device and reader.on_device is None:
         said += "; nothing can be scaled on the device"
-    return Fused(dataset, explained(f"{name} is fused{'' if exact else ', not exact'}{said}:", recipe), reader)
+    heading = f"{name} is fused{'' if exact else ', not exact'}{said}:"
+    return Fused(dataset, "\n".join([heading, *making.notes]), reader)
 
 
 def _why_not(dataset: Any) -> str:
@@ -171,8 +173,7 @@ def _agrees(dataset: Any) -> bool:
     length = len(dataset.samples)
     if not length or len(dataset) != length:
         return False
-    recipe = recognise(dataset.transform, exact=True)
-    fused = Fused(dataset, "", Reader(recipe, exact=True, scale_on_device=False))
+    fused = Fused(dataset, "", Making(dataset.transform, exact=True).reader(scale_on_device=False))
     states = _states()
     try:
         for index in sorted({0, length // 2, length - 1}):

@@ -64,8 +64,13 @@ class Reader:
             ValueError: `out` has another shape or dtype, or the picture is smaller than a random crop.
             Exception: whatever Pillow raises for a broken file; OSError where it cannot be read.
         """
+        with Picture(source, rows=self._rows, at=at) as picture:
+            return self.make(picture, out, must_fit)
+
+    def make(self, picture: Picture, out: torch.Tensor | None, must_fit: bool) -> Any:
+        """The sample of a picture that is open: see __call__()."""
         recipe = self._recipe
-        with self._opened(source, at) as (canvas, draws):
+        with self._drawn(picture) as (canvas, draws):
             for step in recipe.steps:
                 step.apply(canvas, draws)
                 if canvas.rest is not None:
@@ -78,9 +83,8 @@ class Reader:
             return self._finished(canvas, draws, recipe.finish, out, must_fit)
 
     @contextmanager
-    def _opened(self, source: Any, at: int) -> Iterator[tuple[Canvas, Draws]]:
+    def _drawn(self, picture: Picture) -> Iterator[tuple[Canvas, Draws]]:
         with (
-            Picture(source, rows=self._rows, at=at) as picture,
             drawing(self._recipe.draws_elsewhere) as draws,
             Canvas(picture, draws, self._exact) as canvas,
         ):
@@ -127,7 +131,7 @@ class Reader:
         recipe, totals = self._recipe, [0.0] * (len(self._recipe.steps) + 2)
         for source in sources:
             begin = time.thread_time()
-            with self._opened(source, 0) as (canvas, draws):
+            with Picture(source) as picture, self._drawn(picture) as (canvas, draws):
                 for at, step in enumerate(recipe.steps):
                     step.apply(canvas, draws)
                     if canvas.view is None and canvas.rest is None:
