@@ -11,9 +11,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from shmloader.images.canvas import Canvas, has_operations
+from shmloader.images.canvas import Canvas, Step, has_operations
 from shmloader.images.decode import Picture
 from shmloader.images.finish import Finish, OnDevice
+from shmloader.images.known import said
+from shmloader.images.operations import Act, Call, Chance
 from shmloader.images.random_numbers import Draws, drawing
 from shmloader.images.recipe import Recipe
 from shmloader.images.rows import Rows
@@ -132,6 +134,7 @@ class Reader:
         for source in sources:
             begin = time.thread_time()
             with Picture(source) as picture, self._drawn(picture) as (canvas, draws):
+                totals[0] -= begin - (begin := time.thread_time())
                 for at, step in enumerate(recipe.steps):
                     step.apply(canvas, draws)
                     if canvas.view is None and canvas.rest is None:
@@ -145,8 +148,17 @@ class Reader:
                     else:
                         self._called(canvas.image(), recipe.rest, None)
             totals[-1] -= begin - time.thread_time()
-        names = ["open", *(type(step).__name__ for step in recipe.steps), "finish"]
+        names = ["read the file", *map(_name, recipe.steps), "finish"]
         return [(name, total / max(1, len(sources)) * 1e6) for name, total in zip(names, totals, strict=True)]
+
+
+def _name(step: Step) -> str:
+    """What a step is called where costs are listed."""
+    if isinstance(step, Chance):
+        return f"by chance: {', '.join(map(_name, step.steps))}"
+    if isinstance(step, Act):
+        return step.name
+    return said(step.transform) if isinstance(step, Call) else type(step).__name__
 
 
 def _copied(sample: Any, out: torch.Tensor) -> torch.Tensor:
