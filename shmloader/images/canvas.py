@@ -7,31 +7,20 @@ operation on pixels decodes them into a buffer that serves one sample after anot
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cache
-from importlib import import_module
 from typing import Any, Protocol
 
 import numpy as np
 
+from shmloader._pixels import Picture as Pixels
 from shmloader.images.decode import Picture
 from shmloader.images.filters import BILINEAR
 from shmloader.images.random_numbers import Draws
 from shmloader.images.view import View
 
-__all__ = ["Canvas", "Step", "has_operations"]
+__all__ = ["Canvas", "Step"]
 
 # Buffers that nobody uses now, as with decoders: two threads, or a signal's handler, never have the same one.
 _idle: list[Any] = []
-
-
-@cache
-def has_operations() -> bool:
-    """Whether this build can change pixels in place."""
-    try:
-        import_module("shmloader._pixels")
-    except ImportError:
-        return False
-    return True
 
 
 class Canvas:
@@ -50,7 +39,7 @@ class Canvas:
     def __init__(self, opened: Picture, draws: Draws, exact: bool) -> None:
         self._opened, self._draws, self._exact = opened, draws, exact
         self._view: View | None = View(opened.width, opened.height)  # None: it is decoded
-        self._image: Any = None  # a PIL image that has the pixels; else they are in the buffer
+        self._image: Any = None  # a PIL image that has the pixels; None: the buffer has them
         self._buffer: Any = None
         self.rest: Sequence[Callable[[Any], Any]] | None = None
         self.other: Any = None
@@ -112,7 +101,7 @@ class Canvas:
     def picture(self) -> Any:
         """Its pixels, to change in place: a shmloader._pixels.Picture."""
         if self._buffer is None:
-            self._buffer = _idle.pop() if _idle else import_module("shmloader._pixels").Picture()
+            self._buffer = _idle.pop() if _idle else Pixels()
         if self._view is not None:
             self._buffer.start(self._view.width, self._view.height)
             self._decode(np.asarray(self._buffer))
@@ -123,14 +112,7 @@ class Canvas:
 
     def image(self) -> Any:
         """The same as a PIL image."""
-        if self._image is None and has_operations():
-            return self.picture.image()
-        if self._image is None:
-            assert self._view is not None
-            pixels: np.ndarray[Any, Any] = np.empty((self.height, self.width, 3), np.uint8)
-            self._decode(pixels.transpose(2, 0, 1))
-            self._image = import_module("PIL.Image").fromarray(pixels)
-        return self._image
+        return self.picture.image() if self._image is None else self._image
 
     def image_of_file(self) -> Any:
         """The same with what Pillow has of the file beside the pixels, such as EXIF."""

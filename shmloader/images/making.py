@@ -1,4 +1,4 @@
-"""A transform as what makes samples, with what is said about it."""
+"""From a transform to what reads samples by it, and to the lines that explain it."""
 
 from __future__ import annotations
 

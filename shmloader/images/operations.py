@@ -40,7 +40,7 @@ __all__ = [
 
 
 def colour(fill: Any, channels: int) -> tuple[int, ...]:
-    """What torchvision's `fill` comes to for a picture of so many channels.
+    """What torchvision's `fill` comes to, with a value for each of the picture's channels.
 
     Raises:
         ValueError: it has another number of channels.

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from shmloader.images.canvas import Canvas, Step, has_operations
+from shmloader.images.canvas import Canvas, Step
 from shmloader.images.decode import Picture
 from shmloader.images.finish import Finish, OnDevice
 from shmloader.images.known import said
@@ -47,7 +47,7 @@ class Reader:
         self._recipe = recipe
         self._exact = exact
         is_narrow = recipe.finish is not None and recipe.finish.dtype.itemsize <= 4  # what a table may have
-        self._table = recipe.finish.table() if recipe.finish is not None and is_narrow and has_operations() else None
+        self._table = recipe.finish.table() if recipe.finish is not None and is_narrow else None
 
     def __call__(self, source: Any, out: torch.Tensor | None = None, *, at: int = 0, must_fit: bool = True) -> Any:
         """Make the sample of a picture.

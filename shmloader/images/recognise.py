@@ -15,7 +15,7 @@ from typing import Any, cast
 
 import torch
 
-from shmloader.images.canvas import Step, has_operations
+from shmloader.images.canvas import Step
 from shmloader.images.crops import CenterCrop, RandomCrop, RandomHorizontalFlip, RandomResizedCrop, Resize
 from shmloader.images.filters import BICUBIC, BILINEAR
 from shmloader.images.finish import Divide, Finish, Multiply, Normalize
@@ -31,7 +31,6 @@ __all__ = ["recognise"]
 _PRESETS = "torchvision.transforms._presets"
 _FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 _FUSED = "fused"
-_NO_OPERATIONS = "this build has no operations on pixels"
 
 
 def recognise(transform: Any, exact: bool) -> Recipe:
@@ -119,7 +118,7 @@ class _Reading:
         self._draws_elsewhere = True
 
     def _leave(self, transform: Any, why: str) -> None:
-        if self._finish is None and not self._rest and has_operations():
+        if self._finish is None and not self._rest:
             self._calls.append((len(self._steps), len(self._read) - 1))
             self._steps.append(Call(transform))
             self._draws_elsewhere = True
@@ -155,8 +154,6 @@ class _Reading:
         assert operation is not None
         if self._finish is not None:
             return "it gets a tensor, and torch's own way of changing it stays"
-        if not has_operations():
-            return _NO_OPERATIONS
         steps = operation(self, transform, version)
         if isinstance(steps, str):
             return steps
@@ -223,8 +220,6 @@ class _Reading:
             return ""
         if self._finish is not None:
             return "it pads a tensor"
-        if not has_operations():
-            return _NO_OPERATIONS
         sides = None
         if transform.padding is not None:
             left, top, right, bottom = sides_of(transform.padding)
