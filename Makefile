@@ -28,7 +28,7 @@ DI_ENGINE := .venv-di-engine
 # torchvision imports only beside a torch of its own build, which is not the one that all is pinned to.
 TORCHVISION := .venv-torchvision
 TORCHVISION_NEEDS := torch==2.14.1 torchvision==0.29.1 pillow posix_ipc pytest pytest-timeout psutil tqdm \
-	timm open_clip_torch
+	timm open_clip_torch datasets
 # What the site is built and looked at with; it sees all else of .venv.
 DOCS := .venv-docs
 DOCS_PIP := $(BIN)/pip --python $(DOCS)/bin/python

@@ -28,6 +28,7 @@ Crop = tuple[int, int, int, int]
 
 _LARGEST = 65535  # pixels across or down, of a result: what a JPEG may have
 _ORIENTATION = 0x0112  # EXIF's
+_XMP = b"tiff:Orientation"  # where Pillow looks too
 _MOST_PIXELS = 1024**3 // 4 // 3  # Pillow's MAX_IMAGE_PIXELS
 
 # Decoders that nobody uses now.  One is taken for a picture and put back, so its memory serves the next picture.  Two
@@ -107,6 +108,8 @@ class Picture:
     Args:
         source: see decode().
         is_upright: whether its orientation is wanted.
+        is_turned: whether the picture is turned upright before anything else, as its EXIF data or its XMP says; then by
+            Pillow, and `width` and `height` are those of the turned one.  Of bytes alone.
         is_kept: whether more than one part will be read: then the file is read once.
         rows, at: where marks of its rows are kept, and which sample of these it is; only of a file by its path.
 
@@ -119,8 +122,15 @@ class Picture:
     """
 
     def __init__(
-        self, source: Any, is_upright: bool = False, rows: Rows | None = None, at: int = 0, is_kept: bool = False
+        self,
+        source: Any,
+        is_upright: bool = False,
+        rows: Rows | None = None,
+        at: int = 0,
+        is_kept: bool = False,
+        is_turned: bool = False,
     ) -> None:
+        self._is_turned = is_turned
         self._is_kept = is_kept
         self._is_upright = is_upright
         self._rows: Rows | None = None  # none, or it has none for this picture
@@ -132,7 +142,8 @@ class Picture:
         try:
             is_file = isinstance(source, (str, os.PathLike))
             opened = self._decoder.read(source) if is_file else self._decoder.open(self._source)
-            if opened is None or _is_huge(opened[0], opened[1]):
+            is_odd = is_turned and opened is not None and (opened[2] != 1 or _XMP in bytes(self._source))
+            if opened is None or is_odd or _is_huge(opened[0], opened[1]):
                 self._open_by_pillow()
             else:
                 self.width, self.height, self.orientation = opened
@@ -218,7 +229,9 @@ class Picture:
         try:
             with Image.open(source if isinstance(source, (str, os.PathLike)) else io.BytesIO(source)) as file:
                 said = file.getexif().get(_ORIENTATION, 1) if self._is_upright else 1
-                self._image = file.convert("RGB")
+                is_lying = self._is_turned and file.getexif().get(_ORIENTATION) is not None
+                upright = import_module("PIL.ImageOps").exif_transpose(file) if is_lying else file
+                self._image = upright.convert("RGB")
         except Exception as error:
             # Pillow names the file where it cannot tell what it is, and nowhere else.
             name = _name(source)

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset
 
+from shmloader.images.columns import Columns, columns
 from shmloader.images.making import Making
 from shmloader.images.pictures import Pictures
 from shmloader.images.reader import Reader
@@ -79,20 +80,30 @@ class Fused(Pictures, Wrapped):
 
 
 def fuse(
-    dataset: Any, *, exact: bool = True, scale_on_device: bool = False, rows: str | os.PathLike[str] | None = None
-) -> Fused | Unfused:
+    dataset: Any,
+    transform: Any = None,
+    *,
+    exact: bool = True,
+    scale_on_device: bool = False,
+    rows: str | os.PathLike[str] | None = None,
+    image: str = "image",
+    label: str | None = "label",
+) -> Fused | Unfused | Columns:
     """Make a dataset of picture files decode each picture once, no more of it than its crop, straight to its size.
 
-    The samples stay the same: the same draws from torch's generator in the same order, so the same boxes and flips for
-    the same seed, the same targets, and the same pixels.  What cannot be fused stays as it is; `explain()` says what
-    that is.  torchvision's transforms of either version are known: RandomResizedCrop, Resize, CenterCrop, RandomCrop,
-    RandomHorizontalFlip, PILToTensor, ToTensor, ToImage, ToPureTensor, ToDtype, ConvertImageDtype, Normalize, Compose,
-    and what its weights bring.  From the first other one on, all are called with what was made so far.
+    The samples stay the same: the same draws from torch's, Python's and NumPy's generators in the same order, so the
+    same boxes, flips and augmentations for the same seed, the same targets, and the same pixels.  A transform that is
+    not known is called as it is; `explain()` says which one that is, and why.  docs/images.md lists what is known of
+    torchvision's transforms of either version, timm's and open_clip's.
 
     Args:
         dataset: a torchvision.datasets.ImageFolder, or another one with `samples` (paths and targets), `loader` and
             `transform`, and a `target_transform` where it has one.  If its class has a __getitem__ of its own, it is
-            fused only where three of its samples are the same either way and draw the same random numbers.
+            fused only where three of its samples are the same either way and draw the same random numbers.  Or a
+            Hugging Face datasets.Dataset with a column of pictures: its samples become (image, label), each picture is
+            turned upright as `datasets` does, and is RGB.
+        transform: of a Hugging Face dataset: torchvision's, timm's, images.views(...), images.training(...), or any
+            function of a PIL image.
         exact: to the bit as Pillow and torchvision make them.  Else faster, and a pixel differs by less than 1 of 255
             on average.
         scale_on_device: samples stay uint8, a quarter of the bytes of float32; give the loader `fused.on_device`,
@@ -101,6 +112,7 @@ def fuse(
             which takes a little longer; from then on, also in later runs, no more of the file is read than the crop's
             rows, each to the crop's right edge.  What it says of a picture counts as long as the picture's path, size
             and time of change are the same.
+        image, label: of a Hugging Face dataset, the names of the columns; label=None: a sample is the image alone.
 
     Returns:
         A dataset with the attributes of the other one, and:
@@ -110,15 +122,23 @@ def fuse(
         read_into(index, out): writes an image to a tensor, and returns its target.
 
     Raises:
-        TypeError: the dataset has no `samples`, `loader` or `transform`.
+        TypeError: the dataset has no `samples`, `loader` or `transform`; or `transform` is given with one that has its
+            own.
         OSError: `rows` cannot be made.
-        ValueError: `rows` is another file.
+        ValueError: `rows` is another file; there is no such column, or it has no pictures.
 
     Example:
         >>> train = images.fuse(torchvision.datasets.ImageFolder("train", transform))
         >>> print(train.explain())
         >>> loader = shmloader.DataLoader(train, batch_size=256, shuffle=True, num_workers=8)
     """
+    if type(dataset).__module__ == "datasets.arrow_dataset":
+        return columns(dataset, transform, image, label, exact, scale_on_device)
+    if transform is not None:
+        raise TypeError(
+            f"{type(dataset).__name__} got a transform beside its own. Give `transform` with a Hugging Face dataset "
+            "alone."
+        )
     lacks = [name for name in _NEEDED if not hasattr(dataset, name)]
     if lacks:
         raise TypeError(

@@ -49,13 +49,22 @@ class Reader:
         is_narrow = recipe.finish is not None and recipe.finish.dtype.itemsize <= 4  # what a table may have
         self._table = recipe.finish.table() if recipe.finish is not None and is_narrow else None
 
-    def __call__(self, source: Any, out: torch.Tensor | None = None, *, at: int = 0, must_fit: bool = True) -> Any:
+    def __call__(
+        self,
+        source: Any,
+        out: torch.Tensor | None = None,
+        *,
+        at: int = 0,
+        must_fit: bool = True,
+        is_turned: bool = False,
+    ) -> Any:
         """Make the sample of a picture.
 
         Args:
             source: the file: its path (str or os.PathLike), or its bytes as any object with a buffer.
             out: a tensor of the sample's shape and dtype, which it is written to.  By default a new tensor.
             at: which sample it is, of those whose marks are kept.
+            is_turned: see Picture.
             must_fit: whether `out` must be like the sample; else it is written to where it is.
 
         Returns:
@@ -66,7 +75,7 @@ class Reader:
             ValueError: `out` has another shape or dtype, or the picture is smaller than a random crop.
             Exception: whatever Pillow raises for a broken file; OSError where it cannot be read.
         """
-        with Picture(source, rows=self._rows, at=at) as picture:
+        with Picture(source, rows=self._rows, at=at, is_turned=is_turned) as picture:
             return self.make(picture, out, must_fit)
 
     def make(self, picture: Picture, out: torch.Tensor | None, must_fit: bool) -> Any:

@@ -76,11 +76,13 @@ class ViewsReader:
             for name, cost in reader.costs(sources)
         ]
 
-    def __call__(self, source: Any, out: Any = None, *, at: int = 0, must_fit: bool = True) -> list[Any]:
+    def __call__(
+        self, source: Any, out: Any = None, *, at: int = 0, must_fit: bool = True, is_turned: bool = False
+    ) -> list[Any]:
         """Make the views of a picture.
 
         Args:
-            source, at, must_fit: see Reader.
+            source, at, must_fit, is_turned: see Reader.
             out: a list of tensors, one for each view.  By default new tensors.
 
         Raises:
@@ -92,5 +94,5 @@ class ViewsReader:
         if out is not None and must_fit and not is_list:
             raise ValueError(f"out is no list of {count} tensors: give one for each view")
         rows: Sequence[torch.Tensor | None] = out if is_list else [None] * count
-        with Picture(source, is_kept=count > 1) as picture:
+        with Picture(source, is_kept=count > 1, is_turned=is_turned) as picture:
             return [reader.make(picture, row, must_fit) for reader, row in zip(self._readers, rows, strict=True)]
