@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset
 
+from shmloader.images import timm_dataset
 from shmloader.images.columns import Columns, columns
 from shmloader.images.making import Making
 from shmloader.images.pictures import Pictures
@@ -88,7 +89,7 @@ def fuse(
     rows: str | os.PathLike[str] | None = None,
     image: str = "image",
     label: str | None = "label",
-) -> Fused | Unfused | Columns:
+) -> Fused | Unfused | Columns | timm_dataset.TimmPictures:
     """Make a dataset of picture files decode each picture once, no more of it than its crop, straight to its size.
 
     The samples stay the same: the same draws from torch's, Python's and NumPy's generators in the same order, so the
@@ -101,7 +102,7 @@ def fuse(
             `transform`, and a `target_transform` where it has one.  If its class has a __getitem__ of its own, it is
             fused only where three of its samples are the same either way and draw the same random numbers.  Or a
             Hugging Face datasets.Dataset with a column of pictures: its samples become (image, label), each picture is
-            turned upright as `datasets` does, and is RGB.
+            turned upright as `datasets` does, and is RGB.  Or timm's ImageDataset.
         transform: of a Hugging Face dataset: torchvision's, timm's, images.views(...), images.training(...), or any
             function of a PIL image.
         exact: to the bit as Pillow and torchvision make them.  Else faster, and a pixel differs by less than 1 of 255
@@ -139,6 +140,11 @@ def fuse(
             f"{type(dataset).__name__} got a transform beside its own. Give `transform` with a Hugging Face dataset "
             "alone."
         )
+    if type(dataset).__module__ == "timm.data.dataset" and type(dataset).__name__ == "ImageDataset":
+        why = timm_dataset.why_not(dataset)
+        if why:
+            return Unfused(dataset, f"timm's ImageDataset is not fused: {why}")
+        return timm_dataset.TimmPictures(dataset, exact, scale_on_device)
     lacks = [name for name in _NEEDED if not hasattr(dataset, name)]
     if lacks:
         raise TypeError(
