@@ -68,6 +68,22 @@ def test_any_crop_to_any_size(path: str, resample: Resampling) -> None:
 
 
 @pytest.mark.parametrize("resample", FILTERS, ids=lambda of: of.name)
+@pytest.mark.parametrize("path", _jpeg.paths())
+def test_a_window_that_begins_where_a_filter_is_zero(path: str, resample: Resampling) -> None:
+    """Three times as large, every third column is one of the picture alone, and the next one needs more to its left."""
+    decoder = _jpeg.Decoder(path)
+    data = write(Noise(5, 30, 20, SAMPLINGS["4:4:4"]))
+    assert decoder.open(data) is not None
+    whole = by_pillow(data, (0, 0, 30, 20), (60, 90), resample)
+    for begin in range(12):
+        out = np.zeros((3, 40, 50), np.uint8)
+        assert decoder.decode(
+            (0, 0, 30, 20), out, True, DOWN_FIRST, window=(begin, begin, 90, 60), filter=int(resample)
+        )
+        assert np.array_equal(out, whole[:, begin : begin + 40, begin : begin + 50]), begin
+
+
+@pytest.mark.parametrize("resample", FILTERS, ids=lambda of: of.name)
 def test_not_exact_is_near_and_the_same_on_every_path(resample: Resampling) -> None:
     draw = random.Random(4)
     for subsampling in (0, 1, 2):

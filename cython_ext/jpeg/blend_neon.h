@@ -9,7 +9,7 @@ static void blend_neon(const uint8_t *const *lines, const jpeg_weight *weights, 
         for (int part = 0; part < 4; part++) total[part] = vdupq_n_u32(1u << (BLEND_BITS - 1));
         for (int tap = 0; tap < taps; tap++) {
             const jpeg_weight *w = &weights[tap >> 1];
-            uint32_t weight = (uint32_t)(w->high[tap & 1] << BLEND_LOW) + (uint32_t)w->low[tap & 1];
+            uint32_t weight = (uint32_t)(w->high[tap & 1] * (1 << BLEND_LOW)) + (uint32_t)w->low[tap & 1];
             uint8x16_t samples = vld1q_u8(lines[tap] + k);
             uint16x8_t low = vmovl_u8(vget_low_u8(samples)), high = vmovl_u8(vget_high_u8(samples));
             total[0] = vmlaq_n_u32(total[0], vmovl_u16(vget_low_u16(low)), weight);
