@@ -27,7 +27,8 @@ FFCV_NEEDS := assertpy fastargs numba psutil pytorch-pfn-extras terminaltables t
 DI_ENGINE := .venv-di-engine
 # torchvision imports only beside a torch of its own build, which is not the one that all is pinned to.
 TORCHVISION := .venv-torchvision
-TORCHVISION_NEEDS := torch==2.14.1 torchvision==0.29.1 pillow posix_ipc pytest pytest-timeout psutil tqdm
+TORCHVISION_NEEDS := torch==2.14.1 torchvision==0.29.1 pillow posix_ipc pytest pytest-timeout psutil tqdm \
+	timm open_clip_torch datasets
 # Loaders of other projects, whose needs are at odds with each other's pins; as they were when docs/frameworks.md was made.
 CLIENTS := .venv-clients
 CLIENTS_NEEDS := torch==2.13.0 torchvision==0.28.0 monai==1.6.1 torch_geometric==2.8.1 mosaicml-streaming==0.13.0 \

@@ -22,7 +22,7 @@ from bench.core._probe import touch_pages
 from bench.core.loaders import LOADERS, Job
 from bench.images.methods import METHODS, PIL, ROWS, SIZE, Box
 from shmloader.core import jpeg
-from shmloader.images.crops import RandomHorizontalFlip, RandomResizedCrop, Step
+from shmloader.images.crops import RandomHorizontalFlip, RandomResizedCrop
 from shmloader.images.decode import Picture
 from shmloader.images.random_numbers import Draws
 from shmloader.images.rows import Rows
@@ -40,7 +40,7 @@ class Files:
 
     def __init__(self, folder: str) -> None:
         decoder, draws = jpeg.Decoder(), Draws()
-        steps: tuple[Step, ...] = (RandomResizedCrop((SIZE, SIZE)), RandomHorizontalFlip())
+        steps = (RandomResizedCrop((SIZE, SIZE)), RandomHorizontalFlip())
         torch.manual_seed(SEED)
         self.paths: list[str] = []
         self.boxes: list[Box] = []

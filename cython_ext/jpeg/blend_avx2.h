@@ -52,6 +52,8 @@ static void blend_avx2(const uint8_t *const *lines, const jpeg_weight *weights, 
     switch (taps) {
     case 2: blend_exact(lines, weights, 2, to, n); break;
     case 4: blend_exact(lines, weights, 4, to, n); break;
+    case 6: blend_exact(lines, weights, 6, to, n); break;
+    case 8: blend_exact(lines, weights, 8, to, n); break;
     default: blend_exact(lines, weights, taps, to, n);
     }
 }
@@ -79,6 +81,8 @@ static void blend_deep_avx2(const uint8_t *const *lines, const jpeg_weight *weig
     switch (taps) {
     case 2: blend_to_words(lines, weights, 2, to, n); break;
     case 4: blend_to_words(lines, weights, 4, to, n); break;
+    case 6: blend_to_words(lines, weights, 6, to, n); break;
+    case 8: blend_to_words(lines, weights, 8, to, n); break;
     default: blend_to_words(lines, weights, taps, to, n);
     }
 }
@@ -104,6 +108,8 @@ static void blend_words_avx2(const int16_t *const *lines, const jpeg_weight *wei
     switch (taps) {
     case 2: blend_of_words(lines, weights, 2, to, n); break;
     case 4: blend_of_words(lines, weights, 4, to, n); break;
+    case 6: blend_of_words(lines, weights, 6, to, n); break;
+    case 8: blend_of_words(lines, weights, 8, to, n); break;
     default: blend_of_words(lines, weights, taps, to, n);
     }
 }

@@ -9,7 +9,7 @@ static void blend_neon(const uint8_t *const *lines, const jpeg_weight *weights, 
         for (int part = 0; part < 4; part++) total[part] = vdupq_n_u32(1u << (BLEND_BITS - 1));
         for (int tap = 0; tap < taps; tap++) {
             const jpeg_weight *w = &weights[tap >> 1];
-            uint32_t weight = (uint32_t)(w->high[tap & 1] << BLEND_LOW) + (uint32_t)w->low[tap & 1];
+            uint32_t weight = (uint32_t)(w->high[tap & 1] * (1 << BLEND_LOW)) + (uint32_t)w->low[tap & 1];
             uint8x16_t samples = vld1q_u8(lines[tap] + k);
             uint16x8_t low = vmovl_u8(vget_low_u8(samples)), high = vmovl_u8(vget_high_u8(samples));
             total[0] = vmlaq_n_u32(total[0], vmovl_u16(vget_low_u16(low)), weight);
@@ -17,10 +17,11 @@ static void blend_neon(const uint8_t *const *lines, const jpeg_weight *weights, 
             total[2] = vmlaq_n_u32(total[2], vmovl_u16(vget_low_u16(high)), weight);
             total[3] = vmlaq_n_u32(total[3], vmovl_u16(vget_high_u16(high)), weight);
         }
-        uint16x4_t words[4];
-        for (int part = 0; part < 4; part++) words[part] = vmovn_u32(vshrq_n_u32(total[part], BLEND_BITS));
-        vst1q_u8(to + k, vcombine_u8(vqmovn_u16(vcombine_u16(words[0], words[1])),
-                                     vqmovn_u16(vcombine_u16(words[2], words[3]))));
+        int16x4_t words[4]; /* of sums that may be negative, or more than white */
+        for (int part = 0; part < 4; part++)
+            words[part] = vmovn_s32(vshrq_n_s32(vreinterpretq_s32_u32(total[part]), BLEND_BITS));
+        vst1q_u8(to + k, vcombine_u8(vqmovun_s16(vcombine_s16(words[0], words[1])),
+                                     vqmovun_s16(vcombine_s16(words[2], words[3]))));
     }
 }
 

@@ -26,10 +26,14 @@ enum { DEEP_RED_CR = 13173, DEEP_GREEN_CB = 11277, DEEP_GREEN_CR = 23401, DEEP_B
 /* A product with a constant, rounded: what the vectors do in one instruction. */
 static inline int scaled(int value, int constant) { return (value * constant + 16384) >> 15; }
 
+/* A sample within black and white: a filter that crosses 0 goes beyond, and then the sums of a vector's words wrap. */
+static inline int possible(int value) { return value < 0 ? 0 : value > 255 << DEEP ? 255 << DEEP : value; }
+
 static inline void colour_deep(const int16_t *const ycc[3], uint8_t *const rgb[3], int n)
 {
     for (int k = 0; k < n; k++) {
-        int y = ycc[0][k] + (1 << (DEEP - 1)), cb = ycc[1][k] - (128 << DEEP), cr = ycc[2][k] - (128 << DEEP);
+        int y = possible(ycc[0][k]) + (1 << (DEEP - 1));
+        int cb = possible(ycc[1][k]) - (128 << DEEP), cr = possible(ycc[2][k]) - (128 << DEEP);
         rgb[0][k] = saturate8((y + cr + scaled(cr, DEEP_RED_CR)) >> DEEP);
         rgb[1][k] = saturate8((y - scaled(cb, DEEP_GREEN_CB) - scaled(cr, DEEP_GREEN_CR)) >> DEEP);
         rgb[2][k] = saturate8((y + 2 * cb + scaled(cb, DEEP_BLUE_CB)) >> DEEP);

@@ -49,6 +49,12 @@ ALWAYS_INLINE __m256i scaled_words(__m256i x, int constant)
     return _mm256_mulhrs_epi16(x, _mm256_set1_epi16((short)constant));
 }
 
+/* possible() of colour.h */
+ALWAYS_INLINE __m256i possible_words(__m256i x)
+{
+    return _mm256_min_epi16(_mm256_max_epi16(x, _mm256_setzero_si256()), _mm256_set1_epi16(255 << DEEP));
+}
+
 static void colour_deep_avx2(const int16_t *const ycc[3], uint8_t *const rgb[3], int n)
 {
     const __m256i half = _mm256_set1_epi16(1 << (DEEP - 1)), middle = _mm256_set1_epi16(128 << DEEP);
@@ -56,7 +62,7 @@ static void colour_deep_avx2(const int16_t *const ycc[3], uint8_t *const rgb[3],
         __m256i out[3][2];
         for (int part = 0; part < 2; part++) {
             __m256i words[3];
-            for (int c = 0; c < 3; c++) words[c] = _mm256_loadu_si256((const __m256i *)(ycc[c] + k + 16 * part));
+            for (int c = 0; c < 3; c++) words[c] = possible_words(_mm256_loadu_si256((const __m256i *)(ycc[c] + k + 16 * part)));
             __m256i y = _mm256_add_epi16(words[0], half), cb = _mm256_sub_epi16(words[1], middle);
             __m256i cr = _mm256_sub_epi16(words[2], middle);
             __m256i red = _mm256_add_epi16(_mm256_add_epi16(y, cr), scaled_words(cr, DEEP_RED_CR));

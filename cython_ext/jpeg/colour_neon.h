@@ -25,12 +25,18 @@ static void colour_neon(const uint8_t *const ycc[3], uint8_t *const rgb[3], int 
     }
 }
 
+/* possible() of colour.h */
+ALWAYS_INLINE int16x8_t possible_words(const int16_t *words)
+{
+    return vminq_s16(vmaxq_s16(vld1q_s16(words), vdupq_n_s16(0)), vdupq_n_s16(255 << DEEP));
+}
+
 static void colour_deep_neon(const int16_t *const ycc[3], uint8_t *const rgb[3], int n)
 {
     const int16x8_t middle = vdupq_n_s16(128 << DEEP);
     for (int k = 0; k < n; k += 8) {
-        int16x8_t y = vaddq_s16(vld1q_s16(ycc[0] + k), vdupq_n_s16(1 << (DEEP - 1)));
-        int16x8_t cb = vsubq_s16(vld1q_s16(ycc[1] + k), middle), cr = vsubq_s16(vld1q_s16(ycc[2] + k), middle);
+        int16x8_t y = vaddq_s16(possible_words(ycc[0] + k), vdupq_n_s16(1 << (DEEP - 1)));
+        int16x8_t cb = vsubq_s16(possible_words(ycc[1] + k), middle), cr = vsubq_s16(possible_words(ycc[2] + k), middle);
         /* vqrdmulhq_n_s16 is scaled() of colour.h. */
         int16x8_t red = vaddq_s16(vaddq_s16(y, cr), vqrdmulhq_n_s16(cr, DEEP_RED_CR));
         int16x8_t green = vsubq_s16(vsubq_s16(y, vqrdmulhq_n_s16(cb, DEEP_GREEN_CB)), vqrdmulhq_n_s16(cr, DEEP_GREEN_CR));

@@ -25,6 +25,10 @@ struct jpeg_decoder {
     uint8_t *arena;                 /* of the picture: what needs no room of its own between two of them */
     size_t arena_room;
 
+    int is_whole;                   /* the planes have all of the file, and stay; they are in an arena of their own */
+    uint8_t *kept;
+    size_t kept_room;
+
     /* In the arena, beside the planes. */
     uint8_t *columns;               /* of pixels, a ring: each three lines of `column_bytes` */
     uint8_t *chroma[2];             /* a column each of upsampled chroma */
@@ -44,6 +48,8 @@ static inline size_t up(size_t value, size_t unit) { return (value + unit - 1) /
 
 /* Which samples, blocks and MCUs are wanted, and from where the scan is read. */
 void jpeg_plan(jpeg_decoder *decoder, const jpeg_request *request);
+/* Whether there is room for the planes of all of the file, which is planned; then they are there. */
+int jpeg_has_kept_memory(jpeg_decoder *decoder);
 /* Whether there is room for what is planned; then the decoder's pointers are set. */
 int jpeg_has_memory(jpeg_decoder *decoder, const jpeg_request *request);
 /* How Pillow would resize it, and so which of the part is needed: the request is narrowed to that.  0: no memory. */

@@ -19,6 +19,8 @@ typedef struct {
     int out_width, out_height;      /* what it is resized to */
     int all_width, all_height;      /* not 0: what it is resized to, and the result is a window of that */
     int out_left, out_top;          /* where the window begins */
+    jpeg_filter filter;             /* by which it is resized */
+    int is_kept;                    /* more parts of the file will be wanted: read all of it once, and keep it */
     int is_exact;                   /* as Pillow: upsample, convert, resize.  Else resize, then convert. */
     int may_go_down_first;          /* as Pillow since 13: see goes_down_first in plan.c */
     int is_smooth;                  /* upsampled as Pillow does; else each sample of chroma is repeated */

@@ -16,9 +16,12 @@ cdef extern from "jpeg/jpeg.h" nogil:
         int width, height, orientation
     ctypedef struct jpeg_mark:
         pass
+    ctypedef enum jpeg_filter:
+        JPEG_BILINEAR, JPEG_FILTERS
     ctypedef struct jpeg_request:
         int left, top, width, height, out_width, out_height, all_width, all_height, out_left, out_top
-        bint is_exact, may_go_down_first, is_smooth
+        bint is_kept, is_exact, may_go_down_first, is_smooth
+        jpeg_filter filter
         uint8_t *to
         Py_ssize_t channel, row, column
         const jpeg_mark *marks
@@ -176,7 +179,7 @@ cdef class Decoder:
         return said == JPEG_OK
 
     def decode(self, crop, out, bint exact=True, bint down_first=True, bint smooth=True, bytes marks=None,
-               bint marking=False, window=None):
+               bint marking=False, window=None, int filter=JPEG_BILINEAR, bint kept=False):
         """Decode a part of the file that is open.
 
         Args:
@@ -189,6 +192,9 @@ cdef class Decoder:
                 right end, and nobody looks whether the file has its end.
             window: left, top, width and height: the part is resized to that width and height, and `out` is what is seen
                 of it from left and top on.  Always exact.
+            filter: by which the part is resized, 0 to 5, as Pillow's Resampling numbers them.
+            kept: more parts of the file will be wanted, so all of it is read once and kept until another file is opened;
+                marks are neither used nor made.
             marking: make `marks` of all rows, so the whole file is read; they are None where it can have none.
 
         Returns:
@@ -200,6 +206,9 @@ cdef class Decoder:
         cdef Py_ssize_t bytes_of_marks
         cdef object new_marks = None
         self.place(crop, &request)
+        if not 0 <= filter < JPEG_FILTERS:
+            raise ValueError(f"there is no filter {filter}: 0 to {JPEG_FILTERS - 1}, as Pillow numbers them")
+        request.filter = <jpeg_filter>filter
         self.marks = None
         bytes_of_marks = jpeg_rows(self.decoder) * sizeof(jpeg_mark)
         if marks is not None and bytes_of_marks and PyBytes_GET_SIZE(marks) == bytes_of_marks:
@@ -222,6 +231,7 @@ cdef class Decoder:
                     raise ValueError(f"out, {view.shape[2]} x {view.shape[1]}, is not inside the window {window}")
             request.to = <uint8_t *>view.buf
             request.channel, request.row, request.column = view.strides[0], view.strides[1], view.strides[2]
+            request.is_kept = kept
             request.is_exact, request.may_go_down_first, request.is_smooth = exact, down_first, smooth
             with nogil:
                 said = jpeg_decode(self.decoder, &request)
@@ -229,6 +239,6 @@ cdef class Decoder:
             PyBuffer_Release(&view)
         if said == JPEG_NO_MEMORY:
             raise MemoryError(f"no memory to decode {request.width} x {request.height} pixels")
-        if said == JPEG_OK:
+        if said == JPEG_OK and not kept:
             self.marks = new_marks
         return said == JPEG_OK

@@ -35,12 +35,19 @@ void jpeg_free(jpeg_decoder *d)
     if (!d) return;
     for (int k = 0; k < 4; k++) jpeg_weights_free(&d->weights[k / 2][k % 2]);
     free(d->scan.stream.clean);
+    free(d->kept);
     free(d->arena);
     free(d);
 }
 
 int jpeg_open(jpeg_decoder *d, const uint8_t *data, size_t bytes)
 {
+    d->is_whole = 0;
+    if (d->kept_room > KEPT) { /* one large picture must not cost its memory for good */
+        free(d->kept);
+        d->kept = NULL;
+        d->kept_room = 0;
+    }
     return jpeg_read_header(&d->header, &d->tables, data, bytes);
 }
 
@@ -196,7 +203,16 @@ static void put_row(const jpeg_request *q, int y, const uint8_t *const rgb[3])
         }
         return;
     }
-    for (int x = 0; x < q->out_width; x++, to += q->column)
+    int x = 0;
+    if (q->column == 4 && q->channel == 1) { /* pixels of four bytes, little-endian; the fourth stays as it is */
+        for (; x < q->out_width - 1; x++, to += 4) {
+            uint32_t there;
+            memcpy(&there, to, 4);
+            there = (there & 0xff000000u) | rgb[0][x] | (uint32_t)rgb[1][x] << 8 | (uint32_t)rgb[2][x] << 16;
+            memcpy(to, &there, 4);
+        }
+    }
+    for (; x < q->out_width; x++, to += q->column)
         for (int k = 0; k < 3; k++) to[k * q->channel] = rgb[k][x];
 }
 
@@ -286,6 +302,7 @@ static void resize_down_fast(jpeg_decoder *d, const jpeg_request *q)
 int jpeg_skim(jpeg_decoder *d, const jpeg_request *request)
 {
     jpeg_scan *scan = &d->scan;
+    d->is_whole = 0;
     jpeg_plan(d, request);
     scan->marks = NULL;
     scan->new_marks = NULL;
@@ -294,14 +311,43 @@ int jpeg_skim(jpeg_decoder *d, const jpeg_request *request)
     return d->path->decode_scan(scan);
 }
 
+/* The samples that are planned, from the scan. */
+static int read_scan(jpeg_decoder *d)
+{
+    jpeg_scan *scan = &d->scan;
+    for (int k = 0; k < d->header.components; k++)
+        for (int at = 0; at < 64; at++)
+            scan->planes[k].quantiser[d->order[at]] =
+                (int16_t)d->header.quantiser[d->header.component[k].quantiser][at];
+    int said = d->path->decode_scan(scan);
+    if (said == JPEG_OK)
+        for (int k = 1; k < d->header.components; k++) copy_edges(&scan->planes[k], &d->wanted[k]);
+    return said;
+}
+
+static int read_all(jpeg_decoder *d, const jpeg_request *q)
+{
+    jpeg_request all = {.width = d->header.width, .height = d->header.height, .is_smooth = q->is_smooth};
+    jpeg_plan(d, &all);
+    if (!jpeg_has_kept_memory(d)) return JPEG_NO_MEMORY;
+    int said = read_scan(d);
+    d->is_whole = said == JPEG_OK;
+    return said;
+}
+
 int jpeg_decode(jpeg_decoder *d, const jpeg_request *request)
 {
     jpeg_request q = *request;
-    jpeg_scan *scan = &d->scan;
+    if (!q.is_kept) d->is_whole = 0;
+    if (q.is_kept && !d->is_whole) {
+        int said = read_all(d, &q);
+        if (said != JPEG_OK) return said;
+    }
     if ((q.width == q.out_width && q.height == q.out_height) || d->header.components == 1)
         q.is_exact = 1; /* as fast, where there is nothing to resize or no colour */
     if (q.width / FAST_SCALE >= q.out_width || q.height / FAST_SCALE >= q.out_height)
         q.is_exact = 1; /* so many weights that each would be a few of their smallest units */
+    if (q.filter == JPEG_NEAREST) q.is_exact = 1; /* there is nothing to add up */
     if (!q.all_width || !q.all_height) {
         q.all_width = q.out_width, q.all_height = q.out_height;
         q.out_left = q.out_top = 0;
@@ -316,14 +362,8 @@ int jpeg_decode(jpeg_decoder *d, const jpeg_request *request)
     }
     jpeg_plan(d, &q);
     if (!jpeg_has_memory(d, &q)) return JPEG_NO_MEMORY;
-    for (int k = 0; k < d->header.components; k++)
-        for (int at = 0; at < 64; at++)
-            scan->planes[k].quantiser[d->order[at]] =
-                (int16_t)d->header.quantiser[d->header.component[k].quantiser][at];
-
-    int said = d->path->decode_scan(scan);
+    int said = d->is_whole ? JPEG_OK : read_scan(d);
     if (said == JPEG_OK) {
-        for (int k = 1; k < d->header.components; k++) copy_edges(&scan->planes[k], &d->wanted[k]);
         if (q.is_exact)
             make_exact(d, &q);
         else {

@@ -81,6 +81,7 @@ static void plan_samples(jpeg_decoder *d, const jpeg_request *q)
                        &a->left, &a->right);
         wanted_samples(q->top, q->top + q->height, p->down, way == SMOOTH_BOTH || way == SMOOTH_ALONG, p->height,
                        &a->top, &a->bottom);
+        if (d->is_whole) continue;
         p->left = a->left / 8;
         p->top = a->top / 8;
         p->right = (a->right + 7) / 8;
@@ -107,10 +108,10 @@ static int make_weights_fast(jpeg_decoder *d, const jpeg_request *q)
     jpeg_weights *across = d->weights[ACROSS], *down = d->weights[DOWN];
     int is_smooth_across = d->upsampling == SMOOTH_BOTH || d->upsampling == SMOOTH_ACROSS;
     int is_smooth_down = d->upsampling == SMOOTH_BOTH || d->upsampling == SMOOTH_ALONG;
-    return jpeg_weights_fast(&across[LUMA], &across[CHROMA], q->width, q->out_width, q->left, p->across, p->width,
-                             is_smooth_across) &&
-           jpeg_weights_fast(&down[LUMA], &down[CHROMA], q->height, q->out_height, q->top, p->down, p->height,
-                             is_smooth_down);
+    return jpeg_weights_fast(&across[LUMA], &across[CHROMA], q->filter, q->width, q->out_width, q->left, p->across,
+                             p->width, is_smooth_across) &&
+           jpeg_weights_fast(&down[LUMA], &down[CHROMA], q->filter, q->height, q->out_height, q->top, p->down,
+                             p->height, is_smooth_down);
 }
 
 /* Which way a picture is resized first matters, for there are bytes in between.  Across, says Pillow; and since its
@@ -127,8 +128,8 @@ int jpeg_plan_exact(jpeg_decoder *d, jpeg_request *q)
     d->goes_down_first = goes_down_first(q);
     d->is_resized[ACROSS] = q->width != q->all_width;
     d->is_resized[DOWN] = q->height != q->all_height;
-    if (!jpeg_weights_exact(across, q->width, q->all_width, q->out_left, q->out_width) ||
-        !jpeg_weights_exact(down, q->height, q->all_height, q->out_top, q->out_height))
+    if (!jpeg_weights_exact(across, q->filter, q->width, q->all_width, q->out_left, q->out_width) ||
+        !jpeg_weights_exact(down, q->filter, q->height, q->all_height, q->out_top, q->out_height))
         return 0;
     q->left += across->first;
     q->width = across->lines;
@@ -150,16 +151,34 @@ static void *deal(dealer *from, size_t bytes)
     return to;
 }
 
-static void deal_all(jpeg_decoder *d, const jpeg_request *q, dealer *from)
+static void deal_planes(jpeg_decoder *d, dealer *from)
 {
-    int components = d->header.components, most = 2;
-    size_t tallest = 0;
-    for (int k = 0; k < components; k++) {
+    for (int k = 0; k < d->header.components; k++) {
         jpeg_plane *p = &d->scan.planes[k];
         size_t columns = (size_t)(p->right - p->left) * 8, rows = (size_t)(p->bottom - p->top) * 8;
         p->stride = (ptrdiff_t)apart(LINE + rows + 2 * LINE); /* before a column: room for a copy of its first */
         uint8_t *samples = deal(from, columns * (size_t)p->stride + LINE);
         p->samples = samples ? samples + LINE : NULL;
+    }
+}
+
+int jpeg_has_kept_memory(jpeg_decoder *d)
+{
+    dealer count = {0};
+    deal_planes(d, &count);
+    if (!has_room(&d->kept, &d->kept_room, count.used)) return 0;
+    deal_planes(d, &(dealer){d->kept, 0});
+    return 1;
+}
+
+static void deal_all(jpeg_decoder *d, const jpeg_request *q, dealer *from)
+{
+    int components = d->header.components, most = 2;
+    size_t tallest = 0;
+    if (!d->is_whole) deal_planes(d, from);
+    for (int k = 0; k < components; k++) {
+        const jpeg_plane *p = &d->scan.planes[k];
+        size_t rows = (size_t)(p->bottom - p->top) * 8;
         if (rows > tallest) tallest = rows;
     }
     for (int k = 0; k < 4; k++)

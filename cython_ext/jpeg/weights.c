@@ -17,27 +17,67 @@ static int has_room(void **buffer, size_t *room, size_t count, size_t bytes)
     return *buffer != NULL;
 }
 
+/* The filters: the weight of a line by its distance, which is in lines of the smaller of both pictures.  Pillow's
+ * documentation names them; the formulas are the usual ones, evaluated in the order that gives Pillow's bits. */
+static double box(double distance) { return distance > -0.5 && distance <= 0.5 ? 1 : 0; }
+
+static double triangle(double distance)
+{
+    distance = fabs(distance);
+    return distance < 1 ? 1 - distance : 0;
+}
+
+static const double PI = 3.14159265358979323846;
+
+static double sinc(double x) { return x == 0 ? 1 : sin(x) / x; }
+
+static double hamming(double distance)
+{
+    double x = fabs(distance) * PI; /* the window's two constants are floats in Pillow */
+    return fabs(distance) >= 1 ? 0 : sinc(x) * (distance == 0 ? 1 : 0.54f + 0.46f * cos(x));
+}
+
+static double cubic(double distance) /* of R. Keys, with a = -0.5 */
+{
+    double x = fabs(distance);
+    if (x < 1) return (1.5 * x - 2.5) * x * x + 1;
+    return x < 2 ? (((x - 5) * x + 8) * x - 4) * -0.5 : 0;
+}
+
+static double lanczos(double distance)
+{
+    return -3 <= distance && distance < 3 ? sinc(distance * PI) * sinc(distance / 3 * PI) : 0;
+}
+
+static const struct {
+    double (*weight)(double distance);
+    double reach;
+} kernels[JPEG_FILTERS] = {
+    [JPEG_LANCZOS] = {lanczos, 3}, [JPEG_BILINEAR] = {triangle, 1}, [JPEG_BICUBIC] = {cubic, 2},
+    [JPEG_BOX] = {box, 0.5},       [JPEG_HAMMING] = {hamming, 1},
+};
+
 /* Where a line of the result stands among those of the picture. */
 typedef struct {
+    double (*weight)(double distance);
     double scale, stretch, reach;
 } filter;
 
-static filter filter_of(int in, int out)
+static filter filter_of(jpeg_filter kind, int in, int out)
 {
     double scale = (double)in / out, stretch = scale < 1 ? 1 : scale;
-    return (filter){scale, stretch, stretch};
+    return (filter){kernels[kind].weight, scale, stretch, kernels[kind].reach * stretch};
 }
 
 /* The lines that a line of the result is made of, and their weights, which are yet to be divided by their sum. */
-static int triangle(const filter *f, int line, int in, int *first, double *weights, double *total)
+static int weigh(const filter *f, int line, int in, int *first, double *weights, double *total)
 {
     double centre = (line + 0.5) * f->scale, inverse = 1.0 / f->stretch, sum = 0;
     int begin = (int)(centre - f->reach + 0.5), end = (int)(centre + f->reach + 0.5);
     if (begin < 0) begin = 0;
     if (end > in) end = in;
     for (int k = 0; k < end - begin; k++) {
-        double distance = fabs((k + begin - centre + 0.5) * inverse);
-        weights[k] = distance < 1 ? 1 - distance : 0;
+        weights[k] = f->weight((k + begin - centre + 0.5) * inverse);
         sum += weights[k];
     }
     *total = sum != 0 ? sum : 1;
@@ -57,11 +97,13 @@ static int prepare(jpeg_weights *w, int out, size_t taps, const int key[8])
            has_room((void **)&w->sums, &w->sums_room, 2 * taps, sizeof *w->sums);
 }
 
-/* A result line's integer weights, of which those of 0 at both ends are left out. */
-static size_t append(jpeg_weights *w, int line, size_t at, int first, int taps, const int32_t *weights, int low)
+/* A result line's integer weights.  Those of 0 at both ends are left out, unless the filter crosses 0: then a line
+ * could begin behind the next one's first line, and columns that are made one after the other would be missed. */
+static size_t append(jpeg_weights *w, int line, size_t at, int first, int taps, const int32_t *weights, int low,
+                     int is_positive)
 {
-    while (taps > 1 && !weights[taps - 1]) taps--;
-    while (taps > 1 && !*weights) weights++, first++, taps--;
+    while (is_positive && taps > 1 && !weights[taps - 1]) taps--;
+    while (is_positive && taps > 1 && !*weights) weights++, first++, taps--;
     for (int k = 0; k < taps; k += 2) {
         int32_t pair[2] = {weights[k], k + 1 < taps ? weights[k + 1] : 0};
         jpeg_weight *to = &w->weights[at + (size_t)k / 2];
@@ -76,19 +118,28 @@ static size_t append(jpeg_weights *w, int line, size_t at, int first, int taps, 
     return at + (size_t)taps / 2;
 }
 
-int jpeg_weights_exact(jpeg_weights *w, int in, int out, int begin, int count)
+static int is_positive(jpeg_filter kind) { return kind != JPEG_BICUBIC && kind != JPEG_LANCZOS; }
+
+static int32_t rounded(double weight) { return (int32_t)(weight < 0 ? weight - 0.5 : weight + 0.5); }
+
+int jpeg_weights_exact(jpeg_weights *w, jpeg_filter kind, int in, int out, int begin, int count)
 {
-    filter f = filter_of(in, out);
+    if (in == out) kind = JPEG_NEAREST; /* each line is itself, without weights of 0 beside it */
+    filter f = filter_of(kind, in, out);
     size_t most = 2 * (size_t)ceil(f.reach) + 1, at = 0;
-    int key[8] = {1, in, out, begin, count}, is_ready = prepare(w, count, most, key);
+    int key[8] = {1, in, out, begin, count, kind}, is_ready = prepare(w, count, most, key);
     if (is_ready != 1) return is_ready;
     int32_t *integers = (int32_t *)(w->sums + most);
     int above = in, below = 0;
-    for (int line = 0; line < count; line++) {
-        double total;
-        int first, taps = triangle(&f, begin + line, in, &first, w->sums, &total);
-        for (int k = 0; k < taps; k++) integers[k] = (int32_t)(0.5 + w->sums[k] / total * (1 << BLEND_BITS));
-        at = append(w, line, at, first, taps, integers, BLEND_LOW);
+    double nearest = 0.5 * f.scale; /* where the line's middle is: found as Pillow does, by adding up */
+    for (int line = 0; line < begin; line++) nearest += f.scale;
+    for (int line = 0; line < count; line++, nearest += f.scale) {
+        double total = 1;
+        int first = nearest < in ? (int)nearest : in - 1, taps = 1;
+        *w->sums = 1;
+        if (kind != JPEG_NEAREST) taps = weigh(&f, begin + line, in, &first, w->sums, &total);
+        for (int k = 0; k < taps; k++) integers[k] = rounded(w->sums[k] / total * (1 << BLEND_BITS));
+        at = append(w, line, at, first, taps, integers, BLEND_LOW, is_positive(kind));
         const jpeg_blend *b = &w->blends[line];
         if (b->first < above) above = b->first;
         if (b->first + b->taps > below) below = b->first + b->taps;
@@ -109,12 +160,12 @@ static void round_fast(const double *sums, int count, double sum, int32_t *integ
     int32_t total = 0;
     int largest = 0;
     for (int k = 0; k < count; k++) {
-        integers[k] = (int32_t)(0.5 + sums[k] * scale);
+        integers[k] = rounded(sums[k] * scale);
         total += integers[k];
         if (integers[k] > integers[largest]) largest = k;
     }
     integers[largest] += (1 << BLEND_FAST_BITS) - total;
-    for (int k = 0; k < count; k++) integers[k] <<= BLEND_LOW;
+    for (int k = 0; k < count; k++) integers[k] *= 1 << BLEND_LOW;
 }
 
 /* pixel / ratio, of 16 bits by 1 to 4, without a division: there are some thousand a picture. */
@@ -142,24 +193,24 @@ static int of_samples(const double *weights, int taps, int pixel, int ratio, int
     return count;
 }
 
-int jpeg_weights_fast(jpeg_weights *luma, jpeg_weights *chroma, int in, int out, int start, int ratio, int samples,
-                      int is_smooth)
+int jpeg_weights_fast(jpeg_weights *luma, jpeg_weights *chroma, jpeg_filter kind, int in, int out, int start, int ratio,
+                      int samples, int is_smooth)
 {
-    filter f = filter_of(in, out);
+    filter f = filter_of(kind, in, out);
     size_t most = 2 * (size_t)ceil(f.reach) + 5, at = 0, at_chroma = 0;
-    int key[8] = {2, in, out, start, ratio, samples, is_smooth};
+    int key[8] = {2, in, out, start, ratio, samples, is_smooth, kind};
     int is_ready = prepare(luma, out, most, key), is_other = prepare(chroma, out, most, key);
     if (!is_ready || !is_other) return 0;
     if (is_ready == 2 && is_other == 2) return 1;
     int32_t *integers = (int32_t *)chroma->sums; /* what is there has been read by then */
     for (int line = 0; line < out; line++) {
         double total;
-        int begin, taps = triangle(&f, line, in, &begin, luma->sums, &total), first;
+        int begin, taps = weigh(&f, line, in, &begin, luma->sums, &total), first;
         int count = of_samples(luma->sums, taps, start + begin, ratio, samples, is_smooth, &first, chroma->sums + most);
         round_fast(chroma->sums + most, count, total, integers);
-        at_chroma = append(chroma, line, at_chroma, first, count, integers, BLEND_LOW);
+        at_chroma = append(chroma, line, at_chroma, first, count, integers, BLEND_LOW, is_positive(kind));
         round_fast(luma->sums, taps, total, integers);
-        at = append(luma, line, at, start + begin, taps, integers, BLEND_LOW);
+        at = append(luma, line, at, start + begin, taps, integers, BLEND_LOW, is_positive(kind));
     }
     memcpy(luma->key, key, sizeof key);
     memcpy(chroma->key, key, sizeof key);

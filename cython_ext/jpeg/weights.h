@@ -1,7 +1,6 @@
 /* Which lines make a line of the resized picture, and with which weights.
- * Source: Pillow's resize with the triangle filter, described in its documentation ("Concepts", filters) and matched by
- * testing: the filter is stretched by the scale where the picture shrinks, its weights are doubles of the sum 1, and
- * then integers of 22 bits. */
+ * Source: Pillow's resize, described in its documentation ("Concepts", filters) and matched by testing: the filter is
+ * stretched by the scale where the picture shrinks, its weights are doubles of the sum 1, and then integers of 22 bits. */
 #pragma once
 #include <stddef.h>
 #include <stdint.h>
@@ -12,6 +11,11 @@ enum {
     BLEND_FAST_BITS = 14,   /* of the weights that need one multiplication: 1 is 1 << 14 */
     DEEP = 6,               /* the bits behind the point of words: blend_deep, blend_words, colour_deep */
 };
+
+/* As Pillow numbers them. */
+typedef enum {
+    JPEG_NEAREST, JPEG_LANCZOS, JPEG_BILINEAR, JPEG_BICUBIC, JPEG_BOX, JPEG_HAMMING, JPEG_FILTERS
+} jpeg_filter;
 
 /* The weights of two lines: what a vector multiplies pairs of samples by. */
 typedef struct {
@@ -37,12 +41,13 @@ typedef struct {
 } jpeg_weights;
 
 /* `in` lines to `out` lines, as Pillow does, of which `count` are wanted from `begin` on.  0: no memory. */
-int jpeg_weights_exact(jpeg_weights *weights, int in, int out, int begin, int count);
+int jpeg_weights_exact(jpeg_weights *weights, jpeg_filter kind, int in, int out, int begin, int count);
 
 /* The same in one multiplication, of luma and of chroma, whose filter is one.  The picture's lines begin at the pixel
  * `start`.  Chroma has one sample for `ratio` (1 to 4) pixels, and samples 0 to `samples` - 1; result lines are made of
- * these.  With `is_smooth`, and a ratio of 2, what Pillow's decoder does before (see upsample.h) is in chroma's weights. */
-int jpeg_weights_fast(jpeg_weights *luma, jpeg_weights *chroma, int in, int out, int start, int ratio, int samples,
-                      int is_smooth);
+ * these.  With `is_smooth`, and a ratio of 2, what Pillow's decoder does before (see upsample.h) is in chroma's weights.
+ * Not for JPEG_NEAREST, which adds nothing up. */
+int jpeg_weights_fast(jpeg_weights *luma, jpeg_weights *chroma, jpeg_filter kind, int in, int out, int start, int ratio,
+                      int samples, int is_smooth);
 
 void jpeg_weights_free(jpeg_weights *weights);

@@ -23,5 +23,7 @@ class Decoder:
         marks: bytes | None = None,
         marking: bool = False,
         window: tuple[int, int, int, int] | None = None,
+        filter: int = 2,
+        kept: bool = False,
     ) -> bool: ...
     def close(self) -> None: ...

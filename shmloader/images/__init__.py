@@ -8,5 +8,6 @@ from shmloader.images.decode import counts, decode
 from shmloader.images.folder import ImageFolder, from_bytes
 from shmloader.images.fused import fuse
 from shmloader.images.recipe import evaluation, training
+from shmloader.images.views import views
 
-__all__ = ["ImageFolder", "counts", "decode", "evaluation", "from_bytes", "fuse", "training"]
+__all__ = ["ImageFolder", "counts", "decode", "evaluation", "from_bytes", "fuse", "training", "views"]

@@ -1,4 +1,4 @@
-"""What moves, cuts and resizes a picture before it is decoded: torchvision's transforms, as changes of a view.
+"""What cuts, flips and resizes a picture: torchvision's transforms, as changes of what is seen of it.
 
 Each makes the draws that torchvision's makes, in its order, and comes to the same box: computed as there (0.29), with
 the same roundings.
@@ -12,17 +12,24 @@ from typing import Protocol
 
 import torch
 
+from shmloader.images.filters import BILINEAR
 from shmloader.images.random_numbers import Draws
-from shmloader.images.view import View
 
-__all__ = ["CenterCrop", "RandomCrop", "RandomHorizontalFlip", "RandomResizedCrop", "Resize", "Step"]
+__all__ = ["CenterCrop", "RandomCrop", "RandomHorizontalFlip", "RandomResizedCrop", "Resize", "Seen"]
 
 _TRIES = 10  # of RandomResizedCrop, before it takes the middle
 
 
-class Step(Protocol):
-    def apply(self, view: View, draws: Draws) -> None:
-        """Change a view."""
+class Seen(Protocol):
+    """What can be cut, resized and flipped: a View, or a Canvas."""
+
+    @property
+    def width(self) -> int: ...
+    @property
+    def height(self) -> int: ...
+    def cut(self, left: int, top: int, width: int, height: int) -> None: ...
+    def resize(self, height: int, width: int, resample: int = BILINEAR) -> None: ...
+    def flip(self) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -33,19 +40,21 @@ class RandomResizedCrop:
         size: height and width that it is resized to.
         scale: the smallest and the largest area of the box, as a part of the picture's.
         ratio: the smallest and the largest width of the box, as a multiple of its height.
+        resample: Pillow's number of the filter that it is resized by.
     """
 
     size: tuple[int, int]
     scale: tuple[float, float] = (0.08, 1.0)
     ratio: tuple[float, float] = (3 / 4, 4 / 3)
+    resample: int = BILINEAR
     _logarithms: list[float] = field(init=False, repr=False)  # of the ratio, in torch's precision
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_logarithms", torch.log(torch.tensor(self.ratio)).tolist())
 
-    def apply(self, view: View, draws: Draws) -> None:
+    def apply(self, view: Seen, draws: Draws) -> None:
         view.cut(*self._box(view.width, view.height, draws))
-        view.resize(*self.size)
+        view.resize(*self.size, self.resample)
 
     def _box(self, width: int, height: int, draws: Draws) -> tuple[int, int, int, int]:
         area = height * width
@@ -72,20 +81,23 @@ class Resize:
     Args:
         size: height and width; or the shorter side alone, which keeps the shape.
         longest: the longer side at most, where `size` is the shorter.
+        resample: Pillow's number of the filter.
     """
 
     size: tuple[int, int] | int
     longest: int | None = None
+    resample: int = BILINEAR
 
-    def apply(self, view: View, draws: Draws) -> None:
+    def apply(self, view: Seen, draws: Draws) -> None:
         if not isinstance(self.size, int):
-            view.resize(*self.size)
+            view.resize(*self.size, self.resample)
             return
         short, long = sorted((view.width, view.height))
         shorter, longer = self.size, int(self.size * long / short)
         if self.longest is not None and longer > self.longest:
             shorter, longer = int(self.longest * shorter / longer), self.longest
-        view.resize(*((longer, shorter) if view.width <= view.height else (shorter, longer)))
+        size = (longer, shorter) if view.width <= view.height else (shorter, longer)
+        view.resize(*size, self.resample)
 
 
 @dataclass(frozen=True)
@@ -94,7 +106,7 @@ class CenterCrop:
 
     size: tuple[int, int]  # height and width
 
-    def apply(self, view: View, draws: Draws) -> None:
+    def apply(self, view: Seen, draws: Draws) -> None:
         top, left = (
             round((there - wanted) / 2.0) if wanted <= there else -((wanted - there) // 2)
             for there, wanted in zip((view.height, view.width), self.size, strict=True)
@@ -114,7 +126,7 @@ class RandomCrop:
     size: tuple[int, int]
     draws_all: bool = True
 
-    def apply(self, view: View, draws: Draws) -> None:
+    def apply(self, view: Seen, draws: Draws) -> None:
         (height, width), there = self.size, (view.height, view.width)
         if there[0] < height or there[1] < width:
             end = "" if self.draws_all else "."
@@ -131,6 +143,6 @@ class RandomHorizontalFlip:
 
     p: float = 0.5
 
-    def apply(self, view: View, draws: Draws) -> None:
+    def apply(self, view: Seen, draws: Draws) -> None:
         if draws.is_below(self.p):
             view.flip()

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 
 from shmloader.core.jpeg import Decoder
+from shmloader.images.filters import BILINEAR, filter_number
 from shmloader.images.rows import Rows
 
 __all__ = ["Picture", "counts", "decode"]
@@ -27,6 +28,7 @@ Crop = tuple[int, int, int, int]
 
 _LARGEST = 65535  # pixels across or down, of a result: what a JPEG may have
 _ORIENTATION = 0x0112  # EXIF's
+_XMP = b"tiff:Orientation"  # where Pillow looks too
 _MOST_PIXELS = 1024**3 // 4 // 3  # Pillow's MAX_IMAGE_PIXELS
 
 # Decoders that nobody uses now.  One is taken for a picture and put back, so its memory serves the next picture.  Two
@@ -49,6 +51,7 @@ def decode(
     exact: bool = True,
     *,
     rotate: bool = False,
+    interpolation: Any = "bilinear",
 ) -> Any:
     """Decode a picture, or a crop of it, as RGB.
 
@@ -67,18 +70,21 @@ def decode(
         out: Where the result goes: a uint8 tensor or array of its shape (default: a new tensor).  Its strides may be
             any, so it may be (height, width, 3) in memory.
 
-        exact: Whether the result equals Pillow's convert("RGB"), crop and resize (BILINEAR, antialiased) to the bit
-            (default True).  If not, it is faster: luma and chroma are resized before they become RGB, without rounding
-            in between, and a pixel differs by less than 1 on average.
+        exact: Whether the result equals Pillow's convert("RGB"), crop and resize to the bit (default True).  If not, it
+            is faster: luma and chroma are resized before they become RGB, without rounding in between, and a pixel
+            differs by less than 1 on average.
 
         rotate: Turn the result upright, as the file's EXIF orientation says, after crop and resize (default False, as
             in Pillow and torchvision).  `size` is that of the result; `crop` is in the picture as stored.
+
+        interpolation: The filter that it is resized by: "nearest", "box", "bilinear" (default), "hamming", "bicubic" or
+            "lanczos", as Pillow has them, so antialiased; or Pillow's Resampling, or torchvision's InterpolationMode.
 
     Returns:
         A uint8 tensor of shape (3, height, width), or `out`.
 
     Raises:
-        ValueError: The crop lies outside the picture, or `size` or `out` is impossible.
+        ValueError: The crop lies outside the picture, or `size`, `out` or `interpolation` is impossible.
         ImportError: The file is no baseline JPEG, and Pillow is not installed.
         OSError: The file cannot be read.
         Exception: Whatever Pillow raises for a broken file, with its path; and its DecompressionBombError for a picture
@@ -88,10 +94,11 @@ def decode(
         >>> row = torch.empty(3, 224, 224, dtype=torch.uint8)
         >>> decode("cat.jpg", crop=(100, 50, 300, 300), size=(224, 224), out=row)
     """
+    resample = filter_number(interpolation)
     with Picture(data_or_path, rotate) as picture:
         box = _inside(crop, picture.width, picture.height)
         result, pixels = _result(out, box, size, flip, picture.orientation if rotate else 1)
-        picture.read_into(pixels, box, exact)
+        picture.read_into(pixels, box, exact, resample=resample)
         return result
 
 
@@ -101,6 +108,9 @@ class Picture:
     Args:
         source: see decode().
         is_upright: whether its orientation is wanted.
+        is_turned: whether the picture is turned upright before anything else, as its EXIF data or its XMP says; then by
+            Pillow, and `width` and `height` are those of the turned one.  Of bytes alone.
+        is_kept: whether more than one part will be read: then the file is read once.
         rows, at: where marks of its rows are kept, and which sample of these it is; only of a file by its path.
 
     Attributes:
@@ -111,7 +121,17 @@ class Picture:
         Exception: as decode().
     """
 
-    def __init__(self, source: Any, is_upright: bool = False, rows: Rows | None = None, at: int = 0) -> None:
+    def __init__(
+        self,
+        source: Any,
+        is_upright: bool = False,
+        rows: Rows | None = None,
+        at: int = 0,
+        is_kept: bool = False,
+        is_turned: bool = False,
+    ) -> None:
+        self._is_turned = is_turned
+        self._is_kept = is_kept
         self._is_upright = is_upright
         self._rows: Rows | None = None  # none, or it has none for this picture
         self._at = at
@@ -122,11 +142,12 @@ class Picture:
         try:
             is_file = isinstance(source, (str, os.PathLike))
             opened = self._decoder.read(source) if is_file else self._decoder.open(self._source)
-            if opened is None or _is_huge(opened[0], opened[1]):
+            is_odd = is_turned and opened is not None and (opened[2] != 1 or _XMP in bytes(self._source))
+            if opened is None or is_odd or _is_huge(opened[0], opened[1]):
                 self._open_by_pillow()
             else:
                 self.width, self.height, self.orientation = opened
-                if rows is not None and is_file:
+                if rows is not None and is_file and not is_kept:
                     self._rows = rows
                     self._marks = rows.find(at, os.fspath(source), self._decoder.status)
         except BaseException:
@@ -140,7 +161,9 @@ class Picture:
         self._decoder.close()
         _idle.append(self._decoder)
 
-    def read_into(self, pixels: np.ndarray[Any, Any], crop: Crop, exact: bool, window: Crop | None = None) -> None:
+    def read_into(
+        self, pixels: Any, crop: Crop, exact: bool, window: Crop | None = None, resample: int = BILINEAR
+    ) -> None:
         """Write a part, resized to whatever size `pixels` has.
 
         Args:
@@ -149,24 +172,30 @@ class Picture:
             exact: see decode().
             window: left, top, width and height: the part is resized to that width and height, and `pixels` is what is
                 seen of it from left and top on.
+            resample: Pillow's number of the filter.
         """
         if self._image is None:
-            if self._decode(pixels, crop, exact, window):
+            if self._decode(pixels, crop, exact, window, resample):
                 _counts["decoded"] += 1
                 return
             self._open_by_pillow()
         left, top, width, height = crop
         image = self._image.crop((left, top, left + width, top + height))
         across, down, wide, high = window or (0, 0, pixels.shape[2], pixels.shape[1])
-        image = image.resize((wide, high), self._bilinear)
+        image = image.resize((wide, high), resample)
         if window is not None:
             image = image.crop((across, down, across + pixels.shape[2], down + pixels.shape[1]))
         pixels[...] = np.asarray(image).transpose(2, 0, 1)
         _counts["pillow"] += 1
 
-    def _decode(self, pixels: np.ndarray[Any, Any], crop: Crop, exact: bool, window: Crop | None) -> bool:
+    def _decode(
+        self, pixels: np.ndarray[Any, Any], crop: Crop, exact: bool, window: Crop | None, resample: int
+    ) -> bool:
         decoder, rows = self._decoder, self._rows
-        decode = partial(decoder.decode, crop, pixels, exact, not exact or _goes_down_first(), window=window)
+        down_first = not exact or _goes_down_first()
+        decode = partial(decoder.decode, crop, pixels, exact, down_first, window=window, filter=resample)
+        if self._is_kept:
+            return decode(kept=True)
         if rows is None:
             return decode()
         if self._marks is not None and decode(marks=self._marks):
@@ -178,6 +207,15 @@ class Picture:
             self._marks = decoder.marks
             rows.put(self._at, os.fspath(self._source), decoder.status, decoder.marks)
         return is_good
+
+    def info(self) -> dict[str, Any]:
+        """What Pillow has beside the pixels, in `Image.info`: EXIF, the resolution, a profile."""
+        if self._image is None:
+            source = self._source
+            is_file = isinstance(source, (str, os.PathLike))
+            with import_module("PIL.Image").open(source if is_file else io.BytesIO(source)) as file:
+                return dict(file.info)
+        return dict(self._image.info)
 
     def _open_by_pillow(self) -> None:
         """The same by Pillow, for whatever Pillow can read."""
@@ -191,7 +229,9 @@ class Picture:
         try:
             with Image.open(source if isinstance(source, (str, os.PathLike)) else io.BytesIO(source)) as file:
                 said = file.getexif().get(_ORIENTATION, 1) if self._is_upright else 1
-                self._image = file.convert("RGB")
+                is_lying = self._is_turned and file.getexif().get(_ORIENTATION) is not None
+                upright = import_module("PIL.ImageOps").exif_transpose(file) if is_lying else file
+                self._image = upright.convert("RGB")
         except Exception as error:
             # Pillow names the file where it cannot tell what it is, and nowhere else.
             name = _name(source)
@@ -200,7 +240,6 @@ class Picture:
             raise
         self.width, self.height = self._image.size
         self.orientation = said if said in range(1, 9) else 1
-        self._bilinear = Image.Resampling.BILINEAR
 
 
 def _is_huge(width: int, height: int) -> bool:

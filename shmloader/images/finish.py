@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
+import numpy as np
 import torch
 
 from shmloader.batch.replace_tensors import replaced
@@ -68,19 +69,35 @@ class Finish:
         is_image: whether the sample is a torchvision.tv_tensors.Image.
         is_lying: whether what comes after it gets a pixel's three channels side by side in memory, as PIL has them:
             torch may compute in another way where they are not, with other roundings.
+        is_array: whether the sample is a NumPy array.
     """
 
     dtype: torch.dtype = torch.uint8
     operations: tuple[Divide | Multiply | Normalize, ...] = ()
     is_image: bool = False
     is_lying: bool = False
+    is_array: bool = False
 
     def calculate(self, row: torch.Tensor) -> None:
         """Do the operations on a row that has the bytes already, as numbers."""
         for operation in self.operations:
             operation.apply(row)
 
-    def wrapped(self, row: torch.Tensor) -> torch.Tensor:
+    def table(self) -> np.ndarray[Any, Any] | None:
+        """What becomes of each byte of each channel: of shape (3, 256), with the dtype's size; None of bytes.
+
+        All operations work on one element at a time, so this is the same to the bit as doing them on a row.
+        """
+        if self.dtype is torch.uint8:
+            return None
+        numbers = torch.arange(256, dtype=torch.uint8).repeat(_CHANNELS, 1)[:, :, None].to(self.dtype)
+        self.calculate(numbers)
+        table = numbers.reshape(_CHANNELS, 256).contiguous()
+        return (table.view(torch.int16) if self.dtype is torch.bfloat16 else table).numpy()
+
+    def wrapped(self, row: torch.Tensor) -> Any:
+        if self.is_array:
+            return row.numpy()
         return row.as_subclass(import_module("torchvision.tv_tensors").Image) if self.is_image else row
 
 

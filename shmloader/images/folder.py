@@ -6,11 +6,11 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from shmloader.images.pictures import Pictures, explained
+from shmloader.images.making import Making
+from shmloader.images.pictures import Pictures
 from shmloader.images.reader import Reader
-from shmloader.images.recipe import Recipe
-from shmloader.images.recognise import recognise
 from shmloader.images.rows import Rows
+from shmloader.images.views import ViewsReader
 
 __all__ = ["ImageFolder", "from_bytes"]
 
@@ -18,25 +18,13 @@ __all__ = ["ImageFolder", "from_bytes"]
 _EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 
 
-def _recipe(transform: Any, exact: bool) -> Recipe:
-    if transform is None:
-        return Recipe(notes=(("no transform", "samples are whole pictures, as bytes"),))
-    if isinstance(transform, Recipe):
-        return transform if transform.notes else Recipe(transform.steps, transform.finish, (), _notes(transform))
-    return recognise(transform, exact)
-
-
-def _notes(recipe: Recipe) -> tuple[tuple[str, str], ...]:
-    parts: tuple[Any, ...] = (*recipe.steps, *(recipe.finish.operations if recipe.finish else ()))
-    return tuple((repr(part), "fused") for part in parts)
-
-
-def from_bytes(transform: Any = None, *, exact: bool = True, scale_on_device: bool = False) -> Reader:
+def from_bytes(transform: Any = None, *, exact: bool = True, scale_on_device: bool = False) -> Reader | ViewsReader:
     """A function that makes samples of files' bytes, for datasets that come in archives: WebDataset, LMDB, Streaming.
 
     Args:
         transform: images.training(...) or images.evaluation(...); a torchvision transform, of which as much is fused
-            as by fuse(); any other function, which is given a PIL image; None: samples are whole pictures.
+            as by fuse(); images.views(...) of several of these, which gives a list; any other function, which is given
+            a PIL image; None: samples are whole pictures.
         exact: to the bit as Pillow makes them; else faster: see fuse().
         scale_on_device: samples stay uint8, and the function's `on_device` makes numbers of whole batches: see fuse().
 
@@ -49,7 +37,7 @@ def from_bytes(transform: Any = None, *, exact: bool = True, scale_on_device: bo
         >>> read = images.from_bytes(images.training(224))
         >>> samples = webdataset.WebDataset(urls).to_tuple("jpg", "cls").map_tuple(read, int)
     """
-    return Reader(_recipe(transform, exact), exact, scale_on_device)
+    return Making(transform, exact).reader(scale_on_device)
 
 
 class ImageFolder(Pictures):
@@ -109,14 +97,9 @@ class ImageFolder(Pictures):
         if empty and not allow_empty:
             known = f"Supported extensions are: {', '.join(_EXTENSIONS)}" if is_valid_file is None else ""
             raise FileNotFoundError(f"Found no valid file for the classes {', '.join(empty)}. {known}")
-        recipe = _recipe(transform, exact)
-        self._notes = explained("ImageFolder:", recipe)
+        making = Making(transform, exact)
         kept = None if rows is None else Rows(rows, (path for path, _ in self.samples))
-        super().__init__(Reader(recipe, exact, scale_on_device, kept))
-
-    def explain(self) -> str:
-        """What is fused, and what is not and why: a line for each transform."""
-        return self._notes
+        super().__init__(making.reader(scale_on_device, kept), "\n".join(["ImageFolder:", *making.notes]))
 
     def __repr__(self) -> str:
         return f"ImageFolder of {len(self.samples)} pictures in {len(self.classes)} classes, in {self.root}"

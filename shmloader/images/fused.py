@@ -11,10 +11,13 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset
 
-from shmloader.images.pictures import Pictures, explained
+from shmloader.images import timm_dataset
+from shmloader.images.columns import Columns, columns
+from shmloader.images.making import Making
+from shmloader.images.pictures import Pictures
 from shmloader.images.reader import Reader
-from shmloader.images.recognise import recognise
 from shmloader.images.rows import Rows
+from shmloader.images.views import ViewsReader
 
 __all__ = ["Fused", "Unfused", "fuse"]
 
@@ -35,8 +38,8 @@ class Wrapped(Dataset[Any]):
         self.dataset = dataset
         self._notes = notes
 
-    def explain(self) -> str:
-        """What is fused, and what is not and why: a line for each transform."""
+    def explain(self, measure: bool = False) -> str:
+        """What is fused, and what is not and why: a line for each transform; see Fused."""
         return self._notes
 
     def __len__(self) -> int:
@@ -62,12 +65,12 @@ class Unfused(Wrapped):
         return f"Not fused: {self.dataset!r}"
 
 
-class Fused(Wrapped, Pictures):
+class Fused(Pictures, Wrapped):
     """What fuse() gives: the dataset's samples, made in another way."""
 
-    def __init__(self, dataset: Any, notes: str, reader: Reader) -> None:
-        Pictures.__init__(self, reader)
+    def __init__(self, dataset: Any, notes: str, reader: Reader | ViewsReader) -> None:
         Wrapped.__init__(self, dataset, notes)
+        Pictures.__init__(self, reader, notes)
 
     @property
     def _of(self) -> Any:
@@ -78,20 +81,30 @@ class Fused(Wrapped, Pictures):
 
 
 def fuse(
-    dataset: Any, *, exact: bool = True, scale_on_device: bool = False, rows: str | os.PathLike[str] | None = None
-) -> Fused | Unfused:
+    dataset: Any,
+    transform: Any = None,
+    *,
+    exact: bool = True,
+    scale_on_device: bool = False,
+    rows: str | os.PathLike[str] | None = None,
+    image: str = "image",
+    label: str | None = "label",
+) -> Fused | Unfused | Columns | timm_dataset.TimmPictures:
     """Make a dataset of picture files decode each picture once, no more of it than its crop, straight to its size.
 
-    The samples stay the same: the same draws from torch's generator in the same order, so the same boxes and flips for
-    the same seed, the same targets, and the same pixels.  What cannot be fused stays as it is; `explain()` says what
-    that is.  torchvision's transforms of either version are known: RandomResizedCrop, Resize, CenterCrop, RandomCrop,
-    RandomHorizontalFlip, PILToTensor, ToTensor, ToImage, ToPureTensor, ToDtype, ConvertImageDtype, Normalize, Compose,
-    and what its weights bring.  From the first other one on, all are called with what was made so far.
+    The samples stay the same: the same draws from torch's, Python's and NumPy's generators in the same order, so the
+    same boxes, flips and augmentations for the same seed, the same targets, and the same pixels.  A transform that is
+    not known is called as it is; `explain()` says which one that is, and why.  docs/images.md lists what is known of
+    torchvision's transforms of either version, timm's and open_clip's.
 
     Args:
         dataset: a torchvision.datasets.ImageFolder, or another one with `samples` (paths and targets), `loader` and
             `transform`, and a `target_transform` where it has one.  If its class has a __getitem__ of its own, it is
-            fused only where three of its samples are the same either way and draw the same random numbers.
+            fused only where three of its samples are the same either way and draw the same random numbers.  Or a
+            Hugging Face datasets.Dataset with a column of pictures: its samples become (image, label), each picture is
+            turned upright as `datasets` does, and is RGB.  Or timm's ImageDataset.
+        transform: of a Hugging Face dataset: torchvision's, timm's, images.views(...), images.training(...), or any
+            function of a PIL image.
         exact: to the bit as Pillow and torchvision make them.  Else faster, and a pixel differs by less than 1 of 255
             on average.
         scale_on_device: samples stay uint8, a quarter of the bytes of float32; give the loader `fused.on_device`,
@@ -100,24 +113,39 @@ def fuse(
             it and takes a little longer.  From the second one on, also in later runs, only the crop's rows of a picture
             are decoded, each up to the crop's right edge.  An entry holds while the picture's path, size and time of
             change stay the same.  The file belongs to this list of pictures: give each dataset a file of its own.
+        image, label: of a Hugging Face dataset, the names of the columns; label=None: a sample is the image alone.
 
     Returns:
         A dataset with the attributes of the other one, and:
-        explain(): what is fused, and what is not and why;
+        explain(measure=False): what is fused, and what is not and why; measure=True: and what each part costs;
         is_fused: whether anything is;
         on_device: for `DataLoader(on_device=...)`; None where nothing is left for the device;
         read_into(index, out): writes an image to a tensor, and returns its target.
 
     Raises:
-        TypeError: the dataset has no `samples`, `loader` or `transform`.
+        TypeError: the dataset has no `samples`, `loader` or `transform`; or `transform` is given with one that has its
+            own.
         OSError: `rows` cannot be made.
-        ValueError: `rows` is another file, or the file of another dataset of this process.
+        ValueError: `rows` is another file, or the file of another dataset of this process; there is no such column, or
+            it has no pictures.
 
     Example:
         >>> train = images.fuse(torchvision.datasets.ImageFolder("train", transform))
         >>> print(train.explain())
         >>> loader = shmloader.DataLoader(train, batch_size=256, shuffle=True, num_workers=8)
     """
+    if type(dataset).__module__ == "datasets.arrow_dataset":
+        return columns(dataset, transform, image, label, exact, scale_on_device)
+    if transform is not None:
+        raise TypeError(
+            f"{type(dataset).__name__} got a transform beside its own. Give `transform` with a Hugging Face dataset "
+            "alone."
+        )
+    if type(dataset).__module__ == "timm.data.dataset" and type(dataset).__name__ == "ImageDataset":
+        why = timm_dataset.why_not(dataset)
+        if why:
+            return Unfused(dataset, f"timm's ImageDataset is not fused: {why}")
+        return timm_dataset.TimmPictures(dataset, exact, scale_on_device)
     lacks = [name for name in _NEEDED if not hasattr(dataset, name)]
     if lacks:
         raise TypeError(
@@ -128,9 +156,10 @@ def fuse(
     why_not = _why_not(dataset)
     if why_not:
         return Unfused(dataset, f"{name} is not fused: {why_not}")
-    recipe = recognise(dataset.transform, exact)
-    if not recipe.steps and recipe.finish is None:
-        return Unfused(dataset, explained(f"{name} is not fused, for its first transform cannot be:", recipe))
+    making = Making(dataset.transform, exact)
+    if not making.is_fused:
+        heading = f"{name} is not fused, because none of its transforms can be:"
+        return Unfused(dataset, "\n".join([heading, *making.notes]))
     said = ""
     if not _is_stock(dataset):
         if not _agrees(dataset):
@@ -139,10 +168,11 @@ def fuse(
             )
         said = ", whose __getitem__ gave the same for three samples"
     kept = None if rows is None else Rows(rows, (path for path, *_ in dataset.samples))
-    reader = Reader(recipe, exact, scale_on_device, kept)
+    reader = making.reader(scale_on_device, kept)
     if scale_on_device and reader.on_device is None:
         said += "; nothing can be scaled on the device"
-    return Fused(dataset, explained(f"{name} is fused{'' if exact else ', not exact'}{said}:", recipe), reader)
+    heading = f"{name} is fused{'' if exact else ', not exact'}{said}:"
+    return Fused(dataset, "\n".join([heading, *making.notes]), reader)
 
 
 def _why_not(dataset: Any) -> str:
@@ -170,8 +200,7 @@ def _agrees(dataset: Any) -> bool:
     length = len(dataset.samples)
     if not length or len(dataset) != length:
         return False
-    recipe = recognise(dataset.transform, exact=True)
-    fused = Fused(dataset, "", Reader(recipe, exact=True, scale_on_device=False))
+    fused = Fused(dataset, "", Making(dataset.transform, exact=True).reader(scale_on_device=False))
     states = _states()
     try:
         for index in sorted({0, length // 2, length - 1}):

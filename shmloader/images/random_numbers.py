@@ -1,34 +1,56 @@
 """Random numbers from torch's generator: the same, in the same order, as from torch's own functions, in half the time.
+Python's and NumPy's are drawn from where they are needed; here they are only put back.
 
 A tensor of one element serves all draws; making one a draw, as torch.rand(1) does, takes as long as the draw.
 """
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
+import numpy as np
 import torch
 
 __all__ = ["Draws", "drawing"]
 
 
 class Draws:
-    """What can be drawn from torch's default generator.  Not for two threads at once."""
+    """What can be drawn from torch's default generator.  Not for two threads at once.
+
+    Attributes:
+        dtype: of torch.rand(1).
+    """
 
     def __init__(self) -> None:
         self.dtype = torch.get_default_dtype()  # as torch.rand(1) has it
         self._real = torch.empty(1)
         self._whole = torch.empty(1, dtype=torch.int64)
         self._before = torch.default_generator.get_state()
+        self._others: tuple[Any, Any] | None = None
 
-    def begin(self) -> None:
-        """Keep the generator's state, for undo()."""
+    def begin(self, all_generators: bool = False) -> None:
+        """Keep the generator's state, and Python's and NumPy's if these may be drawn from, for undo()."""
         self._before = torch.default_generator.get_state()
+        self._others = (random.getstate(), np.random.get_state()) if all_generators else None
 
     def undo(self) -> None:
-        """Put the generator back to where it was at begin(): nothing was drawn."""
+        """Put the generators back to where they were at begin(): nothing was drawn."""
         torch.default_generator.set_state(self._before)
+        if self._others is not None:
+            random.setstate(self._others[0])
+            np.random.set_state(self._others[1])
+
+    def real(self) -> float:
+        """torch.rand(1).item()"""
+        return float(self._real.uniform_(0, 1).item())
+
+    def is_at_most(self, share: float) -> bool:
+        """torch.rand(1) <= share, which compares numbers of the tensor's dtype"""
+        drawn = self._real.uniform_(0, 1).item()
+        return bool(drawn <= self._real.fill_(share).item())
 
     def uniform(self, low: float, high: float) -> float:
         """torch.empty(1).uniform_(low, high).item()"""
@@ -52,12 +74,12 @@ _idle: list[Draws] = []  # as with decoders: a thread, and a signal's handler, f
 
 
 @contextmanager
-def drawing() -> Iterator[Draws]:
-    """Draws that nobody else uses, begun."""
+def drawing(all_generators: bool = False) -> Iterator[Draws]:
+    """Draws that nobody else uses, begun: see Draws.begin()."""
     draws = _idle.pop() if _idle else Draws()
     if draws.dtype is not torch.get_default_dtype():
         draws = Draws()
-    draws.begin()
+    draws.begin(all_generators)
     try:
         yield draws
     finally:

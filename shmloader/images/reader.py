@@ -1,21 +1,24 @@
-"""One sample out of one file: drawn, decoded, and finished in its row."""
+"""One sample out of one file: drawn, decoded, changed, and finished in its row."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
-from importlib import import_module
 from typing import Any
 
 import numpy as np
 import torch
 
+from shmloader.images.canvas import Canvas, Step
 from shmloader.images.decode import Picture
 from shmloader.images.finish import Finish, OnDevice
-from shmloader.images.random_numbers import drawing
+from shmloader.images.known import said
+from shmloader.images.operations import Act, Call, Chance
+from shmloader.images.random_numbers import Draws, drawing
 from shmloader.images.recipe import Recipe
 from shmloader.images.rows import Rows
-from shmloader.images.view import View
 
 __all__ = ["Reader"]
 
@@ -37,19 +40,31 @@ class Reader:
         self._rows = rows
         self.on_device: Callable[[Any], Any] | None = None
         finish = recipe.finish
-        if scale_on_device and finish is not None and finish.dtype is not torch.uint8 and not recipe.rest:
+        is_last = not recipe.rest and not recipe.row_steps
+        if scale_on_device and finish is not None and finish.dtype is not torch.uint8 and is_last:
             self.on_device = OnDevice(finish)
             recipe = replace(recipe, finish=Finish())
         self._recipe = recipe
         self._exact = exact
+        is_narrow = recipe.finish is not None and recipe.finish.dtype.itemsize <= 4  # what a table may have
+        self._table = recipe.finish.table() if recipe.finish is not None and is_narrow else None
 
-    def __call__(self, source: Any, out: torch.Tensor | None = None, *, at: int = 0, must_fit: bool = True) -> Any:
+    def __call__(
+        self,
+        source: Any,
+        out: torch.Tensor | None = None,
+        *,
+        at: int = 0,
+        must_fit: bool = True,
+        is_turned: bool = False,
+    ) -> Any:
         """Make the sample of a picture.
 
         Args:
             source: the file: its path (str or os.PathLike), or its bytes as any object with a buffer.
             out: a tensor of the sample's shape and dtype, which it is written to.  By default a new tensor.
             at: which sample it is, of those whose marks are kept.
+            is_turned: see Picture.
             must_fit: whether `out` must be like the sample; else it is written to where it is.
 
         Returns:
@@ -60,63 +75,99 @@ class Reader:
             ValueError: `out` has another shape or dtype, or the picture is smaller than a random crop.
             Exception: whatever Pillow raises for a broken file; OSError where it cannot be read.
         """
+        with Picture(source, rows=self._rows, at=at, is_turned=is_turned) as picture:
+            return self.make(picture, out, must_fit)
+
+    def make(self, picture: Picture, out: torch.Tensor | None, must_fit: bool) -> Any:
+        """The sample of a picture that is open: see __call__()."""
         recipe = self._recipe
-        if recipe.rest or recipe.finish is None:
-            sample = self._image(source, at) if recipe.finish is None else self._tensor(source, at, recipe.finish, None)
-            for transform in recipe.rest:
-                sample = transform(sample)
-            return sample if out is None or not must_fit else _copied(sample, out)
-        return self._tensor(source, at, recipe.finish, out, must_fit)
+        with self._drawn(picture) as (canvas, draws):
+            for step in recipe.steps:
+                step.apply(canvas, draws)
+                if canvas.rest is not None:
+                    return self._called(canvas.other, canvas.rest, out if must_fit else None)
+            if recipe.finish is None:
+                return self._called(canvas.image(), recipe.rest, out if must_fit else None)
+            if recipe.rest:
+                sample = self._finished(canvas, draws, recipe.finish, None, must_fit)
+                return self._called(sample, recipe.rest, out if must_fit else None)
+            return self._finished(canvas, draws, recipe.finish, out, must_fit)
 
-    def _tensor(
-        self, source: Any, at: int, finish: Finish, out: torch.Tensor | None, must_fit: bool = True
-    ) -> torch.Tensor:
-        def row(height: int, width: int) -> np.ndarray[Any, Any]:
-            nonlocal out
-            shape = (3, height, width)
-            if not must_fit and out is not None and (out.shape != shape or out.dtype != finish.dtype):
-                out = None
-            if out is None and finish.is_lying and self._recipe.rest:
-                out = torch.empty((height, width, 3), dtype=finish.dtype).permute(2, 0, 1)
-            elif out is None:
-                out = torch.empty(shape, dtype=finish.dtype)
-            elif out.shape != shape or out.dtype != finish.dtype:
-                raise ValueError(
-                    f"out is {out.dtype} of shape {tuple(out.shape)}, and the sample {finish.dtype} of {shape}: give "
-                    "an `out` of that shape and dtype"
-                )
-            return out.numpy() if finish.dtype is torch.uint8 else np.empty(shape, np.uint8)
+    @contextmanager
+    def _drawn(self, picture: Picture) -> Iterator[tuple[Canvas, Draws]]:
+        with (
+            drawing(self._recipe.draws_elsewhere) as draws,
+            Canvas(picture, draws, self._exact) as canvas,
+        ):
+            yield canvas, draws
 
-        pixels = self._decoded(source, at, row)
-        assert out is not None
-        if finish.dtype is not torch.uint8:
+    def _called(self, sample: Any, rest: Sequence[Callable[[Any], Any]], out: torch.Tensor | None) -> Any:
+        for transform in rest:
+            sample = transform(sample)
+        return sample if out is None else _copied(sample, out)
+
+    def _finished(
+        self, canvas: Canvas, draws: Draws, finish: Finish, out: torch.Tensor | None, must_fit: bool = True
+    ) -> Any:
+        shape = (3, canvas.height, canvas.width)
+        if not must_fit and out is not None and (out.shape != shape or out.dtype != finish.dtype or finish.is_array):
+            out = None
+        if out is None and finish.is_lying and (self._recipe.rest or finish.is_array):
+            out = torch.empty((*shape[1:], 3), dtype=finish.dtype).permute(2, 0, 1)
+        elif out is None:
+            out = torch.empty(shape, dtype=finish.dtype)
+        elif out.shape != shape or out.dtype != finish.dtype:
+            raise ValueError(
+                f"out is {out.dtype} of shape {tuple(out.shape)}, and the sample {finish.dtype} of {shape}: give "
+                "an `out` of that shape and dtype"
+            )
+        if finish.dtype is torch.uint8:
+            canvas.write(out.numpy())
+        elif self._table is not None:
+            canvas.write((out.view(torch.int16) if finish.dtype is torch.bfloat16 else out).numpy(), self._table)
+        else:
+            pixels: np.ndarray[Any, Any] = np.empty(shape, np.uint8)
+            canvas.write(pixels)
             out.copy_(torch.from_numpy(pixels))
             finish.calculate(out)
+        for step in self._recipe.row_steps:
+            step.apply(out, draws)
         return finish.wrapped(out)
 
-    def _image(self, source: Any, at: int) -> Any:
-        """A PIL image, for what is not fused."""
-        pixels = self._decoded(source, at, _lying)
-        return import_module("PIL.Image").fromarray(pixels.transpose(1, 2, 0))
+    def costs(self, sources: Sequence[Any]) -> list[tuple[str, float]]:
+        """What each part of a sample costs: its name, and microseconds of this thread's CPU a sample.
 
-    def _decoded(self, source: Any, at: int, row: Callable[[int, int], np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
-        with Picture(source, rows=self._rows, at=at) as picture, drawing() as draws:
-            view = View(picture.width, picture.height)
-            for step in self._recipe.steps:
-                step.apply(view, draws)
-            pixels = row(view.height, view.width)
-            try:
-                view.read_into(pixels, picture, self._exact)
-            except BaseException:
-                draws.undo()  # torchvision would have drawn nothing, for it decodes first
-                raise
-            return pixels
+        Look-ups are done at once here, and not together with what comes after them, so they seem dearer than they are.
+        """
+        recipe, totals = self._recipe, [0.0] * (len(self._recipe.steps) + 2)
+        for source in sources:
+            begin = time.thread_time()
+            with Picture(source) as picture, self._drawn(picture) as (canvas, draws):
+                totals[0] -= begin - (begin := time.thread_time())
+                for at, step in enumerate(recipe.steps):
+                    step.apply(canvas, draws)
+                    if canvas.view is None and canvas.rest is None:
+                        canvas.picture.apply_pending()
+                    totals[at + 1] -= begin - (begin := time.thread_time())
+                    if canvas.rest is not None:
+                        break
+                else:
+                    if recipe.finish is not None:
+                        self._called(self._finished(canvas, draws, recipe.finish, None), recipe.rest, None)
+                    else:
+                        self._called(canvas.image(), recipe.rest, None)
+            totals[-1] -= begin - time.thread_time()
+        names = ["read the file", *map(_name, recipe.steps), "finish"]
+        return [(name, total / max(1, len(sources)) * 1e6) for name, total in zip(names, totals, strict=True)]
 
 
-def _lying(height: int, width: int) -> np.ndarray[Any, Any]:
-    """Room for a picture whose pixels have their three channels side by side."""
-    pixels: np.ndarray[Any, Any] = np.empty((height, width, 3), np.uint8).transpose(2, 0, 1)
-    return pixels
+def _name(step: Step) -> str:
+    """What a step is called where costs are listed."""
+    if isinstance(step, Chance):
+        return f"by chance: {', '.join(map(_name, step.steps))}"
+    if isinstance(step, Act):
+        return step.name
+    return said(step.transform) if isinstance(step, Call) else type(step).__name__
 
 
 def _copied(sample: Any, out: torch.Tensor) -> torch.Tensor:

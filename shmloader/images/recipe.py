@@ -11,8 +11,11 @@ from typing import Any
 
 import torch
 
-from shmloader.images.crops import CenterCrop, RandomHorizontalFlip, RandomResizedCrop, Resize, Step
+from shmloader.images.canvas import Step
+from shmloader.images.crops import CenterCrop, RandomHorizontalFlip, RandomResizedCrop, Resize
+from shmloader.images.filters import filter_number
 from shmloader.images.finish import Divide, Finish, Normalize
+from shmloader.images.row_steps import RowStep
 
 __all__ = ["Recipe", "evaluation", "training"]
 
@@ -24,16 +27,20 @@ class Recipe:
     """How a picture becomes a sample.
 
     Args:
-        steps: which part of the picture, at which size.
+        steps: which part of the picture, at which size, and what changes its pixels.
         finish: what becomes of its bytes; None: they become a PIL image.
         rest: functions that are called with that, one after the other.
         notes: of each transform what it is, and what is done about it.
+        row_steps: what changes the numbers in their row, after `finish` and before `rest`.
+        draws_elsewhere: whether Python's generator or NumPy's may be drawn from.
     """
 
     steps: tuple[Step, ...] = ()
     finish: Finish | None = _BYTES
     rest: tuple[Callable[[Any], Any], ...] = ()
     notes: tuple[tuple[str, str], ...] = ()
+    row_steps: tuple[RowStep, ...] = ()
+    draws_elsewhere: bool = False
 
 
 def training(
@@ -44,6 +51,7 @@ def training(
     flip: float = 0.5,
     mean: Sequence[float] | None = None,
     std: Sequence[float] | None = None,
+    interpolation: Any = "bilinear",
 ) -> Recipe:
     """What pictures are trained on: a random box, resized, and flipped at random.
 
@@ -56,17 +64,19 @@ def training(
         flip: how likely left and right are exchanged, 0 to 1; at 0 nothing is drawn for it.
         mean, std: of each channel, of values between 0 and 1.  With them a sample is float32 and normalised, as by
             torchvision's ToTensor and Normalize; without them it is uint8.
+        interpolation: the filter that the box is resized by, "bilinear" by default: see decode().
 
     Returns:
         A recipe, for ImageFolder and from_bytes.
 
     Raises:
-        ValueError: only one of mean and std is given, they do not have three values, or a std is 0.
+        ValueError: only one of mean and std is given, they do not have three values, or a std is 0; there is no such
+            filter.
 
     Example:
         >>> dataset = images.ImageFolder("train", images.training(224))
     """
-    steps: list[Step] = [RandomResizedCrop(_both(size), scale, ratio)]
+    steps: list[Step] = [RandomResizedCrop(_both(size), scale, ratio, filter_number(interpolation))]
     if flip:
         steps.append(RandomHorizontalFlip(flip))
     return Recipe(tuple(steps), _finish(mean, std))
@@ -78,13 +88,14 @@ def evaluation(
     resize: int | tuple[int, int] | None = 256,
     mean: Sequence[float] | None = None,
     std: Sequence[float] | None = None,
+    interpolation: Any = "bilinear",
 ) -> Recipe:
     """What pictures are tested on: the middle of the resized picture.  Nothing is drawn.
 
     Args:
         size: height and width of a sample in pixels, or one number for both.
         resize: what the shorter side becomes before, in pixels, or height and width; None: nothing is resized.
-        mean, std: as for training().
+        mean, std, interpolation: as for training().
 
     Returns:
         A recipe, for ImageFolder and from_bytes.
@@ -95,7 +106,8 @@ def evaluation(
     Example:
         >>> dataset = images.ImageFolder("val", images.evaluation(224, resize=256))
     """
-    steps: list[Step] = [] if resize is None else [Resize(resize)]
+    resample = filter_number(interpolation)
+    steps: list[Step] = [] if resize is None else [Resize(resize, resample=resample)]
     return Recipe((*steps, CenterCrop(_both(size))), _finish(mean, std))
 
 

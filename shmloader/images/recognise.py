@@ -1,31 +1,35 @@
-"""torchvision's transforms as a recipe: which of them are fused, which stay as they are, and why.
+"""Transforms as a recipe: which of them are fused, which stay as they are, and why.
 
-A transform is known by its class's module and name, and read by its public attributes, so torchvision itself is never
-imported here.  v1 (torchvision.transforms) and v2 do the same, but for what RandomCrop draws and how bytes are scaled.
+A transform is known by its class's module and name, and read by its public attributes, so torchvision, timm and
+open_clip are never imported here.
 
-From the first one that is not known on, all are called as they are: its draws and theirs must come in this order.
+A transform that is not known gets the PIL image that it would have got, and what comes after it is fused again.  Once
+a picture has become numbers, the first one that is not known ends that: it and all after it are called as they are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import torch
 
-from shmloader.images.crops import CenterCrop, RandomCrop, RandomHorizontalFlip, RandomResizedCrop, Resize, Step
+from shmloader.images.canvas import Step
+from shmloader.images.crops import CenterCrop, RandomCrop, RandomHorizontalFlip, RandomResizedCrop, Resize
+from shmloader.images.filters import BICUBIC, BILINEAR
 from shmloader.images.finish import Divide, Finish, Multiply, Normalize
+from shmloader.images.known import fill_of, is_changed, key_of, pair, resample_of, said, version_of
+from shmloader.images.known_elsewhere import ELSEWHERE, IN_PLACE, NUMBERS
+from shmloader.images.known_operations import OPERATIONS, Steps, sides_of
+from shmloader.images.operations import Call, PaddedCrop
 from shmloader.images.recipe import Recipe
+from shmloader.images.row_steps import CallInPlace, Erase, RowStep
 
 __all__ = ["recognise"]
 
-_V1, _V2 = "torchvision.transforms.transforms", "torchvision.transforms.v2."
 _PRESETS = "torchvision.transforms._presets"
-_BILINEAR = ("bilinear", 2)
 _FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
-# An instance that has one of these of its own does not do what its class does.
-_METHODS = ("forward", "transform", "make_params", "_get_params", "get_params", "__call__")
 _FUSED = "fused"
 
 
@@ -45,103 +49,139 @@ def recognise(transform: Any, exact: bool) -> Recipe:
 
 def _parts(transform: Any) -> Iterator[Any]:
     """The single transforms of a composed one."""
-    kind = type(transform)
-    is_sequential = kind.__module__ == "torch.nn.modules.container" and kind.__name__ == "Sequential"
-    if (is_sequential or (_version(transform) and kind.__name__ == "Compose")) and not _is_changed(transform):
+    module, name = key_of(transform)
+    is_sequential = module == "torch.nn.modules.container" and name == "Sequential"
+    if (is_sequential or (version_of(transform) and name == "Compose")) and not is_changed(transform):
         for part in transform if is_sequential else transform.transforms:
             yield from _parts(part)
     else:
         yield transform
 
 
-def _version(transform: Any) -> int:
-    """1 or 2; 0 where it is not torchvision's."""
-    module = type(transform).__module__
-    return 1 if module == _V1 else 2 if module.startswith(_V2) else 0
-
-
-def _is_changed(transform: Any) -> bool:
-    """Whether an object of a stock class does more than its class."""
-    hooks = any(getattr(transform, name, None) for name in ("_forward_hooks", "_forward_pre_hooks"))
-    return hooks or any(name in getattr(transform, "__dict__", ()) for name in _METHODS)
-
-
-def _said(transform: Any) -> str:
-    text = " ".join(repr(transform).split())
-    return text if len(text) <= 80 else text[:77] + "..."
-
-
-def _pair(size: Any) -> tuple[int, int]:
-    """Height and width of a `size` that has both, or one for both."""
-    sizes = [size] if isinstance(size, int) else list(size)
-    return int(sizes[0]), int(sizes[-1])
-
-
 class _Reading:
     """A recipe as far as it has been read."""
 
     def __init__(self, exact: bool) -> None:
-        self._exact = exact
+        self.exact = exact
         self._steps: list[Step] = []
         self._finish: Finish | None = None  # none yet: what the next transform gets is a picture
+        self._row_steps: list[RowStep] = []
         self._rest: list[Callable[[Any], Any]] = []
         self._notes: list[tuple[str, str]] = []
-        self._is_resized = self._is_flipped = self._may_be_padded = False
+        self._read: list[Callable[[Any], Any]] = []
+        self._calls: list[tuple[int, int]] = []  # of those that are called: places in the steps, and in what is read
+        self._draws_elsewhere = False
 
     def recipe(self) -> Recipe:
-        return Recipe(tuple(self._steps), self._finish, tuple(self._rest), tuple(self._notes))
+        steps = list(self._steps)
+        for at, read in self._calls:
+            steps[at] = Call(self._read[read], tuple(self._read[read + 1 :]))
+        return Recipe(
+            tuple(steps),
+            self._finish,
+            tuple(self._rest),
+            tuple(self._notes),
+            tuple(self._row_steps),
+            self._draws_elsewhere,
+        )
 
     def read(self, transform: Any) -> None:
-        """Fuse it, or leave it and all that come after it as they are."""
+        """Fuse it, or note that it is called as it is."""
+        self._read.append(transform)
         if self._rest:
             self._leave(transform, "comes after one that is not fused")
             return
+        before = len(self._steps)
         try:
             why_not = self._fuse(transform)
         except (AttributeError, TypeError, ValueError, IndexError) as error:
+            del self._steps[before:]
             why_not = f"its attributes are not those that are known: {error}"
         if why_not:
             self._leave(transform, why_not)
         else:
-            self._notes.append((_said(transform), _FUSED))
+            self._notes.append((said(transform), _FUSED))
+
+    def nested(self, transforms: Sequence[Any]) -> Steps:
+        """The steps of transforms inside another one; why there are none."""
+        inside = _Reading(self.exact)
+        for transform in transforms:
+            for part in _parts(transform):
+                why_not = inside._fuse(part)
+                if why_not or inside._finish is not None:
+                    return f"{key_of(part)[1]} in it: {why_not or 'it makes numbers'}"
+        self._draws_elsewhere |= inside._draws_elsewhere
+        return tuple(inside._steps)
+
+    def draws_elsewhere(self) -> None:
+        """Note that Python's generator or NumPy's is drawn from."""
+        self._draws_elsewhere = True
 
     def _leave(self, transform: Any, why: str) -> None:
-        self._rest.append(transform)
-        self._notes.append((_said(transform), f"called as it is: {why}"))
+        if self._finish is None and not self._rest:
+            self._calls.append((len(self._steps), len(self._read) - 1))
+            self._steps.append(Call(transform))
+            self._draws_elsewhere = True
+        else:
+            self._rest.append(transform)
+        self._notes.append((said(transform), f"called as it is: {why}"))
 
     def _fuse(self, transform: Any) -> str:
         """Take it up; why not, where it cannot be."""
-        if type(transform).__module__ == _PRESETS and type(transform).__name__ == "ImageClassification":
+        key = key_of(transform)
+        if key == (_PRESETS, "ImageClassification"):
             return self._preset(transform)
-        version = _version(transform)
-        reads = getattr(self, f"_{type(transform).__name__}", None) if version else None
-        if reads is None:
+        version = version_of(transform)
+        name = NUMBERS.get(key, key[1])
+        if key in IN_PLACE or key in NUMBERS or key in ELSEWHERE or key == ("timm.data.transforms", "ToNumpy"):
+            version = version or 1
+        reads: Callable[[Any, int], str] | None = getattr(self, f"_{name}", None) if version else None
+        operation = ELSEWHERE.get(key) or (OPERATIONS.get(name) if version else None)
+        if reads is None and operation is None and key not in IN_PLACE:
             return "not one of the transforms that are known"
-        if _is_changed(transform):
+        if is_changed(transform):
             return "it has hooks or methods of its own"
+        if key in IN_PLACE:
+            return self._in_place(transform)
+        if key in ELSEWHERE:
+            reads = None
         if version == 1 and self._finish is not None and self._finish.is_image:
             return "a transform of v1 gets a tv_tensors.Image of v2"
-        why: str = reads(transform, version)
-        return why
+        if self._row_steps and not (reads is not None and name == "RandomErasing"):
+            return "it comes after one that changes numbers in their row"
+        if reads is not None:
+            return reads(transform, version)
+        assert operation is not None
+        if self._finish is not None:
+            return "it gets a tensor, and torch's own way of changing it stays"
+        steps = operation(self, transform, version)
+        if isinstance(steps, str):
+            return steps
+        self._steps.extend(steps)
+        return ""
+
+    def _in_place(self, transform: Any) -> str:
+        if self._finish is None:
+            return "it takes a tensor, and gets a PIL image"
+        if str(transform.device) != "cpu":
+            return f"its numbers are made on {transform.device}"
+        self._row_steps.append(CallInPlace(transform))
+        return ""
 
     # ---------------------------------------------------------------------------------------------- where and how large
 
     def _resizes(self, transform: Any) -> str:
-        """Why this cannot be the one resize; nothing where it can."""
-        interpolation = getattr(transform.interpolation, "value", transform.interpolation)
-        if interpolation not in _BILINEAR:
-            return f"interpolation is {interpolation}, and the decoder has bilinear alone"
-        if self._is_resized:
-            return "the picture is resized once already"
-        if self._may_be_padded:
-            return "the picture may have black edges by then"
-        if self._is_flipped and self._exact:
-            return "a flipped picture is resized with other roundings; exact=False allows it"
+        """Why a resize cannot be fused; nothing where it can."""
+        resample = resample_of(transform.interpolation)
+        if resample is None:
+            return f"Pillow has no interpolation {transform.interpolation}"
         if self._finish is not None:
             if self._finish.dtype is not torch.uint8:
                 return "numbers are resized, and not bytes"
-            if self._exact:
+            if self.exact:
                 return "a tensor is resized with other roundings than a picture; exact=False allows it"
+            if resample not in (BILINEAR, BICUBIC):
+                return "torch resizes tensors by this filter in another way, or not at all"
             if not transform.antialias:
                 return "antialias is off"
         return ""
@@ -149,40 +189,49 @@ class _Reading:
     def _RandomResizedCrop(self, transform: Any, version: int) -> str:
         why_not = self._resizes(transform)
         if not why_not:
-            scale, ratio = transform.scale, transform.ratio
-            self._steps.append(RandomResizedCrop(_pair(transform.size), (scale[0], scale[1]), (ratio[0], ratio[1])))
-            self._is_resized = True
+            scale, ratio, resample = transform.scale, transform.ratio, resample_of(transform.interpolation)
+            bounds = (scale[0], scale[1]), (ratio[0], ratio[1])
+            self._steps.append(RandomResizedCrop(pair(transform.size), *bounds, cast(int, resample)))
         return why_not
 
     def _Resize(self, transform: Any, version: int) -> str:
-        return self._resizes(transform) or self._resized(transform.size, transform.max_size)
+        return self._resizes(transform) or self._resized(transform, transform.size, transform.max_size)
 
-    def _resized(self, size: Any, longest: int | None) -> str:
+    def _resized(self, transform: Any, size: Any, longest: int | None) -> str:
         if size is None:
             return "it has no size"
         sizes = [size] if isinstance(size, int) else list(size)
         if longest is not None and (len(sizes) != 1 or longest <= sizes[0]):
             return "its size and max_size contradict one another"
-        self._steps.append(Resize(int(sizes[0]) if len(sizes) == 1 else _pair(sizes), longest))
-        self._is_resized = True
+        both = int(sizes[0]) if len(sizes) == 1 else pair(sizes)
+        self._steps.append(Resize(both, longest, cast(int, resample_of(transform.interpolation))))
         return ""
 
     def _CenterCrop(self, transform: Any, version: int) -> str:
         if self._finish is not None and any(isinstance(of, Normalize) for of in self._finish.operations):
             return "its black edges would not be those of a picture that is normalised later"
-        self._steps.append(CenterCrop(_pair(transform.size)))
-        self._may_be_padded = True
+        self._steps.append(CenterCrop(pair(transform.size)))
         return ""
 
     def _RandomCrop(self, transform: Any, version: int) -> str:
-        if transform.padding is not None or transform.pad_if_needed:
-            return "it pads"
-        self._steps.append(RandomCrop(_pair(transform.size), draws_all=version == 1))
+        size, crop = pair(transform.size), RandomCrop(pair(transform.size), draws_all=version == 1)
+        if transform.padding is None and not transform.pad_if_needed:
+            self._steps.append(crop)
+            return ""
+        if self._finish is not None:
+            return "it pads a tensor"
+        sides = None
+        if transform.padding is not None:
+            left, top, right, bottom = sides_of(transform.padding)
+            # v2 keeps them as left, right, top and bottom
+            sides = (left, top, right, bottom) if version == 1 else (left, right, top, bottom)
+        fill = fill_of(transform, version)
+        padded = bool(transform.pad_if_needed)
+        self._steps.append(PaddedCrop(size, sides, padded, str(transform.padding_mode), fill, crop))
         return ""
 
     def _RandomHorizontalFlip(self, transform: Any, version: int) -> str:
         self._steps.append(RandomHorizontalFlip(float(transform.p)))
-        self._is_flipped = True
         return ""
 
     # ---------------------------------------------------------------------------------------------- bytes and numbers
@@ -213,6 +262,12 @@ class _Reading:
             self._finish = replace(self._finish, is_image=False)
         return ""
 
+    def _ToNumpy(self, transform: Any, version: int) -> str:
+        if self._finish is not None:
+            return "what it gets is a tensor already"
+        self._finish = Finish(is_lying=True, is_array=True)
+        return ""
+
     def _ToTensor(self, transform: Any, version: int) -> str:
         if self._finish is not None:
             return "what it gets is a tensor already"
@@ -227,6 +282,13 @@ class _Reading:
     def _ConvertImageDtype(self, transform: Any, version: int) -> str:
         return self._becomes(transform.dtype, Divide(255.0) if version == 1 else Multiply(1.0 / 255))
 
+    def _RandomErasing(self, transform: Any, version: int) -> str:
+        if self._finish is None:
+            return "it takes a tensor, and gets a PIL image"
+        transform.get_params  # noqa: B018 - an AttributeError says that it is another one
+        self._row_steps.append(Erase(transform))
+        return ""
+
     def _Normalize(self, transform: Any, version: int) -> str:
         finish = self._finish
         if finish is None or finish.dtype is torch.uint8:
@@ -239,12 +301,12 @@ class _Reading:
 
     def _preset(self, transform: Any) -> str:
         """What torchvision's weights come with: resize, middle, numbers, normalised."""
-        if self._finish is not None or _is_changed(transform):
+        if self._finish is not None or is_changed(transform):
             return "it comes after others"
-        why_not = self._resizes(transform) or self._resized(transform.resize_size, None)
+        why_not = self._resizes(transform) or self._resized(transform, transform.resize_size, None)
         if why_not:
             return why_not
-        self._steps.append(CenterCrop(_pair(transform.crop_size)))
+        self._steps.append(CenterCrop(pair(transform.crop_size)))
         normal = Normalize(list(transform.mean), list(transform.std), torch.float32)
         self._finish = Finish(torch.float32, (Divide(255.0), normal), is_lying=True)
         return ""

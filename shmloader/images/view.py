@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from shmloader.images.decode import Crop, Picture
+from shmloader.images.filters import BILINEAR
 
 __all__ = ["View"]
 
@@ -23,6 +24,7 @@ class View:
     def __init__(self, width: int, height: int) -> None:
         self.crop: Crop = (0, 0, width, height)  # of the picture
         self.size: tuple[int, int] | None = None  # height and width that the crop is resized to
+        self.resample = BILINEAR  # by this
         self.window: Crop = self.crop  # of what that gives: what is seen
         self.is_flipped = False
 
@@ -40,9 +42,19 @@ class View:
             left = self.width - left - width
         self.window = (self.window[0] + left, self.window[1] + top, width, height)
 
-    def resize(self, height: int, width: int) -> None:
-        """See the same at another size."""
+    def resize(self, height: int, width: int, resample: int = BILINEAR) -> None:
+        """See the same at another size, by a filter of Pillow's number."""
         self.crop, self.size, self.window = self.window, (height, width), (0, 0, width, height)
+        self.resample = resample
+
+    def can_be_resized(self, exact: bool) -> bool:
+        """Whether a resize now is the decoder's: the first one, of the picture alone.
+
+        A flipped picture is resized with other roundings, so not where it is to be exact.
+        """
+        left, top, width, height = self.window
+        is_inside = left >= 0 and top >= 0 and left + width <= self.crop[2] and top + height <= self.crop[3]
+        return self.size is None and is_inside and not (exact and self.is_flipped)
 
     def flip(self) -> None:
         """Exchange left and right."""
@@ -67,6 +79,6 @@ class View:
         if self.size is None:
             picture.read_into(pixels, (begin, above, end - begin, below - above), exact)
         elif (end - begin, below - above) == (all_wide, all_high):
-            picture.read_into(pixels, self.crop, exact)
+            picture.read_into(pixels, self.crop, exact, resample=self.resample)
         else:
-            picture.read_into(pixels, self.crop, exact, (begin, above, all_wide, all_high))
+            picture.read_into(pixels, self.crop, exact, (begin, above, all_wide, all_high), self.resample)

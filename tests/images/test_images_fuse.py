@@ -12,7 +12,7 @@ import pytest
 import torch
 import torchvision_stand_ins as tv
 from jpeg_writer import Noise, write
-from PIL import Image
+from PIL import Image, ImageOps
 
 import shmloader
 from shmloader import images
@@ -68,16 +68,40 @@ FUSED_WHOLLY = {
     "ConvertImageDtype": compose(tv.Resize((30, 30)), tv.PILToTensor(), tv.ConvertImageDtype(torch.float32)),
     "ToDtype": compose(tv.Resize((30, 30)), tv.PILToTensor(), tv.ToDtype(torch.float32, True), tv.Normalize(MEAN, STD)),
     "ToDtype, not scaled": compose(tv.Resize((30, 30)), tv.PILToTensor(), tv.ToDtype(torch.float64, False)),
+    "bicubic": compose(
+        tv.RandomResizedCrop(interpolation=tv.InterpolationMode.BICUBIC), tv.RandomHorizontalFlip(), *FLOATS
+    ),
+    "bicubic, middle": compose(tv.Resize(32, tv.InterpolationMode.BICUBIC), tv.CenterCrop(), *FLOATS),
+    **{
+        f"resized by {mode.name}": compose(tv.Resize(40, mode), tv.CenterCrop(), tv.PILToTensor())
+        for mode in tv.InterpolationMode
+    },
     "nested": compose(compose(tv.Resize(40), tv.CenterCrop()), compose(tv.ToTensor())),
     "one alone": tv.ToTensor(),
 }
 FUSED_IN_PART = {
-    "a jitter": (compose(tv.RandomResizedCrop(), tv.RandomHorizontalFlip(), tv.ColorJitter(), *FLOATS), 2),
-    "at the end": (compose(tv.RandomResizedCrop(), tv.RandomHorizontalFlip(), *FLOATS, torch.sign), 4),
-    "after bytes": (compose(tv.Resize(40), tv.CenterCrop(), tv.PILToTensor(), torch.Tensor.float), 3),
-    "flipped before": (compose(tv.RandomHorizontalFlip(), tv.RandomResizedCrop(), tv.PILToTensor()), 1),
-    "resized twice": (compose(tv.Resize(40), tv.RandomResizedCrop(), tv.PILToTensor()), 1),
-    "padded before": (compose(tv.CenterCrop((90, 90)), tv.Resize((30, 30)), tv.PILToTensor()), 1),
+    "one of a user's own": (compose(tv.RandomResizedCrop(), tv.RandomHorizontalFlip(), tv.Darker(), *FLOATS), [2]),
+    "one of a user's own first": (
+        compose(tv.Darker(), tv.RandomResizedCrop(), tv.RandomHorizontalFlip(), *FLOATS),
+        [0],
+    ),
+    "two of a user's own": (
+        compose(tv.Resize(40), tv.Darker(), tv.RandomHorizontalFlip(), tv.Darker(), *FLOATS),
+        [1, 3],
+    ),
+    "cut and resized after it": (
+        compose(tv.Darker(), tv.CenterCrop((40, 50)), tv.Resize(32), tv.RandomCrop((20, 30)), tv.PILToTensor()),
+        [0],
+    ),
+    "at the end": (compose(tv.RandomResizedCrop(), tv.RandomHorizontalFlip(), *FLOATS, torch.sign), [4]),
+    "after bytes": (compose(tv.Resize(40), tv.CenterCrop(), tv.PILToTensor(), torch.Tensor.float), [3]),
+    "to an array, and numbers of it": (compose(tv.Resize((40, 40)), tv.Darker(), np.asarray, tv.ToTensor()), [1, 2]),
+    "nothing but a picture": (compose(tv.Resize((40, 40)), tv.Darker(), np.asarray, torch.from_numpy), [1, 2, 3]),
+}
+RESIZED_AGAIN = {
+    "flipped before": compose(tv.RandomHorizontalFlip(), tv.RandomResizedCrop(), tv.PILToTensor()),
+    "resized twice": compose(tv.Resize(40), tv.RandomResizedCrop(), tv.PILToTensor()),
+    "padded before": compose(tv.CenterCrop((90, 90)), tv.Resize((30, 30)), tv.PILToTensor()),
 }
 
 
@@ -116,12 +140,40 @@ def test_the_same_samples(name: str, paths: list[str]) -> None:
 
 @pytest.mark.parametrize("name", list(FUSED_IN_PART))
 def test_the_same_samples_with_what_is_not_fused(name: str, paths: list[str]) -> None:
-    transform, fused_parts = FUSED_IN_PART[name]
+    transform, called = FUSED_IN_PART[name]
     dataset = tv.DatasetFolder(paths, transform)
     fused = images.fuse(dataset)
     lines = fused.explain().splitlines()[1:]
-    assert [line.endswith(": fused") for line in lines] == [k < fused_parts for k in range(len(lines))]
+    assert [k for k, line in enumerate(lines) if not line.endswith(": fused")] == called
     assert_same(dataset, fused)
+
+
+@pytest.mark.parametrize("name", list(RESIZED_AGAIN))
+def test_resized_where_the_decoder_cannot(name: str, paths: list[str]) -> None:
+    dataset = tv.DatasetFolder(paths, RESIZED_AGAIN[name])
+    fused = images.fuse(dataset)
+    assert "called" not in fused.explain()
+    assert_same(dataset, fused)
+
+
+def test_a_transform_of_ones_own_gets_what_pillow_has_beside_the_pixels(tmp_path: Path) -> None:
+    """Turned as EXIF says, by a function that fuse() does not know: before a crop and after it."""
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    file = io.BytesIO()
+    Image.open(io.BytesIO(picture(60, 40, 1))).save(file, "JPEG", exif=exif, dpi=(72, 72))
+    (tmp_path / "1.jpg").write_bytes(file.getvalue())
+    (tmp_path / "2.png").write_bytes(picture(60, 40, 1, "PNG"))
+    seen: list[Any] = []
+
+    def turned(image: Any) -> Any:
+        seen.append((type(image), image.mode, image.size, image.info.get("dpi")))
+        return ImageOps.exif_transpose(image)
+
+    for transform in (compose(turned, tv.PILToTensor()), compose(tv.CenterCrop((30, 50)), turned, tv.PILToTensor())):
+        dataset = tv.DatasetFolder([str(path) for path in sorted(tmp_path.iterdir())], transform)
+        assert_same(dataset, images.fuse(dataset))
+    assert len(set(seen)) == 4
 
 
 def test_only_what_is_wanted_is_decoded(paths: list[str]) -> None:
@@ -228,13 +280,17 @@ def test_read_into_a_row(paths: list[str]) -> None:
 
 
 def test_read_into_a_row_what_is_not_fused(paths: list[str]) -> None:
-    fused = images.fuse(tv.DatasetFolder(paths, FUSED_IN_PART["a jitter"][0]))
+    for name in ("one of a user's own", "at the end"):
+        assert_read_into_a_row(images.fuse(tv.DatasetFolder(paths, FUSED_IN_PART[name][0])))
+
+
+def assert_read_into_a_row(fused: Any) -> None:
     row = torch.empty(3, 32, 32)
     torch.manual_seed(1)
     expected = fused[1]
     torch.manual_seed(1)
     assert fused.read_into(1, row) == expected[1] and torch.equal(row, expected[0])
-    with pytest.raises(ValueError, match="give an `out` like it"):
+    with pytest.raises(ValueError, match=r"give an `out` (like it|of that shape)"):
         fused.read_into(1, torch.empty(3, 32, 31))
 
 
@@ -266,7 +322,7 @@ def test_not_exact_is_close(paths: list[str]) -> None:
     assert torch.equal(state, its_state)
     for (one, _), (other, _) in zip(expected, got, strict=True):
         assert (one.float() - other.float()).abs().mean() < 1
-    flipped = images.fuse(tv.DatasetFolder(paths, FUSED_IN_PART["flipped before"][0]), exact=False)
+    flipped = images.fuse(tv.DatasetFolder(paths, RESIZED_AGAIN["flipped before"]), exact=False)
     assert "called" not in flipped.explain()
     assert torch.equal(outcome(flipped, 1)[1], outcome(flipped.dataset, 1)[1])
 
@@ -370,9 +426,7 @@ def test_what_is_not_fused_stays(change: Any, why: str, paths: list[str]) -> Non
 @pytest.mark.parametrize(
     ("transform", "why"),
     [
-        (tv.RandomResizedCrop(interpolation=tv.InterpolationMode.BICUBIC), "bicubic"),
-        (tv.RandomCrop(padding=4), "it pads"),
-        (tv.RandomCrop(pad_if_needed=True), "it pads"),
+        (tv.RandomResizedCrop(interpolation="magic"), "Pillow has no interpolation magic"),
         (tv.Resize(40, max_size=40), "contradict"),
         (tv.Normalize(MEAN, STD), "gets a picture of bytes"),
         (tv.ToDtype(), "nothing to a PIL image"),
@@ -393,6 +447,7 @@ def test_why_a_transform_is_not_fused(transform: Any, why: str, paths: list[str]
         ((tv.PILToTensor(), tv.ConvertImageDtype(torch.int16)), "from torch.uint8 to torch.int16"),
         ((tv.PILToTensor(), tv.ToDtype({torch.Tensor: torch.float32})), "a dtype for each"),
         ((tv.PILToTensor(), tv.Resize(20)), "a tensor is resized"),
+        ((tv.PILToTensor(), tv.RandomCrop((9, 9), padding=4)), "it pads a tensor"),
         ((tv.ToTensor(), tv.Resize(20)), "numbers are resized"),
     ],
 )
@@ -408,8 +463,9 @@ def test_a_transform_that_was_changed(paths: list[str]) -> None:
     patched.forward = torch.sign
     hooked = tv.RandomResizedCrop(_forward_hooks={1: print})
     for transform, why in ((RandomResizedCrop(), "not one of"), (patched, "of its own"), (hooked, "of its own")):
-        fused = images.fuse(tv.DatasetFolder(paths, compose(transform, tv.PILToTensor())))
-        assert not fused.is_fused and why in fused.explain()
+        lines = images.fuse(tv.DatasetFolder(paths, compose(transform, tv.PILToTensor()))).explain().splitlines()
+        assert "called as it is" in lines[1] and why in lines[1]
+        assert not images.fuse(tv.DatasetFolder(paths, transform)).is_fused
 
 
 def test_version_two_draws_only_what_is_in_doubt(tmp_path: Path) -> None:

@@ -36,9 +36,10 @@ def test_a_window_is_a_part_of_the_whole(path: str, sampling: str) -> None:
             pixels = out[:, :, ::-1] if draw.random() < 0.5 else out
             crop, window = (left, top, wide, high), (across, down, all_wide, all_high)
             exact = draw.random() < 0.5  # it always is
-            assert decoder.decode(crop, pixels, exact, DOWN_FIRST, window=window)
+            resample = Image.Resampling(draw.randrange(6))
+            assert decoder.decode(crop, pixels, exact, DOWN_FIRST, window=window, filter=int(resample))
             whole = image.crop((left, top, left + wide, top + high))
-            whole = whole.resize((all_wide, all_high), Image.Resampling.BILINEAR)
+            whole = whole.resize((all_wide, all_high), resample)
             expected = np.asarray(whole).transpose(2, 0, 1)[:, down:, across:][:, : out.shape[1], : out.shape[2]]
             assert np.array_equal(pixels, expected), (sampling, width, height, crop, window, out.shape)
 

@@ -9,17 +9,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shmloader import _pixels
+from shmloader.core import pixels
 
 pytest.importorskip("PIL")
 from PIL import Image, ImageEnhance, ImageFilter, ImageOps
 from tests.pillow_says import MANY, affine_matrix, any_picture, fill_of, perspective_of, turned_hue
 
-PATHS = _pixels.paths()
+PATHS = pixels.paths()
 FILTERS = (0, 2, 3)
 
 # What Pillow does, and what a Picture does, for parameters drawn from a generator.
-Case = Callable[[random.Random, Image.Image], tuple[Callable[[], Image.Image], Callable[[_pixels.Picture], None]]]
+Case = Callable[[random.Random, Image.Image], tuple[Callable[[], Image.Image], Callable[[pixels.Picture], None]]]
 
 
 def enhanced(kind: str, method: str) -> Case:
@@ -104,8 +104,8 @@ def gray(draw: random.Random, image: Image.Image) -> Any:
 def blended(draw: random.Random, image: Image.Image) -> Any:
     other, alpha = any_picture(draw, image.size, image.mode), draw.choice([0.0, 1.0, draw.uniform(-1, 2)])
 
-    def here(picture: _pixels.Picture) -> None:
-        second = _pixels.Picture(picture.path)
+    def here(picture: pixels.Picture) -> None:
+        second = pixels.Picture(picture.path)
         second.load_image(other)
         picture.blend(second, alpha)
 
@@ -138,7 +138,7 @@ CASES: dict[str, Case] = {
 }
 
 
-def compare(name: str, seed: int, pictures: dict[str, _pixels.Picture]) -> None:
+def compare(name: str, seed: int, pictures: dict[str, pixels.Picture]) -> None:
     draw = random.Random(f"{name} {seed}")
     image = any_picture(draw)
     there, here = CASES[name](draw, image)
@@ -153,7 +153,7 @@ def compare(name: str, seed: int, pictures: dict[str, _pixels.Picture]) -> None:
 
 @pytest.mark.parametrize("name", CASES)
 def test_it_gives_pillows_bytes(name: str) -> None:
-    pictures = {path: _pixels.Picture(path) for path in PATHS}
+    pictures = {path: pixels.Picture(path) for path in PATHS}
     for seed in range(40):
         compare(name, seed, pictures)
 
@@ -161,7 +161,7 @@ def test_it_gives_pillows_bytes(name: str) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("name", CASES)
 def test_it_gives_pillows_bytes_of_many_pictures(name: str) -> None:
-    pictures = {path: _pixels.Picture(path) for path in PATHS}
+    pictures = {path: pixels.Picture(path) for path in PATHS}
     for seed in range(1000, 1000 + MANY):
         compare(name, seed, pictures)
 
@@ -171,7 +171,7 @@ def test_operations_in_a_row_give_what_pillow_gives(seed: int) -> None:
     """Look-ups that wait, flips, grayscale and all others in any order."""
     draw = random.Random(seed)
     image = any_picture(draw, (draw.randint(1, 90), draw.randint(1, 90)))
-    pictures = [_pixels.Picture(path) for path in PATHS]
+    pictures = [pixels.Picture(path) for path in PATHS]
     for picture in pictures:
         picture.load_image(image)
     for _ in range(draw.randint(1, 12)):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from shmloader import _pixels
+from shmloader.core import pixels
 
 pytest.importorskip("PIL")
 from PIL import Image
@@ -20,7 +20,7 @@ def colours() -> np.ndarray:
 def compare(pixels: np.ndarray, shifts: list[int], path: str) -> None:
     h, s, v = Image.fromarray(pixels).convert("HSV").split()
     hues = np.asarray(h)
-    start, picture = _pixels.Picture(path), _pixels.Picture(path)
+    start, picture = pixels.Picture(path), pixels.Picture(path)
     start.load(pixels)
     for shift in shifts:
         turned = Image.fromarray(hues + np.uint8(shift))
@@ -30,14 +30,14 @@ def compare(pixels: np.ndarray, shifts: list[int], path: str) -> None:
         assert np.array_equal(np.asarray(picture).transpose(1, 2, 0), expected), (shift, path)
 
 
-@pytest.mark.parametrize("path", _pixels.paths())
+@pytest.mark.parametrize("path", pixels.paths())
 def test_hue_of_one_colour_in_ninety_seven(path: str) -> None:
     compare(colours()[:, ::97].copy(), [0, 1, 25, 127, 200, 255], path)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("first", range(0, 256, 32))
-@pytest.mark.parametrize("path", _pixels.paths())
+@pytest.mark.parametrize("path", pixels.paths())
 def test_hue_of_all_colours(path: str, first: int) -> None:
     """2^24 colours by 64 shifts, 8 at a time."""
     compare(colours(), [*range(first, first + 32, 4)], path)

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 import torch
 
-from shmloader import _pixels
+from shmloader.core import pixels
 
 pytest.importorskip("PIL")
 from PIL import Image
 from tests.pillow_says import any_picture
 
-WRONG: list[tuple[Callable[[_pixels.Picture], object], str]] = [
+WRONG: list[tuple[Callable[[pixels.Picture], object], str]] = [
     (lambda p: p.start(0, 5), "each side may be 1 to 65535"),
     (lambda p: p.start(5, 65536), "each side may be 1 to 65535"),
     (lambda p: p.start(5, 5, 2), "2 channels"),
@@ -44,20 +44,20 @@ WRONG: list[tuple[Callable[[_pixels.Picture], object], str]] = [
     (lambda p: p.pad(1, 1, 1, 1, "mirror"), "mode='mirror'"),
     (lambda p: p.pad(-4, 0, 0, 0, "edge"), "each side"),
     (lambda p: p.erase((0, 0, 5, 1)), "not inside"),
-    (lambda p: _pixels.Picture("sse9"), "sse9"),
+    (lambda p: pixels.Picture("sse9"), "sse9"),
 ]
 
 
 @pytest.mark.parametrize(("call", "says"), WRONG)
-def test_what_cannot_be_is_said(call: Callable[[_pixels.Picture], object], says: str) -> None:
-    picture = _pixels.Picture()
+def test_what_cannot_be_is_said(call: Callable[[pixels.Picture], object], says: str) -> None:
+    picture = pixels.Picture()
     picture.load(np.zeros((4, 4, 3), np.uint8))
     with pytest.raises(ValueError, match=says):
         call(picture)
 
 
 def test_without_a_picture_nothing_can_be_done() -> None:
-    picture = _pixels.Picture()
+    picture = pixels.Picture()
     for call in (picture.invert, picture.image, picture.equalize):
         with pytest.raises(ValueError, match="no picture yet"):
             call()
@@ -66,7 +66,7 @@ def test_without_a_picture_nothing_can_be_done() -> None:
 
 
 def test_it_is_a_buffer_and_cannot_change_while_one_is_held() -> None:
-    picture = _pixels.Picture()
+    picture = pixels.Picture()
     picture.load(np.arange(60, dtype=np.uint8).reshape(4, 5, 3))
     picture.invert()
     with memoryview(picture) as view:
@@ -80,7 +80,7 @@ def test_it_is_a_buffer_and_cannot_change_while_one_is_held() -> None:
 
 
 def test_arrays_of_any_layout_are_loaded() -> None:
-    picture = _pixels.Picture()
+    picture = pixels.Picture()
     pixels = np.random.default_rng(0).integers(0, 256, (7, 9, 4), np.uint8)
     for array in (pixels, pixels[::-1, ::2], pixels[..., :3], np.asfortranarray(pixels[..., 2::-1])):
         picture.load(array)
@@ -93,7 +93,7 @@ def test_arrays_of_any_layout_are_loaded() -> None:
 
 
 def test_permute_and_erase() -> None:
-    picture = _pixels.Picture()
+    picture = pixels.Picture()
     pixels = np.random.default_rng(1).integers(0, 256, (6, 5, 3), np.uint8)
     picture.load(pixels)
     picture.permute((2, 0, 0))
@@ -119,15 +119,15 @@ def test_convolution_is_within_one_of_a_sum_in_double() -> None:
         expected = np.pad(pixels, (halves[1], halves[0], (0, 0)), mode="reflect")
         expected = sum(w * expected[:, k : k + pixels.shape[1]] for k, w in enumerate(sides[0]))  # type: ignore[assignment]
         expected = sum(w * expected[k : k + pixels.shape[0]] for k, w in enumerate(sides[1]))  # type: ignore[assignment]
-        for path in _pixels.paths():
-            picture = _pixels.Picture(path)
+        for path in pixels.paths():
+            picture = pixels.Picture(path)
             picture.load_image(image)
             picture.convolve(*sides)
             assert np.abs(np.asarray(picture).transpose(1, 2, 0) - np.rint(expected)).max() <= 1
 
 
 def test_memory_stays_after_the_largest_picture() -> None:
-    picture, draw = _pixels.Picture(), random.Random(0)
+    picture, draw = pixels.Picture(), random.Random(0)
     sizes = [(400, 300)] + [(draw.randint(1, 400), draw.randint(1, 300)) for _ in range(300)]
     images = [any_picture(draw, size) for size in sizes[:20]]
     peak = 0

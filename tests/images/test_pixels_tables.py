@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from shmloader import _pixels
+from shmloader.core import pixels
 
 pytest.importorskip("PIL")
 from PIL import Image, ImageEnhance, ImageOps
@@ -43,9 +43,9 @@ def cases(draw: random.Random) -> list[Any]:
     ]
 
 
-@pytest.mark.parametrize("path", _pixels.paths())
+@pytest.mark.parametrize("path", pixels.paths())
 def test_all_bytes_by_many_parameters(path: str) -> None:
-    draw, picture = random.Random(0), _pixels.Picture(path)
+    draw, picture = random.Random(0), pixels.Picture(path)
     for _ in range(PARAMETERS // 10):
         for number, (expected, here) in enumerate(cases(draw)):
             picture.load_image(RAMP)
@@ -54,9 +54,9 @@ def test_all_bytes_by_many_parameters(path: str) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("path", _pixels.paths())
+@pytest.mark.parametrize("path", pixels.paths())
 def test_all_bytes_by_a_thousand_parameters(path: str) -> None:
-    draw, picture = random.Random(1), _pixels.Picture(path)
+    draw, picture = random.Random(1), pixels.Picture(path)
     for _ in range(PARAMETERS):
         for number, (expected, here) in enumerate(cases(draw)):
             picture.load_image(RAMP)
@@ -77,9 +77,9 @@ def normalized(image: Image.Image) -> torch.Tensor:
     return pixels.to(torch.float32).div(255).sub_(mean).div_(std)
 
 
-@pytest.mark.parametrize("path", _pixels.paths())
+@pytest.mark.parametrize("path", pixels.paths())
 def test_look_ups_and_scaling_are_one_pass(path: str) -> None:
-    picture = _pixels.Picture(path)
+    picture = pixels.Picture(path)
     for seed in range(40):
         draw = random.Random(seed)
         image = any_picture(draw)
@@ -93,11 +93,11 @@ def test_look_ups_and_scaling_are_one_pass(path: str) -> None:
         assert torch.equal(row, expected)
 
 
-@pytest.mark.parametrize("path", _pixels.paths())
+@pytest.mark.parametrize("path", pixels.paths())
 @pytest.mark.parametrize("layout", ["planes", "pixels", "flipped"])
 @pytest.mark.parametrize("item", [1, 2, 4])
 def test_rows_of_any_layout(path: str, layout: str, item: int) -> None:
-    picture, dtype = _pixels.Picture(path), {1: np.uint8, 2: np.int16, 4: np.float32}[item]
+    picture, dtype = pixels.Picture(path), {1: np.uint8, 2: np.int16, 4: np.float32}[item]
     for seed in range(20):
         image = any_picture(random.Random(seed))
         picture.load_image(image)
@@ -135,5 +135,5 @@ def test_erase_is_what_torch_assigns(dtype: torch.dtype) -> None:
         expected = row.clone()
         expected[:, top : top + high, left : left + wide] = value
         if value.numel():
-            _pixels.erase(row.numpy(), (left, top, wide, high), value.numpy())
+            pixels.erase(row.numpy(), (left, top, wide, high), value.numpy())
         assert torch.equal(row, expected)

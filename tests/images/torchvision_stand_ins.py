@@ -22,8 +22,13 @@ V2 = "torchvision.transforms.v2._geometry"
 
 
 class InterpolationMode(enum.Enum):
+    NEAREST = "nearest"
+    NEAREST_EXACT = "nearest-exact"
     BILINEAR = "bilinear"
     BICUBIC = "bicubic"
+    BOX = "box"
+    HAMMING = "hamming"
+    LANCZOS = "lanczos"
 
 
 def default_loader(path: str) -> Any:
@@ -80,8 +85,9 @@ def _cropped(image: Any, left: int, top: int, width: int, height: int) -> Any:
     return image[:, top : top + height, left : left + width]
 
 
-def _resized(image: Any, height: int, width: int) -> Any:
-    return image.resize((width, height), Image.Resampling.BILINEAR)
+def _resized(image: Any, height: int, width: int, interpolation: InterpolationMode) -> Any:
+    name = interpolation.name.removesuffix("_EXACT")
+    return image.resize((width, height), Image.Resampling[name])
 
 
 class Compose(Stock):
@@ -104,9 +110,10 @@ class RandomResizedCrop(Stock):
     size: Any
     scale: Any
     ratio: Any
+    interpolation: Any
 
     def __call__(self, image: Any) -> Any:
-        return _resized(_cropped(image, *self.box(*_size(image))), *self.size)
+        return _resized(_cropped(image, *self.box(*_size(image))), *self.size, self.interpolation)
 
     def box(self, width: int, height: int) -> tuple[int, int, int, int]:
         logarithms = torch.log(torch.tensor(self.ratio))
@@ -130,12 +137,13 @@ class Resize(Stock):
         size: Any = self.size  # type: ignore[attr-defined]
         width, height = _size(image)
         if not isinstance(size, int):
-            return _resized(image, *size)
+            return _resized(image, *size, self.interpolation)  # type: ignore[attr-defined]
         short, long = size, int(size * max(width, height) / min(width, height))
         most = self.max_size  # type: ignore[attr-defined]
         if most is not None and long > most:
             short, long = int(most * short / long), most
-        return _resized(image, *((long, short) if width <= height else (short, long)))
+        both = (long, short) if width <= height else (short, long)
+        return _resized(image, *both, self.interpolation)  # type: ignore[attr-defined]
 
 
 class CenterCrop(Stock):
@@ -204,8 +212,8 @@ class Normalize(Stock):
         return (image - mean) / std
 
 
-class ColorJitter(Stock):
-    """Not one that is fused; it draws."""
+class Darker(Stock):
+    """One of a user's own; it draws."""
 
     def __call__(self, image: Any) -> Any:
         brighter = float(torch.rand(1)) / 2
@@ -214,7 +222,7 @@ class ColorJitter(Stock):
 
 for _stock in (Compose, RandomResizedCrop, Resize, CenterCrop, RandomCrop, RandomHorizontalFlip, PILToTensor):
     _stock.__module__ = V1
-for _stock in (ToTensor, ConvertImageDtype, Normalize, ColorJitter):
+for _stock in (ToTensor, ConvertImageDtype, Normalize):
     _stock.__module__ = V1
 ToDtype.__module__ = "torchvision.transforms.v2._misc"
 

@@ -23,7 +23,6 @@ from shmloader.images.recognise import recognise
 from shmloader.images.view import View
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-BICUBIC = v1.InterpolationMode.BICUBIC
 
 
 @pytest.fixture(scope="module")
@@ -71,17 +70,12 @@ with warnings.catch_warnings():
         "v2 random crop": v2.Compose([v2.Resize((40, 32)), v2.RandomCrop(32), v2.RandomHorizontalFlip(), v2.ToImage()]),
         "weights": torchvision.models.ResNet50_Weights.IMAGENET1K_V1.transforms(),
     }
-    IN_PART: dict[str, tuple[Any, int]] = {
-        "v1 jitter": (training(v1, v1.ColorJitter(0.4, 0.4, 0.4), v1.ToTensor()), 2),
-        "v1 erasing": (training(v1, v1.ToTensor(), v1.Normalize(MEAN, STD), v1.RandomErasing(1.0)), 4),
-        "v2 erasing": (training(v2, v2.ToImage(), *NUMBERS, v2.RandomErasing(1.0)), 5),
-        "v2 augment": (training(v2, v2.RandAugment(), v2.ToImage()), 2),
-        "v2 blur": (training(v2, v2.ToImage(), v2.GaussianBlur(3), *NUMBERS), 3),
-        "v2 tensor first": (v2.Compose([v2.ToImage(), v2.RandomResizedCrop(32), *NUMBERS]), 1),
-        "v1 cubic": (v1.Compose([v1.RandomHorizontalFlip(), v1.Resize(32, BICUBIC), v1.ToTensor()]), 1),
-        "v2 both sides": (v2.Compose([v2.RandomHorizontalFlip(), v2.Resize(None, max_size=50), v2.ToImage()]), 1),
-        "v1 padding": (v1.Compose([v1.Resize(40), v1.RandomCrop(32, padding=4), v1.ToTensor()]), 1),
-        "mixed": (v2.Compose([v2.ToImage(), v1.ConvertImageDtype(torch.float32), v1.CenterCrop(20)]), 1),
+    # Of each, the places of transforms that are called as they are.
+    IN_PART: dict[str, tuple[Any, tuple[int, ...]]] = {
+        "v2 blur": (training(v2, v2.ToImage(), v2.GaussianBlur(3), *NUMBERS), (3, 4, 5)),
+        "v2 tensor first": (v2.Compose([v2.ToImage(), v2.RandomResizedCrop(32), *NUMBERS]), (1, 2, 3)),
+        "v2 both sides": (v2.Compose([v2.RandomHorizontalFlip(), v2.Resize(None, max_size=50), v2.ToImage()]), (1,)),
+        "mixed": (v2.Compose([v2.ToImage(), v1.ConvertImageDtype(torch.float32), v1.CenterCrop(20)]), (1, 2)),
     }
 
 
@@ -116,16 +110,16 @@ def test_the_same_samples(name: str, folder: Path) -> None:
 
 @pytest.mark.parametrize("name", list(IN_PART))
 def test_the_same_samples_with_what_is_not_fused(name: str, folder: Path) -> None:
-    transform, fused_parts = IN_PART[name]
+    transform, called = IN_PART[name]
     dataset = torchvision.datasets.ImageFolder(str(folder), transform)
     fused = images.fuse(dataset)
     lines = fused.explain().splitlines()[1:]
-    assert [line.endswith(": fused") for line in lines] == [k < fused_parts for k in range(len(lines))], lines
+    assert tuple(k for k, line in enumerate(lines) if not line.endswith(": fused")) == called, lines
     assert_same_samples(dataset, fused)
 
 
 def test_not_fused(folder: Path) -> None:
-    for transform in (None, v1.RandAugment(), v1.Compose([v1.Resize(32, BICUBIC), v1.ToTensor()])):
+    for transform in (None, v1.TenCrop(5), v1.Compose([v1.AugMix(), v1.Lambda(np.asarray)])):
         dataset = torchvision.datasets.ImageFolder(str(folder), transform)
         fused = images.fuse(dataset)
         assert not fused.is_fused and fused.classes == dataset.classes and type(fused[0][0]) is type(dataset[0][0])

@@ -1,0 +1,66 @@
+"""How a transform is known: by its class's module and name, if nothing about the object is changed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from shmloader.images.filters import NEAREST, filter_number
+
+__all__ = ["fill_of", "is_changed", "key_of", "pair", "resample_of", "said", "version_of"]
+
+_V1, _V2 = ("torchvision.transforms.transforms", "torchvision.transforms.autoaugment"), "torchvision.transforms.v2."
+# An instance that has one of these of its own does not do what its class does.
+_METHODS = (
+    *("forward", "transform", "make_params", "_get_params", "get_params", "__call__"),
+    *("_augmentation_space", "_apply_image_or_video_transform"),
+)
+
+
+def version_of(transform: Any) -> int:
+    """1 or 2; 0 where it is not torchvision's."""
+    module = type(transform).__module__
+    return 1 if module in _V1 else 2 if module.startswith(_V2) else 0
+
+
+def key_of(transform: Any) -> tuple[str, str]:
+    """The module and name of its class; of a function, its own."""
+    kind = transform if hasattr(transform, "__qualname__") else type(transform)
+    return str(getattr(kind, "__module__", "")), str(getattr(kind, "__qualname__", ""))
+
+
+def is_changed(transform: Any) -> bool:
+    """Whether an object of a stock class does more than its class."""
+    hooks = any(getattr(transform, name, None) for name in ("_forward_hooks", "_forward_pre_hooks"))
+    return hooks or any(name in getattr(transform, "__dict__", ()) for name in _METHODS)
+
+
+def said(transform: Any) -> str:
+    """A transform in 80 characters."""
+    text = " ".join(repr(transform).split())
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def pair(size: Any) -> tuple[int, int]:
+    """Height and width of a `size` that has both, or one for both."""
+    sizes = [size] if isinstance(size, int) else list(size)
+    return int(sizes[0]), int(sizes[-1])
+
+
+def resample_of(interpolation: Any) -> int | None:
+    """Pillow's number of an interpolation; None where Pillow has none such."""
+    value = getattr(interpolation, "value", interpolation)
+    try:
+        return NEAREST if value == "nearest-exact" else filter_number(value)  # Pillow has one nearest
+    except ValueError:
+        return None
+
+
+def fill_of(transform: Any, version: int) -> Any:
+    """The colour of what is filled in a PIL image: v2 may have one for each kind of picture."""
+    fill = transform.fill
+    if version == 1 or not isinstance(fill, dict):
+        return fill
+    for kind, value in transform._fill.items():
+        if getattr(kind, "__module__", "") == "PIL.Image":
+            return value
+    return transform._fill["others"]

@@ -1,0 +1,150 @@
+"""torchvision's transforms that change pixels: a function for each, which gives its steps, or why there are none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from shmloader.images import policies
+from shmloader.images.canvas import Step
+from shmloader.images.known import fill_of, resample_of
+from shmloader.images.operations import (
+    Act,
+    Affine,
+    Blur,
+    Chance,
+    Choice,
+    Distort,
+    Greyscale,
+    Jitter,
+    Order,
+    Pad,
+    Perspective,
+    Posterize,
+    Rotate,
+)
+
+__all__ = ["OPERATIONS", "Nest", "Steps", "sides_of"]
+
+Steps = tuple[Step, ...] | str
+_MOVED_BY = (0, 2, 3)  # nearest, bilinear, bicubic
+
+
+class Nest(Protocol):
+    """What reads transforms inside others.
+
+    Attributes:
+        exact: see decode().
+    """
+
+    exact: bool
+
+    def nested(self, transforms: Sequence[Any]) -> Steps: ...
+    def draws_elsewhere(self) -> None:
+        """Note that Python's generator or NumPy's is drawn from."""
+
+
+def _moved(make: Callable[[int, Any], Step], transform: Any, version: int) -> Steps:
+    resample = resample_of(transform.interpolation)
+    if resample not in _MOVED_BY:
+        return f"Pillow moves no pixels by {transform.interpolation}"
+    return (make(resample, fill_of(transform, version)),)
+
+
+def sides_of(padding: Any) -> tuple[int, int, int, int]:
+    """Left, top, right and bottom of a `padding` of 1, 2 or 4 numbers."""
+    of = [padding] if isinstance(padding, int) else list(padding)
+    of = of * 4 if len(of) == 1 else of * 2 if len(of) == 2 else of
+    left, top, right, bottom = (int(value) for value in of)
+    return left, top, right, bottom
+
+
+def _random(transform: Any, version: int, *steps: Step) -> Steps:
+    """By v1 compared as Python's numbers, by v2 as torch's."""
+    return (Chance(float(transform.p), "item" if version == 1 else "below", steps),)
+
+
+def _apply(nest: Nest, transform: Any, version: int) -> Steps:
+    steps = nest.nested(list(transform.transforms))
+    if isinstance(steps, str):
+        return steps
+    return (Chance(float(transform.p), "at most" if version == 1 else "below", steps),)
+
+
+def _several(nest: Nest, transform: Any, version: int) -> tuple[tuple[Step, ...], ...] | str:
+    options: list[tuple[Step, ...]] = []
+    for one in transform.transforms:
+        steps = nest.nested([one])
+        if isinstance(steps, str):
+            return steps
+        options.append(steps)
+    if version == 1:
+        nest.draws_elsewhere()
+    return tuple(options)
+
+
+def _choice(nest: Nest, transform: Any, version: int) -> Steps:
+    options = _several(nest, transform, version)
+    return options if isinstance(options, str) else (Choice(options, transform.p, version),)
+
+
+def _order(nest: Nest, transform: Any, version: int) -> Steps:
+    options = _several(nest, transform, version)
+    return options if isinstance(options, str) else (Order(options, version),)
+
+
+def _jitter(nest: Nest, transform: Any, version: int) -> Steps:
+    for name in ("get_params", "brightness", "contrast", "saturation", "hue"):
+        getattr(transform, name)  # an AttributeError says that it is another one
+    return (Jitter(transform),)
+
+
+def _policy(kind: type[policies.Policy]) -> Callable[[Nest, Any, int], Steps]:
+    def read(nest: Nest, transform: Any, version: int) -> Steps:
+        steps = _moved(lambda resample, fill: kind(transform, version, resample, fill), transform, version)
+        if not isinstance(steps, str) and not all(policies.knows(step) for step in steps):  # type: ignore[arg-type]
+            return "it has operations that are not known"
+        return steps
+
+    return read
+
+
+def _vertical_flip(nest: Nest, transform: Any, version: int) -> Steps:
+    return (Chance(float(transform.p), "below", (Act("flip_top_bottom"),)),)
+
+
+def _grey(nest: Nest, transform: Any, version: int) -> Steps:
+    if transform.num_output_channels != 3:
+        return "a picture of one channel is not fused"
+    return (Act("grayscale", (3,)),)
+
+
+def _perspective(nest: Nest, transform: Any, version: int) -> Steps:
+    moved = _moved(lambda resample, fill: Perspective(transform, resample, fill), transform, version)
+    return moved if isinstance(moved, str) else (Chance(float(transform.p), "below", moved),)
+
+
+OPERATIONS: dict[str, Callable[[Nest, Any, int], Steps]] = {
+    "RandomApply": _apply,
+    "RandomChoice": _choice,
+    "RandomOrder": _order,
+    "ColorJitter": _jitter,
+    "RandomPhotometricDistort": lambda nest, of, version: (Distort(of),),
+    "Grayscale": _grey,
+    "RandomGrayscale": lambda nest, of, version: (Chance(float(of.p), "below", (Greyscale(),)),),
+    "RandomInvert": lambda nest, of, version: _random(of, version, Act("invert")),
+    "RandomPosterize": lambda nest, of, version: _random(of, version, Posterize(int(of.bits))),
+    "RandomSolarize": lambda nest, of, version: _random(of, version, Act("solarize", (of.threshold,))),
+    "RandomAdjustSharpness": lambda nest, of, version: _random(of, version, Act("sharpness", (of.sharpness_factor,))),
+    "RandomAutocontrast": lambda nest, of, version: _random(of, version, Act("autocontrast")),
+    "RandomEqualize": lambda nest, of, version: _random(of, version, Act("equalize")),
+    "RandomVerticalFlip": _vertical_flip,
+    "RandomAffine": lambda nest, of, version: _moved(lambda by, fill: Affine(of, by, fill), of, version),
+    "RandomRotation": lambda nest, of, version: _moved(lambda by, fill: Rotate(of, by, fill), of, version),
+    "RandomPerspective": _perspective,
+    "Pad": lambda nest, of, version: (Pad(sides_of(of.padding), str(of.padding_mode), fill_of(of, version)),),
+    "GaussianBlur": lambda nest, of, version: (Blur(of, version, nest.exact),),
+    "AutoAugment": _policy(policies.AutoAugment),
+    "RandAugment": _policy(policies.RandAugment),
+    "TrivialAugmentWide": _policy(policies.TrivialAugment),
+}

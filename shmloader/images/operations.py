@@ -1,0 +1,383 @@
+"""What changes a picture's pixels: one small object for each transform, which draws as the transform does.
+
+Whatever a transform draws by a function of its own (get_params), that function draws here too.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+import torch
+
+from shmloader.images.canvas import Canvas, Step
+from shmloader.images.random_numbers import Draws
+
+__all__ = [
+    "Act",
+    "Affine",
+    "Blur",
+    "Call",
+    "Chance",
+    "Choice",
+    "Distort",
+    "Greyscale",
+    "Jitter",
+    "Order",
+    "Pad",
+    "PaddedCrop",
+    "Perspective",
+    "Posterize",
+    "Rotate",
+    "affine_matrix",
+    "colour",
+    "posterize",
+]
+
+
+def colour(fill: Any, channels: int) -> tuple[int, ...]:
+    """What torchvision's `fill` comes to, with a value for each of the picture's channels.
+
+    Raises:
+        ValueError: it has another number of channels.
+    """
+    if fill is None:
+        fill = 0
+    values = [fill] if isinstance(fill, (int, float)) else list(fill)
+    if len(values) == 1:
+        values *= channels
+    if len(values) != channels:
+        raise ValueError(
+            "The number of elements in 'fill' does not match the number of channels of the image "
+            f"({len(values)} != {channels})"
+        )
+    return tuple(int(value) for value in values)
+
+
+def affine_matrix(
+    width: int, height: int, angle: float, translate: Sequence[float], scale: float, shear: Sequence[float], center: Any
+) -> list[float]:
+    """torchvision's matrix, by its own function: of the results' pixels' places in the picture."""
+    matrix = import_module("torchvision.transforms.functional")._get_inverse_affine_matrix
+    around = [width * 0.5, height * 0.5] if center is None else [float(value) for value in center]
+    result: list[float] = matrix(around, float(angle), list(translate), scale, list(shear))
+    return result
+
+
+@dataclass(frozen=True)
+class Act:
+    """An operation that draws nothing.
+
+    Args:
+        name: of the method of shmloader.core.pixels.Picture.
+        values: that it is called with.
+    """
+
+    name: str
+    values: tuple[Any, ...] = ()
+
+    def apply(self, canvas: Canvas, draws: Draws) -> None:
+        getattr(canvas.picture, self.name)(*self.values)
+
+
+def posterize(canvas: Canvas, bits: int) -> None:
+    """Keep the upper bits; what becomes of numbers that cannot be is up to the Pillow that is installed."""
+    if 1 <= bits <= 8:
+        canvas.picture.posterize(bits)
+    else:
+        canvas.replace(import_module("PIL.ImageOps").posterize(canvas.image(), bits))
+
+
+@dataclass(frozen=True)
+class Posterize:
+    """Fewer bits."""
+
+    bits: int
+
+    def apply(self, canvas: Canvas, draws: Draws) -> None:
+        posterize(canvas, self.bits)
+
+
+@dataclass(frozen=True)
+class Greyscale:
+    """Shades of grey, in as many channels as the picture has."""
+
+    def apply(self, canvas: Canvas, draws: Draws) -> None:
+        canvas.picture.grayscale(canvas.channels)
+
+
+@dataclass(frozen=True)
+class Call:
+    """A transform that is not known: it gets the PIL image that it would have got.
+
+    Args:
+        transform: it.
+        rest: all transforms that come after it, which are called as they are if it makes something else than a picture.
+    """
+
+    transform: Callable[[Any], Any]
+    rest: tuple[Callable[[Any], Any], ...] = ()
+
+    def apply(self, canvas: Canvas, draws: Draws) -> None:
+        made = self.transform(canvas.image_of_file())
+        if isinstance(made, import_module("PIL.Image").Image) and made.mode == "RGB":
+            canvas.replace(made)
+        else:
+            canvas.leave(made, self.rest)
+
+
+# ------------------------------------------------------------------------------------------------- whether, and in what
+# order
+
+
+@dataclass(frozen=True)
+class Chance:
+    """Steps that are taken with a probability.
+
+    Args:
+        p: the probability.
+        how: which number is compared in which way: "below", as torch.rand(1) < p; "at most", as torch.rand(1) <= p;
+            "item", as torch.rand(1).item() < p; "python", as random.random() < p.
+        steps: what is done.
+    """
+
+    p: float
+    how: str
+    steps: tuple[Step, ...]
+
+    def apply(self, canvas: Canvas, draws: Draws) -> None:
+        if self.how == "below":
+            is_done = draws.is_below(self.p)
+        elif self.how == "at most":
+            is_done = draws.is_at_most(self.p)
+        elif self.how == "item":
+            is_done = draws.real() < self.p
+        else:
+            is_done = random.random() < self.p
+        if is_done:
+            for step in self.steps:
+                step.apply(canvas, draws)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One of several: drawn by Python's generator in v1, by torch's in v2."""
+
+    options: tuple[tuple[Step, ...], ...]
+    weights: Any
+    version: int
+
+    def apply(self, canvas: Canvas, draws: Draws) -> None:
+        if self.version == 1:
+            chosen = random.choices(range(len(self.options)), weights=self.weights)[0]
+        else:
+            chosen = int(torch.multinomial(torch.tensor(self.weights), 1))
+        for step in self.options[chosen]:
+            step.apply(canvas, draws)
+
+
+@dataclass(frozen=True)
+class Order:
+    """All of several, in a random order: drawn by Python's generator in v1, by torch's in v2."""
+
+    options: tuple[tuple[Step, ...], ...]
+    version: int
+
+    def apply(self, canvas: Canvas, draws: Draws) -> None:
+        order = list(range(len(self.options)))
+        if self.version == 1:
+            random.shuffle(order)
+        else:
+            order = torch.randperm(len(order)).tolist()
+        for at in order:
+            for step in self.options[at]:
+                step.apply(canvas, draws)
+
+
+# ------------------------------------------------------------------------------------------------------------- colours
+
+
+@dataclass(frozen=True)
+class Jitter:
+    """ColorJitter."""
+
+    transform: Any
+
+    def apply(self, canvas: Canvas, draws: Draws) -> None:
+        of = self.transform
+        order, *factors = of.get_params(of.brightness, of.contrast, of.saturation, of.hue)
+        picture = canvas.picture
+        acts = picture.brightness, picture.contrast, picture.saturation, picture.hue
+        for at in order.tolist():
+            if factors[at] is not None:
+                acts[at](factors[at])
+
+
+@dataclass(frozen=True)
+class Distort:
+    """v2's RandomPhotometricDistort."""
+
+    transform: Any
+
+    def apply(self, canvas: Canvas, draws: Draws) -> None:
+        of, picture = self.transform, canvas.picture
+        ranges = of.brightness, of.contrast, of.saturation, of.hue
+        factors = [draws.uniform(low, high) if draws.is_below(of.p) else None for low, high in ranges]
+        is_contrast_first = draws.is_below(0.5)
+        order = torch.randperm(canvas.channels).tolist() if draws.is_below(of.p) else None
+        brightness, contrast, saturation, hue = factors
+        if brightness is not None:
+            picture.brightness(brightness)
+        if contrast is not None and is_contrast_first:
+            picture.contrast(contrast)
+        if saturation is not None:
+            picture.saturation(saturation)
+        if hue is not None:
+            picture.hue(hue)
+        if contrast is not None and not is_contrast_first:
+            picture.contrast(contrast)
+        if order is not None:
+            picture.permute(order)
+
+
+@dataclass(frozen=True)
+class Blur:
+    """torchvision's GaussianBlur: torch's convolution, whose sums have no defined order, so it is called as it is.
+
+    Args:
+        transform: it.
+        version: 1 or 2.
+        exact: if not, a separable one is used, within 1 of 255.
+    """
+
+    transform: Any
+    version: int
+    exact: bool
+
+    def apply(self, canvas: Canvas, draws: Draws) -> None:
+        of, picture = self.transform, canvas.picture
+        sigma = draws.uniform(float(of.sigma[0]), float(of.sigma[1]))
+        if not self.exact:
+            picture.convolve(*(_gaussian(size, sigma) for size in of.kernel_size))
+            return
+        # The channels of a pixel lie side by side, as in the tensor that torchvision makes of a PIL image.
+        pixels = np.empty((picture.height, picture.width, picture.channels), np.uint8)
+        picture.write(pixels.transpose(2, 0, 1))
+        tensor = torch.from_numpy(pixels).permute(2, 0, 1)
+        if self.version == 1:
+            blurred = import_module("torchvision.transforms.functional").gaussian_blur(
+                tensor, of.kernel_size, [sigma, sigma]
+            )
+        else:
+            blurred = of.transform(tensor, {"sigma": [sigma, sigma]})
+        picture.load(blurred.permute(1, 2, 0).numpy())
+
+
+def _gaussian(size: int, sigma: float) -> np.ndarray[Any, Any]:
+    """Weights of a row, as torchvision has them."""
+    middle = (size - 1) * 0.5
+    weights = np.exp(-0.5 * ((np.arange(size) - middle) / sigma) ** 2)
+    return np.asarray(weights / weights.sum(), np.float32)
+
+
+# ------------------------------------------------------------------------------------------------------------- geometry
+
+
+@dataclass(frozen=True)
+class Affine:
+    """RandomAffine."""
+
+    transform: Any
+    resample: int
+    fill: Any
+
+    def apply(self, canvas: Canvas, draws: Draws) -> None:
+        of, width, height = self.transform, canvas.width, canvas.height
+        angle, moved, scale, shear = of.get_params(of.degrees, of.translate, of.scale, of.shear, [width, height])
+        fill = colour(self.fill, canvas.channels)
+        matrix = affine_matrix(width, height, angle, moved, scale, shear, of.center)
+        canvas.picture.affine(matrix, self.resample, fill)
+
+
+@dataclass(frozen=True)
+class Rotate:
+    """RandomRotation."""
+
+    transform: Any
+    resample: int
+    fill: Any
+
+    def apply(self, canvas: Canvas, draws: Draws) -> None:
+        of = self.transform
+        angle = of.get_params(of.degrees)
+        canvas.picture.rotate(angle, self.resample, of.expand, of.center, colour(self.fill, canvas.channels))
+
+
+@dataclass(frozen=True)
+class Perspective:
+    """What RandomPerspective does where it does something."""
+
+    transform: Any
+    resample: int
+    fill: Any
+
+    def apply(self, canvas: Canvas, draws: Draws) -> None:
+        corners = self.transform.get_params(canvas.width, canvas.height, self.transform.distortion_scale)
+        values = import_module("torchvision.transforms.functional")._get_perspective_coeffs(*corners)
+        canvas.picture.perspective(values, self.resample, colour(self.fill, canvas.channels))
+
+
+@dataclass(frozen=True)
+class Pad:
+    """More of it at its edges; less where a number is negative.
+
+    Args:
+        sides: left, top, right and bottom, in pixels.
+        mode: constant, edge, reflect or symmetric.
+        fill: of a constant one.
+    """
+
+    sides: tuple[int, int, int, int]
+    mode: str
+    fill: Any
+
+    def apply(self, canvas: Canvas, draws: Draws) -> None:
+        left, top, right, bottom = self.sides
+        fill = colour(self.fill, canvas.channels) if self.mode == "constant" else None
+        if self.mode == "constant" and not any(fill or ()):  # what lies outside a view is black
+            canvas.cut(-left, -top, canvas.width + left + right, canvas.height + top + bottom)
+        else:
+            canvas.picture.pad(left, top, right, bottom, self.mode, fill)
+
+
+@dataclass(frozen=True)
+class PaddedCrop:
+    """RandomCrop of a picture that is padded before.
+
+    Args:
+        size: height and width.
+        sides: see Pad; None: not padded before.
+        is_padded_to_size: whether it is padded where it is too small.
+        crop: the same without padding.
+    """
+
+    size: tuple[int, int]
+    sides: tuple[int, int, int, int] | None
+    is_padded_to_size: bool
+    mode: str
+    fill: Any
+    crop: Step
+
+    def apply(self, canvas: Canvas, draws: Draws) -> None:
+        if self.sides is not None:
+            Pad(self.sides, self.mode, self.fill).apply(canvas, draws)
+        if self.is_padded_to_size:
+            lacks = max(0, self.size[1] - canvas.width), max(0, self.size[0] - canvas.height)
+            for across, down in ((lacks[0], 0), (0, lacks[1])):
+                if across or down:
+                    Pad((across, down, across, down), self.mode, self.fill).apply(canvas, draws)
+        self.crop.apply(canvas, draws)

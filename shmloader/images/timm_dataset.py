@@ -1,0 +1,102 @@
+"""timm's ImageDataset, fused: whatever its reader reads, and a picture that is broken is skipped."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from torch.utils.data import Dataset
+
+from shmloader.images.making import Making
+
+__all__ = ["TimmPictures", "why_not"]
+
+_LOG = logging.getLogger("timm.data.dataset")  # where timm itself says what it skips
+
+
+class TimmPictures(Dataset[Any]):
+    """What fuse() gives for timm's ImageDataset.
+
+    Args:
+        dataset: it; its images have the mode RGB.
+        exact, scale_on_device: see fuse().
+
+    Attributes:
+        transform: as timm's.  Setting another one, as timm's create_loader does, fuses that one.
+        on_device: see fuse().
+    """
+
+    is_fused = True
+
+    def __init__(self, dataset: Any, exact: bool, scale_on_device: bool) -> None:
+        self.dataset = dataset
+        self._exact, self._scale_on_device = exact, scale_on_device
+        self.transform = dataset.transform
+
+    @property
+    def transform(self) -> Any:
+        return self.dataset.transform
+
+    @transform.setter
+    def transform(self, transform: Any) -> None:
+        making = Making(_as_it_is if transform is None else transform, self._exact)
+        self._reader = making.reader(self._scale_on_device)
+        self._notes = "\n".join(["timm's ImageDataset is fused:", *making.notes])
+        self.on_device = self._reader.on_device
+        self.dataset.transform = transform
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "dataset" or name.startswith("__"):  # a copy that is being made has nothing yet
+            raise AttributeError(name)
+        return getattr(self.dataset, name)
+
+    def __getitem__(self, index: int) -> Any:
+        return self._sample(index, None)
+
+    def __getitem_into__(self, index: int, row: Any) -> Any:
+        """The sample, its image written in its place in a batch where that has its shape: see docs/images.md."""
+        return self._sample(index, row[0])
+
+    def explain(self) -> str:
+        """What is fused, and what is not and why: a line for each transform."""
+        return self._notes
+
+    def __repr__(self) -> str:
+        return f"Fused: {self.dataset!r}"
+
+    def _sample(self, index: int, out: Any) -> Any:
+        of = self.dataset
+        tries = getattr(of, "_max_retries", 10)
+        for _ in range(tries):
+            try:
+                file, target, *features = of.reader[index]
+                with file:
+                    data = file.read()
+                image = self._reader(data, out, must_fit=False)
+                break
+            except OSError as error:
+                _LOG.warning("Skipped sample (index %s). %s", index, error)
+                index = (index + 1) % len(of.reader)
+        else:
+            raise RuntimeError(f"Failed to load {tries} consecutive samples")
+        if target is None:
+            target = -1
+        elif of.target_transform is not None:
+            target = of.target_transform(target)
+        return (image, target) if of.additional_features is None else (image, target, *features)
+
+
+def why_not(dataset: Any) -> str:
+    """Why timm's dataset cannot be fused; nothing where it can."""
+    if dataset.load_bytes:
+        return "its samples are files' bytes"
+    if dataset.input_img_mode != "RGB":
+        return f"its pictures are of the mode {dataset.input_img_mode}"
+    return ""
+
+
+def _as_it_is(image: Any) -> Any:
+    return image

@@ -1,0 +1,195 @@
+"""timm's transforms and open_clip's, as steps: what they draw from Python's and NumPy's generators, and what they do.
+
+Magnitudes are calculated by timm's own functions; timm's names of what an operation does are looked up here.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+
+from shmloader.images.canvas import Canvas
+from shmloader.images.operations import Pad, posterize
+from shmloader.images.random_numbers import Draws
+
+__all__ = ["Augment", "Augments", "CenterCropOrPad", "Policies", "RandomBox", "ResizeKeepRatio", "augment_of"]
+
+
+def _like(canvas: Canvas) -> torch.Tensor:
+    """What has the size of a picture, and no pixels: for functions that ask for no more."""
+    return torch.empty((3, canvas.height, canvas.width), device="meta")
+
+
+def _drawn(resamples: tuple[int, ...]) -> int:
+    """One filter; of several it is drawn.  random.choice() would draw of one, too."""
+    return resamples[0] if len(resamples) == 1 else random.choice(resamples)
+
+
+@dataclass(frozen=True)
+class RandomBox:
+    """timm's RandomResizedCropAndInterpolation: drawn by Python's generator, and resized by one of its filters."""
+
+    transform: Any
+    resamples: tuple[int, ...]
+
+    def apply(self, canvas: Canvas, draws: Draws) -> None:
+        of = self.transform
+        top, left, height, width = of.get_params(_like(canvas), of.scale, of.ratio)
+        resample = _drawn(self.resamples)
+        canvas.cut(left, top, width, height)
+        canvas.resize(int(of.size[0]), int(of.size[1]), resample)
+
+
+@dataclass(frozen=True)
+class ResizeKeepRatio:
+    """timm's and open_clip's."""
+
+    transform: Any
+    resamples: tuple[int, ...]
+
+    def apply(self, canvas: Canvas, draws: Draws) -> None:
+        of = self.transform
+        options = [of.random_scale_prob, of.random_scale_range, of.random_aspect_prob, of.random_aspect_range]
+        like: Any = SimpleNamespace(size=(canvas.width, canvas.height))
+        if hasattr(of, "random_scale_area"):  # timm's, which asks torchvision for the size
+            options.insert(2, of.random_scale_area)
+            like = _like(canvas)
+        height, width = of.get_params(like, of.size, of.longest, *options)
+        resample = _drawn(self.resamples)
+        canvas.resize(int(height), int(width), resample)
+
+
+@dataclass(frozen=True)
+class CenterCropOrPad:
+    """The middle, padded where the picture is smaller: timm's and open_clip's."""
+
+    size: tuple[int, int]
+    fill: Any
+    mode: str
+
+    def apply(self, canvas: Canvas, draws: Draws) -> None:
+        high, wide = self.size
+        lacks = max(0, wide - canvas.width), max(0, high - canvas.height)
+        if any(lacks):
+            sides = lacks[0] // 2, lacks[1] // 2, (lacks[0] + 1) // 2, (lacks[1] + 1) // 2
+            Pad(sides, self.mode, self.fill).apply(canvas, draws)
+            if (canvas.width, canvas.height) == (wide, high):
+                return
+        top, left = round((canvas.height - high) / 2.0), round((canvas.width - wide) / 2.0)
+        canvas.cut(left, top, wide, high)
+
+
+# ------------------------------------------------------------------------------------------------- RandAugment and such
+
+
+@dataclass(frozen=True)
+class Augment:
+    """timm's AugmentOp: one operation, with a probability.
+
+    Args:
+        transform: it.
+        name: of the function that it calls.
+    """
+
+    transform: Any
+    name: str
+
+    def apply(self, canvas: Canvas, draws: Draws) -> None:
+        of = self.transform
+        if of.prob < 1.0 and random.random() > of.prob:
+            return
+        magnitude = of.magnitude
+        if of.magnitude_std > 0:
+            if of.magnitude_std == float("inf"):
+                magnitude = random.uniform(0, magnitude)
+            else:
+                magnitude = random.gauss(magnitude, of.magnitude_std)
+        magnitude = max(0.0, min(magnitude, of.magnitude_max or 10.0))
+        values = of.level_fn(magnitude, of.hparams) if of.level_fn is not None else ()
+        _ACTS[self.name](canvas, of.kwargs, *values)
+
+
+@dataclass(frozen=True)
+class Augments:
+    """timm's RandAugment."""
+
+    transform: Any
+    steps: tuple[Augment, ...]
+
+    def apply(self, canvas: Canvas, draws: Draws) -> None:
+        of = self.transform
+        is_even = of.choice_weights is None
+        chosen = np.random.choice(len(self.steps), of.num_layers, replace=is_even, p=of.choice_weights)
+        for at in chosen:
+            self.steps[at].apply(canvas, draws)
+
+
+@dataclass(frozen=True)
+class Policies:
+    """timm's AutoAugment, and its 3-Augment."""
+
+    policies: tuple[tuple[Augment, ...], ...]
+
+    def apply(self, canvas: Canvas, draws: Draws) -> None:
+        for step in random.choice(self.policies):
+            step.apply(canvas, draws)
+
+
+def augment_of(transform: Any) -> Augment | str:
+    """The step of an AugmentOp; why there is none."""
+    function = transform.aug_fn
+    name = getattr(function, "__name__", "")
+    if getattr(function, "__module__", "") != "timm.data.auto_augment" or name not in _ACTS:
+        return f"not one of the operations that are known: {name}"
+    return Augment(transform, name)
+
+
+def _moved(canvas: Canvas, options: dict[str, Any], matrix: tuple[float, ...]) -> None:
+    canvas.picture.affine(matrix, _filter(options), options.get("fillcolor"))
+
+
+def _filter(options: dict[str, Any]) -> int:
+    resample = options.get("resample", 3)
+    return int(random.choice(resample) if isinstance(resample, (list, tuple)) else resample)
+
+
+def _rotate(canvas: Canvas, options: dict[str, Any], degrees: float) -> None:
+    canvas.picture.rotate(degrees, _filter(options), False, None, options.get("fillcolor"))
+
+
+def _posterize(canvas: Canvas, options: dict[str, Any], bits: int) -> None:
+    if bits < 8:
+        posterize(canvas, bits)
+
+
+def _blur_random(canvas: Canvas, options: dict[str, Any], factor: float) -> None:
+    canvas.picture.gaussian_blur(random.uniform(0.1, 2.0 * factor))
+
+
+_ACTS: dict[str, Any] = {
+    "shear_x": lambda canvas, options, factor: _moved(canvas, options, (1, factor, 0, 0, 1, 0)),
+    "shear_y": lambda canvas, options, factor: _moved(canvas, options, (1, 0, 0, factor, 1, 0)),
+    "translate_x_rel": lambda canvas, options, part: _moved(canvas, options, (1, 0, part * canvas.width, 0, 1, 0)),
+    "translate_y_rel": lambda canvas, options, part: _moved(canvas, options, (1, 0, 0, 0, 1, part * canvas.height)),
+    "translate_x_abs": lambda canvas, options, pixels: _moved(canvas, options, (1, 0, pixels, 0, 1, 0)),
+    "translate_y_abs": lambda canvas, options, pixels: _moved(canvas, options, (1, 0, 0, 0, 1, pixels)),
+    "rotate": _rotate,
+    "auto_contrast": lambda canvas, options: canvas.picture.autocontrast(),
+    "invert": lambda canvas, options: canvas.picture.invert(),
+    "equalize": lambda canvas, options: canvas.picture.equalize(),
+    "solarize": lambda canvas, options, threshold: canvas.picture.solarize(threshold),
+    "solarize_add": lambda canvas, options, add: canvas.picture.solarize_add(add),
+    "posterize": _posterize,
+    "contrast": lambda canvas, options, factor: canvas.picture.contrast(factor),
+    "color": lambda canvas, options, factor: canvas.picture.saturation(factor),
+    "brightness": lambda canvas, options, factor: canvas.picture.brightness(factor),
+    "sharpness": lambda canvas, options, factor: canvas.picture.sharpness(factor),
+    "gaussian_blur": lambda canvas, options, factor: canvas.picture.gaussian_blur(factor),
+    "gaussian_blur_rand": _blur_random,
+    "desaturate": lambda canvas, options, factor: canvas.picture.saturation(min(1.0, max(0.0, 1.0 - factor))),
+}

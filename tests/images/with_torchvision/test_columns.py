@@ -1,0 +1,110 @@
+"""images.fuse of Hugging Face datasets: the samples that the same transform gives of the pictures that they decode."""
+
+from __future__ import annotations
+
+import io
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torchvision import transforms as v1
+
+import shmloader
+from shmloader import images
+
+datasets = pytest.importorskip("datasets")
+
+
+def pictures() -> list[bytes]:
+    """JPEG files turned in each way, one turned by XMP alone, and others in other modes and formats."""
+    made = []
+    for k in range(13):
+        coarse = Image.fromarray(np.random.default_rng(k).integers(0, 256, (5, 5, 3), dtype=np.uint8))
+        image, file, exif = coarse.resize((60 + k, 40)), io.BytesIO(), Image.Exif()
+        if k < 9:
+            exif[0x0112] = k
+            image.save(file, "JPEG", exif=exif if k else b"")
+        elif k == 9:
+            turned = b'<x:xmpmeta xmlns:x="adobe:ns:meta/"><a tiff:Orientation="6"/></x:xmpmeta>'
+            image.save(file, "JPEG", xmp=turned)
+        else:
+            image.convert(("L", "RGBA", "P")[k - 10]).save(file, "PNG")
+        made.append(file.getvalue())
+    return made
+
+
+@pytest.fixture(scope="module")
+def dataset() -> Any:
+    files = [{"bytes": data, "path": None} for data in pictures()]
+    features = datasets.Features(
+        {"image": datasets.Image(), "label": datasets.Value("int64"), "text": datasets.Value("string")}
+    )
+    columns = {"image": files, "label": list(range(len(files))), "text": ["a"] * len(files)}
+    return datasets.Dataset.from_dict(columns, features=features)
+
+
+TRANSFORMS = {
+    "training": v1.Compose(
+        [v1.RandomResizedCrop(24), v1.RandomHorizontalFlip(), v1.TrivialAugmentWide(), v1.ToTensor()]
+    ),
+    "evaluation": v1.Compose([v1.Resize(30), v1.CenterCrop(24), v1.PILToTensor()]),
+    "a function": np.array,
+}
+
+
+@pytest.mark.parametrize("name", list(TRANSFORMS))
+def test_the_same_samples(name: str, dataset: Any) -> None:
+    transform = TRANSFORMS[name]
+    fused = images.fuse(dataset, transform)
+    assert len(fused) == len(dataset)
+    for k in range(len(dataset)):
+        torch.manual_seed(k)
+        expected = transform(dataset[k]["image"].convert("RGB"))
+        torch.manual_seed(k)
+        image, label = fused[k]
+        assert label == k and type(image) is type(expected) and np.array_equal(image, expected), k
+
+
+def test_several_views_and_no_label(dataset: Any) -> None:
+    fused = images.fuse(dataset.select([3, 6, 9]), images.views(TRANSFORMS["evaluation"], np.array), label=None)
+    for k, at in enumerate((3, 6, 9)):
+        expected = dataset[at]["image"].convert("RGB")
+        assert torch.equal(fused[k][0], TRANSFORMS["evaluation"](expected))
+        assert np.array_equal(fused[k][1], np.array(expected))
+
+
+def test_loaded(dataset: Any) -> None:
+    fused = images.fuse(dataset, TRANSFORMS["training"])
+    assert "TrivialAugmentWide" in fused.explain() and "called" not in fused.explain()
+    batches: list[Any] = []
+    for kind, of in ((torch.utils.data.DataLoader, Plain(dataset)), (shmloader.DataLoader, fused)):
+        torch.manual_seed(1)
+        random.seed(1)
+        loader = kind(of, batch_size=4, shuffle=True, num_workers=2)
+        batches.append([[part.clone() for part in batch] for batch in loader])
+    for one, other in zip(*batches, strict=True):
+        assert torch.equal(one[0], other[0]) and torch.equal(one[1], other[1])
+
+
+class Plain(torch.utils.data.Dataset[Any]):
+    """What a user writes without fuse()."""
+
+    def __init__(self, dataset: Any) -> None:
+        self.dataset = dataset
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, index: int) -> Any:
+        row = self.dataset[index]
+        return TRANSFORMS["training"](row["image"].convert("RGB")), row["label"]
+
+
+def test_columns_that_are_not_there(dataset: Any) -> None:
+    with pytest.raises(ValueError, match=r"'label' is no column of pictures\. The columns of pictures are: image\."):
+        images.fuse(dataset, np.array, image="label")
+    with pytest.raises(ValueError, match=r"There is no column 'class'\. The columns are: image, label, text\."):
+        images.fuse(dataset, np.array, label="class")
