@@ -81,25 +81,25 @@ def test_it_is_a_buffer_and_cannot_change_while_one_is_held() -> None:
 
 def test_arrays_of_any_layout_are_loaded() -> None:
     picture = pixels.Picture()
-    pixels = np.random.default_rng(0).integers(0, 256, (7, 9, 4), np.uint8)
-    for array in (pixels, pixels[::-1, ::2], pixels[..., :3], np.asfortranarray(pixels[..., 2::-1])):
+    values = np.random.default_rng(0).integers(0, 256, (7, 9, 4), np.uint8)
+    for array in (values, values[::-1, ::2], values[..., :3], np.asfortranarray(values[..., 2::-1])):
         picture.load(array)
         assert np.array_equal(np.asarray(picture), array[..., :3].transpose(2, 0, 1))
-    picture.load(pixels[..., 0])
+    picture.load(values[..., 0])
     assert picture.channels == 1 and picture.image().mode == "L"
-    assert np.array_equal(np.asarray(picture.image()), pixels[..., 0])
-    picture.load(torch.from_numpy(pixels[..., :3]).permute(0, 1, 2).numpy())
+    assert np.array_equal(np.asarray(picture.image()), values[..., 0])
+    picture.load(torch.from_numpy(values[..., :3]).permute(0, 1, 2).numpy())
     assert picture.channels == 3
 
 
 def test_permute_and_erase() -> None:
     picture = pixels.Picture()
-    pixels = np.random.default_rng(1).integers(0, 256, (6, 5, 3), np.uint8)
-    picture.load(pixels)
+    values = np.random.default_rng(1).integers(0, 256, (6, 5, 3), np.uint8)
+    picture.load(values)
     picture.permute((2, 0, 0))
     picture.invert()
     picture.erase((1, 2, 3, 4), (1, 2, 3))
-    expected = 255 - pixels[..., [2, 0, 0]]
+    expected = 255 - values[..., [2, 0, 0]]
     expected[2:6, 1:4] = (1, 2, 3)
     assert np.array_equal(np.asarray(picture).transpose(1, 2, 0), expected)
 
