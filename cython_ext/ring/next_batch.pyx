@@ -182,10 +182,13 @@ cdef class Steps:
         finally:
             self.leave()
 
-    def turn_over(self, iterator, bint turns_over) -> None:
+    def turn_over(self, iterator, indices, bint turns_over) -> None:
         """The epoch that was next is this one now.  Nothing else may be under way."""
         self.enter()
         try:
+            if not self.overlaps:   # a handler raised behind _begin_next(), and the epoch before has ended since
+                self.indices, self.adrift, self.exhausted, self.refused = indices, False, False, False
+                self.drawn = nothing
             self.go_on(iterator, turns_over)
         finally:
             self.leave()

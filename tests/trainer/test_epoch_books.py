@@ -109,7 +109,7 @@ def rows(batch: Any) -> Any:
 @pytest.mark.parametrize("options", [{}, {"persistent_workers": True, "prefetch_epochs": True}], ids=label)
 @pytest.mark.parametrize("left", [2, 1, 0])
 def test_closed_while_the_last_batches_are_under_way(options: dict[str, Any], left: int) -> None:
-    """What is under way of the next epoch is no part of this one, and an epoch whose end was told stays over."""
+    """What is under way of the next epoch is no part of this one, and an epoch that came to its end stays over."""
     with loader(**options) as made:
         batches = iter(made)
         for _ in range(BATCHES - left):
