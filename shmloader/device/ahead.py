@@ -189,7 +189,11 @@ class Ahead:
         """The next batch, without a thread."""
         while not hand.held:
             if not hand.came:
-                hand.came.extend(itertools.islice(self._source, 1))
+                try:
+                    hand.came.extend(itertools.islice(self._source, 1))
+                except Exception:  # it counts as the batch in whose place it comes
+                    self._hand_on(copied(self._counted, self._states))
+                    raise
             if not hand.came:
                 self._end()
                 raise StopIteration
