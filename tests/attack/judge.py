@@ -119,9 +119,9 @@ def _compared(program: Program, ours: Outcome, theirs: Outcome) -> Finding | Non
         return None
     mine, its = ([e for e in outcome.events if e[0] in ("batch", "end", "raised")] for outcome in (ours, theirs))
     mine, its = [_seen(e) for e in mine], [_seen(e) for e in its]
+    if program.order.kind in ("raising", "odd batches") and any(event[:2] == ("raised", "iter()") for event in mine):
+        return None  # the first batches are opened in iter(), so that raises what opening them raises, as in torch
     if program.order.kind == "raising":
-        if any(event[:2] == ("raised", "iter()") for event in mine):
-            return None  # as torch's workers do: the sampler raised before there was a batch
         mine, its = _errors_last(mine), _errors_last(its)
     if program.order.kind == "odd batches":  # a chunk cannot be cut of it, which the trainer says, and not the worker
         mine, its = ([(*e[:3], "") if e[0] == "raised" else e for e in each] for each in (mine, its))

@@ -26,7 +26,7 @@ _OURS: dict[str, list[str]] = {
     "take in thread": ["log.take_in_thread(it, {count})"],
     "drop": ["it = None; gc.collect()"],
     "close": ["loader.close()"],
-    "close iterator": ["it.close(); log.ended(it)"],
+    "close iterator": ["log.close(it)"],
     "save": ["saved = log.save(loader)"],
     "start": ["log.attempt('start()', loader.start)"],
     "set epoch": ["loader.set_epoch({count}); log.epoch = {count} - 1"],
