@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.attack.datasets import NEED_COLLATE
-from tests.attack.program import Do, Program
+from tests.attack.program import Program
 from tests.attack.samplers import IN_BATCHES, WITHOUT_STATE
 from tests.attack.twin import seeds_samples
 
@@ -67,10 +67,6 @@ def _samples(program: Program) -> str | None:
         return "draws depend on who made the batch"
     if data.noise and program.does("resume") and not seeds_samples(program):
         return "draws do not go on where samples are not seeded"
-    to_none = Do("resume", 0, "workers") in program.actions
-    alone = to_none or not program.workers
-    if data.noise and alone and not get("sample_seeds") and get("schedule"):
-        return "without workers, schedule does nothing, so samples are not seeded"
     if data.noise and data.habit in ("raises", "raises odd", "raises once") and get("chunk_size"):
         return "which samples of the batch were drawn depends on the chunks"
     if data.habit == "exits once" and (not program.workers or get("on_worker_death") != "respawn"):
