@@ -15,6 +15,8 @@ from typing import Any
 import numpy
 import torch
 
+from tests.attack.loaders import riding
+
 MOST = 200  # batches of an epoch, after which it has no end
 
 
@@ -84,6 +86,8 @@ class Log:
             self.raised(error, "iter()")
             return None
         self._resumes = False
+        if (found := riding(loader)) is not None:
+            self.add("rides", loader.num_workers, *found)
         return iterator
 
     def take(self, iterator: Any, count: int = MOST) -> None:

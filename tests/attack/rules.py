@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from tests.attack.datasets import NEED_COLLATE
+from tests.attack.loaders import NOT_PERSISTENT, OFF_THE_RING
 from tests.attack.program import Program
 from tests.attack.samplers import IN_BATCHES, WITHOUT_STATE
-from tests.attack.twin import seeds_samples
+from tests.attack.twin import OURS_ALONE, seeds_samples
 
 STATEFUL = ("stateful", "stateful batches")
 OF_STREAMS = ("stream", "stream with state", "stream whose iterator has state")
@@ -23,7 +24,7 @@ CHANGES_OF = {
 
 def why_not(program: Program) -> str | None:
     """Why nobody can say what this program should do; None if it makes sense."""
-    return _options(program) or _samples(program) or _actions(program)
+    return _options(program) or _samples(program) or _loader(program) or _actions(program)
 
 
 def _options(program: Program) -> str | None:
@@ -52,6 +53,21 @@ def _options(program: Program) -> str | None:
         return "torch refuses"
     if (get("on_bad_sample") is None) != (get("max_bad_samples") is None):
         return "they belong together"
+    return None
+
+
+def _loader(program: Program) -> str | None:
+    """Whether the class of the loader can do what the program does with it."""
+    if program.loader and program.does("pickle"):
+        return "the class has no name that pickle could find"
+    if program.loader in NOT_PERSISTENT and program.get("persistent_workers"):
+        return "each iter() makes other workers"
+    if program.loader not in OFF_THE_RING:
+        return None
+    if not program.workers or any(program.get(name) for name in OURS_ALONE):
+        return "refused off the ring"
+    if program.does("save", "resume", "start", "close", "close iterator"):
+        return "only our iterators can do that"
     return None
 
 
