@@ -34,10 +34,9 @@ cdef class Steps:
         1. A signal handler may raise (Ctrl-C: KeyboardInterrupt) between any two lines of Python, but not in here, save
            where Python is called.  So what is under way is kept in here: the index that was drawn and is not opened,
            the batch that was taken and is not handed out.  The next call goes on from there, and no batch is lost but
-           one that next() had given already.  The same holds for what the sampler raises, and for an index that cannot
-           be opened.  As in torch, such an error comes from the next() that asked for more, in place of its batch.
-           torch drops that batch, and nobody counts it.  Here the following next() returns it, and opens nothing, or
-           a lack of memory that lasts would keep back batches that are made.
+           one that next() had given already.  The same holds for an index that cannot be opened: the error comes from
+           the next() that asked for more, and the following next() returns the batch, and opens nothing, or a lack of
+           memory that lasts would keep back batches that are made.
         2. What can be lost is the sampler's place, if the handler raised in the sampler: a generator ends by that.
            Then the indices are drawn anew up to there, or it is said that they cannot be (indices.py).
         3. Two threads may call next() of one iterator.  One of them is in here, the others wait until it has left, on a
@@ -50,9 +49,12 @@ cdef class Steps:
         6. An index that could not be opened is tried again in its place: when all batches before it were handed out.
            If it fails there as well, the error counts as its batch, as any error in a batch's place does.  A lack of
            memory is not the batch's fault, so that index stays, and the next call tries once more.
-        7. Only here is an epoch found to be over: the sampler has no more, and all that was opened was handed out.  An
+        7. Only here is an epoch found to be over: the sampler gives no more, and all that was opened was handed out.  An
            iterator that is closed, or interrupted, also gives END, but its epoch stays where it is.
-        8. The thread that is in here may come by again: from a signal handler, or from a sampler that iterates over its
+        8. What the sampler raises comes in place of the batch in hand, which is dropped, because torch drops it, and
+           who goes on behind an error is to get what torch gives.  It counts as that batch, as any error in a batch's
+           place does: otherwise all that is counted behind it would be one batch short, and a resume would repeat one.
+        9. The thread that is in here may come by again: from a signal handler, or from a sampler that iterates over its
            own loader.  That can only be an error.
 
     Args:
@@ -68,6 +70,7 @@ cdef class Steps:
     cdef object ready                   # a batch that is not handed out yet
     cdef bint adrift                    # a handler raised while the sampler was asked
     cdef bint exhausted                 # the sampler has no more
+    cdef bint raised                    # it raised when it was asked last: with nothing under way, that ends its epoch
     cdef bint refused                   # `drawn` could not be opened
     cdef uint64_t born                  # `forks`, where it was made
     cdef int ahead                      # batches under way that are of the next epoch
@@ -147,7 +150,7 @@ cdef class Steps:
         cdef object batch
         while not ring.mapping.closed:
             if ring.under_way <= self.ahead and ring.unread is None:
-                if not self.overlaps:
+                if not self.overlaps and not self.raised:
                     self.fill(iterator)     # an index may be left that could not be opened, or not be drawn
                 if ring.under_way <= self.ahead and not ring.mapping.closed:
                     ring.delivered.over = True
@@ -176,16 +179,21 @@ cdef class Steps:
         """
         self.enter()
         try:
-            self.indices, self.adrift, self.exhausted, self.refused = indices, False, False, False
+            self.indices = indices
+            self.adrift = self.exhausted = self.raised = self.refused = False
             self.drawn = self.ready = nothing
             self.go_on(iterator, turns_over)
         finally:
             self.leave()
 
-    def turn_over(self, iterator, bint turns_over) -> None:
+    def turn_over(self, iterator, indices, bint turns_over) -> None:
         """The epoch that was next is this one now.  Nothing else may be under way."""
         self.enter()
         try:
+            if not self.overlaps:   # a handler raised behind _begin_next(), and the epoch before has ended since
+                self.indices = indices
+                self.adrift = self.exhausted = self.raised = self.refused = False
+                self.drawn = nothing
             self.go_on(iterator, turns_over)
         finally:
             self.leave()
@@ -277,12 +285,17 @@ cdef class Steps:
         if self.adrift:
             self.indices = iterator._draw_again(self.ring.opened)
             self.adrift = False
+        self.raised = False
         try:
             return next(self.indices)
         except StopIteration:
             self.exhausted = True
             return nothing
         except Exception:
+            self.raised = True
+            if not self.overlaps and self.ready is not nothing:
+                self.ring.hand_out()
+                self.ready = nothing
             raise
         except BaseException:
             self.adrift = True

@@ -191,7 +191,7 @@ class Ahead:
             if not hand.came:
                 try:
                     hand.came.extend(itertools.islice(self._source, 1))
-                except Exception:  # it comes in its batch's place, which the user has got by that
+                except Exception:  # it counts as the batch in whose place it comes
                     self._hand_on(copied(self._counted, self._states))
                     raise
             if not hand.came:

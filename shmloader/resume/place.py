@@ -48,6 +48,15 @@ class Drawn(Protocol):
     def sampler_state(self, batches: int) -> dict[str, Any]:
         """The fields of State that say where a sampler with a state of its own was behind so many batches."""
 
+    def is_changed(self) -> bool:
+        """Whether the order would be another one now."""
+
+    def asked_for(self) -> None:
+        """The epoch is the user's."""
+
+    def put_back(self, loader: Any) -> dict[str, Any]:
+        """Put back what was drawn from; returns the fields of State for what somebody else has set since."""
+
 
 @dataclass
 class Epoch:
@@ -95,7 +104,7 @@ class Place:
         self.then: State | None = None  # what is loaded when the epoch of `loaded` is over
         self.epoch: Epoch | None = None
         self._ahead: weakref.ref[Epoch] | None = None
-        self._is_early = False
+        self.is_early = False
         self._steps: tuple[int, int] = (1, 1)  # from epoch to epoch, of what the sampler and the dataset were told
 
     # -------------------------------------------------------------------------------------------- what is told
@@ -244,7 +253,7 @@ class Place:
 
     def began(self, epoch: Epoch) -> None:
         """This epoch is under way."""
-        if self._is_early:
+        if self.is_early:
             self._ahead = weakref.ref(epoch)
             return
         before = {} if self.epoch is None else self.epoch.told
@@ -266,11 +275,11 @@ class Place:
     @contextmanager
     def early(self) -> Iterator[None]:
         """Meanwhile, an epoch that is begun is ahead of the user."""
-        self._is_early = True
+        self.is_early = True
         try:
             yield
         finally:
-            self._is_early = False
+            self.is_early = False
 
     def begun_early(self, epoch: Epoch) -> None:
         """This epoch is ahead of the user."""
@@ -293,11 +302,14 @@ class Place:
             and epoch.told["sampler_epoch"] == epochs.of_sampler(sampler_of(loader))
             and epoch.told["dataset_epoch"] == epochs.told(loader.dataset)
             and epoch.length == epochs.length_of(loader.dataset)
+            and (epoch.drawn is None or not epoch.drawn.is_changed())
         )
 
     def ask_for(self, epoch: Epoch) -> None:
         """The user asks for the epoch that was begun early."""
         epoch.number = epoch.told["epoch"] = self.next_number
+        if epoch.drawn is not None:
+            epoch.drawn.asked_for()
         self.began(epoch)
 
     def give_up(self, loader: Any, epoch: Epoch) -> None:
@@ -308,6 +320,8 @@ class Place:
         state = state_of(self._told_of(loader, epoch))
         if epoch.from_loaded and self.loaded is None:  # dropped: the epoch comes whole
             state = _whole(state)
+        if epoch.drawn is not None:
+            state = changed(state, **epoch.drawn.put_back(loader))
         self.loaded = self._as_told(loader, state)
 
     def _as_told(self, loader: Any, state: State) -> State:

@@ -66,6 +66,11 @@ def is_a(sampler: Any, *kinds: type) -> bool:
     return isinstance(sampler, kinds) and any(type(sampler).__iter__ is kind.__iter__ for kind in kinds)  # type: ignore[attr-defined]
 
 
+def is_known(sampler: Any) -> bool:
+    """Whether it is one of torch's or ours: its draws change no attribute of it, and ask a dataset its length alone."""
+    return is_a(sampler, *_KNOWN, BatchSampler)
+
+
 def inner(sampler: Any) -> Any:
     """What gives the samples' order."""
     return chain(sampler)[-1]
@@ -147,6 +152,12 @@ def seeds(sampler: Any, start: State | None, of_global: torch.Tensor) -> dict[st
     }
 
 
+def leaves_global(sampler: Any) -> bool:
+    """Whether it is known where this sampler leaves the global generator when it begins."""
+    last = inner(sampler)
+    return draws_a_seed(sampler) or (is_a(last, *_STRAIGHT) and last.generator is None)
+
+
 def draw_as_if(sampler: Any) -> None:
     """Leave the global generator where this sampler leaves it when it begins; what it drew is the state's."""
     last = inner(sampler)
@@ -207,7 +218,8 @@ def rest(sampler: Any, state: State) -> Iterator[Any]:
     last = parts[-1]
     left: Iterator[Any]
     if (keeper := keeps_state(sampler)) is not None:
-        keeper.load_state_dict(state.sampler_state)
+        if state.sampler_state is not None:  # otherwise it was put where it was: NOTE [ Drawn from ]
+            keeper.load_state_dict(state.sampler_state)
         left = iter(()) if state.used_up else iter(sampler)
     elif not is_a(last, *_KNOWN) or len(parts) > 2:
         with as_global(state.global_generator):

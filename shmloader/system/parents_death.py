@@ -97,7 +97,8 @@ class FollowingName(str):
 def _process() -> Any:
     """The extension of that name, found by its path (see FollowingName)."""
     if PROCESS not in sys.modules:
-        spec = PathFinder.find_spec(PROCESS, [os.path.dirname(os.path.dirname(__file__))])
+        core = os.path.join(os.path.dirname(os.path.dirname(__file__)), "core")
+        spec = PathFinder.find_spec(PROCESS, [core])
         if spec is None or spec.loader is None:
             raise ImportError(f"{PROCESS} has not been built: pip install shmloader, or pip install -e . in its tree")
         module = module_from_spec(spec)

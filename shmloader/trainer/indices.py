@@ -9,6 +9,7 @@ that was drawn from one, are what a loader's state needs of the sampler.
 
 from __future__ import annotations
 
+import collections
 import itertools
 import pickle
 from collections.abc import Iterator
@@ -27,6 +28,7 @@ from torch.utils.data import (
 
 from shmloader.resume import seek
 from shmloader.resume.distributed import DistributedSampler as ElasticSampler
+from shmloader.resume.drawn_from import Watch, Watched
 from shmloader.resume.generators import pack
 from shmloader.resume.place import Epoch
 from shmloader.resume.state import State
@@ -51,6 +53,7 @@ class Draws:
         of_loader: The loader's generator.
         start: Where in the epoch to begin; None: at its beginning.
         indices: What the sampler gives, if it was asked already.
+        watch: Looks at what is drawn from; None: the epoch is the user's already.
     """
 
     def __init__(
@@ -59,6 +62,7 @@ class Draws:
         of_loader: torch.Generator | None = None,
         start: State | None = None,
         indices: Iterator[Any] | None = None,
+        watch: Watch | None = None,
     ) -> None:
         self._sampler = sampler
         self._start = start
@@ -71,12 +75,46 @@ class Draws:
             seek.draw_as_if(sampler)
         self.indices: Iterator[Any] = self._begin() if indices is None else indices
         self._from = self.indices, self.indices  # what they come from, and what gives those that are left: one step
+        self._watch = watch
         self._noting: Noting | None = None
         if (keeper := seek.keeps_state(sampler)) is not None:
             used_up = start is not None and start.used_up
             # with workers, the sampler is asked for more before its last batch is handed out
             length = None if indices is None else _length_of(sampler)
             self.indices = self._noting = Noting(sampler, keeper, self.indices, used_up, length)
+        self.indices = self._watched(self.indices)
+
+    def _watched(self, indices: Iterator[Any]) -> Iterator[Any]:
+        if self._watch is None:
+            return indices
+        self._watch.after_draw()  # iter() of a sampler may draw as well
+        return Watched(indices, self._watch)
+
+    def is_changed(self) -> bool:
+        """Whether the order would be another one now: NOTE [ Drawn from ]."""
+        return self._watch is not None and self._watch.is_changed()
+
+    def asked_for(self) -> None:
+        """The epoch is the user's."""
+        if self._watch is not None:
+            self._watch.end()
+
+    def put_back(self, loader: Any) -> dict[str, Any]:
+        """Put back what was drawn from, as it was before; returns the fields of State for what somebody else set."""
+        watch = self._watch
+        if watch is None or not watch.is_changed():
+            return {}
+        now: dict[str, Any] = {"sampler_state": None}
+        for generator in _generators(self._sampler):
+            if (state := watch.state_set(generator)) is not None:
+                name = "loader_generator" if generator is loader.generator else "sampler_generator"
+                now[name] = pack(state)
+                if name == "loader_generator":
+                    now["base_seed"] = None  # an iterator that begins draws it first
+        watch.put_back()
+        if seek.leaves_global(self._sampler) and watch.put_global_back():
+            now["drawn"] = False  # what it draws then is drawn again: draw_as_if()
+        return now
 
     def _begin(self) -> Iterator[Any]:
         return iter(self._sampler) if self._start is None else seek.rest(self._sampler, self._start)
@@ -89,7 +127,7 @@ class Draws:
         """
         source, left = self._from
         if not (isinstance(source, GeneratorType) and source.gi_frame is None):
-            return self._noting or left  # it goes on
+            return self.indices  # it goes on
         kinds = [type(of) for of in seek.chain(self._sampler)]
         if not set(kinds) <= REPEATABLE:
             raise RuntimeError(
@@ -110,7 +148,8 @@ class Draws:
                 torch.set_rng_state(now)
             left = itertools.chain(drawn, source)
             self._from = source, left
-        return left
+            self.indices = self._watched(left)
+        return self.indices
 
     # --------------------------------------------------------------------------------------------- for a state
 
@@ -157,9 +196,9 @@ class Noting:
         self._sampler = sampler
         self._keeper = keeper
         self._indices = indices
-        self._count = 0
         self._length = length
-        self._further: list[Any] = []  # what it gave beyond its length
+        self._given = 0
+        self._held: collections.deque[Any] = collections.deque()  # what was drawn and not given yet
         self.epoch: Epoch | None = None
         self.states = {0: (self._said(), used_up)}
 
@@ -170,35 +209,25 @@ class Noting:
         return self
 
     def __next__(self) -> Any:
-        try:
-            index = self._further.pop() if self._further else next(self._indices)
-        except StopIteration:
-            self._end()
-            raise
-        self._count += 1
-        self.states[self._count] = self._said(), seek.is_last(self._sampler, index)
-        if self._count == self._length:
-            self._look_further(index)
+        held, number = self._held, self._given + 1
+        if not held:  # otherwise a handler has raised behind the draw
+            held.extend(itertools.islice(self._indices, 1))
+        if not held:
+            if self._given:  # of a sampler that gives nothing at all, its state stays that of its beginning
+                self.states[self._given] = self._said(), True
+            raise StopIteration
+        if len(held) == 1:
+            self.states[number] = self._said(), seek.is_last(self._sampler, held[0])
+            if number == self._length:
+                held.extend(itertools.islice(self._indices, 1))
+                if len(held) == 1:
+                    self.states[number] = self._said(), True
         if self.epoch is not None:
             for old in [count for count in self.states if count < self.epoch.delivered.batches]:
                 del self.states[old]
+        index, self._given = held[0], number
+        del held[0]  # no call from here on, so no handler can raise: the index is given
         return index
-
-    def _look_further(self, index: Any) -> None:
-        """Ask the sampler for more behind its last index, so that its state is that of its end."""
-        try:
-            self._further.append(next(self._indices))
-        except StopIteration:
-            self._end()
-        except BaseException:  # it comes one index early, and the index with the next call
-            self._count -= 1
-            self._further.append(index)
-            raise
-
-    def _end(self) -> None:
-        """The sampler has no more.  Where it gave nothing at all, whoever goes on asks it again."""
-        if self._count:
-            self.states[self._count] = self._said(), True
 
 
 def _length_of(sampler: Any) -> int | None:

@@ -50,6 +50,7 @@ from shmloader.core.progress import Progress
 from shmloader.core.trainer import TrainerSide
 from shmloader.device.accelerator import accelerator_of
 from shmloader.device.pinning import IN_TRANSIT, Pinning
+from shmloader.resume.drawn_from import watch_of
 from shmloader.resume.epochs import listen, told
 from shmloader.resume.loader_generators import restore
 from shmloader.resume.place import place_of
@@ -232,7 +233,9 @@ class RingIterator(Overlapping, _torch._MultiProcessingDataLoaderIter):  # type:
                 restore(loader, start)
             if start is not None and start.base_seed is not None:
                 self._base_seed, self._served = start.base_seed, start.served
-        self._draws = Draws(self._index_sampler, loader.generator, start if start is not None and start.begun else None)
+        start = start if start is not None and start.begun else None
+        watch = watch_of(self._index_sampler) if place.is_early else None
+        self._draws = Draws(self._index_sampler, loader.generator, start, watch=watch)
         self._sampler_iter = self._draws.indices
         self._num_yielded = 0
         self._IterableDataset_len_called = loader._IterableDataset_len_called

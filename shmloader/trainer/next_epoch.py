@@ -30,6 +30,7 @@ from shmloader.core.next_batch import Steps
 from shmloader.core.progress import Progress
 from shmloader.core.trainer import TrainerSide
 from shmloader.resume import seek
+from shmloader.resume.drawn_from import say_not_prefetched, watch_of
 from shmloader.resume.place import Epoch, Place, place_of
 from shmloader.system.signals import held
 from shmloader.trainer.bad_samples import Tally, epoch_seed
@@ -42,6 +43,7 @@ class Overlapping:
     """What an iterator has, one epoch of which may overlap with the next."""
 
     _ahead: Epoch | None = None  # begun, and not asked for yet
+    _not_prefetched: Epoch | None = None  # the one whose next cannot be, because its sampler cannot be compared
     _prefetches = False
     _tally: Tally | None
     loader: Callable[[], Any]
@@ -71,12 +73,17 @@ class Overlapping:
     def _begin_ahead(self, loader: Any, place: Place) -> None:
         of_sampler, of_dataset = place.assumed(self.epoch)
         sampler = told(self._index_sampler, of_sampler)
-        if sampler is None:
+        if sampler is None or self._not_prefetched is self.epoch:
+            return
+        watch = watch_of(self._index_sampler)
+        if watch is None:
+            self._not_prefetched = self.epoch
+            say_not_prefetched(self._index_sampler)
             return
         delivered = Progress()
         epoch = place.epoch_of(loader, self._base_seed, self._served + 1, delivered)
         epoch.told.update(sampler_epoch=of_sampler, dataset_epoch=of_dataset)
-        draws = Draws(sampler, loader.generator)
+        draws = Draws(sampler, loader.generator, watch=watch)
         epoch.drawn = draws
         draws.draw_for(epoch)
         self._ring.begin_epoch(None, self._auto_collation, of_dataset, epoch_seed(epoch), ahead=True)
@@ -103,7 +110,7 @@ class Overlapping:
             if self._tally is not None:
                 self._tally.begin()
             place.ask_for(epoch)
-        self._steps.turn_over(self, self._prefetches)
+        self._steps.turn_over(self, self._sampler_iter, self._prefetches)
         return True
 
 

@@ -15,7 +15,7 @@ from shmloader.core import pixels
 
 pytest.importorskip("PIL")
 from PIL import Image
-from tests.pillow_says import any_picture
+from pillow_says import any_picture
 
 WRONG: list[tuple[Callable[[pixels.Picture], object], str]] = [
     (lambda p: p.start(0, 5), "each side may be 1 to 65535"),

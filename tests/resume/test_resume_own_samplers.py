@@ -19,7 +19,7 @@ pytestmark = [
 
 
 class Own(Sampler[int]):
-    """Begins anew when it is at its end, in another order: so its state is then that of the next epoch."""
+    """Starts over at its end, in another order, so its state there is that of the next epoch."""
 
     def __init__(self, length: int) -> None:
         self.length, self.at, self.epoch = length, 0, 0
@@ -41,7 +41,7 @@ class Own(Sampler[int]):
 
 
 class Late(Own):
-    """Begins anew when it is asked for another epoch."""
+    """Starts over when it is asked for another epoch."""
 
     def __iter__(self) -> Iterator[int]:
         if self.at >= self.length:

@@ -109,7 +109,7 @@ def rows(batch: Any) -> Any:
 @pytest.mark.parametrize("options", [{}, {"persistent_workers": True, "prefetch_epochs": True}], ids=label)
 @pytest.mark.parametrize("left", [2, 1, 0])
 def test_closed_while_the_last_batches_are_under_way(options: dict[str, Any], left: int) -> None:
-    """What is under way of the next epoch is no part of this one, and an epoch whose end was told stays over."""
+    """What is under way of the next epoch is no part of this one, and an epoch that came to its end stays over."""
     with loader(**options) as made:
         batches = iter(made)
         for _ in range(BATCHES - left):
@@ -182,8 +182,10 @@ OPENING: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("ends", [True, False])
 @pytest.mark.parametrize("options", OPENING, ids=label)
-def test_what_the_sampler_raises_costs_no_batch(options: dict[str, Any], ends: bool) -> None:
-    """It comes from the same next() as torch's does, and the batch that torch drops there comes with the one after."""
+def test_what_the_sampler_raises_counts_as_the_batch_in_whose_place_it_comes(
+    options: dict[str, Any], ends: bool
+) -> None:
+    """torch drops that batch, and so it does not come here either."""
     at = 30
     plain = {"persistent_workers": options.get("persistent_workers", False)}
     workers = options.get("num_workers", 2)
@@ -199,10 +201,10 @@ def test_what_the_sampler_raises_costs_no_batch(options: dict[str, Any], ends: b
                 got.append(raised(error))
             counts.append(given(made.state_dict()))
         place = next(k for k, batch in enumerate(got) if isinstance(batch, Raised))
-        assert [batch for batch in got if not isinstance(batch, Raised)] == list(range(at if ends else 40))
-        if "schedule" not in options and "device" not in options:  # these are further than torch's loader
-            assert got[:place] + got[place : place + 1] + got[place + 2 :] == theirs
-        assert counts == [*range(1, place + 1), place, *range(place + 1, len(got))]
+        assert [place if isinstance(batch, Raised) else batch for batch in got] == list(range(at if ends else 40))
+        if "schedule" not in options:  # it is further than torch's loader
+            assert_same(got, theirs)
+        assert counts == [*range(1, len(got) + 1)]
         assert made.state_dict()["epoch"] == 1
 
 
@@ -214,10 +216,32 @@ def test_saved_where_the_sampler_raised(options: dict[str, Any]) -> None:
             while True:
                 got.append(next(batches))
         state = made.state_dict()
-    assert state["batches"] == len(got)
+    assert state["batches"] == len(got) + 1
     with loader(dataset=range(40), batch_size=None, sampler=Order(99), **options) as made:
         made.load_state_dict(state)
-        assert got + iterate(made) == list(range(40))
+        assert [*got, len(got), *iterate(made)] == list(range(40))
+
+
+class Broken:
+    """Raises whenever it is asked, from its third index on."""
+
+    k = -1
+
+    def __iter__(self) -> Any:
+        return self
+
+    def __next__(self) -> int:
+        self.k += 1
+        if self.k > 2:
+            raise ArithmeticError("in the sampler")
+        return self.k
+
+
+def test_a_sampler_that_raises_for_ever_comes_to_an_end() -> None:
+    with loader(dataset=range(40), batch_size=None, sampler=Broken(), num_workers=1) as made:
+        ours = iterate(made)
+        assert made.state_dict()["epoch"] == 1
+    assert_same(ours, iterate(DataLoader(range(40), None, sampler=Broken(), num_workers=1)))
 
 
 class Sealed(int):

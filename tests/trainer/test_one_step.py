@@ -54,6 +54,8 @@ class Interrupts:
         self.random = random.Random(seed)
         self.count = 0
         self.within = False
+        functions = RingIterator.__next__, RingIterator._next_data, Interrupts.next, Interrupts.handle
+        self.given = {function.__code__ for function in functions}
 
     def next(self, iterator: Any) -> Any:
         self.within = True
@@ -63,9 +65,9 @@ class Interrupts:
             self.within = False
 
     def handle(self, number: int, frame: Any) -> None:
-        # in `handle` too: a signal that comes while another one is handled says nothing of where that one came
-        given = RingIterator.__next__, RingIterator._next_data, Interrupts.next, Interrupts.handle
-        if self.within and frame.f_code not in [of.__code__ for of in given]:
+        # not in `handle` either: a signal that comes while another one is handled does not say where that one came.  So
+        # nothing in here may have a frame of its own: no comprehension
+        if self.within and frame.f_code not in self.given:
             self.count += 1
             raise KeyboardInterrupt
 
