@@ -477,9 +477,8 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
 
         Delivered batches stay as they are.  Iterating again starts new workers.
         """
-        if (
-            sys is None or sys.is_finalizing()
-        ):  # from a __del__: names of this module may be None, and workers have ended
+        # From a __del__ at the interpreter's end: names of this module may be None, and the workers have ended.
+        if sys is None or sys.is_finalizing():
             return
         self._end_workers()
         if off_the_ring.why_not_here() is None:
