@@ -26,6 +26,7 @@ from shmloader.trainer import early
 if off_the_ring.why_not_here() is None:  # else there are no extensions, or names are missing that these build on
     from shmloader.statistics.account import begun, close_trace
     from shmloader.trainer.alone import alone
+    from shmloader.trainer.begin import seeds_samples
     from shmloader.trainer.iterator import RingIterator
     from shmloader.trainer.pool import end_workers_of_another_pool, pool_of
 
@@ -75,15 +76,15 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
             a slow batch holds up the others.  "steal": whoever is free makes the next one; batches still come in order.
             `random`, `numpy.random` and torch's generator are then seeded before each sample, from the loader's seed,
             the epoch and the sample's place in its order (about 6 us a sample).  So batches are the same for any
-            number of workers, but where samples are random they are not torch's.  Small batches are made further ahead:
-            up to 4 * num_workers * prefetch_factor of them, while they take 256 MiB or less in all.
+            number of workers, and for none, but where samples are random they are not torch's.  Small batches are made
+            further ahead: up to 4 * num_workers * prefetch_factor of them, while they take 256 MiB or less in all.
 
         chunk_size: How many samples a worker makes at once (default None: a whole batch).  A batch is cut into chunks
             of so many rows, and several workers write them into the one slot at the same time.  It needs a map-style
             dataset with automatic batching, samples that are alike in structure (the order of keys included), dtype and
             shape, of any classes, and `default_collate` or a collate function that is marked with `shmloader.row_wise`.
             num_workers * prefetch_factor chunks are under way, more if batches are small.  With "steal", chunks change
-            no value; with "round_robin", random draws depend on them.  Without workers, this and `schedule` do nothing.
+            no value; with "round_robin", random draws depend on them.  Without workers this does nothing.
 
         device: Where batches are delivered (default None: on the CPU, without a copy).  With an accelerator ("cuda",
             "cuda:1", a torch.device), a thread copies each batch there on a stream of its own, from page-locked slots,
@@ -370,10 +371,10 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
 
     def _end_workers_seeded_otherwise(self) -> None:
         """End workers that persist, if a state was loaded and seeds are set when workers start."""
-        seeded, place = self.schedule == "steal" or self.sample_seeds, place_of(self)
+        place = place_of(self)
         if self._iterator is None or place.loaded is None:
             return
-        if seeded and place.loaded.base_seed is not None:  # else new ones draw it, as those of the state have
+        if seeds_samples(self) and place.loaded.base_seed is not None:  # otherwise new workers draw that seed
             return
         if place.ahead is None or not place.holds(self, place.ahead):  # else start() has begun with that state
             self._end_workers()

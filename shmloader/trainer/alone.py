@@ -16,7 +16,7 @@ from shmloader.resume.place import Epoch, place_of
 from shmloader.resume.seek import ranks_of, sampler_of
 from shmloader.resume.state import State
 from shmloader.trainer.bad_samples import Tally, epoch_seed, tally_of
-from shmloader.trainer.begin import begin_iterator, left_of_streams, seed_of_samples
+from shmloader.trainer.begin import begin_iterator, left_of_streams, seed_of_samples, seeds_samples
 from shmloader.trainer.indices import Draws
 from shmloader.trainer.pool import pool_of
 from shmloader.worker import random_states
@@ -58,7 +58,7 @@ def alone(loader: Any, make: Callable[[], Any]) -> Any:
     iterator._sampler_iter = indices = _Indices(loader, iterator._sampler_iter, epoch, start)
     if (tally := tally_of(loader)) is not None:
         iterator._dataset_fetcher = _Skipping(loader, iterator._dataset_fetcher, epoch, tally)
-    if loader.sample_seeds:
+    if seeds_samples(loader):
         iterator._dataset_fetcher = _Seeding(loader, iterator._dataset_fetcher, epoch, indices)
     place.began(epoch)
     return iterator

@@ -18,6 +18,7 @@ from shmloader.core.ring import ANY
 from shmloader.core.trainer import TrainerSide
 from shmloader.resume.seek import ranks_of
 from shmloader.ring.growth import RingMemory
+from shmloader.trainer.begin import seeds_samples
 from shmloader.worker.random_states import further
 
 FURTHER = 4  # where work is stolen and batches are small, so many times as many may be under way as in torch
@@ -71,7 +72,7 @@ class _Attached:
 
     def _seeds(self, loader: Any) -> None:
         """Find out whether samples are to be seeded, and how many ranks share their order."""
-        self.seeds_samples = loader.schedule == "steal" or loader.sample_seeds
+        self.seeds_samples = seeds_samples(loader)
         self.stride = ranks_of(loader)[1]
 
     def attach(self, ring: TrainerSide, steps: Steps) -> None:

@@ -24,6 +24,8 @@ from tests.attack.judge import judged
 from tests.attack.print_program import script
 from tests.attack.program import Program
 
+_SHRINKS = 10.0  # seconds: the least in which a program is made smaller
+
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.attack", description=__doc__)
@@ -31,6 +33,7 @@ def main() -> int:
         "--seed", default=str(int(time.time())), help="what programs are drawn from (default: the time)"
     )
     parser.add_argument("--seconds", type=float, default=60, help="for how long programs are drawn")
+    parser.add_argument("--random", action="store_true", help="leave out the programs of corpus.py")
     parser.add_argument("--only", help="the one program to judge: SEED-NUMBER")
     parser.add_argument("--deadline", type=float, default=30, help="seconds after which a program hangs")
     parser.add_argument("--out", help="a folder that scripts are written to, instead of printing them")
@@ -39,13 +42,14 @@ def main() -> int:
     numpy.random.rand()
     findings = Findings(lambda program: judged(program, given.deadline))
     began, number = time.monotonic(), 0
-    for seed, program in _programs(given.seed, given.only):
+    ends = began + given.seconds
+    for seed, program in _programs(given.seed, given.only, given.random):
         number += 1
         found = judged(program, given.deadline)
-        group = found and findings.add(program, found, seed, time.monotonic() - began)
+        group = found and findings.add(program, found, seed, time.monotonic() - began, _stop_shrinking(ends))
         if group:
             _show(group, given.out)
-        if time.monotonic() - began > given.seconds:
+        if time.monotonic() > ends:
             break
     took = time.monotonic() - began
     print(f"\n{number} programs in {took:.0f} s with seed {given.seed}; {len(findings.groups)} kinds of findings")
@@ -54,12 +58,18 @@ def main() -> int:
     return 1 if findings.groups else 0
 
 
-def _programs(seed: str, only: str | None) -> Iterator[tuple[str, Program]]:
+def _stop_shrinking(ends: float) -> float:
+    """When to stop making a program smaller: a short run leaves most of its time to drawing, and ends in time."""
+    now = time.monotonic()
+    return now + min(60.0, max(_SHRINKS, (ends - now) / 3))
+
+
+def _programs(seed: str, only: str | None, random: bool) -> Iterator[tuple[str, Program]]:
     """Each with its name: those that found a fault once, and then new ones without end."""
     if only is not None:
         yield only, CORPUS[only] if only in CORPUS else draw(only)
         return
-    yield from CORPUS.items()
+    yield from () if random else CORPUS.items()
     for number in itertools.count():
         yield f"{seed}-{number}", draw(f"{seed}-{number}")
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from tests.attack import rules
 from tests.attack.datasets import COLLATE, FORMS, HABITS, KINDS, NEED_COLLATE, NOISE
+from tests.attack.loaders import LOADERS
 from tests.attack.program import Data, Do, Order, Program
 from tests.attack.samplers import ORDERS
 
@@ -42,6 +44,7 @@ def _program(drawn: random.Random) -> Program:
     collate = "as_list" if data.form in NEED_COLLATE else collate
     batch_size = _some(drawn, 0.1, [None], drawn.choice([1, 2, 2, 3, 4]))
     program = Program(drawn.randrange(1000), data, order, batch_size, collate, keep=_some(drawn, 0.3, [1, 3, 99], 0))
+    program = replace(program, loader=_some(drawn, 0.1, [*LOADERS], ""))
     program = program.with_options(**_options(drawn, stream, data))
     actions: list[Do] = []
     for number in range(drawn.randint(1, 3)):

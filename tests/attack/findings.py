@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -30,8 +31,21 @@ class Findings:
         self.judge = judge
         self.groups: list[Group] = []
 
-    def add(self, program: Program, finding: Finding, seed: str, seconds: float) -> Group | None:
-        """Put a finding to those that it is like; the group, if it is a new one."""
+    def add(
+        self, program: Program, finding: Finding, seed: str, seconds: float, until: float = math.inf
+    ) -> Group | None:
+        """Put a finding to those that it is like.
+
+        Args:
+            program: What showed it.
+            finding: What was seen.
+            seed: What the program was drawn from.
+            seconds: How long it took to find it.
+            until: When to stop making the program smaller, by time.monotonic().
+
+        Returns:
+            The group, if it is a new one.
+        """
         for group in self.groups:
             if group.finding.cause == finding.cause and group.program.features() <= program.features():
                 group.count += 1
@@ -44,7 +58,7 @@ class Findings:
         if not shows(program):
             finding = Finding(f"{finding.cause} (not each time)", finding.detail)
         else:
-            program = shrunk(program, shows)
+            program = shrunk(program, shows, until=until)
         for group in self.groups:
             if group.finding.cause == finding.cause and group.program.features() == program.features():
                 group.count += 1

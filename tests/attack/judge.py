@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+from tests.attack.loaders import OFF_THE_RING
 from tests.attack.program import Program
 from tests.attack.run import DEADLINE, Outcome, Plant, User, run
 from tests.attack.samplers import WITHOUT_STATE
@@ -69,6 +70,8 @@ def _alone(program: Program, ours: Outcome) -> Finding | None:
             return Finding(f"left behind: {_neutral(event[1])}", event[1])
         if event[0] in ("changed", "no end", "batch of a closed iterator"):
             return Finding(event[0], str(event[1:])[:2000])
+        if event[0] == "rides" and (why := _not_as_it_rides(program, *event[1:])):
+            return Finding(why, f"(num_workers, rides_ring, whether it rides) {event[1:]}")
         if event[0] == "wrong state":
             return Finding("the state counts other batches than were handed out", f"(epoch, batches) {event[1:]}")
         if event[0] == "warned" and (why := _false_alarm(program, event[2])):
@@ -84,13 +87,22 @@ def _end_of(outcome: Outcome) -> str:
     return f"killed by signal {-outcome.status}" if outcome.status < 0 else f"ends with status {outcome.status}"
 
 
+def _not_as_it_rides(program: Program, num_workers: int, told: bool, rides: bool) -> str | None:
+    """What is wrong with what serves the loader; None if nothing is."""
+    if told != rides:
+        return "rides_ring is False, and it rides" if rides else "rides_ring is True, and torch's iterator was made"
+    if rides != (num_workers > 0 and program.loader not in OFF_THE_RING):
+        return "it rides without workers" if rides else "it does not ride"
+    return None
+
+
 def _false_alarm(program: Program, text: str) -> str | None:
     """Why a warning of ours is not true; None if it is, or is torch's."""
     if "does not say where it is" in text and program.data.kind != "stream":
         return "the stream has a state"
     if "right if it gives the same order again" in text and program.order.kind not in WITHOUT_STATE:
         return "the sampler is known"
-    if "does not ride shmloader's ring" in text:
+    if "does not ride shmloader's ring" in text and program.loader not in OFF_THE_RING:
         return "it rides"
     if "is dropped" in text and not program.does("set epoch"):
         return "no other epoch was set"
@@ -119,9 +131,9 @@ def _compared(program: Program, ours: Outcome, theirs: Outcome) -> Finding | Non
         return None
     mine, its = ([e for e in outcome.events if e[0] in ("batch", "end", "raised")] for outcome in (ours, theirs))
     mine, its = [_seen(e) for e in mine], [_seen(e) for e in its]
+    if program.order.kind in ("raising", "odd batches") and any(event[:2] == ("raised", "iter()") for event in mine):
+        return None  # the first batches are opened in iter(), so that raises what opening them raises, as in torch
     if program.order.kind == "raising":
-        if any(event[:2] == ("raised", "iter()") for event in mine):
-            return None  # as torch's workers do: the sampler raised before there was a batch
         mine, its = _errors_last(mine), _errors_last(its)
     if program.order.kind == "odd batches":  # a chunk cannot be cut of it, which the trainer says, and not the worker
         mine, its = ([(*e[:3], "") if e[0] == "raised" else e for e in each] for each in (mine, its))

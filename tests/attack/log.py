@@ -15,6 +15,8 @@ from typing import Any
 import numpy
 import torch
 
+from tests.attack.loaders import riding
+
 MOST = 200  # batches of an epoch, after which it has no end
 
 
@@ -63,6 +65,7 @@ class Log:
         self.note = note
         self.epoch, self.handed, self.under_way = -1, 0, False
         self._resumes = False
+        self.bad_batch: int | None = None  # the one batch of the epoch whose indices are no list
 
     def add(self, *event: Any) -> None:
         self.events.append(event)
@@ -72,17 +75,29 @@ class Log:
 
     def begin(self, loader: Any) -> Any:
         """An iterator of the next epoch; after resume(), of the one that was under way."""
+        before = self.epoch, self.handed, self.under_way
+        self.bad_batch = getattr(loader.batch_sampler, "bad_batch", None)
         if not (self.under_way and self._resumes):
             self.epoch, self.handed, self.under_way = self.epoch + 1, 0, True
-        self._resumes = False
         try:
-            return iter(loader)
+            iterator = iter(loader)
         except Exception as error:
+            self.epoch, self.handed, self.under_way = before  # the next iter() begins the same epoch
             self.raised(error, "iter()")
-            return iter(())
+            return None
+        self._resumes = False
+        if (found := riding(loader)) is not None:
+            self.add("rides", loader.num_workers, *found)
+        return iterator
 
     def take(self, iterator: Any, count: int = MOST) -> None:
-        """Call next() so many times, or up to the end."""
+        """Call next() `count` times, or until the end.
+
+        A loader whose batches are cut into chunks reads the indices of a batch before its turn.  If one cannot be cut,
+        the error comes at once, and again in the batch's place.  Only the second one counts as a batch.
+        """
+        if iterator is None:  # iter() raised
+            return
         for _ in range(count):
             try:
                 batch = next(iterator)
@@ -91,7 +106,7 @@ class Log:
                 self.add("end")
                 return
             except Exception as error:
-                self.handed += type(error).__name__ != "SamplerError"
+                self.handed += type(error).__name__ != "SamplerError" and self.bad_batch in (None, self.handed)
                 self.raised(error, "next()")
                 continue
             self.handed += 1
@@ -112,8 +127,11 @@ class Log:
         self.take(self.begin(loader))
         self.epoch, self.handed, self.under_way = before[0] + 1, before[1], before[2]
 
-    def ended(self, iterator: Any) -> None:
-        """A closed iterator gives no batch."""
+    def close(self, iterator: Any) -> None:
+        """Close an iterator, and look whether it gives a batch after that."""
+        if iterator is None:  # iter() raised
+            return
+        iterator.close()
         try:
             next(iterator)
         except StopIteration:

@@ -55,6 +55,7 @@ class Program:
     collate: str = ""
     options: tuple[tuple[str, Any], ...] = ()
     actions: tuple[Do, ...] = ()
+    loader: str = ""  # the class that the user derives: a key of LOADERS in loaders.py
     keep: int = 0  # how many of the latest batches the user holds on to
 
     def get(self, name: str, unless: Any = None) -> Any:
@@ -86,6 +87,7 @@ class Program:
         found |= {f"form: {self.data.form}"} if self.data.form != "number" else set()
         found |= {f"collate: {self.collate}"} if self.collate else set()
         found |= {"batch_size: None"} if self.batch_size is None else set()
+        found |= {f"loader: {self.loader}"} if self.loader else set()
         found |= {"keep"} if self.keep else set()
         found |= {f"option: {name}" for name, _ in self.options if name != "num_workers"}
         found |= {"workers"} if self.workers else {"no workers"}

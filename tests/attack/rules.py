@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from tests.attack.datasets import NEED_COLLATE
-from tests.attack.program import Do, Program
+from tests.attack.loaders import NOT_PERSISTENT, OFF_THE_RING
+from tests.attack.program import Program
 from tests.attack.samplers import IN_BATCHES, WITHOUT_STATE
-from tests.attack.twin import seeds_samples
+from tests.attack.twin import OURS_ALONE, seeds_samples
 
 STATEFUL = ("stateful", "stateful batches")
 OF_STREAMS = ("stream", "stream with state", "stream whose iterator has state")
@@ -23,7 +24,7 @@ CHANGES_OF = {
 
 def why_not(program: Program) -> str | None:
     """Why nobody can say what this program should do; None if it makes sense."""
-    return _options(program) or _samples(program) or _actions(program)
+    return _options(program) or _samples(program) or _loader(program) or _actions(program)
 
 
 def _options(program: Program) -> str | None:
@@ -55,6 +56,21 @@ def _options(program: Program) -> str | None:
     return None
 
 
+def _loader(program: Program) -> str | None:
+    """Whether the class of the loader can do what the program does with it."""
+    if program.loader and program.does("pickle"):
+        return "the class has no name that pickle could find"
+    if program.loader in NOT_PERSISTENT and program.get("persistent_workers"):
+        return "each iter() makes other workers"
+    if program.loader not in OFF_THE_RING:
+        return None
+    if not program.workers or any(program.get(name) for name in OURS_ALONE):
+        return "refused off the ring"
+    if program.does("save", "resume", "start", "close", "close iterator"):
+        return "only our iterators can do that"
+    return None
+
+
 def _samples(program: Program) -> str | None:
     data, get = program.data, program.get
     if data.form in NEED_COLLATE and program.collate != "as_list" and program.batch_size is not None:
@@ -67,10 +83,6 @@ def _samples(program: Program) -> str | None:
         return "draws depend on who made the batch"
     if data.noise and program.does("resume") and not seeds_samples(program):
         return "draws do not go on where samples are not seeded"
-    to_none = Do("resume", 0, "workers") in program.actions
-    alone = to_none or not program.workers
-    if data.noise and alone and not get("sample_seeds") and get("schedule"):
-        return "without workers, schedule does nothing, so samples are not seeded"
     if data.noise and data.habit in ("raises", "raises odd", "raises once") and get("chunk_size"):
         return "which samples of the batch were drawn depends on the chunks"
     if data.habit == "exits once" and (not program.workers or get("on_worker_death") != "respawn"):

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from tests.attack.loaders import record_iterators
 from tests.attack.log import Log, caught
 
 DEADLINE = 60.0  # seconds: a program takes milliseconds, and the machine may be busy
@@ -76,6 +77,7 @@ def _be_child(user: User, keep: int, deadline: float, plant: Plant | None, event
                 stream.flush()
 
         owner = os.getpid()
+        record_iterators()
         if plant is not None:
             plant()
         gc.collect()

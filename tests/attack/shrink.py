@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
@@ -9,20 +11,21 @@ from tests.attack import rules
 from tests.attack.program import Data, Order, Program
 
 
-def shrunk(program: Program, shows: Callable[[Program], bool], most: int = 120) -> Program:
+def shrunk(program: Program, shows: Callable[[Program], bool], most: int = 120, until: float = math.inf) -> Program:
     """The smallest program found that shows the same.
 
     Args:
         program: What to begin with.
         shows: Whether a program shows the fault.
         most: How many programs to try.
+        until: When to stop trying, by time.monotonic().
     """
     tried = {program}
     again = True
     while again:
         again = False
         for smaller in candidates(program):
-            if len(tried) > most:
+            if len(tried) > most or time.monotonic() > until:
                 return program
             if smaller in tried or rules.why_not(smaller):
                 continue
@@ -43,6 +46,7 @@ def candidates(program: Program) -> Iterator[Program]:
         size //= 2
     data, order = program.data, program.order
     yield replace(program, keep=0)
+    yield replace(program, loader="")
     yield replace(program, collate="")
     yield replace(program, data=replace(data, noise=""))
     yield replace(program, data=replace(data, habit=""))

@@ -13,7 +13,7 @@ HEAD = """\
 import copy, gc, pickle
 import torch, shmloader
 from torch.utils.data import BatchSampler, RandomSampler, SubsetRandomSampler, WeightedRandomSampler
-from tests.attack import datasets, samplers
+from tests.attack import datasets, loaders, samplers
 from tests.attack.log import seed_all
 """
 TORCH, OURS = "torch.utils.data", "shmloader"
@@ -26,7 +26,7 @@ _OURS: dict[str, list[str]] = {
     "take in thread": ["log.take_in_thread(it, {count})"],
     "drop": ["it = None; gc.collect()"],
     "close": ["loader.close()"],
-    "close iterator": ["it.close(); log.ended(it)"],
+    "close iterator": ["log.close(it)"],
     "save": ["saved = log.save(loader)"],
     "start": ["log.attempt('start()', loader.start)"],
     "set epoch": ["loader.set_epoch({count}); log.epoch = {count} - 1"],
@@ -72,10 +72,12 @@ def make(program: Program, library: str) -> list[str]:
     options += [text] if text else []
     options += [f"collate_fn=datasets.{program.collate}"] if program.collate else []
     options += [f"{name}={value!r}" for name, value in program.options]
+    kind = f"{library}.DataLoader"
+    kind = f"loaders.{program.loader}({kind})" if program.loader else kind
     lines = [
         "def make():",
         f"    dataset = datasets.{KINDS[data.kind].__name__}({', '.join(given)})",
-        f"    return {library}.DataLoader({', '.join(options)})",
+        f"    return {kind}({', '.join(options)})",
     ]
     return lines
 

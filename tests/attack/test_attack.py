@@ -6,12 +6,14 @@ import itertools
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from conftest import ROOT
+from torch.utils.data import dataloader as torchs
 
 import shmloader
 from tests.attack import rules
@@ -70,6 +72,24 @@ def test_a_wrong_count_in_the_state_is_found() -> None:
     assert found is not None and "counts other batches" in found.cause
 
 
+def test_a_loader_that_says_that_it_rides_and_does_not_is_found() -> None:
+    def say_it_rides() -> None:
+        shmloader.DataLoader.rides_ring = property(lambda self: True)  # type: ignore[assignment,method-assign]
+
+    program = replace(EPOCH.with_options(num_workers=1), loader="names_torchs_iterator")
+    assert judged(program) is None
+    found = judged(program, plant=say_it_rides)
+    assert found is not None and found.cause == "rides_ring is True, and torch's iterator was made"
+
+
+def test_a_loader_that_does_not_ride_is_found() -> None:
+    def have_torchs_serve() -> None:
+        shmloader.DataLoader.__iter__ = lambda self: torchs._MultiProcessingDataLoaderIter(self)  # type: ignore[method-assign]
+
+    found = judged(EPOCH.with_options(num_workers=1), plant=have_torchs_serve)
+    assert found is not None and found.cause == "it does not ride"
+
+
 def test_a_hang_is_found() -> None:
     assert run(compiled(EPOCH, "shmloader"), deadline=0.1, plant=hang).status is None
 
@@ -89,6 +109,7 @@ def test_a_program_is_made_small() -> None:
 
     assert small.actions == (Do("save"), Do("resume"))
     assert small.options == (("num_workers", 2),)
+    assert shrunk(big, lambda program: program.does("resume"), 1000, until=time.monotonic()) == big
     assert (small.data.form, small.data.noise, small.order, small.keep, small.seed) == ("number", "", Order(), 0, 0)
 
 

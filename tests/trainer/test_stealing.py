@@ -277,8 +277,31 @@ def test_what_cannot_be_stolen(dataset: Any, options: dict[str, Any], says: str)
         shmloader.DataLoader(dataset, num_workers=2, **options)
 
 
-def test_without_workers_it_is_torchs() -> None:
-    assert_same(epochs(num_workers=0, shuffle=False), epochs(num_workers=0, shuffle=False, schedule="round_robin"))
+def test_without_workers_samples_are_seeded_too(alone: list[Any]) -> None:
+    assert_same(epochs(num_workers=0), alone)
+    assert_same(epochs(num_workers=0, batch_size=None), epochs(num_workers=2, batch_size=None))
+    skipping = {"on_bad_sample": "skip", "max_bad_samples": 0.5}
+    assert_same(epochs(num_workers=0, **skipping), alone)
+
+
+def test_a_run_goes_on_to_the_bit_without_workers() -> None:
+    def batches(first: int, second: int) -> list[Any]:
+        """Two batches with the first number of workers, and the rest of two epochs with the second."""
+        seed_all()
+        options: dict[str, Any] = {"batch_size": 5, "shuffle": True, "schedule": "steal"}
+        with shmloader.DataLoader(Augmented(23), num_workers=first, **options) as loader:
+            iterator = iter(loader)
+            taken = [next(iterator), next(iterator)]
+            state, drawn = loader.state_dict(), torch.get_rng_state()
+        del iterator
+        with shmloader.DataLoader(Augmented(23), num_workers=second, **options) as loader:
+            loader.load_state_dict(state)
+            torch.set_rng_state(drawn)
+            return [*taken, *iterate(loader), *iterate(loader)]
+
+    whole = [batch for epoch in epochs(num_workers=2) for batch in epoch]
+    for first, second in ((2, 0), (0, 2), (0, 0)):
+        assert_same(batches(first, second), whole)
 
 
 class Large(Augmented):
