@@ -13,7 +13,7 @@ from shmloader.core import pixels
 
 pytest.importorskip("PIL")
 from PIL import Image, ImageEnhance, ImageFilter, ImageOps
-from tests.pillow_says import MANY, affine_matrix, any_picture, fill_of, perspective_of, turned_hue
+from pillow_says import MANY, affine_matrix, any_picture, fill_of, perspective_of, turned_hue
 
 PATHS = pixels.paths()
 FILTERS = (0, 2, 3)

@@ -17,11 +17,11 @@ def colours() -> np.ndarray:
     return np.stack([numbers & 255, numbers >> 8 & 255, numbers >> 16], axis=-1).astype(np.uint8)
 
 
-def compare(pixels: np.ndarray, shifts: list[int], path: str) -> None:
-    h, s, v = Image.fromarray(pixels).convert("HSV").split()
+def compare(array: np.ndarray, shifts: list[int], path: str) -> None:
+    h, s, v = Image.fromarray(array).convert("HSV").split()
     hues = np.asarray(h)
     start, picture = pixels.Picture(path), pixels.Picture(path)
-    start.load(pixels)
+    start.load(array)
     for shift in shifts:
         turned = Image.fromarray(hues + np.uint8(shift))
         expected = np.asarray(Image.merge("HSV", (turned, s, v)).convert("RGB"))

@@ -13,7 +13,7 @@ from shmloader.core import pixels
 
 pytest.importorskip("PIL")
 from PIL import Image, ImageEnhance, ImageOps
-from tests.pillow_says import any_picture
+from pillow_says import any_picture
 
 PARAMETERS = 1000
 RAMP = Image.fromarray(np.arange(256, dtype=np.uint8)[None].repeat(3, 0).T.reshape(16, 16, 3).copy())
