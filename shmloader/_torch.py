@@ -140,15 +140,28 @@ def begin_iterator(iterator: Any, loader: Any) -> None:
     _BaseDataLoaderIter.__init__(iterator, loader)
 
 
+_unwatched: dict[Any, tuple[Any, Any]] = {}  # by torch's class: its own __init__, and ours
+
+
 def watch_iterators(began: Callable[[Any, Any], None]) -> None:
     """Call this with each iterator of torch's own that is made, and its loader, before anything else happens to it.
 
     An iterator of ours does not come by here: it calls the `__init__` of torch's base class.  That one is not watched,
-    because it warns of its caller's line, which would be in this file.
+    because it warns of its caller's line, which would be in this file.  Watching twice changes nothing.
     """
     for kind in (_MultiProcessingDataLoaderIter, _SingleProcessDataLoaderIter):
-        if kind is not object:
-            kind.__init__ = _watched(kind.__init__, began)
+        if kind is not object and kind not in _unwatched:
+            own = kind.__init__
+            _unwatched[kind] = own, _watched(own, began)
+            kind.__init__ = _unwatched[kind][1]
+
+
+def unwatch_iterators() -> None:
+    """Leave torch's classes as they were, unless somebody has changed them since."""
+    for kind, (own, watched) in list(_unwatched.items()):
+        if kind.__init__ is watched:
+            kind.__init__ = own
+            del _unwatched[kind]
 
 
 def _watched(init: Any, began: Callable[[Any, Any], None]) -> Any:

@@ -74,7 +74,7 @@ class Patch:
                 init = _TorchLoader.__init__
                 _inits[:] = init, _building_ours(init)
                 _TorchLoader.__init__ = _inits[1]
-                read_elsewhere.listeners.append(_serves_torchs_iterator)
+                read_elsewhere.listen(_serves_torchs_iterator)
         self.uncovered = {kind: _remedy(kind) for kind in _living_subclasses() if kind not in _covered}
 
     def undo(self) -> None:
@@ -88,7 +88,7 @@ class Patch:
             if _inits and not _patches:
                 init, ours = _inits
                 _inits.clear()
-                read_elsewhere.listeners.remove(_serves_torchs_iterator)
+                read_elsewhere.unlisten(_serves_torchs_iterator)
                 if _TorchLoader.__init__ is ours:  # else someone wrapped it, and what they hold has lost its effect
                     _TorchLoader.__init__ = init
 

@@ -6,7 +6,8 @@ NOTE [ Read elsewhere ]
        knows none of our options.  Neither loader can see that: the one is never asked for a batch, the other is
        torch's.  They have one thing in common, the dataset, so each loader of ours leaves a note beside its dataset.
     2. The only place that every loader of torch's passes is the `__init__` of torch's two iterators.  It is watched
-       from the import of this package on.  A loader pays for that once an epoch: one look-up by the dataset's id.
+       while there is something to see: a note of a loader that was not iterated over yet, a loader of a class that is
+       not ours, or a patch.  Otherwise torch's classes are as torch made them.
     3. An iterator of torch's over the dataset of a loader of ours that was never iterated over, with as many workers
        and the same collate function, is taken for one that was built from it.  That is a warning, once.
     4. An iterator of torch's that is made for a loader of ours which could ride, by code that names torch's class, has
@@ -42,10 +43,16 @@ class Note:
     def __init__(self, loader: Any, options: dict[str, Any], gone: Callable[[Any], None] | None) -> None:
         self.loader = weakref.ref(loader, gone)
         self.iterated = False
+        self._may_escape = type(loader).__module__.partition(".")[0] != __name__.partition(".")[0]
         self.reader: tuple[str, bool] | None = None
         self.options = options
         self._num_workers = loader.num_workers
         self._collate_fn = _weak(loader.collate_fn)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether torch's iterators may have something to do with this loader."""
+        return not self.iterated or (self._may_escape and self.loader() is not None)
 
     def is_like(self, num_workers: int, collate_fn: Any) -> bool:
         """Whether a loader with these may have been built from this one; None: it has the default collate function."""
@@ -113,6 +120,7 @@ def enrol(loader: Any, defaults: dict[str, Any]) -> None:
     if found is None or found.dataset() is not loader.dataset:
         found = _readers[key] = _Readers(loader.dataset)
     found.add(loader, options)
+    _watch_while_needed()
 
 
 def notes_of(dataset: Any) -> list[Note]:
@@ -133,6 +141,7 @@ def iterates(loader: Any) -> None:
             note.iterated = True
         elif not note.iterated:
             note.reader = f"another shmloader.{type(loader).__name__}", True
+    _watch_while_needed()
 
 
 def why_escaped(loader: Any) -> str | None:
@@ -169,11 +178,30 @@ def _begins(iterator: Any, loader: Any) -> None:
         return
     if (dataset := getattr(loader, "dataset", None)) is not None:
         _theirs_begins(loader, dataset)
-    for listener in list(listeners):
+    for listener in list(_listeners):
         listener(loader)
 
 
-listeners: list[Callable[[Any], None]] = []  # are told each loader, not of ours, that torch's iterator is made for
+_listeners: list[Callable[[Any], None]] = []
+
+
+def listen(listener: Callable[[Any], None]) -> None:
+    """Call this with each loader, not of ours, that torch's iterator is made for."""
+    _listeners.append(listener)
+    _watch_while_needed()
+
+
+def unlisten(listener: Callable[[Any], None]) -> None:
+    """Do not call it again."""
+    _listeners.remove(listener)
+    _watch_while_needed()
+
+
+def _watch_while_needed() -> None:
+    if _listeners or any(note.is_open for found in list(_readers.values()) for note in found.notes):
+        _torch.watch_iterators(_begins)
+    else:
+        _torch.unwatch_iterators()
 
 
 def _ours_begins(iterator: Any, loader: Any) -> None:
@@ -214,6 +242,3 @@ def _caller() -> str:
         return "a caller"
     code = frame.f_code
     return f"{getattr(code, 'co_qualname', code.co_name)}() ({code.co_filename}:{frame.f_lineno})"
-
-
-_torch.watch_iterators(_begins)

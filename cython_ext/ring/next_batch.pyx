@@ -46,9 +46,9 @@ cdef class Steps:
         5. Where epochs overlap, a sampler that has no more is asked for its next epoch (next_epoch.py), whose batches
            are opened while those of this one are taken.  This one is over when all that is under way is `ahead` of it.
            What goes wrong with the next one is not this one's affair: it is begun anew at its iter(), where it is told.
-        6. An index that could not be opened is tried again in its place: when all batches before it were handed out.
-           If it fails there as well, the error counts as its batch, as any error in a batch's place does.  A lack of
-           memory is not the batch's fault, so that index stays, and the next call tries once more.
+        6. If an index cannot be opened, next() first hands out all batches before it, and then tries again.  An error
+           there comes in the batch's place and counts as it.  A lack of memory is not the batch's fault, so that index
+           stays, and the next call tries once more.
         7. Only here is an epoch found to be over: the sampler gives no more, and all that was opened was handed out.  An
            iterator that is closed, or interrupted, also gives END, but its epoch stays where it is.
         8. What the sampler raises comes in place of the batch in hand, which is dropped, because torch drops it, and
@@ -254,14 +254,17 @@ cdef class Steps:
                 self.drawn = self.draw(iterator)
                 if self.drawn is nothing:
                     return True
-            elif self.refused and (self.ready is not nothing or ring.under_way > self.ahead):
-                return False    # its turn has not come
+            elif self.refused and self.waits_its_turn():
+                return False
             before = ring.opened
             try:
                 if not iterator._open(self.drawn):
                     return False
             except Exception as error:
                 if ring.opened == before:
+                    if self.waits_its_turn():
+                        self.refused = True
+                        return False
                     self.refuse(error)
                 raise
             finally:
@@ -270,12 +273,16 @@ cdef class Steps:
                     self.ahead += self.overlaps
         return False
 
+    cdef bint waits_its_turn(self) noexcept:
+        """Whether batches before the index that was drawn are still to be handed out."""
+        return not self.overlaps and (self.ready is not nothing or self.ring.under_way > self.ahead)
+
     cdef int refuse(self, error) except -1:
         """The index that was drawn cannot be opened: keep it, or have the error count as its batch."""
-        if self.refused and not isinstance(error, (MemoryError, OSError)):
-            self.ring.pass_over(self.drawn)
-        else:
+        if self.overlaps or isinstance(error, (MemoryError, OSError)):
             self.refused = True
+        else:
+            self.ring.pass_over(self.drawn)
         return 0
 
     cdef object draw(self, iterator):

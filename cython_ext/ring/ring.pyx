@@ -21,8 +21,10 @@ from atomics cimport (
 cdef extern from "<sys/mman.h>":
     enum: MAP_NORESERVE, MADV_REMOVE, MADV_DONTDUMP
 
-cdef extern from "<fcntl.h>":
+cdef extern from "<linux/falloc.h>":    # fcntl.h has them too, but only for who asks for GNU's names before all else
     enum: FALLOC_FL_PUNCH_HOLE, FALLOC_FL_KEEP_SIZE
+
+cdef extern from "<fcntl.h>":
     int fallocate(int fd, int mode, off_t at, off_t bytes)
 
 cdef uint64_t NOWHERE = <uint64_t>-1    # no sequence

@@ -70,14 +70,14 @@ def share_of_cores(ranks: int, rank: int) -> Iterator[int]:
     """
     before = os.sched_getaffinity(0)
     each = len(before) // ranks
-    granted = max(1, int(cores().usable / ranks))
+    usable = cores().usable
     if ranks < 2 or not each:
-        yield granted
+        yield max(1, int(usable))
         return
     mine = sorted(before)[rank % ranks * each :][:each]
     os.sched_setaffinity(0, mine)
     try:
-        yield granted
+        yield max(1, int(usable / ranks))
     finally:
         os.sched_setaffinity(0, before)
 

@@ -152,7 +152,7 @@ def test_a_batch_may_die_with_the_interpreter() -> None:
         """
         import ctypes, torch
         import shmloader
-        from test_lending import Numbered
+        from tests.core.test_lending import Numbered
 
         python, libc = ctypes.pythonapi, ctypes.CDLL(None)
         python.PyCapsule_GetPointer.restype = ctypes.POINTER(ctypes.c_void_p)

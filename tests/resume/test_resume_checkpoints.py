@@ -170,7 +170,7 @@ def test_a_key_for_each_rank(stream: bool, monkeypatch: pytest.MonkeyPatch) -> N
 RANKS = """
 import json, os, sys, torch, torch.distributed as dist, torch.distributed.checkpoint as dcp, shmloader
 from conftest import Augmented, seed_all
-from test_resume_checkpoints import Counting
+from tests.resume.test_resume_checkpoints import Counting
 dist.init_process_group("gloo")
 rank, ranks, loads = dist.get_rank(), dist.get_world_size(), sys.argv[1] == "load"
 seed_all(5)

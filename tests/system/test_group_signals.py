@@ -40,7 +40,7 @@ def send_from_elsewhere(pid: int, number: int) -> None:
 # The trainer hears each signal, takes the rest of the epoch, and ends as it likes.
 TRAINER = """
 import contextlib, os, signal, sys, time, torch, shmloader
-from test_group_signals import Slow, send_from_elsewhere
+from tests.system.test_group_signals import Slow, send_from_elsewhere
 
 def main():
     start, number, kind, end = sys.argv[1], int(sys.argv[2]), sys.argv[3], sys.argv[4]
@@ -109,7 +109,7 @@ def test_a_trainer_that_dies_of_it_leaves_nothing() -> None:
     ran = run_script(
         """
         import os, signal, shmloader
-        from test_group_signals import Slow, send_from_elsewhere
+        from tests.system.test_group_signals import Slow, send_from_elsewhere
         for k, batch in enumerate(shmloader.DataLoader(Slow(), num_workers=3)):
             if k == 2: send_from_elsewhere(-os.getpid(), signal.SIGTERM)
         """
@@ -123,7 +123,7 @@ if __name__ != "__main__":
     time.sleep(1.5)  # a spawned worker imports the trainer's script, and with it who knows what
 import os, signal, threading, shmloader
 from conftest import Augmented
-from test_group_signals import send_from_elsewhere
+from tests.system.test_group_signals import send_from_elsewhere
 
 if __name__ == "__main__":
     for number in GROUP: signal.signal(number, lambda *_: None)
@@ -295,7 +295,7 @@ def test_a_fork_server_that_is_killed(death: str) -> None:
         """
         import os, signal, time, shmloader
         from multiprocessing import forkserver
-        from test_group_signals import Slow
+        from tests.system.test_group_signals import Slow
         if __name__ == "__main__":
             loader = shmloader.DataLoader(Slow(), num_workers=2, multiprocessing_context="forkserver",
                                           on_worker_death="DEATH")

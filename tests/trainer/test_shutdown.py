@@ -299,7 +299,7 @@ if __name__ == "__main__":
         except RuntimeError as error: print("error", error)
 """.replace("TIMES", str(times)),
     )
-    assert ran.out.count("exited unexpectedly") == times, ran.out + ran.err
+    assert ran.out.count("error DataLoader worker (pid(s)") == times, ran.out + ran.err
 
 
 def test_a_worker_is_lost_that_others_know_nothing_of() -> None:

@@ -427,8 +427,12 @@ class Stream(IterableDataset):
 
 
 class Foreign(shmloader.DataLoader[Any]):
+    """Makes torch's iterators by the names of their classes, as torchdata's loader does with its own."""
+
     def _get_iterator(self) -> Any:
-        return super()._get_iterator()
+        of = torch.utils.data.dataloader
+        kind = of._MultiProcessingDataLoaderIter if self.num_workers else of._SingleProcessDataLoaderIter
+        return kind(self)
 
 
 @pytest.mark.parametrize("workers", [0, 1])

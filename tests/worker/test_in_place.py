@@ -14,12 +14,12 @@ import numpy
 import pytest
 import torch
 from conftest import BOTH, Raised, assert_same, iterate, seed_all
-from test_images_folder import picture
 from torch.utils.data import Subset, default_collate, random_split
 
 import shmloader
 from shmloader import images
 from shmloader.worker.in_place import into_of
+from tests.images.test_images_folder import picture
 
 Pair = collections.namedtuple("Pair", "x y")
 OPTIONS: list[dict[str, Any]] = [
