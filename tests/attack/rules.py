@@ -99,6 +99,10 @@ def _samples(program: Program) -> str | None:
         return "the twin has a worker"
     if get("on_bad_sample") and data.noise and not seeds_samples(program):
         return "draws depend on the workers"
+    if program.order.kind == "raising" and (
+        get("in_order") is False or any(d.what == "workers" for d in program.actions)
+    ):
+        return "which batch the sampler's error replaces"
     if program.order.kind == "raising" and data.habit.startswith("raises"):
         return "two exceptions at a time"
     if get("in_order") is False and data.habit.startswith(("raises", "exits")):
