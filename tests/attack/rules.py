@@ -146,6 +146,8 @@ def _actions(program: Program) -> str | None:
         elif verb in ("drop", "close", "close iterator"):
             if verb == "close iterator" and (not open_ or not program.workers):
                 return "no iterator of ours"
+            if verb == "close iterator" and persistent and program.data.kind == "stream with state":
+                return "workers that would live on end, and the epochs that their streams count with them"
             if verb == "close" and midway and persistent and not program.workers:
                 return "nothing to close"
             open_ = False
@@ -185,6 +187,8 @@ def _actions(program: Program) -> str | None:
 
 def _other(program: Program, what: str, count: int) -> str | None:
     """Whether the program can go on with a loader that is changed so."""
+    if what == "workers" and not count and program.data.habit == "exits once":
+        return "the exit would be the trainer's"
     if what == "workers":
         if program.data.kind in OF_STREAMS and count != program.workers:
             return "nobody knows where the parts of other workers are"
