@@ -68,8 +68,8 @@ CUDA_TESTS = $(ON_SOFTWARE_CUDA) -m pytest -p software_cuda.plugin -m "gpu$(if $
 SANITIZED := build/sanitize
 SANITIZERS := -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer -g
 # Those that read and write slots.  Started by fork, as is the default: what spawn adds is Python, and takes its time.
-SANITIZED_TESTS := test_hostile test_lending test_any_batch test_same_batches test_out_of_order test_exceptions \
-	test_chunks
+SANITIZED_TESTS := core/test_hostile core/test_lending batch/test_any_batch trainer/test_same_batches \
+	trainer/test_out_of_order trainer/test_chunks worker/test_exceptions
 # The interpreter was built without sanitizers, so their libraries must be loaded before it (libstdc++ too, for ASan to
 # find the throw of torch's exceptions).  detect_leaks=0: CPython leaves much unfreed at its end, and forked workers end
 # without freeing anything.  allocator_may_return_null: tests ask for more memory than there is.

@@ -27,7 +27,7 @@ from typing import Any
 import tomllib
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT / "wheels"), str(ROOT / "tests")]
+sys.path[:0] = [str(ROOT / "wheels"), str(ROOT / "tests" / "project")]
 
 from check import LIBRARIES, problems  # noqa: E402
 from torch_matrix import python_version, works  # noqa: E402

@@ -23,7 +23,7 @@ def main() -> None:
     package.__path__ = [str(Path(sys.argv[1]) / "shmloader")]
     sys.modules["shmloader"] = package
     jpeg = importlib.import_module("shmloader.core.jpeg")
-    sys.path.insert(0, str(ROOT / "tests"))
+    sys.path.insert(0, str(ROOT / "tests" / "images"))
     from jpeg_writer import SAMPLINGS, Noise, write
 
     digest, pictures = hashlib.sha256(), 0

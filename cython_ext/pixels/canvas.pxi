@@ -9,7 +9,7 @@ cdef class Canvas:
 
     cdef pixels_picture *picture
     cdef readonly str path
-    cdef Py_ssize_t views
+    cdef readonly Py_ssize_t views
     cdef Py_ssize_t shape[3]
     cdef Py_ssize_t strides[3]
 

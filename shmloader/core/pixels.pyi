@@ -10,6 +10,7 @@ def erase(row: Any, box: tuple[int, int, int, int], value: Any) -> None: ...
 
 class Picture:
     path: str
+    views: int
     width: int
     height: int
     channels: int

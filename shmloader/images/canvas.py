@@ -34,6 +34,8 @@ class Canvas:
     Attributes:
         rest: functions that are yet to be called with `other`; None unless leave() was called.
         other: what a transform made that is no picture.
+        is_final: whether an error that is raised now is to be seen as it is: one of a transform that is called, or of
+            the file.  Of any other error the transforms themselves have the right text: see Reader.
     """
 
     def __init__(self, opened: Picture, draws: Draws, exact: bool) -> None:
@@ -43,14 +45,17 @@ class Canvas:
         self._buffer: Any = None
         self.rest: Sequence[Callable[[Any], Any]] | None = None
         self.other: Any = None
+        self.is_final = False
 
     def __enter__(self) -> Canvas:
         return self
 
     def __exit__(self, *_: Any) -> None:
-        if self._buffer is not None:
-            _idle.append(self._buffer)
-            self._buffer = None
+        buffer, self._buffer = self._buffer, None
+        # Whoever keeps an exception keeps the frames of its traceback, and these may hold the buffer: no other sample
+        # could write to it.
+        if buffer is not None and not buffer.views:
+            _idle.append(buffer)
 
     @property
     def view(self) -> View | None:
@@ -78,7 +83,9 @@ class Canvas:
 
     def cut(self, left: int, top: int, width: int, height: int) -> None:
         """See a part alone; what lies outside is black."""
-        if self._view is not None:
+        if width < 1 or height < 1:
+            raise ValueError(f"nothing is left of the picture: {width} x {height} pixels")
+        if self._view is not None and self._view.can_be_cut(left, top, width, height):
             self._view.cut(left, top, width, height)
         else:
             self.picture.crop(left, top, width, height)
@@ -148,6 +155,7 @@ class Canvas:
             self._view.read_into(pixels, self._opened, self._exact)
         except BaseException:
             self._draws.undo()  # torchvision would have drawn nothing, because it decodes first
+            self.is_final = True
             raise
         self._view = None
 

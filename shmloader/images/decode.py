@@ -208,6 +208,12 @@ class Picture:
             rows.put(self._at, os.fspath(self._source), decoder.status, decoder.marks)
         return is_good
 
+    def image(self) -> Any:
+        """All of it as a PIL image of mode RGB, as torchvision's loader gives it."""
+        if self._image is None:
+            self._open_by_pillow()
+        return self._image.copy()
+
     def info(self) -> dict[str, Any]:
         """What Pillow has beside the pixels, in `Image.info`: EXIF, the resolution, a profile."""
         if self._image is None:

@@ -123,7 +123,10 @@ class Call:
     rest: tuple[Callable[[Any], Any], ...] = ()
 
     def apply(self, canvas: Canvas, draws: Draws) -> None:
-        made = self.transform(canvas.image_of_file())
+        image = canvas.image_of_file()
+        canvas.is_final = True
+        made = self.transform(image)
+        canvas.is_final = False
         if isinstance(made, import_module("PIL.Image").Image) and made.mode == "RGB":
             canvas.replace(made)
         else:

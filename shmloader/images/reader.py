@@ -79,19 +79,35 @@ class Reader:
             return self.make(picture, out, must_fit)
 
     def make(self, picture: Picture, out: torch.Tensor | None, must_fit: bool) -> Any:
-        """The sample of a picture that is open: see __call__()."""
-        recipe = self._recipe
+        """The sample of a picture that is open: see __call__().
+
+        Where a step fails, the transforms themselves are called, from the same states of the generators: whoever gives
+        a colour of four numbers gets torchvision's error, and what only torchvision can make is made.
+        """
         with self._drawn(picture) as (canvas, draws):
-            for step in recipe.steps:
-                step.apply(canvas, draws)
-                if canvas.rest is not None:
-                    return self._called(canvas.other, canvas.rest, out if must_fit else None)
-            if recipe.finish is None:
-                return self._called(canvas.image(), recipe.rest, out if must_fit else None)
-            if recipe.rest:
-                sample = self._finished(canvas, draws, recipe.finish, None, must_fit)
-                return self._called(sample, recipe.rest, out if must_fit else None)
+            try:
+                return self._made(canvas, draws, out, must_fit)
+            except Exception:
+                if canvas.is_final or not self._recipe.transforms or self.on_device is not None:
+                    raise
+                draws.undo()
+        return self._called(picture.image(), self._recipe.transforms, out if must_fit else None)
+
+    def _made(self, canvas: Canvas, draws: Draws, out: torch.Tensor | None, must_fit: bool) -> Any:
+        recipe = self._recipe
+        for step in recipe.steps:
+            step.apply(canvas, draws)
+            if canvas.rest is not None:
+                canvas.is_final = True
+                return self._called(canvas.other, canvas.rest, out if must_fit else None)
+        if recipe.finish is not None and not recipe.rest:
             return self._finished(canvas, draws, recipe.finish, out, must_fit)
+        if recipe.finish is None:
+            sample = canvas.image()
+        else:
+            sample = self._finished(canvas, draws, recipe.finish, None, must_fit)
+        canvas.is_final = True
+        return self._called(sample, recipe.rest, out if must_fit else None)
 
     @contextmanager
     def _drawn(self, picture: Picture) -> Iterator[tuple[Canvas, Draws]]:
@@ -117,6 +133,7 @@ class Reader:
         elif out is None:
             out = torch.empty(shape, dtype=finish.dtype)
         elif out.shape != shape or out.dtype != finish.dtype:
+            canvas.is_final = True
             raise ValueError(
                 f"out is {out.dtype} of shape {tuple(out.shape)}, and the sample {finish.dtype} of {shape}: give "
                 "an `out` of that shape and dtype"

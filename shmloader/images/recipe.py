@@ -33,6 +33,7 @@ class Recipe:
         notes: of each transform what it is, and what is done about it.
         row_steps: what changes the numbers in their row, after `finish` and before `rest`.
         draws_elsewhere: whether Python's generator or NumPy's may be drawn from.
+        transforms: all transforms as they were given, one after the other; none of a recipe that is not of transforms.
     """
 
     steps: tuple[Step, ...] = ()
@@ -41,6 +42,7 @@ class Recipe:
     notes: tuple[tuple[str, str], ...] = ()
     row_steps: tuple[RowStep, ...] = ()
     draws_elsewhere: bool = False
+    transforms: tuple[Callable[[Any], Any], ...] = ()
 
 
 def training(

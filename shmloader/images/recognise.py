@@ -83,6 +83,7 @@ class _Reading:
             tuple(self._notes),
             tuple(self._row_steps),
             self._draws_elsewhere,
+            tuple(self._read),
         )
 
     def read(self, transform: Any) -> None:
@@ -294,7 +295,7 @@ class _Reading:
         if finish is None or finish.dtype is torch.uint8:
             return "it takes numbers, and gets a picture of bytes"
         mean, std = list(transform.mean), list(transform.std)
-        if {len(mean), len(std)} - {1, 3} or not all(std):
+        if {len(mean), len(std)} - {1, 3} or not all(torch.tensor(std, dtype=finish.dtype)):
             return "its mean and std are not for three channels, or a std is 0"
         self._finish = replace(finish, operations=(*finish.operations, Normalize(mean, std, finish.dtype)))
         return ""

@@ -56,6 +56,19 @@ class View:
         is_inside = left >= 0 and top >= 0 and left + width <= self.crop[2] and top + height <= self.crop[3]
         return self.size is None and is_inside and not (exact and self.is_flipped)
 
+    def can_be_cut(self, left: int, top: int, width: int, height: int) -> bool:
+        """Whether beyond the edges of what is seen now there is only black, and no pixel that was cut away before."""
+        all_high, all_wide = self.size or (self.crop[3], self.crop[2])
+        if self.is_flipped:
+            left = self.width - left - width
+        from_left, from_top, wide, high = self.window
+        return (
+            (left >= 0 or from_left <= 0)
+            and (top >= 0 or from_top <= 0)
+            and (left + width <= wide or from_left + wide >= all_wide)
+            and (top + height <= high or from_top + high >= all_high)
+        )
+
     def flip(self) -> None:
         """Exchange left and right."""
         self.is_flipped = not self.is_flipped
@@ -75,6 +88,9 @@ class View:
         begin, above, end, below = max(left, 0), max(top, 0), min(left + width, all_wide), min(top + height, all_high)
         if (end - begin, below - above) != (width, height):
             pixels[...] = 0
+            if end <= begin or below <= above:  # nothing of the picture is seen; a broken file is an error all the same
+                picture.read_into(np.empty((3, 1, 1), np.uint8), (0, 0, 1, 1), exact)
+                return
             pixels = pixels[:, above - top : below - top, begin - left : end - left]
         if self.size is None:
             picture.read_into(pixels, (begin, above, end - begin, below - above), exact)

@@ -114,11 +114,11 @@ def test_convolution_is_within_one_of_a_sum_in_double() -> None:
             at = np.arange(n) - n // 2
             weights = np.exp(-0.5 * (at / draw.uniform(0.1, 2)) ** 2)
             sides.append((weights / weights.sum()).astype(np.float32))
-        pixels = np.asarray(image).astype(float)
+        array = np.asarray(image).astype(float)
         halves = [(len(weights) // 2,) * 2 for weights in sides]
-        expected = np.pad(pixels, (halves[1], halves[0], (0, 0)), mode="reflect")
-        expected = sum(w * expected[:, k : k + pixels.shape[1]] for k, w in enumerate(sides[0]))  # type: ignore[assignment]
-        expected = sum(w * expected[k : k + pixels.shape[0]] for k, w in enumerate(sides[1]))  # type: ignore[assignment]
+        expected = np.pad(array, (halves[1], halves[0], (0, 0)), mode="reflect")
+        expected = sum(w * expected[:, k : k + array.shape[1]] for k, w in enumerate(sides[0]))  # type: ignore[assignment]
+        expected = sum(w * expected[k : k + array.shape[0]] for k, w in enumerate(sides[1]))  # type: ignore[assignment]
         for path in pixels.paths():
             picture = pixels.Picture(path)
             picture.load_image(image)

@@ -1,0 +1,107 @@
+"""What random pipelines found where fuse() differed from torchvision: small cases of each kind."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torchvision
+from PIL import Image
+from torchvision import transforms as v1
+from torchvision.transforms import v2
+
+from shmloader import images
+from shmloader.images import canvas
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("pictures") / "a"
+    root.mkdir()
+    for width, height in ((90, 70), (70, 90), (33, 33), (41, 1), (1, 37), (1, 1)):
+        noise = np.random.default_rng(width).integers(0, 256, (height, width, 3), dtype=np.uint8)
+        Image.fromarray(noise).save(root / f"{width}x{height}.jpg")
+    (root / "empty.jpg").write_bytes(b"")
+    whole = (root / "90x70.jpg").read_bytes()
+    (root / "half.jpg").write_bytes(whole[: len(whole) // 2])
+    return root.parent
+
+
+def own(image: Any) -> Any:
+    random.random()
+    raise KeyError("a user's own error")
+
+
+def made(dataset: Any, index: int, seed: int) -> tuple[Any, Any]:
+    torch.manual_seed(seed)
+    random.seed(seed)
+    np.random.seed(seed)
+    try:
+        result = np.asarray(dataset[index][0]).tolist()
+    except Exception as error:
+        # Of a file that is no picture Pillow names the file object, and ours the path.
+        result = type(error), "" if isinstance(error, Image.UnidentifiedImageError) else str(error)
+    return result, (torch.get_rng_state().tolist(), random.getstate(), str(np.random.get_state()))
+
+
+CASES: dict[str, Any] = {
+    "cut twice, the second time larger": lambda of: [of.CenterCrop(20), of.CenterCrop(50)],
+    "cut, flipped, cut larger": lambda of: [of.CenterCrop((30, 20)), of.RandomHorizontalFlip(1.0), of.CenterCrop(60)],
+    "cut, and padded with black": lambda of: [of.RandomCrop(1), of.Pad((7, 3, 0, 4))],
+    "padded twice": lambda of: [of.Pad(3), of.Pad((5, 0))],
+    "only what was padded is seen": lambda of: [of.Pad(200), of.RandomCrop(5)],
+    "padded by less than nothing": lambda of: [of.Pad(-3)],
+    "padded by an edge of nothing": lambda of: [of.Pad((-2, 3, -40, 5), padding_mode="edge")],
+    "a colour of two numbers": lambda of: [of.RandomInvert(), of.RandomRotation(30, fill=(1, 2))],
+    "a colour beyond bytes": lambda of: [of.RandomAffine(30, fill=(300, -5, 7))],
+    "a colour by name": lambda of: [of.RandAugment(fill="red")],
+    "mirrored by more than the picture": lambda of: [of.RandomCrop((9, 50), 4, True, 0, "reflect")],
+    "mirrored with the edge": lambda of: [of.RandomCrop((9, 50), 4, True, 0, "symmetric")],
+    "turned by three quarters": lambda of: [
+        of.RandomAffine((270, 270), shear=10, interpolation=v1.InterpolationMode.BILINEAR)
+    ],
+    "turned by three quarters, smooth": lambda of: [
+        of.RandomAffine((270, 270), None, None, (3, 4), v1.InterpolationMode.BICUBIC, 7, (5, 10))
+    ],
+    "too small": lambda of: [of.ColorJitter(0.5), of.RandomCrop(60)],
+    "one's own error": lambda of: [of.RandomHorizontalFlip(), own, of.ColorJitter(0.5)],
+    "erased by two numbers": lambda of: [of.ColorJitter(0.5), of.PILToTensor(), of.RandomErasing(1.0, value=(1, 2))],
+    "a deviation too small for the dtype": lambda of: [
+        of.RandomCrop(1),
+        of.PILToTensor(),
+        of.ConvertImageDtype(torch.float16),
+        of.Normalize((0.5,) * 3, (0.5, 0.5, 1e-8)),
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("of", [v1, v2], ids=["v1", "v2"])
+@pytest.mark.parametrize("case", CASES)
+def test_same_samples_and_errors(folder: Path, case: str, of: Any) -> None:
+    plain = torchvision.datasets.ImageFolder(folder, v1.Compose(CASES[case](of)))
+    fused = images.fuse(plain)
+    for index in range(len(plain)):
+        for seed in range(3):
+            assert made(fused, index, seed) == made(plain, index, seed), (plain.samples[index], seed)
+
+
+def test_a_kept_exception_keeps_no_sample_from_being_made(folder: Path) -> None:
+    """Its traceback's frames hold the array that the picture was decoded into."""
+    plain = torchvision.datasets.ImageFolder(folder, v1.Compose([v1.ColorJitter(0.5), v1.PILToTensor()]))
+    fused = images.fuse(plain)
+    broken = [path.endswith("half.jpg") for path, _ in plain.samples].index(True)
+    good = [path.endswith("90x70.jpg") for path, _ in plain.samples].index(True)
+    kept = []
+    for _ in range(3):
+        fused[good]
+        try:
+            fused[broken]
+        except OSError as error:
+            kept.append(error)
+    assert len(kept) == 3
+    assert fused[good][0].shape == (3, 70, 90)
+    assert all(not buffer.views for buffer in canvas._idle)
