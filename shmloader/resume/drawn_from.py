@@ -56,7 +56,9 @@ class Watch:
         self._parts = seek.within(sampler)
         self._is_known = all(seek.is_known(part) for part in self._parts)
         self._held: list[Any] = []  # an object's id is another's once it is gone
-        self._values = {(k, name): value for k, part in enumerate(self._parts) for name, value in vars(part).items()}
+        self._values = {
+            (k, name): value for k, part in enumerate(self._parts) for name, value in _attributes(part).items()
+        }
         self._first = self._last = self._look()
         self._last_states = self._states()
         self._first_global = self._last_global = torch.get_rng_state()
@@ -116,7 +118,7 @@ class Watch:
             if key in self._theirs:
                 continue
             if key in self._first and self._first[key] != self._last[key] == now.get(key):
-                vars(self._parts[key[0]])[key[1]] = self._values[key]
+                _attributes(self._parts[key[0]])[key[1]] = self._values[key]
         after = self._look_or_none() or {}
         lost = [
             name

@@ -118,8 +118,8 @@ class Place:
         if self.loaded is not None:
             return self.loaded.as_dict() | {"next": None if self.then is None else self.then.as_dict()}
         if epoch is None or epoch.delivered.over:
-            if self.then is not None:
-                return self.then.as_dict()
+            if self.then is not None:  # it has the numbers that were assumed when its epoch was prefetched
+                return self._as_told(loader, self.then).as_dict()
             return self._between(loader, epoch).as_dict() if ahead is None else self._told_of_ahead(loader, ahead)
         told = self._told_of(loader, epoch)
         if ahead is not None or self.then is not None:

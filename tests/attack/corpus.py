@@ -81,6 +81,9 @@ CORPUS: dict[str, Program] = {
     "the next epoch is prefetched: batch_size": _changed("batch_size", "in order"),
     "the next epoch is prefetched: length": _changed("length", "shuffle"),
     "the next epoch is prefetched: an attribute": _changed("flag", "own"),
+    "a list is the sampler, and the epoch begins early": _of(
+        Data(), (Do("start"), BEGIN, REST, BEGIN, REST), "list", num_workers=1
+    ),
     "a dataset forks and collates": replace(
         _of(Data(form="tensor", habit="forks", at=1), (BEGIN, REST), num_workers=1), keep=9
     ),

@@ -46,9 +46,11 @@ def _program(drawn: random.Random) -> Program:
     program = Program(drawn.randrange(1000), data, order, batch_size, collate, keep=_some(drawn, 0.3, [1, 3, 99], 0))
     program = replace(program, loader=_some(drawn, 0.1, [*LOADERS], ""))
     program = program.with_options(**_options(drawn, stream, data))
+    program = _some(drawn, 0.2, [_prefetched, _forking], _as_it_is)(drawn, program)
     actions: list[Do] = []
-    for number in range(drawn.randint(1, 3)):
-        actions += _epoch(drawn, program, number)
+    changes = bool(program.get("prefetch_epochs"))
+    for number in range(drawn.randint(1 + changes, 3)):
+        actions += _epoch(drawn, program, number, 0.6 if changes and number else 0.2)
     return Program(**{**vars(program), "actions": tuple(actions)})
 
 
@@ -86,10 +88,32 @@ def _options(drawn: random.Random, stream: bool, data: Data) -> dict[str, Any]:
     return options
 
 
-def _epoch(drawn: random.Random, program: Program, number: int) -> list[Do]:
+def _as_it_is(drawn: random.Random, program: Program) -> Program:
+    return program
+
+
+def _prefetched(drawn: random.Random, program: Program) -> Program:
+    """The same with epochs that are prefetched, and a sampler that can be changed between them."""
+    order = drawn.choice(sorted({kind for kinds in rules.CHANGES_OF.values() for kind in kinds}))
+    program = replace(program, data=replace(program.data, kind="rows"), order=Order(order))
+    return program.with_options(
+        num_workers=program.workers or 1, persistent_workers=True, prefetch_epochs=True, in_order=None
+    )
+
+
+def _forking(drawn: random.Random, program: Program) -> Program:
+    """The same with a dataset that forks a process, which collates tensors while batches are collated here."""
+    data = replace(program.data, kind="rows", form="tensor", habit="forks")
+    program = replace(program, data=data, order=Order(), keep=9, collate="")
+    return program.with_options(
+        num_workers=program.workers or 1, on_bad_sample=None, max_bad_samples=None, on_worker_death=None
+    )
+
+
+def _epoch(drawn: random.Random, program: Program, number: int, changing: float = 0.2) -> list[Do]:
     """What a user does in an epoch, and before it."""
     actions: list[Do] = []
-    if drawn.random() < 0.2:
+    if drawn.random() < changing:
         changes = [what for what, kinds in rules.CHANGES_OF.items() if program.order.kind in kinds]
         actions += [Do("change", what=drawn.choice(changes))] if changes else []
     if program.workers and drawn.random() < 0.15:

@@ -11,7 +11,7 @@ from tests.attack.program import Program
 from tests.attack.run import DEADLINE, Outcome, Plant, User, run
 from tests.attack.samplers import WITHOUT_STATE
 from tests.attack.source import OURS, compiled
-from tests.attack.twin import twin
+from tests.attack.twin import raises_elsewhere, twin
 
 
 @dataclass(frozen=True)
@@ -133,8 +133,8 @@ def _compared(program: Program, ours: Outcome, theirs: Outcome) -> Finding | Non
     mine, its = [_seen(e) for e in mine], [_seen(e) for e in its]
     if program.order.kind in ("raising", "odd batches") and any(event[:2] == ("raised", "iter()") for event in mine):
         return None  # the first batches are opened in iter(), so that raises what opening them raises, as in torch
-    if program.order.kind == "raising":
-        mine, its = _errors_last(mine), _errors_last(its)
+    if program.order.kind == "raising" and raises_elsewhere(program):
+        mine, its = _without_replaced(mine, its), [event for event in its if event[0] == "batch"]
     if program.order.kind == "odd batches":  # a chunk cannot be cut of it, which the trainer says, and not the worker
         mine, its = ([(*e[:3], "") if e[0] == "raised" else e for e in each] for each in (mine, its))
         if program.get("chunk_size"):
@@ -193,6 +193,18 @@ def _errors_last(events: list[Any]) -> list[Any]:
     """A sampler's error may come before batches that were prefetched; an epoch has one."""
     errors = [event for event in events if event[0] == "raised"]
     return [event for event in events if event[0] == "batch"] + sorted(set(errors))
+
+
+def _without_replaced(mine: list[Any], its: list[Any]) -> list[Any]:
+    """The batches of mine, and what was expected where an error of the sampler took a batch's place."""
+    expected = [event for event in its if event[0] == "batch"]
+    found: list[Any] = []
+    for event in mine:
+        if event[0] == "raised" and len(found) < len(expected):
+            found.append(expected[len(found)])
+        elif event[0] == "batch":
+            found.append(event)
+    return found
 
 
 def _forgiven(mine: list[Any], its: list[Any]) -> list[Any]:

@@ -65,6 +65,7 @@ class Log:
         self.note = note
         self.epoch, self.handed, self.under_way = -1, 0, False
         self._resumes = False
+        self.in_place = True  # what a sampler raises comes in place of a batch, as it does where there are workers
         self.bad_batch: int | None = None  # the one batch of the epoch whose indices are no list
 
     def add(self, *event: Any) -> None:
@@ -77,6 +78,7 @@ class Log:
         """An iterator of the next epoch; after resume(), of the one that was under way."""
         before = self.epoch, self.handed, self.under_way
         self.bad_batch = getattr(loader.batch_sampler, "bad_batch", None)
+        self.in_place = loader.num_workers > 0
         if not (self.under_way and self._resumes):
             self.epoch, self.handed, self.under_way = self.epoch + 1, 0, True
         try:
@@ -106,7 +108,8 @@ class Log:
                 self.add("end")
                 return
             except Exception as error:
-                self.handed += type(error).__name__ != "SamplerError" and self.bad_batch in (None, self.handed)
+                if self.in_place or type(error).__name__ != "SamplerError":
+                    self.handed += self.bad_batch in (None, self.handed)
                 self.raised(error, "next()")
                 continue
             self.handed += 1

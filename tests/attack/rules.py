@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.attack.datasets import NEED_COLLATE
 from tests.attack.loaders import NOT_PERSISTENT, OFF_THE_RING
 from tests.attack.program import Program
-from tests.attack.samplers import IN_BATCHES, WITHOUT_STATE
+from tests.attack.samplers import DRAWS, IN_BATCHES, WITHOUT_STATE
 from tests.attack.twin import OURS_ALONE, seeds_samples
 
 STATEFUL = ("stateful", "stateful batches")
@@ -83,6 +83,9 @@ def _samples(program: Program) -> str | None:
         return "draws depend on who made the batch"
     if data.noise and program.does("resume") and not seeds_samples(program):
         return "draws do not go on where samples are not seeded"
+    drawn = data.noise or program.order.kind in DRAWS
+    if get("prefetch_epochs") and drawn and program.does("close", "close iterator", "nest"):
+        return "what was drawn for the next epoch stays drawn when its workers end"
     if data.noise and data.habit in ("raises", "raises odd", "raises once") and get("chunk_size"):
         return "which samples of the batch were drawn depends on the chunks"
     if data.habit == "exits once" and (not program.workers or get("on_worker_death") != "respawn"):
@@ -91,6 +94,8 @@ def _samples(program: Program) -> str | None:
         return "nobody replaces the worker of a stream"
     if data.habit == "raises once" and (get("chunk_size") or program.does("resume", "start", "nest", "close")):
         return "which copy of a sample is the first"
+    if data.kind == "stream with state" and data.habit.startswith("raises") and program.does("resume"):
+        return "the generator that raised is over, and the one that is made behind the error goes on"
     if data.habit == "raises once" and get("prefetch_epochs"):
         return "which epoch is the first"
     if get("on_bad_sample") and data.habit not in ("raises", "raises odd"):
@@ -99,6 +104,10 @@ def _samples(program: Program) -> str | None:
         return "the twin has a worker"
     if get("on_bad_sample") and data.noise and not seeds_samples(program):
         return "draws depend on the workers"
+    if program.order.kind == "raising" and (
+        get("in_order") is False or any(d.what == "workers" for d in program.actions)
+    ):
+        return "which batch the sampler's error replaces"
     if program.order.kind == "raising" and data.habit.startswith("raises"):
         return "two exceptions at a time"
     if get("in_order") is False and data.habit.startswith(("raises", "exits")):
@@ -137,6 +146,8 @@ def _actions(program: Program) -> str | None:
         elif verb in ("drop", "close", "close iterator"):
             if verb == "close iterator" and (not open_ or not program.workers):
                 return "no iterator of ours"
+            if verb == "close iterator" and persistent and program.data.kind == "stream with state":
+                return "workers that would live on end, and the epochs that their streams count with them"
             if verb == "close" and midway and persistent and not program.workers:
                 return "nothing to close"
             open_ = False
@@ -176,6 +187,8 @@ def _actions(program: Program) -> str | None:
 
 def _other(program: Program, what: str, count: int) -> str | None:
     """Whether the program can go on with a loader that is changed so."""
+    if what == "workers" and not count and program.data.habit == "exits once":
+        return "the exit would be the trainer's"
     if what == "workers":
         if program.data.kind in OF_STREAMS and count != program.workers:
             return "nobody knows where the parts of other workers are"

@@ -29,6 +29,7 @@ ORDERS: dict[str, str] = {
 }
 IN_BATCHES = ("batches", "own batches", "odd batches", "stateful batches")
 DRAW_FROM_GLOBAL = ("shuffle", "replacement", "weighted", "subset", "batches")
+DRAWS = (*DRAW_FROM_GLOBAL, "generator", "own generator")
 WITHOUT_STATE = (
     "own",
     "own batches",

@@ -27,6 +27,11 @@ def seeds_samples(program: Program) -> bool:
     return bool(program.get("schedule") == "steal" or program.get("sample_seeds"))
 
 
+def raises_elsewhere(program: Program) -> bool:
+    """Whether a sampler is asked earlier than torch's loader asks it, so that its error takes another batch's place."""
+    return bool(program.get("schedule") or program.get("chunk_size") or program.get("prefetch_epochs"))
+
+
 def twin(program: Program) -> tuple[Program, str]:
     """The program, and the library whose loader it is run with."""
     calm = program.with_options(**dict.fromkeys(OURS_ALONE))
@@ -40,7 +45,7 @@ def twin(program: Program) -> tuple[Program, str]:
             on_bad_sample="skip" if skips else None,
             max_bad_samples=100 if skips else None,
         ), OURS
-    if program.order.kind == "raising":  # torch's workers lose the batch that was taken when the sampler raises
+    if program.order.kind == "raising" and raises_elsewhere(program):
         gone = ("num_workers", "prefetch_factor", "persistent_workers", "timeout", "in_order")
         calm = calm.with_options(**dict.fromkeys(gone))
     return calm, TORCH

@@ -216,6 +216,32 @@ def test_at_the_end_the_state_is_of_the_next_epoch() -> None:
         assert_same([iterate(again), iterate(again)], expected)
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+def test_what_was_assumed_is_told_to_nobody(workers: int) -> None:
+    """A run is resumed in mid-epoch, and again at that epoch's end.  Nobody calls set_epoch()."""
+    seed_all()
+    with loader(False, sampler=DistributedSampler(range(LENGTH), 1, 0)) as calm:
+        expected = [iterate(calm), iterate(calm)]
+    seed_all()
+    with loader(sampler=DistributedSampler(range(LENGTH), 1, 0)) as first:
+        iterator = iter(first)
+        got = [next(iterator) for _ in range(BATCHES - 1)]
+        state, drawn = first.state_dict(), torch.get_rng_state()
+    del iterator
+    assert state["next"][0]["sampler_epoch"] == 1
+    alone = {} if workers else {"prefetch": False, "num_workers": 0, "persistent_workers": False}
+    with loader(sampler=DistributedSampler(range(LENGTH), 1, 0), **alone) as second:
+        second.load_state_dict(state)
+        torch.set_rng_state(drawn)
+        got += iterate(second)
+        state, drawn = second.state_dict(), torch.get_rng_state()
+    assert (state["epoch"], state["sampler_epoch"]) == (1, 0)
+    with loader(sampler=DistributedSampler(range(LENGTH), 1, 0)) as third:
+        third.load_state_dict(state)
+        torch.set_rng_state(drawn)
+        assert rows([*got, *iterate(third)]) == rows([*expected[0], *expected[1]])
+
+
 def test_a_state_that_is_loaded_comes_first() -> None:
     seed_all()
     with loader(sample_seeds=True) as made:
