@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
 from bench.core.loaders import missing
@@ -62,8 +63,7 @@ def _evaluation(resized: int, by: str) -> Callable[[Any], Any]:
 
 
 def _timm(of: Any) -> Any:
-    from timm.data import create_transform
-
+    create_transform: Any = import_module("timm.data").create_transform
     policy = "rand-m9-mstd0.5-inc1"
     return create_transform(224, is_training=True, auto_augment=policy, interpolation="bicubic", re_prob=0.25)
 
