@@ -139,7 +139,7 @@ OPERATIONS: dict[str, Callable[[Nest, Any, int], Steps]] = {
     "RandomAutocontrast": lambda nest, of, version: _random(of, version, Act("autocontrast")),
     "RandomEqualize": lambda nest, of, version: _random(of, version, Act("equalize")),
     "RandomVerticalFlip": _vertical_flip,
-    "RandomAffine": lambda nest, of, version: _moved(lambda by, fill: Affine(of, by, fill), of, version),
+    "RandomAffine": lambda nest, of, version: _moved(lambda by, fill: Affine(of, version, by, fill), of, version),
     "RandomRotation": lambda nest, of, version: _moved(lambda by, fill: Rotate(of, by, fill), of, version),
     "RandomPerspective": _perspective,
     "Pad": lambda nest, of, version: (Pad(sides_of(of.padding), str(of.padding_mode), fill_of(of, version)),),

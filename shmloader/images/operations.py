@@ -59,10 +59,21 @@ def colour(fill: Any, channels: int) -> tuple[int, ...]:
 
 
 def affine_matrix(
-    width: int, height: int, angle: float, translate: Sequence[float], scale: float, shear: Sequence[float], center: Any
+    version: int,
+    width: int,
+    height: int,
+    angle: float,
+    translate: Sequence[float],
+    scale: float,
+    shear: Sequence[float],
+    center: Any,
 ) -> list[float]:
-    """torchvision's matrix, by its own function: of the results' pixels' places in the picture."""
-    matrix = import_module("torchvision.transforms.functional")._get_inverse_affine_matrix
+    """torchvision's matrix, by its own function: of the results' pixels' places in the picture.
+
+    v2 has a function of its own, which rounds in another way.
+    """
+    module = import_module(f"torchvision.transforms{'' if version == 1 else '.v2'}.functional")
+    matrix = (module if version == 1 else module._geometry)._get_inverse_affine_matrix
     around = [width * 0.5, height * 0.5] if center is None else [float(value) for value in center]
     result: list[float] = matrix(around, float(angle), list(translate), scale, list(shear))
     return result
@@ -295,6 +306,7 @@ class Affine:
     """RandomAffine."""
 
     transform: Any
+    version: int
     resample: int
     fill: Any
 
@@ -302,7 +314,7 @@ class Affine:
         of, width, height = self.transform, canvas.width, canvas.height
         angle, moved, scale, shear = of.get_params(of.degrees, of.translate, of.scale, of.shear, [width, height])
         fill = colour(self.fill, canvas.channels)
-        matrix = affine_matrix(width, height, angle, moved, scale, shear, of.center)
+        matrix = affine_matrix(self.version, width, height, angle, moved, scale, shear, of.center)
         canvas.picture.affine(matrix, self.resample, fill)
 
 
@@ -366,6 +378,7 @@ class PaddedCrop:
         sides: see Pad; None: not padded before.
         is_padded_to_size: whether it is padded where it is too small.
         crop: the same without padding.
+        version: 1 pads once for each reason, and 2 by all at once; a mirrored edge shows which.
     """
 
     size: tuple[int, int]
@@ -374,8 +387,12 @@ class PaddedCrop:
     mode: str
     fill: Any
     crop: Step
+    version: int
 
     def apply(self, canvas: Canvas, draws: Draws) -> None:
+        if self.version == 2:
+            self._pad_once(canvas, draws)
+            return self.crop.apply(canvas, draws)
         if self.sides is not None:
             Pad(self.sides, self.mode, self.fill).apply(canvas, draws)
         if self.is_padded_to_size:
@@ -384,3 +401,12 @@ class PaddedCrop:
                 if across or down:
                     Pad((across, down, across, down), self.mode, self.fill).apply(canvas, draws)
         self.crop.apply(canvas, draws)
+
+    def _pad_once(self, canvas: Canvas, draws: Draws) -> None:
+        left, top, right, bottom = self.sides or (0, 0, 0, 0)
+        if self.is_padded_to_size:
+            across = max(0, self.size[1] - canvas.width - left - right)
+            down = max(0, self.size[0] - canvas.height - top - bottom)
+            left, top, right, bottom = left + across, top + down, right + across, bottom + down
+        if any((left, top, right, bottom)):
+            Pad((left, top, right, bottom), self.mode, self.fill).apply(canvas, draws)

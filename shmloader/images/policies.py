@@ -89,7 +89,7 @@ class Policy:
             center = [0, 0]
         else:
             translate[name == "TranslateY"] = int(magnitude)
-        matrix = affine_matrix(canvas.width, canvas.height, 0.0, translate, 1.0, shear, center)
+        matrix = affine_matrix(self.version, canvas.width, canvas.height, 0.0, translate, 1.0, shear, center)
         picture.affine(matrix, self.resample, fill)
 
 

@@ -140,9 +140,10 @@ class Reader:
             )
         if finish.dtype is torch.uint8:
             canvas.write(out.numpy())
-        elif self._table is not None:
+        elif self._table is not None and canvas.view is None:
             canvas.write((out.view(torch.int16) if finish.dtype is torch.bfloat16 else out).numpy(), self._table)
         else:
+            # Decoded plane by plane, and calculated by torch: quicker than through the buffer of pixels and a table.
             pixels: np.ndarray[Any, Any] = np.empty(shape, np.uint8)
             canvas.write(pixels)
             out.copy_(torch.from_numpy(pixels))

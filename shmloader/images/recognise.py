@@ -228,7 +228,7 @@ class _Reading:
             sides = (left, top, right, bottom) if version == 1 else (left, right, top, bottom)
         fill = fill_of(transform, version)
         padded = bool(transform.pad_if_needed)
-        self._steps.append(PaddedCrop(size, sides, padded, str(transform.padding_mode), fill, crop))
+        self._steps.append(PaddedCrop(size, sides, padded, str(transform.padding_mode), fill, crop, version))
         return ""
 
     def _RandomHorizontalFlip(self, transform: Any, version: int) -> str:

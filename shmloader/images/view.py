@@ -57,7 +57,7 @@ class View:
         return self.size is None and is_inside and not (exact and self.is_flipped)
 
     def can_be_cut(self, left: int, top: int, width: int, height: int) -> bool:
-        """Whether beyond the edges of what is seen now there is only black, and no pixel that was cut away before."""
+        """Whether what lies beyond the edges is black, and was not cut away before."""
         all_high, all_wide = self.size or (self.crop[3], self.crop[2])
         if self.is_flipped:
             left = self.width - left - width

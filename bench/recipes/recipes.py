@@ -1,0 +1,89 @@
+"""The recipes that are measured: transforms as users write them, from torchvision (v1, v2) and timm."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+from bench.core.loaders import missing
+
+__all__ = ["RECIPES", "Recipe"]
+
+_MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """One of them.
+
+    Args:
+        label: for the table.
+        needs: the modules that it imports.
+        open: makes the transform; its argument is torchvision's v1 or v2.
+    """
+
+    label: str
+    open: Callable[[Any], Any]
+    needs: tuple[str, ...] = ("torchvision",)
+
+    def why_not(self) -> str:
+        """Why it cannot be measured here; empty where it can."""
+        return missing(self.needs)
+
+
+def _numbers(of: Any) -> list[Any]:
+    import torch
+    from torchvision.transforms import v2
+
+    if of is v2:
+        return [v2.ToImage(), v2.ToDtype(torch.float32, scale=True), v2.Normalize(_MEAN, _STD)]
+    return [of.ToTensor(), of.Normalize(_MEAN, _STD)]
+
+
+def _training(by: str, *after: Callable[[Any], Any], erased: bool = False) -> Callable[[Any], Any]:
+    def opened(of: Any) -> Any:
+        from torchvision.transforms import InterpolationMode
+
+        steps = [of.RandomResizedCrop(224, interpolation=InterpolationMode(by)), of.RandomHorizontalFlip()]
+        steps += [one(of) for one in after] + _numbers(of)
+        return of.Compose([*steps, of.RandomErasing(0.1)] if erased else steps)
+
+    return opened
+
+
+def _evaluation(resized: int, by: str) -> Callable[[Any], Any]:
+    def opened(of: Any) -> Any:
+        from torchvision.transforms import InterpolationMode
+
+        return of.Compose([of.Resize(resized, interpolation=InterpolationMode(by)), of.CenterCrop(224), *_numbers(of)])
+
+    return opened
+
+
+def _timm(of: Any) -> Any:
+    create_transform: Any = import_module("timm.data").create_transform
+    policy = "rand-m9-mstd0.5-inc1"
+    return create_transform(224, is_training=True, auto_augment=policy, interpolation="bicubic", re_prob=0.25)
+
+
+_SIMCLR: tuple[Callable[[Any], Any], ...] = (
+    lambda of: of.RandomApply([of.ColorJitter(0.8, 0.8, 0.8, 0.2)], p=0.8),
+    lambda of: of.RandomGrayscale(0.2),
+    lambda of: of.RandomApply([of.GaussianBlur(23, (0.1, 2.0))], p=0.5),
+)
+
+RECIPES = {
+    "crop": Recipe("bilinear crop, flip", _training("bilinear")),
+    "bicubic": Recipe("bicubic crop, flip", _training("bicubic")),
+    "trivial": Recipe(
+        "crop, flip, TrivialAugmentWide, erasing",
+        _training("bilinear", lambda of: of.TrivialAugmentWide(), erased=True),
+    ),
+    "rand": Recipe("crop, flip, RandAugment", _training("bilinear", lambda of: of.RandAugment())),
+    "timm": Recipe("timm: bicubic crop, RandAugment, erasing", _timm, ("torchvision", "timm")),
+    "clip": Recipe("resize 224 bicubic, middle", _evaluation(224, "bicubic")),
+    "evaluation": Recipe("resize 256, middle", _evaluation(256, "bilinear")),
+    "simclr": Recipe("SimCLR", _training("bilinear", *_SIMCLR)),
+}
