@@ -3,7 +3,7 @@
 
 It takes a list of samples that are lists, tuples, dicts and named tuples of tensors, arrays, numbers and text, at any
 depth, and makes the columns of them in one walk.  Whatever else is in a sample goes to torch's collate() as a column.
-What raises is collated once more, by default_collate itself: so its error is torch's, with torch's traceback.
+If anything raises, default_collate itself collates the samples once more, so the error and its traceback are torch's.
 """
 
 from cpython.dict cimport PyDict_Next
