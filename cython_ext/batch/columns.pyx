@@ -36,7 +36,8 @@ cdef extern from "batch/numpy_memory.h":
 
 cdef object Array = numpy.ndarray
 cdef object int64 = torch.int64, float64 = torch.float64, torch_bool = torch.bool
-cdef dict SCALARS = {}      # NumPy's classes of scalars -> torch's dtype, the size, and that of its floating-point parts, or 0
+# NumPy's classes of scalars -> torch's dtype, the size, and that of its floating-point parts, or 0
+cdef dict SCALARS = {}
 cdef dict PARTS = {"f": 1, "c": 2}     # kinds of NumPy's dtypes -> of how many floating-point numbers an element is
 cdef dict ARRAYS = {}       # NumPy's dtypes -> torch's, and the size
 
@@ -53,7 +54,8 @@ def learn() -> None:
         with suppress(TypeError, ValueError, RuntimeError):
             made = torch.as_tensor(scalars)     # torch takes no uint64 so
             if made.numpy().tobytes() == b"".join([scalar.tobytes() for scalar in scalars]) == elements_of(scalars):
-                SCALARS[dtype.type] = made.dtype, dtype.itemsize, dtype.itemsize // PARTS[dtype.kind] if dtype.kind in PARTS else 0
+                part = dtype.itemsize // PARTS[dtype.kind] if dtype.kind in PARTS else 0
+                SCALARS[dtype.type] = made.dtype, dtype.itemsize, part
 
 
 cdef bytes elements_of(list scalars):
@@ -66,7 +68,9 @@ cdef bint are_arrays_as_read(object dtype) except -1:
     cdef Py_ssize_t k
     for array in (numpy.zeros((2, 3, 5), dtype), numpy.zeros((7, 3), dtype)[1::2, :2], numpy.zeros((), dtype)):
         head = numpy_head(array)
-        if <uint64_t>head.data != array.ctypes.data or head.sides != array.ndim or <object>head.dtype is not array.dtype:
+        if <uint64_t>head.data != array.ctypes.data or head.sides != array.ndim:
+            return False
+        if <object>head.dtype is not array.dtype:
             return False
         for k in range(array.ndim):
             if head.shape[k] != array.shape[k] or head.strides[k] != array.strides[k]:
