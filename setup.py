@@ -22,7 +22,7 @@ CORE = {
         *("ring", "sequences", "turns", "free_slots", "lease", "progress", "task_writer", "trainer", "next_batch"),
         *("lane", "worker"),
     ),
-    "batch": ("tensors", "gather", "batch_tree", "batch_writer", "batch_reader"),
+    "batch": ("tensors", "gather", "columns", "batch_tree", "batch_writer", "batch_reader", "collate_plain"),
     "device": ("current", "cuda_driver", "reclaim"),
     "jpeg": ("jpeg",),
     "pixels": ("pixels",),

@@ -40,6 +40,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy
 import torch
 import torch.autograd.profiler
 import torch.utils.data
@@ -252,6 +253,35 @@ collate: Any = _find(
     "batch",
     means="in chunks, default_collate updates each chunk's containers by itself, so that a Counter counts otherwise",
 )
+
+_BY_TORCH = "numbers and arrays are collated by torch, and copied into the slot then"
+
+
+def _find_entry(name: str) -> Any:
+    return _find(f"torch.utils.data._utils.collate.{name}", "batch", means=_BY_TORCH)
+
+
+collate_numpy_array_fn: Any = _find_entry("collate_numpy_array_fn")
+collate_numpy_scalar_fn: Any = _find_entry("collate_numpy_scalar_fn")
+collate_float_fn: Any = _find_entry("collate_float_fn")
+collate_int_fn: Any = _find_entry("collate_int_fn")
+collate_str_fn: Any = _find_entry("collate_str_fn")
+# how many torch function modes there are, of which a default device is one; None: not known
+count_modes: Callable[[], int] | None = _find("torch._C._len_torch_function_stack", means=_BY_TORCH)
+
+
+def collate_entries() -> list[tuple[Any, Any]]:
+    """What torch has in default_collate_fn_map, in its order, if nobody has changed that."""
+    return [
+        (torch.Tensor, collate_tensor_fn),
+        (numpy.ndarray, collate_numpy_array_fn),
+        ((numpy.bool_, numpy.number, numpy.object_), collate_numpy_scalar_fn),
+        (float, collate_float_fn),
+        (int, collate_int_fn),
+        (str, collate_str_fn),
+        (bytes, collate_str_fn),
+    ]
+
 
 # ---------------------------------------------------------------------------------------------------------- tensors
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
 
+import numpy
 import torch
 from torch.utils.data import Dataset, default_collate
 
@@ -87,10 +88,32 @@ def padded(samples: list[torch.Tensor]) -> dict[str, torch.Tensor]:
     return {"input_ids": ids, "attention_mask": (ids != 0).to(torch.int64)}
 
 
+def beside(
+    shape: tuple[int, ...],
+    others: Callable[[int], tuple[Any, ...]],
+    image: Callable[[torch.Tensor], Any] = lambda of: of,
+) -> list[Any]:
+    """uniform() uint8 pictures, each with something of its own beside it.
+
+    Args:
+        shape: of a picture.
+        others: what lies beside the picture of this number.
+        image: makes of a tensor what the sample has.
+    """
+    pictures = uniform(torch.uint8, shape)
+    return [(image(picture), *others(k)) for k, picture in enumerate(pictures)]
+
+
+def path(number: int) -> str:
+    return f"/data/train/n01440764/n01440764_{number}.JPEG"
+
+
 def leaves(batch: Any) -> list[torch.Tensor]:
-    """The tensors of a batch, in their order."""
+    """The tensors of a batch, in their order; text has none."""
     if isinstance(batch, torch.Tensor):
         return [batch]
+    if isinstance(batch, str):
+        return []
     parts = batch.values() if isinstance(batch, dict) else batch
     return [leaf for part in parts for leaf in leaves(part)]
 
@@ -161,6 +184,30 @@ CASES = {
     for case in (
         Case("scalar", "one float32 scalar", 1, partial(uniform, torch.float32, ())),
         Case("small-images", "uint8 128 x 3x32x32", 128, partial(uniform, torch.uint8, (3, 32, 32))),
+        Case(
+            "image-int",
+            "uint8 128 x 3x32x32, int",
+            128,
+            partial(beside, (3, 32, 32), lambda k: (k,)),
+        ),
+        Case(
+            "array-int",
+            "numpy uint8 128 x 3x32x32, int",
+            128,
+            partial(beside, (3, 32, 32), lambda k: (k,), torch.Tensor.numpy),
+        ),
+        Case(
+            "array-int64",
+            "numpy uint8 128 x 3x32x32, numpy.int64",
+            128,
+            partial(beside, (3, 32, 32), lambda k: (numpy.int64(k),), torch.Tensor.numpy),
+        ),
+        Case(
+            "image-path",
+            "uint8 128 x 3x32x32, path",
+            128,
+            partial(beside, (3, 32, 32), lambda k: (path(k),)),
+        ),
         Case("uint8-images", "uint8 256 x 3x224x224", 256, partial(uniform, torch.uint8, (3, 224, 224)), is_large=True),
         Case(
             "float32-images",

@@ -30,6 +30,10 @@ TRANSPORTED = (
     "float32-images",
     "subclass",
     "small-images",
+    "image-int",
+    "array-int",
+    "array-int64",
+    "image-path",
     "scalar",
     "dict",
 )  # of one shape, by default_collate

@@ -20,6 +20,10 @@ cdef class Writer:
     cdef object found(self, object batch, object first)
     cpdef object stack(self, object batch)
     cdef object stack_chunk(self, object batch, object rows)
+    cpdef object stack_numbers(self, object batch)
+    cpdef object stack_arrays(self, object batch)
+    cdef object arrays_stacked(self, object dtype, tuple shape, char **rows, Py_ssize_t bytes)
+    cdef object arrays_found(self, object dtype, tuple shape, char **rows, Py_ssize_t bytes)
     cdef int about_to_write(self, Py_ssize_t at, Py_ssize_t bytes) except -1
     cdef int place(self, object leaf, list words) except -1
     cdef int place_rows(self, object leaf, list words) except -1

@@ -17,9 +17,12 @@ import struct
 from hashlib import blake2b
 
 from cpython.pythread cimport PyThread_get_thread_ident
+from libc.stdint cimport uint64_t
+from libc.stdlib cimport free, malloc
 
 from shmloader.core.batch_tree cimport plain_rows, walk
-from shmloader.core.gather cimport copy_bytes, rows_lie_at, stack_rows
+from shmloader.core.columns cimport array_dtype, array_shape, arrays_at, column, number_dtype, numbers_into
+from shmloader.core.gather cimport copy_bytes, copy_rows, rows_lie_at, stack_rows
 from shmloader.core.ring cimport overwritten
 from shmloader.core.tensors cimport elements, is_dense, look_at, other_order, tensor_over, unequal
 from shmloader.core.worker cimport WorkerSide
@@ -29,7 +32,7 @@ import torch
 cdef extern from "Python.h":
     const Py_ssize_t PY_SSIZE_T_MAX
 
-cdef object Tensor = torch.Tensor, torch_stack = torch.stack, empty_like = torch.empty_like
+cdef object Tensor = torch.Tensor, torch_stack = torch.stack, empty = torch.empty, empty_like = torch.empty_like
 cdef object stock_torch_function = torch.Tensor.__torch_function__.__func__
 
 cdef enum:
@@ -198,6 +201,85 @@ cdef class Writer:
             room.copy_(apart)
         self.stacked[apart.data_ptr()] = at
         return out
+
+    cpdef object stack_numbers(self, object batch):
+        """A column of Python's or NumPy's numbers, as torch.tensor makes it; None for what is not plain.
+
+        In chunks it has memory of its own until write().  Another chunk may have numbers that are not plain, which
+        torch collates there, and what is stacked must lie at the same offset in all chunks.
+        """
+        cdef object dtype
+        cdef column of
+        cdef Py_ssize_t at, count, before
+        if not self.may_write() or type(batch) is not tuple and type(batch) is not list or not batch:
+            return None
+        dtype = number_dtype(batch[0], &of)
+        if dtype is None:
+            return None
+        count = len(batch)
+        if self.rows or self.apart:
+            out = empty((count,), dtype=dtype)
+            return out if numbers_into(batch, &of, out.data_ptr()) else None
+        before = self.ring.used
+        at = self.ring.allocate(count * of.bytes)
+        self.about_to_write(at, count * of.bytes)
+        if not numbers_into(batch, &of, self.ring.address(at)):
+            self.ring.used = before
+            return None
+        return tensor_over(self.ring.buffer(), dtype, at, (count,))
+
+    cpdef object stack_arrays(self, object batch):
+        """A column of NumPy's arrays, as torch.stack makes it of their tensors; None for what is not plain."""
+        cdef object dtype, first, out
+        cdef column of
+        cdef Py_ssize_t count
+        if not self.may_write() or type(batch) is not tuple and type(batch) is not list or not batch:
+            return None
+        first, count = batch[0], len(batch)
+        dtype = array_dtype(first, &of)
+        if dtype is None or of.bytes > PY_SSIZE_T_MAX // (self.rows or count):
+            return None
+        if count != self.count if self.rows else self.apart:
+            return None
+        cdef char **rows = <char **>malloc(count * sizeof(char *))
+        if rows == NULL:
+            raise MemoryError()
+        try:
+            if not arrays_at(batch, &of, rows):
+                return None
+            shape = (count, *array_shape(first))
+            out = self.arrays_found(dtype, shape, rows, of.bytes) if self.laid else None
+            return self.arrays_stacked(dtype, shape, rows, of.bytes) if out is None else out
+        finally:
+            free(rows)
+
+    cdef object arrays_stacked(self, object dtype, tuple shape, char **rows, Py_ssize_t bytes):
+        """Copy rows into the slot; those of a chunk where they belong in the whole batch."""
+        cdef Py_ssize_t count = shape[0], at = self.ring.allocate((self.rows or count) * bytes), start = at
+        cdef object room, out
+        if self.rows:
+            start += self.row * bytes
+        self.about_to_write(start, count * bytes)
+        copy_rows(self.ring.address(start), rows, count, bytes)
+        room = out = tensor_over(self.ring.buffer(), dtype, start, shape)
+        if self.rows:
+            out = room.clone() if self.apart else room
+            self.stacked[out.data_ptr()] = at
+        return out
+
+    cdef object arrays_found(self, object dtype, tuple shape, char **rows, Py_ssize_t bytes):
+        """The same for rows that were written in their places; None where they were not."""
+        cdef object at = self.laid.get(<uint64_t>rows[0])
+        cdef Py_ssize_t k, start
+        if at is None:
+            return None
+        for k in range(1, shape[0]):
+            if rows[k] != rows[0] + k * bytes:
+                return None
+        start = at + self.row * bytes if self.rows else at
+        if self.rows:
+            self.stacked[<uint64_t>rows[0]] = at
+        return tensor_over(self.ring.buffer(), dtype, start, shape)
 
     def write(self, batch) -> None:
         """Put a batch into the current payload.  What already lies there, because it was stacked there, stays."""

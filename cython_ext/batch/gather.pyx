@@ -57,6 +57,16 @@ cpdef int copy_bytes(uint64_t to, uint64_t source, Py_ssize_t bytes) except -1:
     return 0
 
 
+cdef int copy_rows(uint64_t to, char **rows, Py_ssize_t count, Py_ssize_t bytes) except -1:
+    """Copy rows of so many bytes each one after the other to the address `to`."""
+    if count * bytes < SHORT:
+        copy(<char *>to, rows, count, bytes)
+    else:
+        with nogil:
+            copy(<char *>to, rows, count, bytes)
+    return 0
+
+
 cpdef bint stack_rows(list batch, uint64_t to) except -1:
     """Copy the elements of tensors one after the other to the address `to`, as torch.stack would.
 
@@ -86,11 +96,7 @@ cpdef bint stack_rows(list batch, uint64_t to) except -1:
             if dlpack_may_be_negated(&row) and tensor.is_neg() or row.dtype.code == DLPACK_COMPLEX and tensor.is_conj():
                 return False
             rows[k] = dlpack_data(&row)
-        if count * bytes < SHORT:
-            copy(<char *>to, rows, count, bytes)
-        else:
-            with nogil:
-                copy(<char *>to, rows, count, bytes)
+        copy_rows(to, rows, count, bytes)
         return True
     finally:
         free(rows)

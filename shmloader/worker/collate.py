@@ -1,10 +1,14 @@
 """Collating straight into the slot, by way of torch's own extension point.
 
-torch's `default_collate` looks up in `default_collate_fn_map` what to do with tensors.  torch's own entry stacks them
-in shared memory.  In a worker it is replaced by one that stacks them in the slot.  So whatever default_collate makes of
-arrays, dicts, lists and namedtuples lands in the slot, also if the user's collate function calls it.  Tensors that
-cannot lie there (sparse, nested, quantised, on another device, subclasses) are left to torch.  If the user has replaced
-the entry, the user's entry stays.
+torch's `default_collate` looks up in `default_collate_fn_map` what to do with a column of tensors, arrays or numbers.
+torch's own entries make tensors in shared memory, or one for each array.  In a worker they are replaced by entries that
+write the column into the slot.  So whatever default_collate makes of arrays, dicts, lists and namedtuples lands in the
+slot, also if the user's collate function calls it.  What is not plain (sparse tensors, subclasses, integers beside
+booleans, arrays that are read-only) is left to torch's entry.  If the user has replaced an entry, the user's entry
+stays.
+
+If default_collate itself is the collate function, and all entries are ours, PlainCollate walks through the samples in
+its place (collate_plain.pyx).
 """
 
 from __future__ import annotations
@@ -13,22 +17,64 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.utils.data import default_collate
 
+from shmloader import _torch
 from shmloader._torch import collate_tensor_fn, default_collate_fn_map
+from shmloader.batch.containers import OddContainer
 from shmloader.core.batch_writer import Writer
+from shmloader.core.collate_plain import PlainCollate
+
+Collate = Callable[[Any], Any]
+Entry = Callable[..., Any]
 
 
-def collate_into(writer: Writer) -> None:
-    """From now on, have default_collate lay its tensors into the slot, in this process."""
-    if default_collate_fn_map.get(torch.Tensor) is collate_tensor_fn:
-        default_collate_fn_map[torch.Tensor] = collate_by(writer)
+def collate_into(writer: Writer) -> Collate:
+    """From now on, have default_collate lay its columns into the slot, in this process.
+
+    Returns:
+        What does default_collate's work on a worker's samples.
+    """
+    were_torchs = list(default_collate_fn_map.items()) == _torch.collate_entries()
+    tensors = collate_by(writer)
+    ours: dict[Any, Entry] = {collate_tensor_fn: tensors}
+    modes = _torch.count_modes
+    if modes is not None:
+        arrays = _torch.collate_numpy_array_fn
+        ours[arrays] = _stock_unless(modes, writer.stack_arrays, arrays, tensors)
+        for numbers in (_torch.collate_numpy_scalar_fn, _torch.collate_float_fn, _torch.collate_int_fn):
+            ours[numbers] = _stock_unless(modes, writer.stack_numbers, numbers, None)
+    for key, entry in list(default_collate_fn_map.items()):
+        if entry is not None and entry in ours:
+            default_collate_fn_map[key] = ours[entry]
+    if modes is None or _torch.collate is None or not were_torchs:
+        return default_collate
+    return PlainCollate(writer, default_collate_fn_map, OddContainer, _torch.collate, default_collate, modes)
 
 
-def collate_by(writer: Writer) -> Callable[..., torch.Tensor]:
+def collate_by(writer: Writer) -> Entry:
     """What does what torch's collate_tensor_fn does, into the payload that is being filled if it can lie there."""
 
     def collate(batch: Any, *, collate_fn_map: Any = None) -> torch.Tensor:
         stacked = writer.stack(batch)
         return collate_tensor_fn(batch, collate_fn_map=collate_fn_map) if stacked is None else stacked
+
+    return collate
+
+
+def _stock_unless(modes: Callable[[], int], stack: Callable[[Any], Any], stock: Entry, tensors: Entry | None) -> Entry:
+    """An entry for a column of arrays or numbers.
+
+    Args:
+        modes: How many modes see torch's functions, or change what they do (a default device, say).
+        stack: Makes the column's tensor; None where it is not plain.
+        stock: torch's entry, for all other columns.
+        tensors: What torch's entry would hand its tensors to.  If the map has another one there, that one gets them.
+    """
+
+    def collate(batch: Any, *, collate_fn_map: Any = None) -> Any:
+        is_ours = tensors is None or (collate_fn_map is not None and collate_fn_map.get(torch.Tensor) is tensors)
+        stacked = stack(batch) if is_ours and not modes() else None
+        return stock(batch, collate_fn_map=collate_fn_map) if stacked is None else stacked
 
     return collate

@@ -39,6 +39,7 @@ def fetch_from(
     skips: Skips | None = None,
     left: Left | None = None,
     fetched: Callable[[], None] = lambda: None,
+    default: Callable[[Any], Any] = default_collate,
 ) -> Fetch:
     """The function that makes a batch of a task, for one epoch.
 
@@ -51,12 +52,14 @@ def fetch_from(
         skips: Gets samples where those that raise are replaced.
         left: Where a stream goes on; None: it begins.
         fetched: Is called when a batch's samples are there, before they are collated.
+        default: Does the work of default_collate, if that is the collate function.
 
     Returns:
         A function of the task.  It raises StopIteration when a stream has nothing more.
     """
+    made = default if collate_fn is default_collate else collate_fn
     if isinstance(dataset, IterableDataset):
-        return Stream(dataset, auto_collation, collate_fn, drop_last, left, fetched)
+        return Stream(dataset, auto_collation, made, drop_last, left, fetched)
     if not auto_collation:
         get = None if skips is None else skips.sample
 
@@ -79,7 +82,7 @@ def fetch_from(
         else:
             samples = [dataset[index] for index in indices]
         fetched()
-        return collate_fn(samples)
+        return made(samples)
 
     return fetch
 

@@ -128,7 +128,7 @@ class Worker:
         self._fetch: Fetch | None = None
         self._is_over = False  # the stream, in this epoch
         self._epoch: int | None = None  # whatever it is when it begins
-        collate_into(self._writer)
+        self._default = collate_into(self._writer)
         self._be_torchs_worker(dataset, base_seed, num_workers)
         self._error: Any = None  # why it could not begin: told in place of the first batch
         self._left: Left | None = None
@@ -214,7 +214,7 @@ class Worker:
                 self._told = told
                 for hearer in hearers(dataset):
                     hearer.set_epoch(told)
-            self._fetch = fetch_from(*self._fetching, left, self._ring.fetched)
+            self._fetch = fetch_from(*self._fetching, left, self._ring.fetched, self._default)
         except Exception:
             self._fetch, self._error = None, caught(self._where)
 

@@ -1,0 +1,3 @@
+"""Types of the extension built from cython_ext/batch/columns.pyx, where each is explained."""
+
+def learn() -> None: ...
