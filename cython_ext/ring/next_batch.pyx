@@ -262,7 +262,7 @@ cdef class Steps:
                     return False
             except Exception as error:
                 if ring.opened == before:
-                    if self.waits_its_turn():
+                    if self.waits_its_turn() and not isinstance(error, SystemError):    # that is a fault of ours
                         self.refused = True
                         return False
                     self.refuse(error)

@@ -209,7 +209,7 @@ cdef class TrainerSide(Ring):
             raise RuntimeError(f"the ring has no room for {chunks} more: {self.sequences.in_flight} of {self.entries} "
                                f"entries are in flight, for {self.under_way} batches of {self.batches} at most")
         if self.cells and len(self.free_cells) < chunks:
-            raise RuntimeError(f"the ring has no cell for a stream's state: all {self.cells} are in use, and NOTE "
+            raise SystemError(f"the ring has no cell for a stream's state: all {self.cells} are in use, and NOTE "
                                "[ Cells ] in iterables.py proves that one is free: this is a bug in shmloader")
         return 0 if worker == RING_ANY else check_index("worker", worker, self.workers)
 

@@ -230,7 +230,6 @@ def test_torchs_iterator_by_name_is_said_and_shows() -> None:
     assert len(list(loader._get_iterator())) == 6 and loader.rides_ring
 
 
-@pytest.mark.off_the_ring
 def test_and_refused_where_the_ring_was_asked_for() -> None:
     loader = ByName(Augmented(), num_workers=1, on_worker_death="respawn")
     with pytest.raises(RuntimeError, match="only the ring can honour on_worker_death='respawn'"):

@@ -216,7 +216,7 @@ def _whole(batches: list[Any]) -> torch.Tensor:
 def test_a_sequence_without_a_cell_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """With one cell less than is proved to be enough, none is left out in silence."""
     monkeypatch.setattr(geometry, "cells_for", lambda entries, workers: entries + workers)
-    with loader(Numbers(90), 1) as made, pytest.raises(RuntimeError, match="no cell for a stream's state"):
+    with loader(Numbers(90), 1) as made, pytest.raises(SystemError, match="no cell for a stream's state"):
         list(made)
 
 

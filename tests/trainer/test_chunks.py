@@ -314,7 +314,7 @@ class Unpicklable:
 def test_an_index_that_cannot_be_pickled_opens_nothing() -> None:
     batches = [[0, 1, 2], [3, 4, Unpicklable()], [5, 6, 7]]
     with shmloader.DataLoader(Items(list(range(8))), batch_sampler=batches, num_workers=1, chunk_size=1) as loader:
-        iterator: Any = None
+        iterator = iter(loader)
+        next(iterator)
         with pytest.raises(TypeError, match="not me"):
-            iterator = iter(loader)
             next(iterator)
