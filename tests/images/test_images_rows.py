@@ -10,6 +10,7 @@ import pickle
 import random
 import stat
 import struct
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -383,6 +384,8 @@ def test_a_full_disk(paths: list[str], tmp_path: Path, monkeypatch: pytest.Monke
         assert_same(epoch(fused), epoch(dataset))
     assert len(warned) == 1
     (tmp_path / "rows").unlink()  # and gone
+    for name in ("torchvision", "torchvision.transforms", "torchvision.transforms.transforms"):
+        monkeypatch.setitem(sys.modules, name, tv)  # where pickle looks for the classes of the transforms
     assert_same(epoch(pickle.loads(pickle.dumps(fused._reader)) and fused), epoch(dataset))
 
 
