@@ -29,7 +29,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-import time
+import select
 from collections.abc import Callable, Iterator
 from multiprocessing import forkserver, popen_forkserver, popen_spawn_posix, reduction, util
 from multiprocessing.context import get_spawning_popen
@@ -98,15 +98,20 @@ def end_of_fork_server(patience: float = 0.5) -> int | None:
         patience: Seconds that it has to end: its pipes are closed a little earlier.
     """
     pid = getattr(getattr(forkserver, "_forkserver", None), "_forkserver_pid", None)
-    end = time.monotonic() + patience
-    while pid:
+    if not pid:
+        return None
+    with contextlib.suppress(OSError, AttributeError):  # it is reaped already, or there is no pidfd_open here
+        death = os.pidfd_open(pid)
         try:
-            found = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-        except ChildProcessError:  # another one has reaped it
-            return None
-        if found is not None:
-            return found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
-        if time.monotonic() > end:
-            return None
-        time.sleep(0.01)
-    return None
+            waiting = select.poll()
+            waiting.register(death, select.POLLIN)
+            waiting.poll(patience * 1000)
+        finally:
+            os.close(death)
+    try:
+        found = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:  # somebody else has reaped it
+        return None
+    if found is None:
+        return None
+    return found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
