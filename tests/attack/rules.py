@@ -121,9 +121,13 @@ def _actions(program: Program) -> str | None:
     lost_midway = False
     keeps = program.order.kind in STATEFUL or program.data.kind == "stream with state"
     persistent = bool(program.get("persistent_workers"))
+    workers = program.workers  # of the loader in use: a resume may make one with another number
+    unordered = program.get("in_order") is False
     for action in program.actions:
         verb = action.verb
         if verb == "begin":
+            if midway and not fresh and unordered:
+                return "which batches of an epoch come before it is left"
             if midway and not fresh and (keeps or program.data.kind in OF_STREAMS):
                 return "where an epoch that is left leaves its sampler or stream depends on how much was prefetched"
             open_, midway, fresh, nested = True, True, False, False
@@ -139,12 +143,13 @@ def _actions(program: Program) -> str | None:
             if not saved:
                 return "nothing is saved"
             open_, midway, fresh, nested = False, lost_midway, True, False
+            workers = {"workers": action.count, "generator": program.workers}.get(action.what, workers)
             if action.what == "generator" and not midway:
                 return "between epochs, another generator is the user's wish"
             if why := _other(program, action.what, action.count):
                 return why
         elif verb in ("drop", "close", "close iterator"):
-            if verb == "close iterator" and (not open_ or not program.workers):
+            if verb == "close iterator" and (not open_ or not workers):
                 return "no iterator of ours"
             if verb == "close iterator" and persistent and program.data.kind == "stream with state":
                 return "workers that would live on end, and the epochs that their streams count with them"
@@ -154,7 +159,7 @@ def _actions(program: Program) -> str | None:
             if verb in ("close", "drop") and midway and persistent:
                 pass
         elif verb == "start":
-            if midway or not program.workers:
+            if midway or not workers:
                 return "start() wants to be between epochs"
             if keeps:
                 return "torch does not start early"
@@ -172,7 +177,7 @@ def _actions(program: Program) -> str | None:
             if action.what in ("batch_size", "length") and program.does("resume"):
                 return "another dataset than that of the state"
         elif verb == "nest":
-            if not midway or not open_ or persistent or keeps or program.order.kind == "raising":
+            if not midway or not open_ or persistent or keeps or unordered or program.order.kind == "raising":
                 return "no two epochs at a time"
             nested = True
         elif verb in ("copy", "pickle"):
@@ -182,6 +187,8 @@ def _actions(program: Program) -> str | None:
                 return "no state goes with it"
             if program.does("save"):
                 return "no state goes with it"
+    if midway and unordered:
+        return "which batches of an epoch come before it is left"
     return None
 
 
