@@ -810,7 +810,7 @@ def test_a_torch_that_does_not_offer_dlpack_in_c() -> None:
         import torch
         torch.Tensor.__dlpack_c_exchange_api__ = None
 
-        import test_any_batch as tests
+        import tests.batch.test_any_batch as tests
 
         for spare in (0, 2):
             tests.test_every_dtype(spare)
@@ -821,7 +821,7 @@ def test_a_torch_that_does_not_offer_dlpack_in_c() -> None:
         for count in (1, 4):
             tests.test_lazy_tensors_made_of_what_was_collated(torch.conj, count)
 
-        import test_in_place
+        from tests.worker import test_in_place
 
         for options in ({}, {"chunk_size": 2}):
             test_in_place.test_they_are_written_there_and_nowhere_else(options)

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import torchvision_stand_ins as tv
 from PIL import Image
 
 import shmloader
 from shmloader import images
+from tests.images import torchvision_stand_ins as tv
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 

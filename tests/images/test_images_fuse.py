@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import torchvision_stand_ins as tv
 from jpeg_writer import Noise, write
 from PIL import Image, ImageOps
 
@@ -19,6 +18,7 @@ from shmloader import images
 from shmloader.images.crops import RandomResizedCrop
 from shmloader.images.random_numbers import Draws
 from shmloader.images.view import View
+from tests.images import torchvision_stand_ins as tv
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 SIZES = [(80, 60), (60, 80), (200, 20), (33, 32), (32, 32), (90, 90), (31, 64)]

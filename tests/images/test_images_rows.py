@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import torchvision_stand_ins as tv
 from jpeg_writer import SAMPLINGS, Noise, write
 from PIL import Image
 
@@ -25,6 +24,7 @@ import shmloader
 from shmloader import images
 from shmloader.core import jpeg
 from shmloader.images.rows import Rows
+from tests.images import torchvision_stand_ins as tv
 
 # ------------------------------------------------------------------------------------------------- marks of one picture
 

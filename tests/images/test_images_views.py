@@ -12,13 +12,13 @@ import numpy as np
 import PIL
 import pytest
 import torch
-import torchvision_stand_ins as tv
 from jpeg_writer import SAMPLINGS, Noise, write
 from PIL import Image, ImageOps
 
 import shmloader
 from shmloader import images
 from shmloader.core import jpeg
+from tests.images import torchvision_stand_ins as tv
 
 DOWN_FIRST = int(PIL.__version__.split(".")[0]) >= 13
 

@@ -146,7 +146,7 @@ def test_a_slow_copy_to_the_device(slow_gpu: None, busy_loop: None) -> None:
 
 RANKS = """
     import multiprocessing, os, sys, tempfile, time, torch
-    from test_report_verdicts import Made, burn, loader, named
+    from tests.statistics.test_report_verdicts import Made, burn, loader, named
 
     def rank(number, results):
         meet = os.path.join(os.environ["SHMLOADER_TEST_DIR"], f"meet_{os.getppid()}")
@@ -178,7 +178,7 @@ def test_a_rank_that_straggles(busy_loop: None) -> None:
 SMALL = """
     import torch
     from conftest import mount_small_shm
-    from test_report_verdicts import Made, loader, run
+    from tests.statistics.test_report_verdicts import Made, loader, run
 
     if __name__ == "__main__":
         mount_small_shm("4m")
