@@ -33,6 +33,7 @@ from shmloader import transforms as transforms  # noqa: E402
 from shmloader.async_dataloader import AsyncDataLoader  # noqa: E402
 from shmloader.commands.tuning.tune import tune  # noqa: E402
 from shmloader.dataloader import DataLoader  # noqa: E402
+from shmloader.frozen.freeze import freeze  # noqa: E402
 from shmloader.patch import patch_torch  # noqa: E402
 from shmloader.resume.distributed import DistributedSampler  # noqa: E402
 from shmloader.row_wise import row_wise  # noqa: E402
@@ -60,6 +61,7 @@ __all__ = [
     "WeightedRandomSampler",
     "default_collate",
     "default_convert",
+    "freeze",
     "get_worker_info",
     "patch_torch",
     "random_split",

@@ -433,3 +433,15 @@ def is_exiting() -> bool:
     if _utils is None:  # this module is being taken apart
         return True
     return getattr(_utils, "python_exit_status", sys.is_finalizing()) is not False
+
+
+_default_store: Any = _find(
+    "torch.distributed.distributed_c10d._get_default_store",
+    means="each rank of a machine has a frozen dataset for itself",
+    instead=lambda: None,
+)
+
+
+def default_store() -> Any:
+    """The key-value store of the default process group, which must be initialised; None where there is none."""
+    return _default_store()

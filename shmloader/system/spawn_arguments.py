@@ -22,6 +22,7 @@ from shmloader._multiprocessing import given_descriptors, most_descriptors, nami
 from shmloader.system.group_signals import unblocked
 from shmloader.system.limits import available_memory
 from shmloader.system.opened_by_path import Places, Trainers, by_path, file_of
+from shmloader.system.sealed_memory import reduced
 from shmloader.system.signals import let_through
 
 MiB = 1 << 20
@@ -88,7 +89,7 @@ class _Packed:
         try:
             pages = _Pages(self._fd)
             with unblocked(), let_through():  # it may take long
-                reduction.dump(value, pages)
+                _Pickler(pages).dump(value)
             self._named = given[self._first :]
             self._files = [file_of(fd) for fd in self._named]
             self._given = self._named
@@ -119,6 +120,13 @@ class _Packed:
 
     def close(self) -> None:
         os.close(self._fd)
+
+
+class _Pickler(reduction.ForkingPickler):
+    """Arrays and tensors of a frozen dataset go as places in its memory, and not as copies."""
+
+    def reducer_override(self, value: Any) -> Any:
+        return reduced(value)
 
 
 class _Pages:

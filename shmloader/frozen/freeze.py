@@ -1,0 +1,76 @@
+"""`freeze(dataset)`: the large attributes of a dataset as columns in memory that all processes of a machine share."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from shmloader.frozen import ranks
+from shmloader.frozen.plan import LEAST, planned
+from shmloader.system.sealed_memory import Writer
+
+Kind = TypeVar("Kind")
+
+
+def freeze(dataset: Kind, *, least: int = LEAST, share_with_ranks: bool = True) -> Kind:
+    """Move the large attributes of a dataset into memory that its workers share.
+
+    A worker that reads a list changes the reference counts of its items, and so copies the list page by page.  With a
+    million paths and eight workers that is eight copies; a spawned worker has one from the start.  Frozen, the list is
+    one block of bytes for all workers, and an item becomes an object when you ask for it.
+
+    These are frozen: lists of strings, bytes, numbers, None, NumPy's scalars and arrays, and of tuples, named tuples,
+    lists and dicts of these; dicts whose keys are all strings or all integers and whose values are such things; NumPy's
+    arrays and CPU tensors of 4 KiB and more.  The attributes of the dataset are looked at, and those of the plain
+    objects, short lists and dicts in them, so that what torch's Subset and ConcatDataset hold is frozen too.
+    Everything else stays as it is.  `shmloader.frozen.explain` says what, and why.
+
+    A frozen list or dict reads like the original, and items equal the originals.  It is no `list`: json.dumps refuses
+    it, slices of it are lists, and it cannot be changed.  Each access makes a new item, so what you write into an inner
+    list or dict is lost.  Arrays and tensors can be written; a write stays in its process.
+
+    Args:
+        dataset: A dataset, of any class.  It is changed: its attributes are replaced.
+        least: Lists and dicts of fewer items stay as they are.
+        share_with_ranks: Whether ranks of one machine that freeze the same bytes share one copy, where
+            torch.distributed is initialised.  No rank waits for another.
+
+    Returns:
+        The same dataset.
+
+    Raises:
+        ValueError: `least` is negative.
+        MemoryError: The machine, or the control group, has less memory available than the copy takes.  The dataset
+            is as it was.
+
+    Example:
+        >>> import shmloader
+        >>> class Paths:
+        ...     def __init__(self):
+        ...         self.samples = [(f"{k}.jpg", k % 10) for k in range(1000)]
+        ...     def __len__(self):
+        ...         return len(self.samples)
+        ...     def __getitem__(self, index):
+        ...         return self.samples[index]
+        >>> dataset = shmloader.freeze(Paths())
+        >>> dataset[7]
+        ('7.jpg', 7)
+        >>> dataset.samples.append(("1000.jpg", 0))
+        Traceback (most recent call last):
+        ...
+        AttributeError: append() changes a list, and this one is frozen. shmloader.freeze() made it, so that all \
+workers share one copy. Change the list before you freeze the dataset, or assign list(...) of it to the attribute
+    """
+    if least < 0:
+        raise ValueError(f"least is {least}. It counts items, so it is 0 or more")
+    writer = Writer()
+    try:
+        plan = planned(dataset, writer, least)
+        if plan.is_empty:
+            return dataset
+        memory = writer.sealed()
+    finally:
+        writer.close()
+    if share_with_ranks:
+        memory = ranks.one_of_machine(memory)
+    plan.carry_out(memory)
+    return dataset

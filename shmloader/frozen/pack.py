@@ -1,0 +1,225 @@
+"""Writes lists and dicts as columns; NOTE [ Columns ] in cython_ext/frozen/frozen_rows.pyx has the layouts."""
+
+from __future__ import annotations
+
+import itertools
+import marshal
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy
+
+from shmloader.core.frozen_dict import bits_for, table_of
+from shmloader.system.sealed_memory import Counter
+
+Layout = tuple[Any, ...]
+
+MOST_FIELDS = 64  # of a tuple or a dict whose fields are columns of their own
+DEEPEST = 64  # lists within lists: more is not looked at
+_PLAIN = (bool, int, float, complex, str, bytes, type(None))
+
+
+class NotPlain(Exception):
+    """Something that cannot be kept as bytes.  Its text says what, and is a part of a sentence."""
+
+
+def pack(items: Sequence[Any], writer: Counter, depth: int = 0) -> Layout:
+    """Write items, which may be none.
+
+    Args:
+        items: The items.  The column will give equal ones of the same classes.
+        writer: Where to write them.
+        depth: How many lists they are in.
+
+    Returns:
+        The layout.
+
+    Raises:
+        NotPlain: Some of them are not made of Python's own values, NumPy's scalars and NumPy's arrays.
+        MemoryError: The machine does not have the memory.
+    """
+    if depth > DEEPEST:
+        raise NotPlain(f"lists that are nested more than {DEEPEST} deep")
+    kinds = set(map(type, items))
+    if len(kinds) == 1:
+        (kind,) = kinds
+        if kind in _KINDS:
+            return _KINDS[kind](items, writer, depth)
+        if issubclass(kind, numpy.generic) and not numpy.dtype(kind).hasobject:
+            return _scalars(items, kind, writer)
+        if _is_of_named_tuples(kind):
+            return _tuples(items, writer, depth, kind)
+    return _values(items, writer)
+
+
+# ----------------------------------------------------------------------------------------------------- simple kinds
+
+
+def _nones(items: Sequence[Any], writer: Counter, depth: int) -> Layout:
+    return ("nones",)
+
+
+def _bools(items: Sequence[Any], writer: Counter, depth: int) -> Layout:
+    return "bools", writer.put(numpy.array(items, numpy.bool_))
+
+
+def _ints(items: Sequence[Any], writer: Counter, depth: int) -> Layout:
+    try:
+        numbers = numpy.array(items, numpy.int64)
+    except OverflowError:
+        return _values(items, writer)
+    least, most = int(numbers.min()), int(numbers.max())
+    width = next(w for w in (1, 2, 4, 8) if -(1 << 8 * w - 1) <= least and most < 1 << 8 * w - 1)
+    return "ints", writer.put(numbers.astype(f"i{width}")), width
+
+
+def _floats(items: Sequence[Any], writer: Counter, depth: int) -> Layout:
+    return "floats", writer.put(numpy.array(items, numpy.float64))
+
+
+def _scalars(items: Sequence[Any], kind: type, writer: Counter) -> Layout:
+    dtypes = {item.dtype for item in items}
+    if len(dtypes) > 1:  # datetimes of several units, texts of several lengths
+        raise NotPlain(f"{kind.__name__} of several dtypes")
+    (dtype,) = dtypes
+    if not dtype.itemsize:
+        raise NotPlain(f"{kind.__name__} without a byte")
+    return "scalars", writer.put(b"".join(item.tobytes() for item in items)), dtype
+
+
+# ----------------------------------------------------------------------------------------- rows of different lengths
+
+
+def _text(items: Sequence[Any], writer: Counter, depth: int) -> Layout:
+    return _spans("text", [item.encode("utf-8", "surrogatepass") for item in items], writer)
+
+
+def _bytes(items: Sequence[Any], writer: Counter, depth: int) -> Layout:
+    return _spans("bytes", items, writer)
+
+
+def _values(items: Sequence[Any], writer: Counter) -> Layout:
+    for item in items:
+        _check_plain(item, 0)
+    return _spans("values", [marshal.dumps(item, 4) for item in items], writer)
+
+
+def _spans(kind: str, rows: Sequence[bytes], writer: Counter) -> Layout:
+    ends, width = _ends(map(len, rows), len(rows), writer)
+    return kind, ends, width, writer.put(b"".join(rows))
+
+
+def _ends(lengths: Any, count: int, writer: Counter) -> tuple[int, int]:
+    """Write where rows of these lengths end; the place, and the bytes of a number."""
+    ends = numpy.zeros(count + 1, numpy.uint64)
+    numpy.cumsum(numpy.fromiter(lengths, numpy.uint64, count), out=ends[1:])
+    width = 4 if int(ends[-1]) < 1 << 32 else 8
+    return writer.put(ends.astype(f"u{width}")), width
+
+
+def _arrays(items: Sequence[Any], writer: Counter, depth: int) -> Layout:
+    first = items[0]
+    if any(item.dtype != first.dtype or item.ndim != first.ndim for item in items):
+        raise NotPlain("arrays of several dtypes, or of several numbers of sides")
+    if first.dtype.hasobject or not first.dtype.itemsize:
+        raise NotPlain(f"arrays of {first.dtype}")
+    if not all(item.flags.c_contiguous and item.flags.writeable for item in items):
+        raise NotPlain("arrays that are strided or read-only")
+    shapes = numpy.array([item.shape for item in items], numpy.int64)
+    ends, width = _ends((item.nbytes for item in items), len(items), writer)
+    place = writer.put(b"".join(item.tobytes() for item in items))
+    return "arrays", ends, width, place, first.dtype, writer.put(shapes), first.ndim
+
+
+# --------------------------------------------------------------------------------------------------------- containers
+
+
+def _tuples(items: Sequence[Any], writer: Counter, depth: int, kind: type | None = None) -> Layout:
+    lengths = set(map(len, items))
+    if len(lengths) == 1 and 0 < len(items[0]) <= MOST_FIELDS:
+        return "tuples", kind, tuple(pack(field, writer, depth + 1) for field in zip(*items, strict=True))
+    if kind is not None:
+        raise NotPlain(f"{kind.__name__} of more than {MOST_FIELDS} fields, or of none")
+    return _lists(items, writer, depth, as_tuple=True)
+
+
+def _dicts(items: Sequence[Any], writer: Counter, depth: int) -> Layout:
+    keys = tuple(items[0])
+    alike = all(type(key) in (str, int) for key in keys) and 0 < len(keys) <= MOST_FIELDS
+    if not alike or any(tuple(item) != keys for item in items):
+        return _values(items, writer)
+    return "dicts", keys, tuple(pack([item[key] for item in items], writer, depth + 1) for key in keys)
+
+
+def _lists(items: Sequence[Any], writer: Counter, depth: int, as_tuple: bool = False) -> Layout:
+    if len(set(map(type, itertools.chain.from_iterable(items)))) > 1:
+        return _values(items, writer)
+    inner = pack(list(itertools.chain.from_iterable(items)), writer, depth + 1)
+    ends, width = _ends(map(len, items), len(items), writer)
+    return "lists", ends, width, inner, as_tuple
+
+
+def _is_of_named_tuples(kind: type) -> bool:
+    """Whether a class is of named tuples that have their fields and nothing else, and that pickle finds by name."""
+    return (
+        issubclass(kind, tuple)
+        and kind.__mro__[1:] == (tuple, object)
+        and isinstance(getattr(kind, "_fields", None), tuple)
+        and not kind.__dictoffset__
+        and "<locals>" not in kind.__qualname__
+    )
+
+
+def _check_plain(item: Any, depth: int) -> None:
+    """See that marshal gives this again as it is: it would take a subclass for its base, and a buffer for bytes.
+
+    Raises:
+        NotPlain: It does not.
+    """
+    kind = type(item)
+    if kind in _PLAIN:
+        return
+    if depth > DEEPEST:
+        raise NotPlain(f"values that are nested more than {DEEPEST} deep")
+    if kind in (list, tuple, set, frozenset):
+        for part in item:
+            _check_plain(part, depth + 1)
+    elif kind is dict:
+        for key, part in item.items():
+            _check_plain(key, depth + 1)
+            _check_plain(part, depth + 1)
+    else:
+        raise NotPlain(f"objects of class {kind.__name__}")
+
+
+_KINDS: dict[type, Callable[[Sequence[Any], Counter, int], Layout]] = {
+    type(None): _nones,
+    bool: _bools,
+    int: _ints,
+    float: _floats,
+    str: _text,
+    bytes: _bytes,
+    numpy.ndarray: _arrays,
+    tuple: _tuples,
+    dict: _dicts,
+    list: _lists,
+}
+
+
+def pack_dict(items: dict[Any, Any], writer: Counter) -> tuple[Layout, Layout, int, int]:
+    """Write a dict whose keys are all strings, or all integers.
+
+    Returns:
+        The layouts of the keys and of the values, the place of the table, and how many bits number its words.
+
+    Raises:
+        NotPlain: Its keys are others, or its values are none that `pack` writes.
+        MemoryError: The machine does not have the memory.
+    """
+    if set(map(type, items)) not in ({str}, {int}):
+        raise NotPlain("keys that are neither all strings nor all integers")
+    if len(items) >= 1 << 31:
+        raise NotPlain("more than 2**31 keys")
+    bits = bits_for(len(items))
+    keys, values = pack(list(items), writer), pack(list(items.values()), writer)
+    return keys, values, writer.put(table_of(items, bits)), bits
