@@ -16,8 +16,8 @@ from torch.utils.data import IterableDataset
 from shmloader.core.next_batch import Steps
 from shmloader.core.ring import ANY
 from shmloader.core.trainer import TrainerSide
+from shmloader.options import RingMemory
 from shmloader.resume.seek import ranks_of
-from shmloader.ring.growth import RingMemory
 from shmloader.trainer.begin import seeds_samples
 from shmloader.worker.random_states import further
 
