@@ -16,7 +16,6 @@ from shmloader.trainer import early
 
 if off_the_ring.why_not_here() is None:
     from shmloader.trainer.alone import alone
-    from shmloader.trainer.begin import seeds_samples
     from shmloader.trainer.iterator import RingIterator
     from shmloader.trainer.pool import end_workers_of_another_pool
 
@@ -90,7 +89,7 @@ def _over_the_ring(loader: Any, options: Options) -> RingIterator:
     for lost in _torch.what_is_lost():
         off_the_ring.warn_once(lost)
     loader.check_worker_number_rationality()
-    iterator = RingIterator(loader)
+    iterator = RingIterator(loader, options)
     _iterators.add(iterator)
     stop_at_exit(iterator)
     return iterator
@@ -108,7 +107,7 @@ def torchs(loader: Any, options: Options, make: Callable[[], Any]) -> Any:
     why = here or off_the_ring.why_not_of(type(loader))
     if why is not None and options.skips_bad_samples:  # the only option of the ring's that is honoured without workers
         off_the_ring.refuse(loader, why)
-    return make() if loader.num_workers or here is not None else alone(loader, make)
+    return make() if loader.num_workers or here is not None else alone(loader, options, make)
 
 
 def end_workers_that_cannot_go_on(loader: Any) -> None:
@@ -123,7 +122,7 @@ def _end_workers_seeded_otherwise(loader: Any) -> None:
     place = place_of(loader)
     if loader._iterator is None or place.loaded is None:
         return
-    if seeds_samples(loader) and place.loaded.base_seed is not None:  # otherwise new workers draw that seed
+    if Options.of(loader).seeds_samples and place.loaded.base_seed is not None:  # otherwise new workers draw that seed
         return
     if place.ahead is None or not place.holds(loader, place.ahead):  # otherwise start() has begun with that state
         loader._end_workers()

@@ -28,6 +28,7 @@ from shmloader.device import events
 from shmloader.device.captures import relax, relaxed
 from shmloader.device.copy_stream import copy_stream
 from shmloader.device.streams import CUDA, WATCHED, since
+from shmloader.options import Options
 
 if sys.platform == "linux":
     from shmloader.core.free_slots import Slots
@@ -144,10 +145,10 @@ def find(device: torch.device | None = None) -> Accelerator | None:
     return Cuda(at) if present == "cuda" else Other(at)
 
 
-def accelerator_of(loader: Any) -> Accelerator | None:
+def accelerator_of(loader: Any, options: Options) -> Accelerator | None:
     """The accelerator for which a loader's slots are to be page-locked; None if they need not be."""
-    if loader.device is not None and torch.device(loader.device).type != "cpu":
-        return find(torch.device(loader.device))
+    if options.device is not None and torch.device(options.device).type != "cpu":
+        return find(torch.device(options.device))
     return find() if loader.pin_memory else None
 
 

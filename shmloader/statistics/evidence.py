@@ -240,7 +240,7 @@ def settings_of(loader: Any) -> Settings:
         is_stream=isinstance(loader.dataset, IterableDataset),
         in_order=loader.in_order,
         can_be_cut=loader.batch_sampler is not None and is_row_wise(loader.collate_fn),
-        detail=wants_detail(loader),
+        detail=wants_detail(options),
     )
 
 

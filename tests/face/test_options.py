@@ -95,6 +95,21 @@ def test_each_has_values_here() -> None:
     assert all(value != DEFAULTS[name] for name, (value, _, _) in VALUES.items())
 
 
+@each
+def test_a_layer_reads_it_and_none_reads_the_loaders(name: str) -> None:
+    """An iterator goes by the options that it was made with; the loader's attribute may have been set since."""
+    meant = {"schedule": "steals", "on_worker_death": "respawns", "on_bad_sample": "skips_bad_samples"}
+    meant["sample_seeds"] = "seeds_samples"
+    read, passed_by = [], []
+    for path in (ROOT / "shmloader").rglob("*.py"):
+        if path.name in ("dataloader.py", "options.py", "requirements.py"):
+            continue
+        code = re.sub(r'""".*?"""', "", path.read_text(), flags=re.DOTALL)
+        read += [path.name] * bool(re.search(rf"\boptions\.({name}|{meant.get(name, name)})\b", code))
+        passed_by += [path.name] * bool(re.search(rf"\bloader\.{name}\b", code))
+    assert read and not passed_by
+
+
 # ------------------------------------------------------------------------------------------------------- it is checked
 
 
