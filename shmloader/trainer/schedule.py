@@ -103,7 +103,7 @@ class RoundRobin(_Attached):
         return True
 
 
-class Streams(_Attached):
+class InTurn(_Attached):
     """The next worker that has something left makes the next batch; for iterable datasets, and out of order.
 
     Out of order, a worker whose share is already under way is passed over too, or a slow one would be given everything.
@@ -249,4 +249,4 @@ def schedule_of(loader: Any, options: Options, dismiss: Callable[[int], None]) -
         return Steal(loader, options)
     if loader.in_order and not isinstance(loader.dataset, IterableDataset):
         return RoundRobin(loader, options)
-    return Streams(loader, options, None if loader.persistent_workers else dismiss)
+    return InTurn(loader, options, None if loader.persistent_workers else dismiss)
