@@ -409,6 +409,8 @@ _watches = None not in (_set_worker_pids, _remove_worker_pids, _error_if_any_wor
 def watch_pids(key: int, pids: tuple[int, ...]) -> None:
     """Have torch's SIGCHLD handler raise in the main thread when one of these processes fails."""
     if _watches:
+        with contextlib.suppress(ValueError):  # a forked child has its parent's keys, and ids of objects come again
+            _remove_worker_pids(key)
         _set_worker_pids(key, pids)
         _set_handler()
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import inspect
+import functools
 import sys
-import weakref
 from collections.abc import Callable, Iterable
 from multiprocessing.context import BaseContext
 from types import TracebackType
@@ -14,25 +13,19 @@ import torch
 import torch.utils.data
 from torch.utils.data import Dataset, Sampler
 
-from shmloader import _torch, off_the_ring, read_elsewhere
-from shmloader.device.ahead import ahead, stop_at_exit
-from shmloader.device.to_device import stage_of
+from shmloader import iterators, off_the_ring, read_elsewhere
 from shmloader.measured import Measured, serve_metrics
-from shmloader.options import check_bad_samples, check_device, check_division, check_ring, check_work
+from shmloader.options import Options
+from shmloader.requirements import check_requirements
 from shmloader.resume import epochs
 from shmloader.resume.place import place_of
 from shmloader.trainer import early
 
-if off_the_ring.why_not_here() is None:  # else there are no extensions, or names are missing that these build on
+if off_the_ring.why_not_here() is None:  # otherwise there are no extensions, or names are missing that these build on
     from shmloader.statistics.account import begun, close_trace
-    from shmloader.trainer.alone import alone
-    from shmloader.trainer.begin import seeds_samples
-    from shmloader.trainer.iterator import RingIterator
-    from shmloader.trainer.pool import end_workers_of_another_pool, pool_of
+    from shmloader.trainer.pool import pool_of
 
 T_co = TypeVar("T_co", covariant=True)
-
-_iterators: weakref.WeakSet[Any] = weakref.WeakSet()  # not in the loader, whose __dict__ others copy
 
 
 # Generic stands beside torch's class and not in its brackets, for torch's may take more parameters one day.
@@ -195,25 +188,25 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
         max_bad_samples: int | float | None = None,
         detail: bool = False,
     ) -> None:
-        check_ring(spare_slots, ring_memory, max_ring_bytes, on_worker_death, workers_outlive_signals)
-        check_work(schedule, chunk_size, detail)
-        check_device(device, device_prefetch, on_device)
-        self.device = device
-        self.device_prefetch = device_prefetch
-        self.on_device = on_device
-        self.strict_pinning = strict_pinning
-        self.spare_slots = spare_slots
-        self.ring_memory = ring_memory
-        self.max_ring_bytes = max_ring_bytes
-        self.on_worker_death = on_worker_death
-        self.workers_outlive_signals = workers_outlive_signals
-        self.schedule = schedule
-        self.chunk_size = chunk_size
-        self.sample_seeds = sample_seeds
-        self.prefetch_epochs = prefetch_epochs
-        self.on_bad_sample = on_bad_sample
-        self.max_bad_samples = max_bad_samples
-        self.detail = detail
+        options = Options(
+            spare_slots=spare_slots,
+            ring_memory=ring_memory,  # type: ignore[arg-type]  # it is checked there
+            max_ring_bytes=max_ring_bytes,
+            on_worker_death=on_worker_death,
+            workers_outlive_signals=workers_outlive_signals,
+            schedule=schedule,
+            chunk_size=chunk_size,
+            device=device,
+            device_prefetch=device_prefetch,
+            on_device=on_device,
+            strict_pinning=strict_pinning,
+            sample_seeds=sample_seeds,
+            prefetch_epochs=prefetch_epochs,
+            on_bad_sample=on_bad_sample,
+            max_bad_samples=max_bad_samples,
+            detail=detail,
+        )
+        options.give_to(self)
         super().__init__(
             dataset,
             batch_size,
@@ -233,14 +226,13 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
             pin_memory_device=pin_memory_device,
             in_order=in_order,
         )
-        check_division(self)
-        check_bad_samples(self)
-        if on_bad_sample == "skip" and off_the_ring.why_not_here() is None:
+        check_requirements(self, options)
+        if options.skips_bad_samples and off_the_ring.why_not_here() is None:
             pool_of(self)
         epochs.listen(self.dataset)
         if num_workers and (why := off_the_ring.why_not(self)):
             off_the_ring.refuse(self, why)
-        read_elsewhere.enrol(self, DEFAULTS)
+        read_elsewhere.enrol(self)
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Warn at once where a class takes its iterators from another class, so that it will never ride the ring.
@@ -269,11 +261,11 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
         return read_elsewhere.why_not(self)
 
     def __iter__(self) -> Any:
-        rides = self._rides_or_says_why_not()
+        rides = iterators.rides(self)
         if off_the_ring.why_not_here() is not None:
             return self._begin(rides)
         if self._comes_back():
-            self._end_workers_that_cannot_go_on()
+            iterators.end_workers_that_cannot_go_on(self)
             return super().__iter__()
         iterator = begun(self, lambda: self._begin(rides))
         serve_metrics()
@@ -281,12 +273,12 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
 
     def _get_iterator(self) -> Any:
         """torch's hook: another iterator, for subclasses that ask for one, and for torch's own `__iter__`."""
-        rides = self._rides_or_says_why_not()
+        rides = iterators.rides(self)
         if off_the_ring.why_not_here() is not None or off_the_ring.why_not_of(type(self)) is not None:
             return super()._get_iterator()
         if self.num_workers and not rides and self.device is None:
             return super()._get_iterator()
-        iterator = begun(self, lambda: self._another(rides))
+        iterator = begun(self, lambda: iterators.another(self, rides, self._torchs))
         serve_metrics()
         return iterator
 
@@ -302,37 +294,18 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
         behind = getattr(super().__iter__, "__func__", None) is not torch.utils.data.DataLoader.__iter__
         return wraps or (behind and not self.num_workers)
 
-    def _rides_or_says_why_not(self) -> bool:
-        why = off_the_ring.why_not(self)
-        if why is not None and self.num_workers > 0:
-            off_the_ring.say_or_refuse(self, why)
-        read_elsewhere.iterates(self)
-        return why is None
-
     def _begin(self, rides: bool) -> Any:
         if rides or self.device is not None:
-            return self._begun(rides)
+            return iterators.begin_epoch(self, rides, self._torchs)
         if self.num_workers or off_the_ring.why_not_of(type(self)) is not None:
-            return self._counted(super().__iter__)
-        asked = _WithoutWorkers(super()._get_iterator)
-        return self._counted(lambda: torch.utils.data.DataLoader.__iter__(asked))  # type: ignore[arg-type]
+            return iterators.torchs(self, iterators.options_of(self), super().__iter__)
+        asked = iterators.Asked(super()._get_iterator)
+        make = functools.partial(torch.utils.data.DataLoader.__iter__, asked)  # type: ignore[arg-type]
+        return iterators.torchs(self, iterators.options_of(self), make)
 
-    def _another(self, rides: bool) -> Any:
-        started = early.taken(self) if rides else None
-        return self._iterator_of_ours(rides) if started is None else started
-
-    def _begun(self, rides: bool) -> Any:
-        """An iterator of ours whose epoch begins; of workers that persist, the one that there is."""
-        self._end_workers_that_cannot_go_on()
-        if rides and (started := early.taken(self)) is not None:
-            return started
-        if not self.persistent_workers:
-            return self._iterator_of_ours(rides)
-        if self._iterator is None or not early.goes_on(self._iterator):
-            self._iterator = self._iterator_of_ours(rides)
-        else:
-            self._iterator._reset(self)
-        return self._iterator
+    def _torchs(self) -> Any:
+        """An iterator of torch's, or of the class from which this one takes its iterators."""
+        return self._get_iterator() if off_the_ring.why_not_of(type(self)) else super()._get_iterator()
 
     def start(self) -> None:
         """Begin the next epoch now: workers start, and make the first batches while you do something else.
@@ -353,51 +326,7 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
             return
         if why := off_the_ring.why_not(self):
             raise RuntimeError(f"start() needs a loader that rides shmloader's ring: {why}")
-        mine = [iterator for iterator in list(_iterators) if iterator.loader() is self]
-        early.start(self, mine, lambda: self._begun(True))
-
-    def _counted(self, make: Callable[[], Any]) -> Any:
-        """An iterator of torch's; without workers, it is counted what it gives."""
-        counts = not self.num_workers and off_the_ring.why_not_here() is None
-        why = off_the_ring.why_not_here() or off_the_ring.why_not_of(type(self))
-        if why is not None and self.on_bad_sample != "raise":  # of what the ring alone can honour, this needs no ring
-            off_the_ring.refuse(self, why)
-        return alone(self, make) if counts else make()
-
-    def _end_workers_that_cannot_go_on(self) -> None:
-        if self.persistent_workers:
-            self._end_workers_seeded_otherwise()
-            end_workers_of_another_pool(self)
-
-    def _end_workers_seeded_otherwise(self) -> None:
-        """End workers that persist, if a state was loaded and seeds are set when workers start."""
-        place = place_of(self)
-        if self._iterator is None or place.loaded is None:
-            return
-        if seeds_samples(self) and place.loaded.base_seed is not None:  # otherwise new workers draw that seed
-            return
-        if place.ahead is None or not place.holds(self, place.ahead):  # else start() has begun with that state
-            self._end_workers()
-
-    def _iterator_of_ours(self, rides: bool) -> Any:
-        theirs = self._get_iterator if off_the_ring.why_not_of(type(self)) else super()._get_iterator
-        source = self._ring_iterator() if rides else self._counted(theirs)
-        stage, depth = stage_of(self, source)
-        if stage is None:
-            return source
-        _iterators.discard(source)
-        iterator = ahead(self, source, stage, depth)
-        _iterators.add(iterator)
-        return iterator
-
-    def _ring_iterator(self) -> RingIterator:
-        for lost in _torch.what_is_lost():
-            off_the_ring.warn_once(lost)
-        self.check_worker_number_rationality()
-        iterator = RingIterator(self)
-        _iterators.add(iterator)
-        stop_at_exit(iterator)
-        return iterator
+        early.start(self, iterators.of(self), lambda: iterators.begin_epoch(self, True, self._torchs))
 
     def state_dict(self) -> dict[str, Any]:
         """Where the user is: what `load_state_dict` needs to go on from there, in another process too.
@@ -486,9 +415,8 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
 
     def _end_workers(self) -> None:
         """The same, where we do so by ourselves: what records this loader goes on with its next workers."""
-        for iterator in list(_iterators):
-            if iterator.loader() is self:
-                iterator.close()
+        for iterator in iterators.of(self):
+            iterator.close()
         self._iterator = None
         early.drop(self)
 
@@ -497,24 +425,3 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
-
-
-class _WithoutWorkers:
-    """What torch's `__iter__` asks of a loader without workers.
-
-    torch's profiler knows such a loader by `_get_iterator` called from `__iter__`, both in torch's file.  Our method of
-    that name must not stand between them.
-    """
-
-    persistent_workers = False
-    num_workers = 0
-
-    def __init__(self, make: Callable[[], Any]) -> None:
-        self._get_iterator = make
-
-
-DEFAULTS = {  # of the options that torch has not
-    name: parameter.default
-    for name, parameter in inspect.signature(DataLoader.__init__).parameters.items()
-    if name not in inspect.signature(torch.utils.data.DataLoader.__init__).parameters
-}

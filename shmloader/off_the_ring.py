@@ -23,20 +23,7 @@ import torch.utils.data
 
 from shmloader import _torch
 from shmloader.device import accelerator
-
-# The options that only the ring can honour, with their defaults.  `spare_slots` is not one of them: off the ring each
-# batch is the consumer's own anyway.  Nor is `strict_pinning`: torch's own pinning is as strict.
-ONLY_ON_THE_RING: dict[str, Any] = {
-    "on_worker_death": "raise",
-    "schedule": "round_robin",
-    "chunk_size": None,
-    "max_ring_bytes": None,
-    "ring_memory": "auto",
-    "sample_seeds": False,
-    "on_bad_sample": "raise",
-    "prefetch_epochs": False,
-    "detail": False,
-}
+from shmloader.options import ONLY_ON_THE_RING
 
 _NOT_THE_USERS = ("shmloader.", "torch.utils.data")
 

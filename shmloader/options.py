@@ -1,140 +1,194 @@
-"""Whether an option of the loader has a value that it may have; torch checks its own."""
+"""The options that torch's loader does not have: the default of each, and the values that it may have.
+
+NOTE [ Options ]
+
+    1. `DataLoader.__init__` makes an `Options` of its arguments, which checks each value, and sets them as attributes
+       of the loader, because Lightning and Ray Train rebuild a loader from its attributes.
+    2. A user may set an attribute later.  So `Options.of(loader)` reads and checks them again when an iterator is made.
+       Layers below the face are given that object and read `options.chunk_size`.  None of them reads the loader's.
+    3. What a value needs of the loader (its dataset, its collate function) and of the machine is in requirements.py.
+    4. A new option is a field here, the same name in the class and the signature of `DataLoader`, a paragraph in its
+       docstring, an entry in docs/machinery/option_pages.py.  tests/face/test_options.py fails where one is missing.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal, NoReturn, get_args
 
 import torch
-from torch.utils.data import IterableDataset
 
-from shmloader import _torch
-from shmloader.device import accelerator
-from shmloader.row_wise import is_row_wise
+RingMemory = Literal["auto", "posix", "memfd"]
 
-
-def check_ring(
-    spare_slots: int,
-    ring_memory: str,
-    max_ring_bytes: int | None,
-    on_worker_death: str,
-    workers_outlive_signals: bool,
-) -> None:
-    if isinstance(spare_slots, bool) or not isinstance(spare_slots, int) or spare_slots < 0:
-        raise ValueError(
-            f"spare_slots should be a non-negative integer, but got spare_slots={spare_slots!r}; "
-            "0 hands every batch out as a copy, 2 is the default"
-        )
-    if ring_memory not in ("auto", "posix", "memfd"):
-        raise ValueError(f"ring_memory should be 'auto', 'posix' or 'memfd', but got ring_memory={ring_memory!r}")
-    if max_ring_bytes is not None and (
-        isinstance(max_ring_bytes, bool) or not isinstance(max_ring_bytes, int) or max_ring_bytes <= 0
-    ):
-        raise ValueError(
-            f"max_ring_bytes should be a positive integer of bytes, or None, but got max_ring_bytes={max_ring_bytes!r}"
-        )
-    if not isinstance(workers_outlive_signals, bool):
-        raise ValueError(
-            f"workers_outlive_signals should be True or False, but got "
-            f"workers_outlive_signals={workers_outlive_signals!r}; False lets SIGTERM and Ctrl-C end them, as in torch"
-        )
-    if on_worker_death not in ("raise", "respawn"):
-        raise ValueError(f"on_worker_death should be 'raise' or 'respawn', but got on_worker_death={on_worker_death!r}")
+Check = Callable[[str, Any], None]
 
 
-def check_work(schedule: str, chunk_size: int | None, detail: bool) -> None:
-    if schedule not in ("round_robin", "steal"):
-        raise ValueError(f"schedule should be 'round_robin' or 'steal', but got schedule={schedule!r}")
-    if chunk_size is not None and (isinstance(chunk_size, bool) or not isinstance(chunk_size, int) or chunk_size <= 0):
-        raise ValueError(
-            f"chunk_size should be a positive integer of samples, or None, but got chunk_size={chunk_size!r}"
-        )
-    if not isinstance(detail, bool):
-        raise ValueError(
-            f"detail should be True or False, but got detail={detail!r}; True has workers look at their stacks"
-        )
+def _refuse(name: str, value: Any, allowed: str, remedy: str) -> NoReturn:
+    raise ValueError(f"{name} should be {allowed}, but got {name}={value!r}{remedy and f'; {remedy}'}")
 
 
-def check_device(device: Any, device_prefetch: int, on_device: Any) -> None:
-    if isinstance(device_prefetch, bool) or not isinstance(device_prefetch, int) or device_prefetch < 1:
-        raise ValueError(
-            f"device_prefetch should be a positive integer, but got device_prefetch={device_prefetch!r}; "
-            "each is a batch of memory on the device, 2 is the default"
-        )
-    if on_device is not None and not callable(on_device):
-        raise ValueError(f"on_device should be callable with a batch, or None, but got on_device={on_device!r}")
-    if device is None:
-        if on_device is not None:
-            raise ValueError("on_device needs device: say where batches are to be delivered, device='cuda' or 'cpu'")
-        return
+def is_integer(value: Any) -> bool:
+    """Whether a value is an int; a bool is none."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _integer(least: int, allowed: str, remedy: str = "") -> Check:
+    def check(name: str, value: Any) -> None:
+        if not is_integer(value) or value < least:
+            _refuse(name, value, allowed, remedy)
+
+    return check
+
+
+def _none_or(check: Check) -> Check:
+    return lambda name, value: None if value is None else check(name, value)
+
+
+def _one_of(*words: str) -> Check:
+    allowed = f"{', '.join(map(repr, words[:-1]))} or {words[-1]!r}"
+
+    def check(name: str, value: Any) -> None:
+        if value not in words:
+            _refuse(name, value, allowed, "")
+
+    return check
+
+
+def _true_or_false(remedy: str) -> Check:
+    def check(name: str, value: Any) -> None:
+        if not isinstance(value, bool):
+            _refuse(name, value, "True or False", remedy)
+
+    return check
+
+
+def _function_of_a_batch(name: str, value: Any) -> None:
+    if not callable(value):
+        _refuse(name, value, "callable with a batch, or None", "")
+
+
+def _device(name: str, value: Any) -> None:
     try:
-        at = torch.device(device)
+        torch.device(value)
     except (RuntimeError, TypeError) as error:
-        raise ValueError(f"device should be a torch.device or its name, but got device={device!r}: {error}") from None
-    present = accelerator.kind()
-    if at.type not in ("cpu", present):
-        found = f"whose accelerator is {present!r}" if present else "which finds no accelerator"
-        raise ValueError(
-            f"device={device!r} is no device of this torch ({torch.__version__}), {found}: "
-            f"use {present or 'cpu'!r}, or a torch that was built for it"
+        raise ValueError(f"{name} should be a torch.device or its name, but got {name}={value!r}: {error}") from None
+
+
+def _count_or_share(name: str, value: Any) -> None:
+    if not (is_integer(value) and value >= 0) and not (isinstance(value, float) and 0 < value <= 1):
+        allowed = (
+            "a non-negative integer, how many samples of an epoch may be bad, or a float above 0 and at most 1, "
+            "their share"
         )
-    if at.type != "cpu" and at.index is not None and at.index >= accelerator.count():
-        raise ValueError(f"device={device!r} does not exist: there are {accelerator.count()}, counted from 0")
+        _refuse(name, value, allowed, "None is 0.001")
 
 
-def check_division(loader: Any) -> None:
-    """Raise where work cannot be stolen or cut as was asked for."""
-    options = {
-        "schedule='steal'": loader.schedule == "steal",
-        "chunk_size": loader.chunk_size is not None,
-        "sample_seeds=True": loader.sample_seeds,
-        "prefetch_epochs=True": loader.prefetch_epochs,
-    }
-    for name, asked in options.items():
-        if not asked:
-            continue
-        if isinstance(loader.dataset, IterableDataset) or _torch.is_pipe(loader.dataset):
+def _rule(check: Check, *, only_on_the_ring: bool = False) -> dict[str, Any]:
+    return {"check": check, "only_on_the_ring": only_on_the_ring}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """The options of one loader.  `DataLoader` says what each of them means.
+
+    Those that are `only_on_the_ring` cannot be honoured by torch's iterators: NOTE [ Off the ring ].  `spare_slots` is
+    none of them, because off the ring each batch is the consumer's own anyway, and neither is `strict_pinning`, because
+    torch's own pinning is as strict.
+
+    Raises:
+        ValueError: A value is out of its range, or needs another option.
+    """
+
+    spare_slots: int = field(
+        default=2,
+        metadata=_rule(_integer(0, "a non-negative integer", "0 hands every batch out as a copy, 2 is the default")),
+    )
+    ring_memory: RingMemory = field(
+        default="auto", metadata=_rule(_one_of(*get_args(RingMemory)), only_on_the_ring=True)
+    )
+    max_ring_bytes: int | None = field(
+        default=None,
+        metadata=_rule(_none_or(_integer(1, "a positive integer of bytes, or None")), only_on_the_ring=True),
+    )
+    on_worker_death: str = field(default="raise", metadata=_rule(_one_of("raise", "respawn"), only_on_the_ring=True))
+    workers_outlive_signals: bool = field(
+        default=True, metadata=_rule(_true_or_false("False lets SIGTERM and Ctrl-C end them, as in torch"))
+    )
+    schedule: str = field(default="round_robin", metadata=_rule(_one_of("round_robin", "steal"), only_on_the_ring=True))
+    chunk_size: int | None = field(
+        default=None,
+        metadata=_rule(_none_or(_integer(1, "a positive integer of samples, or None")), only_on_the_ring=True),
+    )
+    device: torch.device | str | None = field(default=None, metadata=_rule(_none_or(_device)))
+    device_prefetch: int = field(
+        default=2,
+        metadata=_rule(_integer(1, "a positive integer", "each is a batch of memory on the device, 2 is the default")),
+    )
+    on_device: Callable[[Any], Any] | None = field(default=None, metadata=_rule(_none_or(_function_of_a_batch)))
+    strict_pinning: bool = field(
+        default=False,
+        metadata=_rule(_true_or_false("True waits for all streams before a page-locked slot is filled again")),
+    )
+    sample_seeds: bool = field(
+        default=False,
+        metadata=_rule(_true_or_false("True seeds each sample by its place in the order"), only_on_the_ring=True),
+    )
+    prefetch_epochs: bool = field(
+        default=False,
+        metadata=_rule(
+            _true_or_false("True makes the next epoch's first batches during this one"), only_on_the_ring=True
+        ),
+    )
+    on_bad_sample: str = field(default="raise", metadata=_rule(_one_of("raise", "skip"), only_on_the_ring=True))
+    max_bad_samples: int | float | None = field(default=None, metadata=_rule(_none_or(_count_or_share)))
+    detail: bool = field(
+        default=False, metadata=_rule(_true_or_false("True has workers look at their stacks"), only_on_the_ring=True)
+    )
+
+    def __post_init__(self) -> None:
+        for each in fields(self):
+            each.metadata["check"](each.name, getattr(self, each.name))
+        if self.on_device is not None and self.device is None:
+            raise ValueError("on_device needs device: say where batches are to be delivered, device='cuda' or 'cpu'")
+        if self.max_bad_samples is not None and self.on_bad_sample == "raise":
             raise ValueError(
-                f"{name} needs a map-style dataset, but got {type(loader.dataset).__name__}: each worker reads its "
-                "own part of a stream, where no sample has a number and no other worker can go on"
+                f"max_bad_samples={self.max_bad_samples!r} needs on_bad_sample='skip': otherwise the first bad sample "
+                "raises"
             )
-        if not loader.in_order:
-            raise ValueError(
-                f"{name} delivers batches in order, but got in_order=False: leave one of the two out; where work "
-                "is stolen, a slow batch holds up no worker"
-            )
-    if loader.prefetch_epochs and loader.num_workers and not loader.persistent_workers:
-        raise ValueError(
-            "prefetch_epochs=True needs persistent_workers=True: workers that go on with the next epoch must outlive "
-            "this one. loader.start() begins an epoch early with workers of its own"
-        )
-    if loader.chunk_size is None:
-        return
-    if loader.batch_sampler is None:
-        raise ValueError("chunk_size cuts batches, but got batch_size=None: leave one of the two out")
-    if not is_row_wise(loader.collate_fn):
-        raise ValueError(
-            f"chunk_size needs default_collate or a collate_fn that is marked with shmloader.row_wise, but got "
-            f"collate_fn={loader.collate_fn!r}: mark it if what it makes of some samples is the rows that they "
-            "have in the whole batch"
-        )
+
+    @classmethod
+    def of(cls, loader: Any) -> Options:
+        """The options of a loader of ours, as its attributes have them now."""
+        return cls(**{name: getattr(loader, name) for name in DEFAULTS})
+
+    def give_to(self, loader: Any) -> None:
+        """Set them as attributes of a loader."""
+        for name in DEFAULTS:
+            setattr(loader, name, getattr(self, name))
+
+    @property
+    def steals(self) -> bool:
+        """Whether a batch is made by whichever worker is free."""
+        return self.schedule == "steal"
+
+    @property
+    def seeds_samples(self) -> bool:
+        """Whether each sample is seeded by its place in the order: also without workers, where no work is stolen."""
+        return self.sample_seeds or self.steals
+
+    @property
+    def respawns(self) -> bool:
+        """Whether a worker that dies is replaced."""
+        return self.on_worker_death == "respawn"
+
+    @property
+    def skips_bad_samples(self) -> bool:
+        """Whether another sample comes in place of one that raises."""
+        return self.on_bad_sample == "skip"
 
 
-def check_bad_samples(loader: Any) -> None:
-    """Raise where bad samples cannot be skipped as was asked for."""
-    what, most = loader.on_bad_sample, loader.max_bad_samples
-    if what not in ("raise", "skip"):
-        raise ValueError(f"on_bad_sample should be 'raise' or 'skip', but got on_bad_sample={what!r}")
-    if most is not None:
-        is_count = isinstance(most, int) and not isinstance(most, bool) and most >= 0
-        if not is_count and not (isinstance(most, float) and 0 < most <= 1):
-            raise ValueError(
-                "max_bad_samples should be a non-negative integer, how many samples of an epoch may be bad, or a float "
-                f"above 0 and at most 1, their share, but got max_bad_samples={most!r}; None is 0.001"
-            )
-        if what == "raise":
-            raise ValueError(f"max_bad_samples={most!r} needs on_bad_sample='skip': else the first bad sample raises")
-    if what == "skip" and (isinstance(loader.dataset, IterableDataset) or _torch.is_pipe(loader.dataset)):
-        raise ValueError(
-            f"on_bad_sample='skip' needs a map-style dataset, but got {type(loader.dataset).__name__}: in a stream no "
-            "sample has an index that another could be derived from. Catch the exception where the stream is read"
-        )
+DEFAULTS: dict[str, Any] = {each.name: each.default for each in fields(Options)}
+ONLY_ON_THE_RING: dict[str, Any] = {
+    each.name: each.default for each in fields(Options) if each.metadata["only_on_the_ring"]
+}

@@ -36,7 +36,8 @@ from typing import Any
 import torch.utils.data
 
 from shmloader import off_the_ring, read_elsewhere, take_over
-from shmloader.dataloader import DEFAULTS, DataLoader
+from shmloader.dataloader import DataLoader
+from shmloader.options import DEFAULTS
 
 _TorchLoader: Any = torch.utils.data.DataLoader
 

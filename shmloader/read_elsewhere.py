@@ -28,6 +28,7 @@ from typing import Any
 import torch.utils.data
 
 from shmloader import _torch, off_the_ring
+from shmloader.options import DEFAULTS
 
 
 class Note:
@@ -107,14 +108,9 @@ def _forget(key: int, gone: Any, readers: dict[int, _Readers] = _readers) -> Non
 _escaped: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
 
 
-def enrol(loader: Any, defaults: dict[str, Any]) -> None:
-    """Leave a note of a loader that is built.
-
-    Args:
-        loader: The loader.
-        defaults: Of the options that torch has not.
-    """
-    options = {name: given for name, default in defaults.items() if (given := getattr(loader, name)) != default}
+def enrol(loader: Any) -> None:
+    """Leave a note of a loader that is built."""
+    options = {name: given for name, default in DEFAULTS.items() if (given := getattr(loader, name)) != default}
     key = id(loader.dataset)
     found = _readers.get(key)
     if found is None or found.dataset() is not loader.dataset:

@@ -21,7 +21,8 @@ from typing import Any
 import torch.utils.data
 
 from shmloader import off_the_ring
-from shmloader.dataloader import DEFAULTS, DataLoader
+from shmloader.dataloader import DataLoader
+from shmloader.options import DEFAULTS
 from shmloader.read_elsewhere import notes_of
 
 _TORCHS = inspect.signature(torch.utils.data.DataLoader.__init__)

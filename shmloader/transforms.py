@@ -12,10 +12,33 @@ from shmloader.batch.replace_tensors import replaced
 __all__ = ["normalize_on_device"]
 
 
-class _Normalize:
+class OfImages:
+    """A function of a batch that calculates with its images, and leaves everything else as it is.
+
+    Args:
+        channels: Of an image: every uint8 tensor of shape (N, channels, H, W) is one.
+    """
+
+    def __init__(self, channels: int) -> None:
+        self._channels = channels
+
+    def __call__(self, batch: Any) -> Any:
+        return replaced(batch, self._numbers_of, lambda movable: movable)
+
+    def _numbers_of(self, tensor: torch.Tensor) -> torch.Tensor:
+        is_image = tensor.dtype == torch.uint8 and tensor.ndim == 4 and tensor.shape[1] == self._channels
+        return self.calculate(tensor) if is_image else tensor
+
+    def calculate(self, images: torch.Tensor) -> torch.Tensor:
+        """The numbers of images."""
+        raise NotImplementedError
+
+
+class _Normalize(OfImages):
     def __init__(
         self, mean: Sequence[float], std: Sequence[float], dtype: torch.dtype, memory_format: torch.memory_format
     ) -> None:
+        super().__init__(len(mean))
         self._scale = torch.tensor([1 / (255 * s) for s in std]).view(1, -1, 1, 1)
         self._shift = torch.tensor([-m / s for m, s in zip(mean, std, strict=True)]).view(1, -1, 1, 1)
         self._dtype = dtype
@@ -23,18 +46,13 @@ class _Normalize:
         # By device and stream: memory that was allocated on one stream may not be in use on another when it is freed.
         self._there: dict[tuple[torch.device, Any], tuple[torch.Tensor, torch.Tensor]] = {}
 
-    def __call__(self, batch: Any) -> Any:
-        return replaced(batch, self._one, lambda movable: movable)
-
-    def _one(self, tensor: torch.Tensor) -> torch.Tensor:
-        if tensor.dtype != torch.uint8 or tensor.ndim != 4 or tensor.shape[1] != self._scale.shape[1]:
-            return tensor
-        device = tensor.device
+    def calculate(self, images: torch.Tensor) -> torch.Tensor:
+        device = images.device
         at = device, None if device.type == "cpu" else torch.accelerator.current_stream(device)
         if at not in self._there:
             self._there[at] = self._scale.to(device), self._shift.to(device)
         scale, shift = self._there[at]
-        return (tensor * scale).add_(shift).to(self._dtype, memory_format=self._memory_format)
+        return (images * scale).add_(shift).to(self._dtype, memory_format=self._memory_format)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_there": {}}  # a loader is pickled with it, and sent where there is no such device

@@ -504,10 +504,13 @@ _frozen = 0  # modules whose objects the collector does not look at
 
 
 def collect() -> None:
-    """Collect.  Modules that were imported since, torch's compiler for one, need not be walked through twice a test."""
+    """Collect.  Modules that were imported since, torch's compiler for one, need not be walked through twice a test.
+
+    A test that calls gc.unfreeze() undoes this for all that come after it, which then take ten times as long.
+    """
     global _frozen
     gc.collect()
-    if len(sys.modules) > _frozen + 20:
+    if len(sys.modules) > _frozen + 20 or not gc.get_freeze_count():
         _frozen = len(sys.modules)
         gc.freeze()
 

@@ -147,7 +147,7 @@ class Photographs(Dataset[torch.Tensor]):
         if self._rows is not None:
             pixels = row.numpy()[:, :, ::-1] if files.flips[at] else row.numpy()
             with Picture(files.paths[at], rows=self._rows, at=at) as picture:
-                picture.read_into(pixels, files.boxes[at], exact=False)
+                picture.read_part(files.boxes[at], pixels, exact=False)
             return row
         method = METHODS[self._method]
         if self._one is None:

@@ -13,7 +13,7 @@ cdef class Recipe:                      # how a batch is made of what lies in it
     cdef int compare(self, Recipe other, Py_ssize_t chunk, Lease lease) except -1
 
 
-cdef class Reader:
+cdef class BatchReader:
     cdef dict plans                     # number -> (plan, build)
     cdef dict recipes                   # meta -> Recipe
     cdef object failure, clone

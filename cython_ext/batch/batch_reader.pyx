@@ -24,7 +24,7 @@ cdef enum:
     MOST_PLANS = 1024   # plans and recipes remembered: a tree that never repeats must not fill the memory
 
 
-cdef class Reader:
+cdef class BatchReader:
     """Reads what Writers wrote; one a trainer, for it knows the plans and sizes it has met.
 
     Args:

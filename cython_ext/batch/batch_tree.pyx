@@ -130,7 +130,7 @@ cdef int descend(object node, list plan, list leaves, list others, set met, int 
         return 0
     elif is_its_elements(kind):
         once(node, met)
-        leaf = elements_of(node)
+        leaf = plain_elements(node)
         if leaf is not None and all_of_str(node.__dict__):
             plan.append((kind, tuple(node.__dict__)))
             plan.append(leaf.dtype)
@@ -223,7 +223,7 @@ def is_its_elements(kind):
     )
 
 
-cdef object elements_of(object tensor):
+cdef object plain_elements(object tensor):
     """The elements of a tensor of a class without __torch_dispatch__, as a plain tensor; None: it is more than these.
 
     The class is not asked: it must not see this.

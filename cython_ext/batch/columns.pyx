@@ -53,12 +53,12 @@ def learn() -> None:
         scalars = [dtype.type(value) for value in (0, 1, 113)]
         with suppress(TypeError, ValueError, RuntimeError):
             made = torch.as_tensor(scalars)     # torch takes no uint64 so
-            if made.numpy().tobytes() == b"".join([scalar.tobytes() for scalar in scalars]) == elements_of(scalars):
+            if made.numpy().tobytes() == b"".join([scalar.tobytes() for scalar in scalars]) == bytes_of(scalars):
                 part = dtype.itemsize // PARTS[dtype.kind] if dtype.kind in PARTS else 0
                 SCALARS[dtype.type] = made.dtype, dtype.itemsize, part
 
 
-cdef bytes elements_of(list scalars):
+cdef bytes bytes_of(list scalars):
     return b"".join([numpy_element(scalar)[:scalar.dtype.itemsize] for scalar in scalars])
 
 

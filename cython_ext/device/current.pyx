@@ -45,8 +45,9 @@ cdef bint _is_default(tuple stream):
     return stream is None or stream[0] == 0
 
 
-cdef bint _is_of_others(tuple stream):
-    return not stream[0] & 1    # torch's own have this bit, and live for ever; the others' number is their address
+cpdef bint is_of_others(tuple stream):
+    """Whether others have made this stream and may destroy it.  Then its number is its address."""
+    return not _is_default(stream) and not stream[0] & 1    # torch's own have this bit, and live for ever
 
 
 cdef _move(unsigned long thread, object device, tuple before, tuple after):
@@ -58,13 +59,13 @@ cdef _move(unsigned long thread, object device, tuple before, tuple after):
     switches += 1
     if not _is_default(before):
         left[before] = now
-    if not _is_default(noted) and not _is_of_others(noted):     # it was left out of sight, for `before`
+    if not _is_default(noted) and not is_of_others(noted):     # it was left out of sight, for `before`
         left[noted] = now
     if _is_default(after):
         here.pop((thread, device), None)
     else:
         here[thread, device] = after
-    if not _is_default(before) and _is_of_others(before):
+    if is_of_others(before):
         when = now
         event = mark(before)    # it may be destroyed from here on, and cannot be asked later
         if event is not None:

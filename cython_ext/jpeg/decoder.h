@@ -1,8 +1,9 @@
 /* What a decoder has, for the two files that it is made of: plan.c finds out what is wanted, picture.c makes it. */
 #pragma once
 #include "jpeg.h"
+#include "memory.h"
 
-enum { ACROSS, DOWN, LUMA = 0, CHROMA = 1, ALIGN = 64 };
+enum { ACROSS, DOWN, LUMA = 0, CHROMA = 1 };
 
 /* How a component of chroma comes up to the size of luma. */
 typedef enum { REPEAT, SMOOTH_BOTH, SMOOTH_ACROSS, SMOOTH_ALONG } upsampling;
@@ -44,13 +45,11 @@ struct jpeg_decoder {
     int is_resized[2];
 };
 
-static inline size_t up(size_t value, size_t unit) { return (value + unit - 1) / unit * unit; }
-
 /* Which samples, blocks and MCUs are wanted, and from where the scan is read. */
 void jpeg_plan(jpeg_decoder *decoder, const jpeg_request *request);
-/* Whether there is room for the planes of all of the file, which is planned; then they are there. */
-int jpeg_has_kept_memory(jpeg_decoder *decoder);
-/* Whether there is room for what is planned; then the decoder's pointers are set. */
-int jpeg_has_memory(jpeg_decoder *decoder, const jpeg_request *request);
+/* Make room for the planes of all of the file, which is planned.  0: no memory. */
+int jpeg_make_kept_room(jpeg_decoder *decoder);
+/* Make room for what is planned, and set the decoder's pointers.  0: no memory. */
+int jpeg_make_room(jpeg_decoder *decoder, const jpeg_request *request);
 /* How Pillow would resize it, and so which of the part is needed: the request is narrowed to that.  0: no memory. */
 int jpeg_plan_exact(jpeg_decoder *decoder, jpeg_request *request);

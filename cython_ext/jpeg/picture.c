@@ -12,8 +12,6 @@ static const uint8_t zigzag[64] = {
     55, 62, 63,
 };
 
-static int clamp(int value, int end) { return value < 0 ? 0 : value >= end ? end - 1 : value; }
-
 jpeg_decoder *jpeg_new(const jpeg_path *path)
 {
     jpeg_decoder *d = aligned_alloc(ALIGN, up(sizeof *d, ALIGN));
@@ -329,7 +327,7 @@ static int read_all(jpeg_decoder *d, const jpeg_request *q)
 {
     jpeg_request all = {.width = d->header.width, .height = d->header.height, .is_smooth = q->is_smooth};
     jpeg_plan(d, &all);
-    if (!jpeg_has_kept_memory(d)) return JPEG_NO_MEMORY;
+    if (!jpeg_make_kept_room(d)) return JPEG_NO_MEMORY;
     int said = read_scan(d);
     d->is_whole = said == JPEG_OK;
     return said;
@@ -361,7 +359,7 @@ int jpeg_decode(jpeg_decoder *d, const jpeg_request *request)
         q.column = -q.column;
     }
     jpeg_plan(d, &q);
-    if (!jpeg_has_memory(d, &q)) return JPEG_NO_MEMORY;
+    if (!jpeg_make_room(d, &q)) return JPEG_NO_MEMORY;
     int said = d->is_whole ? JPEG_OK : read_scan(d);
     if (said == JPEG_OK) {
         if (q.is_exact)

@@ -34,18 +34,6 @@ static void plan_marks(jpeg_decoder *d, const jpeg_request *q)
  * fall into the same few sets of the cache. */
 static size_t apart(size_t bytes) { return up(bytes, 2 * ALIGN) + ALIGN; }
 
-/* Room in a buffer that only grows; what was in it is lost. */
-static int has_room(uint8_t **buffer, size_t *room, size_t bytes)
-{
-    if (bytes <= *room) return 1;
-    bytes = up(bytes + bytes / 4, ALIGN);
-    free(*buffer);
-    *buffer = aligned_alloc(ALIGN, bytes);
-    *room = *buffer ? bytes : 0;
-    if (*buffer) memset(*buffer, 0, bytes);
-    return *buffer != NULL;
-}
-
 /* Which samples the pixels `begin` to `end` - 1 are made of. */
 static void wanted_samples(int begin, int end, int ratio, int is_smooth, int samples, int *first, int *beyond)
 {
@@ -162,11 +150,11 @@ static void deal_planes(jpeg_decoder *d, dealer *from)
     }
 }
 
-int jpeg_has_kept_memory(jpeg_decoder *d)
+int jpeg_make_kept_room(jpeg_decoder *d)
 {
     dealer count = {0};
     deal_planes(d, &count);
-    if (!has_room(&d->kept, &d->kept_room, count.used)) return 0;
+    if (!make_room((void **)&d->kept, &d->kept_room, count.used)) return 0;
     deal_planes(d, &(dealer){d->kept, 0});
     return 1;
 }
@@ -202,12 +190,12 @@ static void deal_all(jpeg_decoder *d, const jpeg_request *q, dealer *from)
     d->lines = deal(from, (size_t)most * sizeof *d->lines);
 }
 
-int jpeg_has_memory(jpeg_decoder *d, const jpeg_request *q)
+int jpeg_make_room(jpeg_decoder *d, const jpeg_request *q)
 {
     dealer count = {0};
     if (!q->is_exact && !make_weights_fast(d, q)) return 0;
     deal_all(d, q, &count);
-    if (!has_room(&d->arena, &d->arena_room, count.used)) return 0;
+    if (!make_room((void **)&d->arena, &d->arena_room, count.used)) return 0;
     deal_all(d, q, &(dealer){d->arena, 0});
     return 1;
 }

@@ -2,20 +2,11 @@
  * where Pillow's own code rounds twice. */
 #include "weights.h"
 
+#include "memory.h"
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-
-/* Room for `count` elements in a buffer that only grows. */
-static int has_room(void **buffer, size_t *room, size_t count, size_t bytes)
-{
-    if (count <= *room) return 1;
-    count += count / 4;
-    free(*buffer);
-    *buffer = malloc(count * bytes);
-    *room = *buffer ? count : 0;
-    return *buffer != NULL;
-}
 
 /* The filters: the weight of a line by its distance, which is in lines of the smaller of both pictures.  Pillow's
  * documentation names them; the formulas are the usual ones, evaluated in the order that gives Pillow's bits. */
@@ -92,9 +83,9 @@ static int prepare(jpeg_weights *w, int out, size_t taps, const int key[8])
     memset(w->key, 0, sizeof w->key);
     w->count = out;
     w->most = 0;
-    return has_room((void **)&w->blends, &w->blends_room, (size_t)out, sizeof *w->blends) &&
-           has_room((void **)&w->weights, &w->weights_room, (size_t)out * (taps / 2 + 1), sizeof *w->weights) &&
-           has_room((void **)&w->sums, &w->sums_room, 2 * taps, sizeof *w->sums);
+    return make_room((void **)&w->blends, &w->blends_room, (size_t)out * sizeof *w->blends) &&
+           make_room((void **)&w->weights, &w->weights_room, (size_t)out * (taps / 2 + 1) * sizeof *w->weights) &&
+           make_room((void **)&w->sums, &w->sums_room, 2 * taps * sizeof *w->sums);
 }
 
 /* A result line's integer weights.  Those of 0 at both ends are left out, unless the filter crosses 0: then a line
@@ -150,8 +141,6 @@ int jpeg_weights_exact(jpeg_weights *w, jpeg_filter kind, int in, int out, int b
     memcpy(w->key, key, sizeof key);
     return 1;
 }
-
-static int clamp(int value, int end) { return value < 0 ? 0 : value >= end ? end - 1 : value; }
 
 /* Integers of the sum 1 << BLEND_FAST_BITS: the largest takes what rounding has left over, so an even area stays even. */
 static void round_fast(const double *sums, int count, double sum, int32_t *integers)

@@ -51,3 +51,6 @@ int jpeg_weights_fast(jpeg_weights *luma, jpeg_weights *chroma, jpeg_filter kind
                       int samples, int is_smooth);
 
 void jpeg_weights_free(jpeg_weights *weights);
+
+/* The line nearest to this one of those from 0 to `end` - 1. */
+static inline int clamp(int line, int end) { return line < 0 ? 0 : line >= end ? end - 1 : line; }

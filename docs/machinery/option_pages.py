@@ -55,7 +55,7 @@ ABOUT = {
         "on_device=abs",
         "def halve(batch):\n    return [part / 2 for part in batch]\n\n",
     ),
-    "sample_seeds": About("yes or no", "DataLoader(dataset, num_workers=2, sample_seeds=True)", ""),
+    "sample_seeds": About("yes or no", "DataLoader(dataset, num_workers=2, sample_seeds=True)", "sample_seeds=1"),
     "prefetch_epochs": About(
         "yes or no",
         "DataLoader(dataset, num_workers=2, persistent_workers=True, prefetch_epochs=True)",
@@ -69,7 +69,7 @@ ABOUT = {
         'DataLoader(dataset, num_workers=2, on_bad_sample="skip", max_bad_samples=100)',
         "max_bad_samples=10",
     ),
-    "strict_pinning": About("yes or no", "DataLoader(dataset, num_workers=2, strict_pinning=True)", ""),
+    "strict_pinning": About("yes or no", "DataLoader(dataset, num_workers=2, strict_pinning=True)", "strict_pinning=1"),
 }
 
 

@@ -7,6 +7,6 @@ import torch
 
 from shmloader.core.lease import Lease
 
-class Reader:
+class BatchReader:
     def __init__(self, failure: type, clone: Callable[[torch.Tensor], torch.Tensor] = ...) -> None: ...
     def read(self, lease: Lease, copy: bool) -> Any: ...

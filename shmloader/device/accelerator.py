@@ -28,8 +28,10 @@ from shmloader.device import events
 from shmloader.device.captures import relax, relaxed
 from shmloader.device.copy_stream import copy_stream
 from shmloader.device.streams import CUDA, WATCHED, since
+from shmloader.options import Options
 
 if sys.platform == "linux":
+    from shmloader.core.current import is_of_others
     from shmloader.core.free_slots import Slots
     from shmloader.core.reclaim import Reclaim
 
@@ -144,10 +146,10 @@ def find(device: torch.device | None = None) -> Accelerator | None:
     return Cuda(at) if present == "cuda" else Other(at)
 
 
-def accelerator_of(loader: Any) -> Accelerator | None:
+def accelerator_of(loader: Any, options: Options) -> Accelerator | None:
     """The accelerator for which a loader's slots are to be page-locked; None if they need not be."""
-    if loader.device is not None and torch.device(loader.device).type != "cpu":
-        return find(torch.device(loader.device))
+    if options.device is not None and torch.device(options.device).type != "cpu":
+        return find(torch.device(options.device))
     return find() if loader.pin_memory else None
 
 
@@ -314,7 +316,7 @@ class Cuda(Other):
             chosen, gone, left = since(lent) if WATCHED else (set(), set(), [])
             unknown = {stream for stream in found - chosen - gone if stream[0]}
             found = (found - gone) | chosen | self._defaults
-        gone_unseen = {stream for stream in unknown - here if events.is_of_others(stream)}  # it may have been destroyed
+        gone_unseen = {stream for stream in unknown - here if is_of_others(stream)}  # it may have been destroyed
         # To record an event on a device that this process does not use would take some hundred megabytes there.
         used = [stream for stream in found - gone_unseen if events.is_in_use(stream[1])]
         known = lent is None or (WATCHED and not gone_unseen)

@@ -20,6 +20,7 @@ from shmloader import _torch
 
 if sys.platform == "linux":
     from shmloader.core.cuda_driver import Refused, has_context, is_captured, open_driver, record_on
+    from shmloader.core.current import is_of_others
 
 
 @cache
@@ -58,11 +59,6 @@ def is_capturing(stream: tuple[int, int, int]) -> bool:
 def is_in_use(device: int) -> bool:
     """Whether this process has a context on this device."""
     return has_context(device) if has_driver() else _torch.has_primary_context(device)
-
-
-def is_of_others(stream: tuple[int, int, int]) -> bool:
-    """Whether others have made this stream and may destroy it.  Then its number is an address."""
-    return stream[0] != 0 and not stream[0] & 1
 
 
 def address_of(stream: tuple[int, int, int]) -> int:

@@ -24,6 +24,7 @@ from shmloader.batch.replace_tensors import replaced, tensors_of
 from shmloader.device import accelerator
 from shmloader.device.accelerator import Accelerator
 from shmloader.device.ahead_thread import Stage
+from shmloader.options import Options
 from shmloader.statistics.account import figures_of
 
 if TYPE_CHECKING:
@@ -148,14 +149,14 @@ def _called(on_device: OnDevice, batch: Any) -> Any:
         raise RuntimeError("on_device raised StopIteration") from error
 
 
-def stage_of(loader: Any, source: Any) -> tuple[Stage | None, int]:
+def stage_of(loader: Any, options: Options, source: Any) -> tuple[Stage | None, int]:
     """What is to be done with an iterator's batches, and how many batches ahead; None if nothing is."""
-    device = None if loader.device is None else torch.device(loader.device)
+    device = None if options.device is None else torch.device(options.device)
     found = None if device is None else accelerator.find(device)
     if found is not None:
-        return ToDevice(found, loader.on_device, figures_of(loader)), loader.device_prefetch
+        return ToDevice(found, options.on_device, figures_of(loader)), options.device_prefetch
     if getattr(source, "copies_to_pin", False):
         pinned = accelerator.find()
         assert pinned is not None
-        return Pinned(pinned), loader.device_prefetch
-    return (None if loader.on_device is None else OnCpu(loader.on_device)), 0
+        return Pinned(pinned), options.device_prefetch
+    return (None if options.on_device is None else OnCpu(options.on_device)), 0

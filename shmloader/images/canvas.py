@@ -152,7 +152,7 @@ class Canvas:
     def _decode(self, pixels: np.ndarray[Any, Any]) -> None:
         assert self._view is not None
         try:
-            self._view.read_into(pixels, self._opened, self._exact)
+            self._view.draw(self._opened, pixels, self._exact)
         except BaseException:
             self._draws.undo()  # torchvision would have drawn nothing, because it decodes first
             self.is_final = True

@@ -98,7 +98,7 @@ def decode(
     with Picture(data_or_path, rotate) as picture:
         box = _inside(crop, picture.width, picture.height)
         result, pixels = _result(out, box, size, flip, picture.orientation if rotate else 1)
-        picture.read_into(pixels, box, exact, resample=resample)
+        picture.read_part(box, pixels, exact, resample=resample)
         return result
 
 
@@ -161,14 +161,14 @@ class Picture:
         self._decoder.close()
         _idle.append(self._decoder)
 
-    def read_into(
-        self, pixels: Any, crop: Crop, exact: bool, window: Crop | None = None, resample: int = BILINEAR
+    def read_part(
+        self, crop: Crop, pixels: Any, exact: bool, window: Crop | None = None, resample: int = BILINEAR
     ) -> None:
         """Write a part, resized to whatever size `pixels` has.
 
         Args:
-            pixels: uint8 of shape (3, height, width), with any strides.
             crop: inside the picture.
+            pixels: uint8 of shape (3, height, width), with any strides.
             exact: see decode().
             window: left, top, width and height: the part is resized to that width and height, and `pixels` is what is
                 seen of it from left and top on.

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from shmloader.batch.replace_tensors import replaced
+from shmloader.transforms import OfImages
 
 __all__ = ["Divide", "Finish", "Multiply", "Normalize", "OnDevice"]
 
@@ -101,21 +101,17 @@ class Finish:
         return row.as_subclass(import_module("torchvision.tv_tensors").Image) if self.is_image else row
 
 
-class OnDevice:
+class OnDevice(OfImages):
     """A function for `DataLoader(on_device=...)`: makes of images that travelled as bytes what a Finish says.
 
     Every uint8 tensor of the batch of shape N x 3 x H x W is an image; everything else is left as it is.
     """
 
     def __init__(self, finish: Finish) -> None:
+        super().__init__(_CHANNELS)
         self._finish = finish
 
-    def __call__(self, batch: Any) -> Any:
-        return replaced(batch, self._one, lambda movable: movable)
-
-    def _one(self, tensor: torch.Tensor) -> torch.Tensor:
-        if tensor.dtype != torch.uint8 or tensor.ndim != 4 or tensor.shape[1] != _CHANNELS:
-            return tensor
-        numbers = tensor.to(self._finish.dtype)
+    def calculate(self, images: torch.Tensor) -> torch.Tensor:
+        numbers = images.to(self._finish.dtype)
         self._finish.calculate(numbers)
         return numbers

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from shmloader.images.making import Making
-from shmloader.images.pictures import Pictures
+from shmloader.images.pictures import PictureDataset
 from shmloader.images.reader import Reader
 from shmloader.images.rows import Rows
 from shmloader.images.views import ViewsReader
@@ -40,7 +40,7 @@ def from_bytes(transform: Any = None, *, exact: bool = True, scale_on_device: bo
     return Making(transform, exact).reader(scale_on_device)
 
 
-class ImageFolder(Pictures):
+class ImageFolder(PictureDataset):
     """Pictures in a folder a class, as torchvision.datasets.ImageFolder has them: the same order, the same errors.
 
     Args:

@@ -14,7 +14,7 @@ from torch.utils.data import Dataset
 from shmloader.images import timm_dataset
 from shmloader.images.columns import Columns, columns
 from shmloader.images.making import Making
-from shmloader.images.pictures import Pictures
+from shmloader.images.pictures import PictureDataset
 from shmloader.images.reader import Reader
 from shmloader.images.rows import Rows
 from shmloader.images.views import ViewsReader
@@ -65,12 +65,12 @@ class Unfused(Wrapped):
         return f"Not fused: {self.dataset!r}"
 
 
-class Fused(Pictures, Wrapped):
+class Fused(PictureDataset, Wrapped):
     """What fuse() gives: the dataset's samples, made in another way."""
 
     def __init__(self, dataset: Any, notes: str, reader: Reader | ViewsReader) -> None:
         Wrapped.__init__(self, dataset, notes)
-        Pictures.__init__(self, reader, notes)
+        PictureDataset.__init__(self, reader, notes)
 
     @property
     def _of(self) -> Any:

@@ -13,12 +13,12 @@ from torch.utils.data import Dataset
 from shmloader.images.reader import Reader
 from shmloader.images.views import ViewsReader
 
-__all__ = ["Pictures"]
+__all__ = ["PictureDataset"]
 
 _MEASURED = 32  # samples
 
 
-class Pictures(Dataset[Any]):
+class PictureDataset(Dataset[Any]):
     """Samples (image, target) by a Reader.
 
     Args:

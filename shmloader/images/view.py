@@ -73,12 +73,12 @@ class View:
         """Exchange left and right."""
         self.is_flipped = not self.is_flipped
 
-    def read_into(self, pixels: np.ndarray[Any, Any], picture: Picture, exact: bool) -> None:
+    def draw(self, picture: Picture, pixels: np.ndarray[Any, Any], exact: bool) -> None:
         """Write what is seen.
 
         Args:
-            pixels: uint8 of shape (3, height, width), with any strides.
             picture: of the size that the view was made for.
+            pixels: uint8 of shape (3, height, width), with any strides.
             exact: see decode().
         """
         if self.is_flipped:
@@ -89,12 +89,12 @@ class View:
         if (end - begin, below - above) != (width, height):
             pixels[...] = 0
             if end <= begin or below <= above:  # nothing of the picture is seen; a broken file is an error all the same
-                picture.read_into(np.empty((3, 1, 1), np.uint8), (0, 0, 1, 1), exact)
+                picture.read_part((0, 0, 1, 1), np.empty((3, 1, 1), np.uint8), exact)
                 return
             pixels = pixels[:, above - top : below - top, begin - left : end - left]
         if self.size is None:
-            picture.read_into(pixels, (begin, above, end - begin, below - above), exact)
+            picture.read_part((begin, above, end - begin, below - above), pixels, exact)
         elif (end - begin, below - above) == (all_wide, all_high):
-            picture.read_into(pixels, self.crop, exact, resample=self.resample)
+            picture.read_part(self.crop, pixels, exact, resample=self.resample)
         else:
-            picture.read_into(pixels, self.crop, exact, (begin, above, all_wide, all_high), self.resample)
+            picture.read_part(self.crop, pixels, exact, (begin, above, all_wide, all_high), self.resample)

@@ -8,13 +8,11 @@ from __future__ import annotations
 import errno
 import os
 import warnings
-from typing import Literal
 
 from shmloader.core.ring import Mapping, Ring, give_pages_back
+from shmloader.options import RingMemory
 from shmloader.ring.geometry import PAGE, SPARE_COMMIT, Geometry, MiB, up
 from shmloader.system.limits import available_memory
-
-RingMemory = Literal["auto", "posix", "memfd"]
 
 SHM_MOUNT = "/dev/shm"
 NO_PAGES = (errno.ENOSPC, errno.ENOMEM)

@@ -13,8 +13,9 @@ import posix_ipc
 
 from shmloader.core.ring import Mapping
 from shmloader.core.trainer import TrainerSide
+from shmloader.options import RingMemory
 from shmloader.ring.geometry import FIRST_COMMIT, PAGE, Geometry, MiB, reserve
-from shmloader.ring.growth import NO_PAGES, SHM_MOUNT, Growth, RingMemory, find_pages, free_in_shm, in_units, say_moved
+from shmloader.ring.growth import NO_PAGES, SHM_MOUNT, Growth, find_pages, free_in_shm, in_units, say_moved
 from shmloader.system.parents_death import follow
 from shmloader.system.stack_samples import Sheet
 

@@ -21,6 +21,7 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal
 
+from shmloader.options import Options
 from shmloader.statistics.stats import Hot
 
 if TYPE_CHECKING or sys.platform == "linux":  # elsewhere there are no extensions, and nothing is measured
@@ -217,6 +218,6 @@ def label_of(loader: Any) -> bytes:
     return (of if kind == "DataLoader" else f"{kind}({of})").encode()
 
 
-def wants_detail(loader: Any) -> bool:
-    """Whether this loader's workers are to count where they spend their time: as it was told, or all are."""
-    return bool(loader.detail) or os.environ.get("SHMLOADER_DETAIL", "") not in ("", "0")
+def wants_detail(options: Options) -> bool:
+    """Whether workers count where they spend their time: as this option says, or the environment for all."""
+    return options.detail or os.environ.get("SHMLOADER_DETAIL", "") not in ("", "0")

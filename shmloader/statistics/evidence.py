@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import IterableDataset
 
+from shmloader.options import Options
 from shmloader.row_wise import is_row_wise
 from shmloader.statistics.account import wants_detail
 from shmloader.statistics.stats import Stats, WorkerStats
@@ -225,20 +226,21 @@ class Evidence:
 
 def settings_of(loader: Any) -> Settings:
     """What this loader was told."""
+    options = Options.of(loader)
     return Settings(
         num_workers=loader.num_workers,
         prefetch_factor=loader.prefetch_factor or 2,
-        spare_slots=loader.spare_slots,
-        schedule=loader.schedule,
-        chunk_size=loader.chunk_size,
+        spare_slots=options.spare_slots,
+        schedule=options.schedule,
+        chunk_size=options.chunk_size,
         persistent_workers=loader.persistent_workers,
-        prefetch_epochs=loader.prefetch_epochs,
-        device=None if loader.device is None else str(loader.device),
+        prefetch_epochs=options.prefetch_epochs,
+        device=None if options.device is None else str(options.device),
         dataset=type(loader.dataset).__name__,
         is_stream=isinstance(loader.dataset, IterableDataset),
         in_order=loader.in_order,
         can_be_cut=loader.batch_sampler is not None and is_row_wise(loader.collate_fn),
-        detail=wants_detail(loader),
+        detail=wants_detail(options),
     )
 
 

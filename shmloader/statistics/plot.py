@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import itertools
 import os
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from shmloader.statistics.causes import ms
+from shmloader.statistics.stats import Stats
+from shmloader.statistics.verdict import Verdict
 
 if TYPE_CHECKING:
     from shmloader.core.log import Taken
-    from shmloader.statistics.report import Report
 
 MOST = 160  # batches: more could not be told apart
 FETCH, COLLATE, READY, WAIT, STEP = "#3b6ea8", "#8fb4d9", "#e8e8e8", "#c94f3d", "#b9d3b0"
@@ -24,31 +26,29 @@ PARTS = {
 }
 
 
-def draw(report: Report, path: str | os.PathLike[str]) -> None:
-    """Draw a report."""
+def draw(path: str | os.PathLike[str], verdict: Verdict, stats: Stats, log: Sequence[Taken]) -> None:
+    """Draw a report, of which these are the parts."""
     try:
         from matplotlib.figure import Figure
     except ImportError:
         raise ImportError(
             "report().plot() needs matplotlib, which is not installed: pip install matplotlib. print(report) needs none"
         ) from None
-    log = [taken for taken in report.log if taken.asked_at and taken.handed_out_at][-MOST:]
+    log = [taken for taken in log if taken.asked_at and taken.handed_out_at][-MOST:]
     if not log:
         raise ValueError("there is nothing to draw: no batch was taken from a ring yet, or this loader has none")
     workers = sorted({taken.worker for taken in log})
     figure = Figure(figsize=(11, 2.6 + 0.3 * len(workers) + 1.6), dpi=140, layout="constrained")
     lanes, shares = figure.subplots(2, 1, height_ratios=(1.6 + 0.3 * len(workers), 1.2))
-    figure.suptitle(_title(report), x=0.01, ha="left", fontsize=10, wrap=True)
+    figure.suptitle(_title(verdict), x=0.01, ha="left", fontsize=10, wrap=True)
     _draw_lanes(lanes, log, workers)
-    _draw_shares(shares, report)
+    _draw_shares(shares, stats)
     figure.savefig(path)
 
 
-def _title(report: Report) -> str:
-    said = report.verdict.text
-    return (
-        said if report.verdict.cause is None else f"{said}\n{report.verdict.cause.name}: {report.verdict.cause.change}"
-    )
+def _title(verdict: Verdict) -> str:
+    cause = verdict.cause
+    return verdict.text if cause is None else f"{verdict.text}\n{cause.name}: {cause.change}"
 
 
 def _draw_lanes(axes: Any, log: list[Taken], workers: list[int]) -> None:
@@ -78,9 +78,9 @@ def _draw_lanes(axes: Any, log: list[Taken], workers: list[int]) -> None:
     _unframe(axes)
 
 
-def _draw_shares(axes: Any, report: Report) -> None:
+def _draw_shares(axes: Any, stats: Stats) -> None:
     """What the loop's time went into, from left to right."""
-    stats, at = report.stats, 0.0
+    at = 0.0
     waits = stats.waits or {}
     rest = max(0.0, stats.wait.total_s - sum(waits.values()))  # iter(), for the first batches
     parts = [("the loop's own step", stats.step.total_s, STEP)]

@@ -86,7 +86,7 @@ class Report:
         """
         from shmloader.statistics.plot import draw
 
-        draw(self, path)
+        draw(path, self.verdict, self.stats, self.log)
 
 
 def _wrapped(text: str, indent: int = INDENT) -> str:

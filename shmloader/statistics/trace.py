@@ -20,6 +20,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from shmloader.options import Options
 from shmloader.statistics.chrome import Recorded, Span, trace_of
 from shmloader.system.signals import held
 
@@ -145,7 +146,8 @@ class Trace:
 def sequences_of(loader: Any, batches: int) -> int:
     """How many sequences so many batches of a loader may be, with those that are under way."""
     size = getattr(loader.batch_sampler, "batch_size", None)
-    cut = -(-size // loader.chunk_size) if loader.chunk_size and isinstance(size, int) else 1
+    chunk_size = Options.of(loader).chunk_size
+    cut = -(-size // chunk_size) if chunk_size is not None and isinstance(size, int) else 1
     return int((batches + 4 * loader.num_workers * (loader.prefetch_factor or 1)) * cut)  # 4: "steal" is further ahead
 
 

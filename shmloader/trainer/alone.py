@@ -11,12 +11,13 @@ from torch.utils.data import IterableDataset
 
 from shmloader import _torch
 from shmloader.core.progress import Progress
+from shmloader.options import Options
 from shmloader.resume.epochs import told
 from shmloader.resume.place import Epoch, place_of
 from shmloader.resume.seek import ranks_of, sampler_of
 from shmloader.resume.state import State
 from shmloader.trainer.bad_samples import Tally, epoch_seed, tally_of
-from shmloader.trainer.begin import begin_iterator, left_of_streams, seed_of_samples, seeds_samples
+from shmloader.trainer.begin import begin_iterator, left_of_streams, seed_of_samples
 from shmloader.trainer.indices import Draws
 from shmloader.trainer.pool import pool_of
 from shmloader.worker import random_states
@@ -24,11 +25,12 @@ from shmloader.worker.fetch import Left, fetch_from, pass_over, restore, said_by
 from shmloader.worker.replace_bad_samples import Skips
 
 
-def alone(loader: Any, make: Callable[[], Any]) -> Any:
+def alone(loader: Any, options: Options, make: Callable[[], Any]) -> Any:
     """torch's iterator of a loader without workers, at the place that was loaded.
 
     Args:
         loader: The loader.
+        options: Its options.
         make: Makes the iterator.
     """
     made: list[Any] = []
@@ -56,9 +58,9 @@ def alone(loader: Any, make: Callable[[], Any]) -> Any:
         place.began(epoch)
         return iterator
     iterator._sampler_iter = indices = _Indices(loader, iterator._sampler_iter, epoch, start)
-    if (tally := tally_of(loader)) is not None:
+    if (tally := tally_of(loader, options)) is not None:
         iterator._dataset_fetcher = _Skipping(loader, iterator._dataset_fetcher, epoch, tally)
-    if seeds_samples(loader):
+    if options.seeds_samples:
         iterator._dataset_fetcher = _Seeding(loader, iterator._dataset_fetcher, epoch, indices)
     place.began(epoch)
     return iterator

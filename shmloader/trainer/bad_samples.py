@@ -9,6 +9,7 @@ import weakref
 from dataclasses import dataclass
 from typing import Any
 
+from shmloader.options import Options
 from shmloader.resume.place import Epoch
 from shmloader.system.signals import held
 from shmloader.worker.random_states import mix
@@ -73,11 +74,12 @@ class Tally:
 
     Args:
         loader: The loader.
+        options: Its options.
     """
 
-    def __init__(self, loader: Any) -> None:
+    def __init__(self, loader: Any, options: Options) -> None:
         self._account = _accounts.setdefault(loader, _Account())
-        self._limit: int | float | None = loader.max_bad_samples
+        self._limit = options.max_bad_samples
         self.begin()
 
     def begin(self) -> None:
@@ -126,9 +128,9 @@ class Tally:
             )
 
 
-def tally_of(loader: Any) -> Tally | None:
+def tally_of(loader: Any, options: Options) -> Tally | None:
     """What notes the bad samples of an iterator that begins; None where none are skipped."""
-    return Tally(loader) if loader.on_bad_sample == "skip" else None
+    return Tally(loader, options) if options.skips_bad_samples else None
 
 
 def epoch_seed(epoch: Epoch) -> int:

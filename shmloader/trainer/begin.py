@@ -71,11 +71,6 @@ def left_of_streams(loader: Any) -> list[Left] | None:
     ]
 
 
-def seeds_samples(loader: Any) -> bool:
-    """Whether each sample is seeded by its place in the order: also without workers, where nobody steals work."""
-    return bool(loader.sample_seeds or loader.schedule == "steal")
-
-
 def seed_of_samples(loader: Any, epoch: Epoch) -> int:
     """The seed of the sample that this rank gets first, from which those of all others of the epoch follow.
 

@@ -30,7 +30,7 @@ from typing import Any
 import torch
 
 from shmloader._torch import ExceptionWrapper
-from shmloader.core.batch_reader import Reader
+from shmloader.core.batch_reader import BatchReader
 from shmloader.core.figures import COPIED_KEPT, COPIED_SPARE, COPIED_UNLOCKED
 from shmloader.core.lease import Lease
 from shmloader.core.next_batch import NOTHING
@@ -66,7 +66,7 @@ class Delivery:
         self._spare = spare
         self._ends = ends
         self._pinning = pinning
-        self._reader = Reader(ExceptionWrapper, clone)
+        self._reader = BatchReader(ExceptionWrapper, clone)
         self._overflowed = False
         self._tally = tally
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from torch.utils.data import IterableDataset
 
+from shmloader.options import Options
 from shmloader.resume.place import Epoch, place_of
 
 _started: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
@@ -34,7 +35,7 @@ def start(loader: Any, iterators: Iterable[Any], begin: Callable[[], Any]) -> No
         return
     epoch = place.epoch
     if epoch is not None and not epoch.delivered.over and any(_is_in(iterator, epoch) for iterator in iterators):
-        if loader.prefetch_epochs:  # which begins it when it is time
+        if Options.of(loader).prefetch_epochs:  # which begins it when it is time
             return
         raise RuntimeError(
             f"start() begins the next epoch, and an iterator is in the midst of epoch {epoch.number}: call start() "

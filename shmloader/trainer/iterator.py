@@ -50,6 +50,7 @@ from shmloader.core.progress import Progress
 from shmloader.core.trainer import TrainerSide
 from shmloader.device.accelerator import accelerator_of
 from shmloader.device.pinning import IN_TRANSIT, Pinning
+from shmloader.options import Options
 from shmloader.resume.drawn_from import watch_of
 from shmloader.resume.epochs import listen, told
 from shmloader.resume.loader_generators import restore
@@ -82,7 +83,7 @@ class RingIterator(Overlapping, _torch._MultiProcessingDataLoaderIter):  # type:
     _interrupted = False
     copies_to_pin = False  # batches are copied into page-locked memory, which a thread that is ahead should do
 
-    def __init__(self, loader: DataLoader[Any]) -> None:
+    def __init__(self, loader: DataLoader[Any], options: Options) -> None:
         raise_at_exit()  # first: there may soon be no built-in functions any more
         base_seed, self._served = begin_iterator(loader, lambda: _torch.begin_iterator(self, loader))
         if base_seed is not None:
@@ -104,7 +105,7 @@ class RingIterator(Overlapping, _torch._MultiProcessingDataLoaderIter):  # type:
         self._ended = False
         try:
             with held():
-                self._make_ring(loader)
+                self._make_ring(loader, options)
             if self._schedule.opens_first:
                 self._reset(loader, first_iter=True)
                 self._hire(loader)
@@ -115,28 +116,27 @@ class RingIterator(Overlapping, _torch._MultiProcessingDataLoaderIter):  # type:
             self._shutdown_workers()
             raise
 
-    def _make_ring(self, loader: Any) -> None:
+    def _make_ring(self, loader: Any, options: Options) -> None:
         """Make the ring and everything around it.  Nobody works on it yet."""
         self._spin = may_spin(self._num_workers + 1)  # else a side that pauses on its core keeps another from it
-        self._prefetches = loader.prefetch_epochs and loader.persistent_workers
-        self._schedule = schedule_of(loader, self._dismiss_weakly())
-        size, spare, memory = self._schedule.size, loader.spare_slots, self._schedule.size.memory
-        device = accelerator_of(loader)
+        self._prefetches = options.prefetch_epochs and loader.persistent_workers
+        self._schedule = schedule_of(loader, options, self._dismiss_weakly())
+        size, spare, memory = self._schedule.size, options.spare_slots, self._schedule.size.memory
+        device = accelerator_of(loader, options)
         if device is not None and spare:
             spare += IN_TRANSIT
         if device is not None and memory == "auto":
             memory = "memfd"  # at once, for a slot that is page-locked may not move there
-        respawn = loader.on_worker_death == "respawn"
         self._segment = Segment(
             self._num_workers,
             size.entries,
             size.batches,
             spare,
             memory,
-            loader.max_ring_bytes,
-            remember=respawn and not self._schedule.seeds_samples,  # else no state goes from batch to batch
+            options.max_ring_bytes,
+            remember=options.respawns and not self._schedule.seeds_samples,  # else no state goes from batch to batch
             streams=self._streams,
-            detail=wants_detail(loader),
+            detail=wants_detail(options),
         )
         segment = self._segment
         self._account = account_of(loader)
@@ -145,12 +145,12 @@ class RingIterator(Overlapping, _torch._MultiProcessingDataLoaderIter):  # type:
         self._turns = self._ring.turns
         segment.format(self._ring, label_of(loader))
         self._steps = Steps(self._ring, size.at_first, _torch.ExceptionWrapper)
-        self._tally = tally_of(loader)
+        self._tally = tally_of(loader, options)
         self._schedule.attach(self._ring, self._steps)
         if device is None:
             self._delivery = Delivery(self._ring, spare, self._streams, tally=self._tally)
         else:
-            self._pinning = Pinning(self._ring, device, loader.strict_pinning, private=loader.device is not None)
+            self._pinning = Pinning(self._ring, device, options.strict_pinning, private=options.device is not None)
             self._delivery = Delivery(self._ring, spare, self._streams, self._pinning, device.clone, self._tally)
         # what next_batch.pyx calls
         self._read, self._open = self._delivery.take, self._schedule.open
@@ -159,10 +159,10 @@ class RingIterator(Overlapping, _torch._MultiProcessingDataLoaderIter):  # type:
             loader.multiprocessing_context or torch.multiprocessing,
             self._ring,
             segment,
-            respawn=respawn,
+            respawn=options.respawns,
             reissue=not self._streams,
             timeout=self._timeout,
-            outlives=loader.workers_outlive_signals,
+            outlives=options.workers_outlive_signals,
         )
         self._workers = self._crew.workers
         self._shutdown = False

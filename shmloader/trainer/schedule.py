@@ -16,9 +16,8 @@ from torch.utils.data import IterableDataset
 from shmloader.core.next_batch import Steps
 from shmloader.core.ring import ANY
 from shmloader.core.trainer import TrainerSide
+from shmloader.options import Options, RingMemory
 from shmloader.resume.seek import ranks_of
-from shmloader.ring.growth import RingMemory
-from shmloader.trainer.begin import seeds_samples
 from shmloader.worker.random_states import further
 
 FURTHER = 4  # where work is stolen and batches are small, so many times as many may be under way as in torch
@@ -70,9 +69,9 @@ class _Attached:
     seeds_samples = False
     stride = 1
 
-    def _seeds(self, loader: Any) -> None:
+    def _seeds(self, loader: Any, options: Options) -> None:
         """Find out whether samples are to be seeded, and how many ranks share their order."""
-        self.seeds_samples = seeds_samples(loader)
+        self.seeds_samples = options.seeds_samples
         self.stride = ranks_of(loader)[1]
 
     def attach(self, ring: TrainerSide, steps: Steps) -> None:
@@ -93,18 +92,18 @@ class _Attached:
 class RoundRobin(_Attached):
     """Worker k % N makes batch k, as in torch; for map-style datasets, in order."""
 
-    def __init__(self, loader: Any) -> None:
+    def __init__(self, loader: Any, options: Options) -> None:
         self._workers: int = loader.num_workers
-        self._seeds(loader)
+        self._seeds(loader, options)
         batches = loader.num_workers * loader.prefetch_factor
-        self.size = Size(batches, batches, batches, loader.ring_memory)
+        self.size = Size(batches, batches, batches, options.ring_memory)
 
     def open(self, index: Any) -> bool:
         self._ring.open(self._ring.opened % self._workers, index, self._seed_next() if self.seeds_samples else 0)
         return True
 
 
-class Streams(_Attached):
+class InTurn(_Attached):
     """The next worker that has something left makes the next batch; for iterable datasets, and out of order.
 
     Out of order, a worker whose share is already under way is passed over too, or a slow one would be given everything.
@@ -113,12 +112,12 @@ class Streams(_Attached):
         dismiss: Lets a worker leave that has nothing more to give; None if it is wanted for another epoch.
     """
 
-    def __init__(self, loader: Any, dismiss: Callable[[int], None] | None) -> None:
+    def __init__(self, loader: Any, options: Options, dismiss: Callable[[int], None] | None) -> None:
         self._workers: int = loader.num_workers
         self._in_order: bool = loader.in_order
         self._dismiss = dismiss
         batches = loader.num_workers * loader.prefetch_factor
-        self.size = Size(batches, batches, batches, loader.ring_memory)
+        self.size = Size(batches, batches, batches, options.ring_memory)
 
     def begin(self, seed: int, latest: int = -1) -> None:
         self.active = [True] * self._workers
@@ -152,12 +151,12 @@ class _Further(_Attached):
 
     opens_first = True
 
-    def __init__(self, loader: Any, least: int, usual: int) -> None:
+    def __init__(self, loader: Any, options: Options, least: int, usual: int) -> None:
         self._least = least
-        self._furthest = usual * FURTHER if loader.schedule == "steal" else usual
-        if loader.max_ring_bytes is not None:  # which is for as many slots as there may be
+        self._furthest = usual * FURTHER if options.steals else usual
+        if options.max_ring_bytes is not None:  # which is for as many slots as there may be
             self._furthest = least
-        self._seeds(loader)
+        self._seeds(loader, options)
 
     def _look_further(self) -> None:
         """Find out how many batches may be under way, after the 1st, 2nd, 4th, 8th and so on that came."""
@@ -171,12 +170,12 @@ class _Further(_Attached):
 class Steal(_Further):
     """Whoever is free makes the next batch.  Each batch has a seed, derived from the epoch's and its place in it."""
 
-    def __init__(self, loader: Any) -> None:
+    def __init__(self, loader: Any, options: Options) -> None:
         batches = loader.num_workers * loader.prefetch_factor
-        super().__init__(loader, batches, batches)
+        super().__init__(loader, options, batches, batches)
         # "auto" would ask whether /dev/shm has room for all slots, though those further ahead may never be filled
         memory: RingMemory = (
-            "memfd" if self._furthest > batches and loader.ring_memory == "auto" else loader.ring_memory
+            "memfd" if self._furthest > batches and options.ring_memory == "auto" else options.ring_memory
         )
         self.size = Size(self._furthest, self._furthest, batches, memory)
 
@@ -195,17 +194,18 @@ class Chunks(_Further):
     As many chunks are under way as batches would be otherwise, rounded to whole batches; more while they are small.
     """
 
-    def __init__(self, loader: Any) -> None:
-        self._chunk_size: int = loader.chunk_size
+    def __init__(self, loader: Any, options: Options) -> None:
+        assert options.chunk_size is not None
+        self._chunk_size = options.chunk_size
         self._workers: int = loader.num_workers
-        self._steals: bool = loader.schedule == "steal"
+        self._steals = options.steals
         size: Any = getattr(loader.batch_sampler, "batch_size", None)
         known = isinstance(size, int) and size > 0
         chunks = -(-int(size) // self._chunk_size) if known else self._workers  # of a batch
         usual = self._workers * loader.prefetch_factor
-        super().__init__(loader, max(AHEAD, -(-usual // chunks)), max(AHEAD, usual))
+        super().__init__(loader, options, max(AHEAD, -(-usual // chunks)), max(AHEAD, usual))
         # a slot that several workers fill cannot be moved from /dev/shm to a memfd by one of them
-        memory: RingMemory = "memfd" if loader.ring_memory == "auto" else loader.ring_memory
+        memory: RingMemory = "memfd" if options.ring_memory == "auto" else options.ring_memory
         entries = max(AHEAD, min(self._furthest * chunks, MOST_CHUNKS))
         self.size = Size(entries, self._furthest, self._least, memory)
 
@@ -235,16 +235,18 @@ def cut(indices: list[Any], chunk_size: int, most: int) -> list[list[Any]]:
     return [indices[k : k + size] for k in range(0, len(indices), size)] or [[]]
 
 
-def schedule_of(loader: Any, dismiss: Callable[[int], None]) -> Schedule:
+def schedule_of(loader: Any, options: Options, dismiss: Callable[[int], None]) -> Schedule:
     """The schedule that a loader asks for.
 
     Args:
+        loader: The loader.
+        options: Its options.
         dismiss: lets a worker leave that has nothing more to give.
     """
-    if loader.chunk_size is not None:
-        return Chunks(loader)
-    if loader.schedule == "steal":
-        return Steal(loader)
+    if options.chunk_size is not None:
+        return Chunks(loader, options)
+    if options.steals:
+        return Steal(loader, options)
     if loader.in_order and not isinstance(loader.dataset, IterableDataset):
-        return RoundRobin(loader)
-    return Streams(loader, None if loader.persistent_workers else dismiss)
+        return RoundRobin(loader, options)
+    return InTurn(loader, options, None if loader.persistent_workers else dismiss)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from torch.utils.data import IterableDataset, default_collate
 
 from shmloader.core.batch_writer import Writer
-from shmloader.worker.at_once import makes_at_once
+from shmloader.worker.getitems import makes_at_once
 from shmloader.worker.in_place import in_place
 from shmloader.worker.replace_bad_samples import Skips
 from shmloader.wrapped_datasets import hearers

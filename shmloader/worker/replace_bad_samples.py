@@ -31,7 +31,7 @@ from typing import Any
 import numpy
 import torch
 
-from shmloader.worker.at_once import makes_at_once
+from shmloader.worker.getitems import makes_at_once
 from shmloader.worker.random_states import mix
 
 TRIES = 16  # others, until it is given up: where every second sample is bad, once in 65,536 bad ones

@@ -137,12 +137,13 @@ def test_tensors_saved_for_backward() -> None:
 
 def test_the_last_tensor_dies_where_the_interpreter_lock_is_not_held() -> None:
     """backward() drops what it saved while other threads may run."""
-    iterator = iter(ours(40, spare_slots=2))
+    loader = ours(40, spare_slots=2)
+    iterator = iter(loader)
     for k in range(40):
         loss, weight = keep_graph(next(iterator))
-        assert iterator._ring.slots.lent == 1
+        assert loader.stats().lent_slots == 1
         loss.backward()
-        assert iterator._ring.slots.lent == 0
+        assert loader.stats().lent_slots == 0
         assert torch.equal(weight.grad, torch.full((300,), float(k)))
 
 
@@ -236,11 +237,11 @@ def test_leases_die_in_other_threads() -> None:
 
 def test_batches_are_lent_and_slots_are_used_again() -> None:
     """Without a copy: the same addresses come round."""
-    iterator = iter(ours(100, spare_slots=2, prefetch_factor=2))
+    loader = ours(100, spare_slots=2, prefetch_factor=2)
     addresses = set()
-    for batch in iterator:
+    for batch in loader:
         addresses.add(batch["x"].data_ptr())
-        assert iterator._ring.slots.lent <= 2
+        assert 1 <= loader.stats().lent_slots <= 2
     assert len(addresses) <= 6
 
 

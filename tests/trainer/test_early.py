@@ -15,6 +15,7 @@ from test_next_epoch import BATCH, BATCHES, LENGTH, Told, shared
 from torch.utils.data import IterableDataset
 
 import shmloader
+from shmloader import _torch
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:This DataLoader will create"),
@@ -327,6 +328,15 @@ def test_in_a_process_that_was_forked() -> None:
                 os._exit(code)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
         assert len(iterate(made)) == BATCHES
+
+
+def test_a_forked_child_may_have_an_object_where_its_parent_had_another() -> None:
+    """Workers are known to torch by the address of their crew, and the child has its parent's list of them."""
+    _torch.watch_pids(1, ())
+    try:
+        _torch.watch_pids(1, ())
+    finally:
+        _torch.unwatch_pids(1)
 
 
 def test_off_the_ring() -> None:

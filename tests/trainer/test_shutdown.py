@@ -350,7 +350,7 @@ def test_workers_that_were_stopped_end_with_the_interpreter(start: str) -> None:
 if __name__ == "__main__":
     it = iter(shmloader.DataLoader(Numbers(), num_workers=2, multiprocessing_context="START"))
     next(it)
-    for worker in it._crew.workers: os.kill(worker.pid, signal.SIGSTOP)
+    for worker in it._workers: os.kill(worker.pid, signal.SIGSTOP)
     print("stopped")
 """.replace("START", start),
         seconds=60,
@@ -370,7 +370,7 @@ def train():
     next(it)
 def train_and_stop():
     train()
-    os.kill(it._crew.workers[0].pid, signal.SIGSTOP)
+    os.kill(it._workers[0].pid, signal.SIGSTOP)
 train()  # so that the child has a crew that is not its own
 child = multiprocessing.get_context("fork").Process(target=train_and_stop)
 child.start()
@@ -397,7 +397,7 @@ if __name__ == "__main__":
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(3))
     it = iter(shmloader.DataLoader(Spawning(), num_workers=1, multiprocessing_context="START"))
     next(it)
-    worker = it._crew.workers[0].pid
+    worker = it._workers[0].pid
     while not open(f"/proc/{worker}/task/{worker}/children").read(): time.sleep(0.01)
     print("spawns", flush=True)
     reads, writes = os.pipe()

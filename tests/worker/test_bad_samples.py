@@ -15,6 +15,7 @@ from conftest import assert_same, iterate, label, seed_all
 from torch.utils.data import IterableDataset, Subset, SubsetRandomSampler
 
 import shmloader
+from shmloader.options import Options
 from shmloader.trainer.bad_samples import BadSample, BadSamples, Tally
 from shmloader.worker.replace_bad_samples import _like
 
@@ -411,7 +412,7 @@ def test_a_warning_that_is_an_error_comes_once(workers: int) -> None:
 def test_a_batch_that_is_read_again_counts_once() -> None:
     """A signal may have come when it was noted and not handed out."""
     made = loader(0, max_bad_samples=1)
-    tally = Tally(made)
+    tally = Tally(made, Options.of(made))
     report = [pickle.dumps((1, [(3, 4, "what it raised")]))]
     with pytest.warns(RuntimeWarning, match="sample 3 raised, and sample 4 came"):
         tally.note(report, 4, 0)

@@ -191,14 +191,15 @@ def test_in_the_sampler_at_once() -> None:
 
 def test_an_exception_keeps_no_batch() -> None:
     """A traceback that the user keeps must not keep slots."""
-    iterator = iter(shmloader.DataLoader(Failing(ERRORS["ValueError"], tuple(range(0, 16, 2))), num_workers=1))
+    loader = shmloader.DataLoader(Failing(ERRORS["ValueError"], tuple(range(0, 16, 2))), num_workers=1)
+    iterator = iter(loader)
     kept = []
     for _ in range(16):
         try:
             next(iterator)
         except ValueError as error:
             kept.append(error)
-        assert iterator._ring.slots.lent <= 1
+        assert loader.stats().lent_slots <= 1
     assert len(kept) == 8
     del iterator
 

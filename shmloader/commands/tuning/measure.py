@@ -16,8 +16,9 @@ from torch.utils.data import IterableDataset
 from shmloader import off_the_ring
 from shmloader.commands.errors import in_one_line
 from shmloader.commands.tuning.memory import Memory
-from shmloader.commands.tuning.setting import Sample, Setting
+from shmloader.commands.tuning.setting import VARIED, Sample, Setting
 from shmloader.dataloader import DataLoader
+from shmloader.options import DEFAULTS
 
 WARM = 0.4  # of a measurement's time at most: until what was made while workers started is used up
 LARGEST_ORDER = 1 << 20  # indices that are shuffled as a whole; of more, each is drawn by itself
@@ -239,11 +240,7 @@ def options_of(loader: Any, others: Collection[str] = ()) -> dict[str, Any]:
         *("multiprocessing_context", "persistent_workers", "in_order"),
     ]
     if isinstance(loader, DataLoader):
-        names += [
-            *("spare_slots", "ring_memory", "max_ring_bytes", "sample_seeds", "device", "device_prefetch", "on_device"),
-            *("strict_pinning", "on_bad_sample", "max_bad_samples", "on_worker_death", "workers_outlive_signals"),
-            *("prefetch_epochs", "detail"),
-        ]
+        names += [name for name in DEFAULTS if name not in VARIED]
     options = {name: getattr(loader, name) for name in names}
     if isinstance(loader.dataset, IterableDataset):
         return {**options, "batch_size": loader.batch_size}

@@ -9,6 +9,7 @@ from typing import Any
 from shmloader.commands.tuning.setting import Setting
 from shmloader.device.accelerator import accelerator_of
 from shmloader.device.pinning import IN_TRANSIT
+from shmloader.options import Options
 from shmloader.ring.geometry import FIRST_COMMIT
 from shmloader.system.processes import own_bytes
 from shmloader.trainer.schedule import AHEAD_BYTES, schedule_of
@@ -48,7 +49,8 @@ class Memory:
 
 def slots_of(loader: Any, slot_bytes: int) -> int:
     """How many slots a loader's ring may fill, where each takes so many bytes (see _Further in trainer/schedule.py)."""
-    size = schedule_of(loader, lambda worker: None).size
+    options = Options.of(loader)
+    size = schedule_of(loader, options, lambda worker: None).size
     batches = min(max(size.at_first, AHEAD_BYTES // max(1, slot_bytes)), size.batches)
-    spare = loader.spare_slots
-    return int(batches + spare + (IN_TRANSIT if spare and accelerator_of(loader) is not None else 0))
+    spare = options.spare_slots
+    return int(batches + spare + (IN_TRANSIT if spare and accelerator_of(loader, options) is not None else 0))

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import statistics
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
-
-DEFAULTS: dict[str, Any] = {"prefetch_factor": 2, "schedule": "round_robin", "chunk_size": None}
 
 
 @dataclass(frozen=True)
@@ -20,13 +18,15 @@ class Setting:
 
     def options(self) -> dict[str, Any]:
         """As the loader takes them, without those that are as they would be anyway."""
-        varied = {name: value for name, value in vars(self).items() if name in DEFAULTS and value != DEFAULTS[name]}
-        return {"num_workers": self.num_workers, **varied}
+        return {each.name: value for each in fields(self) if (value := getattr(self, each.name)) != each.default}
 
     @property
     def unusual(self) -> int:
         """How many options are not as they would be anyway."""
         return len(self.options()) - 1
+
+
+VARIED = tuple(each.name for each in fields(Setting))
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ import torch.utils.data
 from torch.utils.data import IterableDataset, default_collate
 
 from shmloader import off_the_ring
-from shmloader.commands.tuning.setting import Setting
+from shmloader.commands.tuning.setting import VARIED, Setting
 from shmloader.resume.seek import within
 from shmloader.row_wise import is_row_wise
 from shmloader.system.cores import rank_here, ranks_here, share_of_cores
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 MOST_WORKERS = 64
 SHARE_OF_MEMORY = 0.8  # of what is available now; the model and what others start need some
-VARIED = ("num_workers", "prefetch_factor", "schedule", "chunk_size")
 
 
 def tune(

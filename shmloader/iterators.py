@@ -1,0 +1,142 @@
+"""The iterators of a loader: those over the ring, torch's of a loader without workers, and the stage behind either."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from shmloader import _torch, off_the_ring, read_elsewhere
+from shmloader.device.ahead import ahead, stop_at_exit
+from shmloader.device.to_device import stage_of
+from shmloader.options import Options
+from shmloader.requirements import check_requirements
+from shmloader.resume.place import place_of
+from shmloader.trainer import early
+
+if off_the_ring.why_not_here() is None:
+    from shmloader.trainer.alone import alone
+    from shmloader.trainer.iterator import RingIterator
+    from shmloader.trainer.pool import end_workers_of_another_pool
+
+_iterators: weakref.WeakSet[Any] = weakref.WeakSet()  # not in the loader, because frameworks copy its __dict__
+
+
+def of(loader: Any) -> list[Any]:
+    """The living iterators of a loader that have workers, or a thread."""
+    return [iterator for iterator in list(_iterators) if iterator.loader() is loader]
+
+
+def rides(loader: Any) -> bool:
+    """Whether the iterator that is made now rides the ring.  If it has workers and does not, a warning says why."""
+    why = off_the_ring.why_not(loader)
+    if why is not None and loader.num_workers > 0:
+        off_the_ring.say_or_refuse(loader, why)
+    read_elsewhere.iterates(loader)
+    return why is None
+
+
+def another(loader: Any, rides: bool, theirs: Callable[[], Any]) -> Any:
+    """An iterator of ours, beside those that there are.
+
+    Args:
+        loader: The loader.
+        rides: Whether its batches ride the ring.
+        theirs: Makes torch's iterator, where they do not.
+    """
+    started = early.taken(loader) if rides else None
+    return _made(loader, rides, theirs) if started is None else started
+
+
+def begin_epoch(loader: Any, rides: bool, theirs: Callable[[], Any]) -> Any:
+    """An iterator of ours that begins an epoch: the one that there is, where its workers persist.  Args: as above."""
+    end_workers_that_cannot_go_on(loader)
+    if rides and (started := early.taken(loader)) is not None:
+        return started
+    if not loader.persistent_workers:
+        return _made(loader, rides, theirs)
+    if loader._iterator is None or not early.goes_on(loader._iterator):
+        loader._iterator = _made(loader, rides, theirs)
+    else:
+        loader._iterator._reset(loader)
+    return loader._iterator
+
+
+def options_of(loader: Any) -> Options:
+    """A loader's options, as its attributes are now: a user, or a class with another __init__, may have set them.
+
+    Raises:
+        ValueError: One has a value that it cannot have, or that this loader cannot have.
+    """
+    options = Options.of(loader)
+    check_requirements(loader, options)
+    return options
+
+
+def _made(loader: Any, rides: bool, theirs: Callable[[], Any]) -> Any:
+    options = options_of(loader)
+    source = _over_the_ring(loader, options) if rides else torchs(loader, options, theirs)
+    stage, depth = stage_of(loader, options, source)
+    if stage is None:
+        return source
+    _iterators.discard(source)
+    iterator = ahead(loader, source, stage, depth)
+    _iterators.add(iterator)
+    return iterator
+
+
+def _over_the_ring(loader: Any, options: Options) -> RingIterator:
+    for lost in _torch.what_is_lost():
+        off_the_ring.warn_once(lost)
+    loader.check_worker_number_rationality()
+    iterator = RingIterator(loader, options)
+    _iterators.add(iterator)
+    stop_at_exit(iterator)
+    return iterator
+
+
+def torchs(loader: Any, options: Options, make: Callable[[], Any]) -> Any:
+    """An iterator of torch's.  Without workers, the batches that it gives are counted.
+
+    Args:
+        loader: The loader.
+        options: Its options.
+        make: Makes the iterator.
+    """
+    here = off_the_ring.why_not_here()
+    why = here or off_the_ring.why_not_of(type(loader))
+    if why is not None and options.skips_bad_samples:  # the only option of the ring's that is honoured without workers
+        off_the_ring.refuse(loader, why)
+    return make() if loader.num_workers or here is not None else alone(loader, options, make)
+
+
+def end_workers_that_cannot_go_on(loader: Any) -> None:
+    """End workers that persist, where the epoch that begins needs others."""
+    if loader.persistent_workers:
+        _end_workers_seeded_otherwise(loader)
+        end_workers_of_another_pool(loader)
+
+
+def _end_workers_seeded_otherwise(loader: Any) -> None:
+    """End workers that persist, if a state was loaded and seeds are set when workers start."""
+    place = place_of(loader)
+    if loader._iterator is None or place.loaded is None:
+        return
+    if Options.of(loader).seeds_samples and place.loaded.base_seed is not None:  # otherwise new workers draw that seed
+        return
+    if place.ahead is None or not place.holds(loader, place.ahead):  # otherwise start() has begun with that state
+        loader._end_workers()
+
+
+class Asked:
+    """What torch's `__iter__` asks of a loader without workers.
+
+    torch's profiler knows such a loader by `_get_iterator` called from `__iter__`, both in torch's file.  Our method of
+    that name must not stand between them.
+    """
+
+    persistent_workers = False
+    num_workers = 0
+
+    def __init__(self, make: Callable[[], Any]) -> None:
+        self._get_iterator = make

@@ -1,0 +1,89 @@
+"""What the values of a loader's options need: of its other arguments, its dataset and this machine.
+
+Whether a value is one of those that an option may have is checked where the option is defined, in options.py.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.utils.data import IterableDataset
+
+from shmloader import _torch
+from shmloader.device import accelerator
+from shmloader.options import Options
+from shmloader.row_wise import is_row_wise
+
+
+def check_requirements(loader: Any, options: Options) -> None:
+    """Raise a ValueError where a loader cannot have these options."""
+    if options.device is not None:
+        _check_device(torch.device(options.device), options)
+    if isinstance(loader.dataset, IterableDataset) or _torch.is_pipe(loader.dataset):
+        _check_stream(loader, options)
+    if not loader.in_order:
+        _check_out_of_order(options)
+    if options.prefetch_epochs and loader.num_workers and not loader.persistent_workers:
+        raise ValueError(
+            "prefetch_epochs=True needs persistent_workers=True: workers that go on with the next epoch must outlive "
+            "this one. loader.start() begins an epoch early with workers of its own"
+        )
+    if options.chunk_size is not None:
+        _check_rows(loader)
+
+
+def _check_device(device: torch.device, options: Options) -> None:
+    present = accelerator.kind()
+    if device.type not in ("cpu", present):
+        found = f"whose accelerator is {present!r}" if present else "which finds no accelerator"
+        raise ValueError(
+            f"device={options.device!r} is no device of this torch ({torch.__version__}), {found}: "
+            f"use {present or 'cpu'!r}, or a torch that was built for it"
+        )
+    if device.type != "cpu" and device.index is not None and device.index >= accelerator.count():
+        raise ValueError(f"device={options.device!r} does not exist: there are {accelerator.count()}, counted from 0")
+
+
+def _in_order_of_samples(options: Options) -> list[str]:
+    """The options that need to know the order of an epoch's samples."""
+    asked = {
+        "schedule='steal'": options.steals,
+        "chunk_size": options.chunk_size is not None,
+        "sample_seeds=True": options.sample_seeds,
+        "prefetch_epochs=True": options.prefetch_epochs,
+    }
+    return [name for name, given in asked.items() if given]
+
+
+def _check_stream(loader: Any, options: Options) -> None:
+    kind = type(loader.dataset).__name__
+    for name in _in_order_of_samples(options):
+        raise ValueError(
+            f"{name} needs a map-style dataset, but got {kind}: each worker reads its own part of a stream, where no "
+            "sample has a number and no other worker can go on"
+        )
+    if options.skips_bad_samples:
+        raise ValueError(
+            f"on_bad_sample='skip' needs a map-style dataset, but got {kind}: in a stream no sample has an index that "
+            "another could be derived from. Catch the exception where the stream is read"
+        )
+
+
+def _check_out_of_order(options: Options) -> None:
+    for name in _in_order_of_samples(options):
+        raise ValueError(
+            f"{name} delivers batches in order, but got in_order=False: leave one of the two out; where work is "
+            "stolen, a slow batch holds up no worker"
+        )
+
+
+def _check_rows(loader: Any) -> None:
+    if loader.batch_sampler is None:
+        raise ValueError("chunk_size cuts batches, but got batch_size=None: leave one of the two out")
+    if not is_row_wise(loader.collate_fn):
+        raise ValueError(
+            f"chunk_size needs default_collate or a collate_fn that is marked with shmloader.row_wise, but got "
+            f"collate_fn={loader.collate_fn!r}: mark it if what it makes of some samples is the rows that they "
+            "have in the whole batch"
+        )
