@@ -176,10 +176,11 @@ test-torch:
 test-3.14:
 	@$(PYTHON) tests/project/python_314.py $(ARGS)
 
-# Programs follow from the seed: SEED=1 draws the same in each run.  Without one, the time of day is the seed.
+# Programs follow from the seed: SEED=1 draws the same in each run.  Without one, the time of day is the seed.  Most of
+# the time goes into forks, which take half as long where Python's memory lies in huge pages.
 SECONDS ?= 60
 attack: $(STAMP)
-	$(BIN)/python -m tests.attack $(call option,SEED,--seed) --seconds $(SECONDS) $(ARGS)
+	GLIBC_TUNABLES=glibc.malloc.hugetlb=1 PYTHONMALLOC=malloc $(BIN)/python -m tests.attack $(call option,SEED,--seed) --seconds $(SECONDS) $(ARGS)
 
 soak: $(STAMP)
 	$(BIN)/python -W ignore tests/chaos/soak.py $(ARGS)

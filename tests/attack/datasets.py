@@ -48,18 +48,32 @@ class Broken(Exception):
 
 
 class Once:
-    """True the first time in any process of the program."""
+    """Whether something has happened in any process of the program."""
 
     def __init__(self) -> None:
         self._memory = mmap.mmap(-1, 1)
 
-    def __call__(self) -> bool:
-        first = self._memory[0] == 0
-        self._memory[0] = 1
-        return first
+    @property
+    def happened(self) -> bool:
+        return self._memory[0] != 0
+
+    @happened.setter
+    def happened(self, happened: bool) -> None:
+        self._memory[0] = happened
 
     def __reduce__(self) -> Any:
         return (Once, ())
+
+
+_errors: dict[int, Once] = {}  # of each process that makes datasets
+
+
+def error_of_program() -> Once:
+    """Whether the user has met the error of "raises once".
+
+    Until then the sample raises whenever it is read, because a batch that was prefetched may be lost and read again.
+    """
+    return _errors.setdefault(os.getpid(), Once())
 
 
 def _raise(data: Any, i: int) -> None:
@@ -71,12 +85,13 @@ def _raise_odd(data: Any, i: int) -> None:
 
 
 def _raise_once(data: Any, i: int) -> None:
-    if data.once():
+    if not data.error.happened:
         raise ValueError(f"sample {i} is bad")
 
 
 def _exit_once(data: Any, i: int) -> None:
-    if data.once():
+    if not data.exit.happened:
+        data.exit.happened = True
         os._exit(3)
 
 
@@ -141,7 +156,7 @@ class _Samples:
 
     def __init__(self, length: int, form: str = "number", *, noise: str = "", habit: str = "", at: int = 0) -> None:
         self.length, self.form, self.noise, self.habit, self.at = length, form, noise, habit, at
-        self.once = Once()
+        self.exit, self.error = Once(), error_of_program()
         self.kept: list[Any] = []
         self.made: Any = None
         self.grandchild: _Grandchild | None = None

@@ -46,12 +46,15 @@ def _program(drawn: random.Random) -> Program:
     program = Program(drawn.randrange(1000), data, order, batch_size, collate, keep=_some(drawn, 0.3, [1, 3, 99], 0))
     program = replace(program, loader=_some(drawn, 0.1, [*LOADERS], ""))
     program = program.with_options(**_options(drawn, stream, data))
-    program = _some(drawn, 0.2, [_prefetched, _forking], _as_it_is)(drawn, program)
+    special = _some(drawn, 0.35, [_counting, _with_generator, _failing, _among_ranks, _short_of_memory], None)
+    if special:
+        return special(drawn, program)
+    program = _some(drawn, 0.25, [_prefetched, _forking], _as_it_is)(drawn, program)
     actions: list[Do] = []
     changes = bool(program.get("prefetch_epochs"))
     for number in range(drawn.randint(1 + changes, 3)):
         actions += _epoch(drawn, program, number, 0.6 if changes and number else 0.2)
-    return Program(**{**vars(program), "actions": tuple(actions)})
+    return replace(program, actions=tuple(actions))
 
 
 def _options(drawn: random.Random, stream: bool, data: Data) -> dict[str, Any]:
@@ -103,11 +106,79 @@ def _prefetched(drawn: random.Random, program: Program) -> Program:
 
 def _forking(drawn: random.Random, program: Program) -> Program:
     """The same with a dataset that forks a process, which collates tensors while batches are collated here."""
-    data = replace(program.data, kind="rows", form="tensor", habit="forks")
-    program = replace(program, data=data, order=Order(), keep=9, collate="")
-    return program.with_options(
-        num_workers=program.workers or 1, on_bad_sample=None, max_bad_samples=None, on_worker_death=None
-    )
+    size = program.batch_size or 2
+    last = size * drawn.randint(1, 3) - 1  # of a batch: the child's collate() would write where that batch lies
+    data = replace(program.data, kind="rows", form="tensor", habit="forks", at=last)
+    program = replace(program, data=data, order=Order(), batch_size=size, keep=9, collate="")
+    gone = ("chunk_size", "on_bad_sample", "max_bad_samples", "on_worker_death")
+    return program.with_options(num_workers=drawn.choice([1, 1, 2]), **dict.fromkeys(gone))
+
+
+_OF_ROWS = ("schedule", "chunk_size", "sample_seeds", "prefetch_epochs", "on_worker_death", "on_bad_sample")
+BEGIN, REST, SAVE = Do("begin"), Do("rest"), Do("save")
+
+
+def _streaming(program: Program, kind: str, length: int, habit: str = "", at: int = 0) -> Program:
+    data = Data(kind, length, program.data.form, "", habit, at)
+    gone = dict.fromkeys((*_OF_ROWS, "max_bad_samples", "max_ring_bytes", "in_order"))
+    return replace(program, data=data, order=Order(), shm="").with_options(**gone)
+
+
+def _counting(drawn: random.Random, program: Program) -> Program:
+    """A stream that counts its epochs, resumed between two of them or early in one."""
+    program = _streaming(program, "stream with state", drawn.choice([6, 8, 13, 24]))
+    program = program.with_options(num_workers=drawn.choice([1, 2, 3]), persistent_workers=True)
+    actions = [BEGIN, REST] * drawn.randint(1, 2)
+    actions += _some(drawn, 0.6, [[BEGIN, Do("take", number)] for number in (1, 2, 3)], [])
+    return replace(program, actions=(*actions, SAVE, Do("resume"), BEGIN, REST, BEGIN, REST))
+
+
+def _with_generator(drawn: random.Random, program: Program) -> Program:
+    """A state that is loaded where there is no generator, or where there is one and was none."""
+    order = Order(drawn.choice(["shuffle", "generator"]))
+    data = replace(program.data, kind="rows", length=max(program.data.length, 5))
+    actions = (BEGIN, Do("take", drawn.randint(1, 4)), SAVE, Do("resume", what="generator"), BEGIN, REST)
+    return replace(program, data=data, order=order, actions=actions).with_options(in_order=None)
+
+
+def _failing(drawn: random.Random, program: Program) -> Program:
+    """A stream that raises while the user goes on, resumed behind the error or before it."""
+    kind = drawn.choice(["stream", "stream", "stream whose iterator has state"])
+    habit = drawn.choice(["raises", "raises odd"] if kind == "stream" else ["raises", "raises odd", "raises once"])
+    program = _streaming(program, kind, drawn.choice([8, 13, 24]), habit, drawn.randrange(6))
+    program = program.with_options(num_workers=drawn.choice([None, 1, 1, 2]))
+    if not program.workers:
+        gone = ("prefetch_factor", "persistent_workers", "timeout", "spare_slots", "ring_memory")
+        program = program.with_options(**dict.fromkeys(gone))
+    actions = (BEGIN, Do("take", drawn.randint(1, 7)), SAVE, Do("resume"), BEGIN, REST)
+    return replace(program, actions=(*actions, BEGIN, REST) if drawn.random() < 0.5 else actions)
+
+
+def _among_ranks(drawn: random.Random, program: Program) -> Program:
+    """An epoch that goes on with another number of ranks."""
+    kind = drawn.choice(["rows", "rows", "rows of epoch"])
+    data = replace(program.data, kind=kind, noise="", length=max(program.data.length, 5), habit="")
+    program = replace(program, data=data, order=Order("distributed"))
+    program = program.with_options(on_bad_sample=None, max_bad_samples=None, in_order=None)
+    actions = _epoch(drawn, program, 0) if drawn.random() < 0.4 else []
+    actions += [BEGIN, Do("take", drawn.randint(1, 4)), SAVE, Do("resume", drawn.choice([1, 3, 4]), "ranks")]
+    actions += [BEGIN, Do("take", 1), SAVE, Do("resume")] if drawn.random() < 0.3 else []
+    return replace(program, actions=(*actions, BEGIN, REST, BEGIN, REST))
+
+
+def _short_of_memory(drawn: random.Random, program: Program) -> Program:
+    """The same in a container with a small /dev/shm."""
+    form = drawn.choice(["large", "large", "growing", "dict"])
+    data = replace(program.data, kind="rows", form=form, length=max(program.data.length, 8), noise="")
+    program = replace(program, data=data, shm=drawn.choice(["256k", "512k", "1m", "3m"]), order=Order())
+    program = replace(program, collate="as_list" if form == "growing" else "")
+    memory = drawn.choice([None, None, "posix", "memfd"])
+    program = program.with_options(num_workers=program.workers or 1, ring_memory=memory, max_ring_bytes=None)
+    program = program.with_options(on_bad_sample=None, max_bad_samples=None)
+    actions: list[Do] = []
+    for number in range(drawn.randint(1, 2)):
+        actions += _epoch(drawn, program, number)
+    return replace(program, actions=tuple(actions))
 
 
 def _epoch(drawn: random.Random, program: Program, number: int, changing: float = 0.2) -> list[Do]:
@@ -153,6 +224,8 @@ def _within(drawn: random.Random, program: Program) -> list[Do]:
 def _resume(drawn: random.Random, program: Program) -> Do:
     if program.order.kind in ("shuffle", "generator") and drawn.random() < 0.3:
         return Do("resume", what="generator")
+    if program.order.kind == "distributed" and drawn.random() < 0.4:
+        return Do("resume", drawn.choice([1, 3, 4]), "ranks")
     if drawn.random() < 0.4 and not program.is_stream:
         return Do("resume", drawn.randint(0, 3), "workers")
     return Do("resume")

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from dataclasses import dataclass
 from typing import Any
 
 from tests.attack.loaders import OFF_THE_RING
 from tests.attack.program import Program
-from tests.attack.run import DEADLINE, Outcome, Plant, User, run
+from tests.attack.run import DEADLINE, Outcome, Plant, User, run, started
 from tests.attack.samplers import WITHOUT_STATE
 from tests.attack.source import OURS, compiled
 from tests.attack.twin import raises_elsewhere, twin
+from tests.conftest import own_shm
 
 
 @dataclass(frozen=True)
@@ -37,10 +39,12 @@ def compared(
     program: Program, ours: User, theirs: User, deadline: float = DEADLINE, plant: Plant | None = None
 ) -> Finding | None:
     """The same for a program that is given as two functions."""
-    mine = run(ours, program.keep, deadline, plant)
+    prepare = plant or (functools.partial(own_shm, program.shm) if program.shm else None)
+    outcome = started(ours, program.keep, deadline, prepare)  # both at a time, because each waits for its workers
+    expected = run(theirs, 0, deadline)
+    mine = outcome()
     if found := _alone(program, mine):
         return found
-    expected = run(theirs, 0, deadline)
     if expected.status != 0:
         return Finding(f"what is expected: {_end_of(expected)}", expected.said[-2000:])
     return _compared(program, mine, expected)
@@ -63,7 +67,7 @@ def _alone(program: Program, ours: Outcome) -> Finding | None:
         return Finding(_end_of(ours), ours.said[-3000:])
     if ours.left:
         return Finding(f"left behind: {ours.left}", "")
-    if program.get("max_ring_bytes") and any(event[:2] == ("raised", "iter()") for event in ours.events):
+    if program.may_lack_memory and any(event[:2] == ("raised", "iter()") for event in ours.events):
         return None  # not even the first slots fit
     for event in ours.events:
         if event[0] == "left":
@@ -124,13 +128,14 @@ def _unexpected_words(said: str) -> str:
 def _compared(program: Program, ours: Outcome, theirs: Outcome) -> Finding | None:
     refused = [e for e in ours.events if e[0] == "raised" and e[1] == "load_state_dict()"]
     if refused:
-        if program.does("resume") and any(do.what == "generator" for do in program.actions):
+        if program.resumes("generator"):
             return None
         return Finding(f"load_state_dict() raises {refused[0][2]}: {_neutral(refused[0][3])[:70]}", refused[0][3])
-    if program.get("max_ring_bytes") and any(event[:2] == ("raised", "iter()") for event in ours.events):
-        return None
     mine, its = ([e for e in outcome.events if e[0] in ("batch", "end", "raised")] for outcome in (ours, theirs))
     mine, its = [_seen(e) for e in mine], [_seen(e) for e in its]
+    if program.may_lack_memory and any(event[:2] == ("raised", "iter()") for event in mine):
+        return None
+    mine = _without_start(mine)
     if program.order.kind in ("raising", "odd batches") and any(event[:2] == ("raised", "iter()") for event in mine):
         return None  # the first batches are opened in iter(), so that raises what opening them raises, as in torch
     if program.order.kind == "raising" and raises_elsewhere(program):
@@ -139,7 +144,9 @@ def _compared(program: Program, ours: Outcome, theirs: Outcome) -> Finding | Non
         mine, its = ([(*e[:3], "") if e[0] == "raised" else e for e in each] for each in (mine, its))
         if program.get("chunk_size"):
             mine, its = _errors_last(mine), _errors_last(its)
-    if program.get("max_ring_bytes"):
+    if program.resumes("workers"):  # without workers a sample's error has its own class, and no line about a worker
+        mine, its = ([_bare(event) for event in each] for each in (mine, its))
+    if program.may_lack_memory:
         mine = _forgiven(mine, its)
     if program.get("in_order") is False:
         mine, its = _sorted(mine), _sorted(its)
@@ -189,6 +196,17 @@ def _seen(event: Any) -> Any:
     return (*event[:3], re.sub(r"worker process \d+", "worker process N", first))
 
 
+def _bare(event: Any) -> Any:
+    """Of an exception that is a sample's, only where it came."""
+    return (*event[:2], "", "") if event[0] == "raised" and event[2] != "MemoryError" else event
+
+
+def _without_start(events: list[Any]) -> list[Any]:
+    """The events without what start() raised, where iter() raised it as well."""
+    again = [("raised", "iter()", *event[2:]) for event in events if event[:2] == ("raised", "start()")]
+    return [e for e in events if e[:2] != ("raised", "start()") or again[0] not in events]
+
+
 def _errors_last(events: list[Any]) -> list[Any]:
     """A sampler's error may come before batches that were prefetched; an epoch has one."""
     errors = [event for event in events if event[0] == "raised"]
@@ -210,10 +228,10 @@ def _without_replaced(mine: list[Any], its: list[Any]) -> list[Any]:
 def _forgiven(mine: list[Any], its: list[Any]) -> list[Any]:
     """With the batches that were refused for their size, or without an error that came beside a batch."""
     found: list[Any] = []
-    for event in mine:
+    for number, event in enumerate(mine):
         k = len(found)
         if event[0] == "raised" and event[2] == "MemoryError" and k < len(its):
-            after = mine[mine.index(event) + 1 :][:1]
+            after = mine[number + 1 :][:1]
             if after and after[0] == its[k]:
                 continue
             event = its[k]
@@ -239,7 +257,7 @@ def _draws_alike(program: Program) -> bool:
         program.get(name) for name in ("prefetch_epochs", "schedule", "chunk_size", "on_bad_sample", "sample_seeds")
     ):
         return False
-    if any(do.what in ("workers", "generator") for do in program.actions if do.verb == "resume"):
+    if any(map(program.resumes, ("workers", "generator", "ranks"))):
         return False
     return program.order.kind != "raising" and not (program.workers == 0 and program.data.noise)
 

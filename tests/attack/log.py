@@ -15,6 +15,7 @@ from typing import Any
 import numpy
 import torch
 
+from tests.attack.datasets import error_of_program
 from tests.attack.loaders import riding
 
 MOST = 200  # batches of an epoch, after which it has no end
@@ -65,6 +66,7 @@ class Log:
         self.note = note
         self.epoch, self.handed, self.under_way = -1, 0, False
         self._resumes = False
+        self._refused = False  # whether a state was refused, so that the loader is not where it was saved
         self.in_place = True  # what a sampler raises comes in place of a batch, as it does where there are workers
         self.bad_batch: int | None = None  # the one batch of the epoch whose indices are no list
 
@@ -110,6 +112,7 @@ class Log:
             except Exception as error:
                 if self.in_place or type(error).__name__ != "SamplerError":
                     self.handed += self.bad_batch in (None, self.handed)
+                error_of_program().happened |= isinstance(error, ValueError)
                 self.raised(error, "next()")
                 continue
             self.handed += 1
@@ -163,25 +166,37 @@ class Log:
             return None
         expected = (self.epoch, self.handed) if self.under_way else (self.epoch + 1, 0)
         told = (state["epoch"], state["batches"] + len(state["beyond"]))
-        if told != expected:
+        if told != expected and not self._refused:
             self.add("wrong state", told, expected)
         try:
             state = json.loads(json.dumps(state))
         except TypeError as error:
             self.raised(error, "json of state_dict()")
-        mark = (len(self.events), self.epoch, self.handed, self.under_way)
+        mark = (len(self.events), self.epoch, self.handed, self.under_way, error_of_program().happened)
         return pickle.loads(pickle.dumps(state)), generators(), mark
 
     def resume(self, loader: Any, saved: Any) -> None:
         """Load a checkpoint into a fresh loader.  What came after it is forgotten, as after a crash."""
         if saved is None:
             return
-        state, states, (events, self.epoch, self.handed, self.under_way) = saved
+        state, states, (events, self.epoch, self.handed, self.under_way, error_of_program().happened) = saved
         del self.events[events:]
         self.note(("resumed", events))
         set_generators(states)
         self._resumes = True
+        seen = len(self.events)
         self.attempt("load_state_dict()", lambda: loader.load_state_dict(state))
+        self._refused |= len(self.events) > seen
+
+    def go_on_in_other_ranks(self, before: Any, loader: Any) -> None:
+        """Have torch's loader of other ranks read first what is left of the epoch."""
+        loader.sampler.epoch = before.sampler.epoch
+        if hasattr(before.dataset, "epoch"):
+            loader.dataset.epoch = before.dataset.epoch
+        if self.under_way:
+            mine = min(self.handed * (before.batch_size or 1), len(before.sampler))
+            loader.sampler.dealt = mine * before.sampler.num_replicas
+            self._resumes = True
 
     # --------------------------------------------------------------------------------------------------- the program
 

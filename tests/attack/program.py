@@ -29,10 +29,17 @@ class Data:
 
 @dataclass(frozen=True)
 class Order:
-    """A sampler: a key of `ORDERS` in samplers.py; `at` is the place where it raises, if it does."""
+    """A sampler: a key of `ORDERS` in samplers.py.
+
+    Attributes:
+        kind: The key.
+        at: The place where it raises, if it does.
+        ranks: How many ranks a "distributed" one serves.
+    """
 
     kind: str = "in order"
     at: int = 3
+    ranks: int = 2
 
 
 @dataclass(frozen=True)
@@ -57,6 +64,7 @@ class Program:
     actions: tuple[Do, ...] = ()
     loader: str = ""  # the class that the user derives: a key of LOADERS in loaders.py
     keep: int = 0  # how many of the latest batches the user holds on to
+    shm: str = ""  # the size of a small /dev/shm that the program has, as in a container: "1m"
 
     def get(self, name: str, unless: Any = None) -> Any:
         """The value of an option of the loader."""
@@ -75,6 +83,15 @@ class Program:
     def is_stream(self) -> bool:
         return self.data.kind != "rows"
 
+    @property
+    def may_lack_memory(self) -> bool:
+        """Whether the loader may refuse a batch because it is too large."""
+        return bool(self.shm or self.get("max_ring_bytes"))
+
+    def resumes(self, what: str) -> bool:
+        """Whether it resumes with a loader of other "workers", another "generator" or other "ranks"."""
+        return any(action.verb == "resume" and action.what == what for action in self.actions)
+
     def does(self, *verbs: str) -> bool:
         return any(action.verb in verbs for action in self.actions)
 
@@ -89,6 +106,7 @@ class Program:
         found |= {"batch_size: None"} if self.batch_size is None else set()
         found |= {f"loader: {self.loader}"} if self.loader else set()
         found |= {"keep"} if self.keep else set()
+        found |= {"small /dev/shm"} if self.shm else set()
         found |= {f"option: {name}" for name, _ in self.options if name != "num_workers"}
         found |= {"workers"} if self.workers else {"no workers"}
         return frozenset(found | {f"does: {action.verb} {action.what}".strip() for action in self.actions})

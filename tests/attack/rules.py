@@ -24,11 +24,13 @@ CHANGES_OF = {
 
 def why_not(program: Program) -> str | None:
     """Why nobody can say what this program should do; None if it makes sense."""
-    return _options(program) or _samples(program) or _loader(program) or _actions(program)
+    return _options(program) or _samples(program) or _ranks(program) or _loader(program) or _actions(program)
 
 
 def _options(program: Program) -> str | None:
     data, get = program.data, program.get
+    if not program.workers and program.shm:
+        return "there is no ring"
     if not program.workers and any(
         get(name)
         for name in ("prefetch_factor", "persistent_workers", "timeout", "max_ring_bytes", "ring_memory", "spare_slots")
@@ -53,6 +55,15 @@ def _options(program: Program) -> str | None:
         return "torch refuses"
     if (get("on_bad_sample") is None) != (get("max_bad_samples") is None):
         return "they belong together"
+    return None
+
+
+def _ranks(program: Program) -> str | None:
+    """Whether it can be said what is left of an epoch for other ranks."""
+    if sum(action.what == "ranks" for action in program.actions if action.verb == "resume") > 1:
+        return "the second time, nobody has written down what the first ones had"
+    if program.resumes("ranks") and program.resumes("workers"):
+        return "its loader would have the ranks of the first one"
     return None
 
 
@@ -86,14 +97,28 @@ def _samples(program: Program) -> str | None:
     drawn = data.noise or program.order.kind in DRAWS
     if get("prefetch_epochs") and drawn and program.does("close", "close iterator", "nest"):
         return "what was drawn for the next epoch stays drawn when its workers end"
+    if data.noise and get("prefetch_epochs") and program.does("change") and not seeds_samples(program):
+        return "what workers drew for an epoch that is dropped stays drawn"
     if data.noise and data.habit in ("raises", "raises odd", "raises once") and get("chunk_size"):
         return "which samples of the batch were drawn depends on the chunks"
     if data.habit == "exits once" and (not program.workers or get("on_worker_death") != "respawn"):
         return "nobody replaces the worker"
     if data.habit == "exits once" and (program.is_stream and data.kind in OF_STREAMS):
         return "nobody replaces the worker of a stream"
-    if data.habit == "raises once" and (get("chunk_size") or program.does("resume", "start", "nest", "close")):
+    if data.habit == "raises once" and (get("chunk_size") or program.does("start", "nest", "close", "pickle")):
         return "which copy of a sample is the first"
+    if data.habit == "raises once" and program.order.kind in ("replacement", "weighted"):
+        return "which of the batches with that sample is the first"
+    if data.habit == "raises once" and program.resumes("ranks"):
+        return "samples that fill up the last round are read twice"
+    if data.habit == "raises once" and data.kind == "stream" and program.does("resume"):
+        return "whether the sample that raised comes where the stream is read once more"
+    if program.shm and (program.is_stream and data.kind in OF_STREAMS):
+        return "a stream whose place finds no room is read once more"
+    if program.shm and get("on_bad_sample"):
+        return "a sample that is bad and too large"
+    if program.resumes("ranks") and (data.noise or get("on_bad_sample")):
+        return "the twin is one of ours, and has other ranks"
     if data.kind == "stream with state" and data.habit.startswith("raises") and program.does("resume"):
         return "the generator that raised is over, and the one that is made behind the error goes on"
     if data.habit == "raises once" and get("prefetch_epochs"):
@@ -118,7 +143,7 @@ def _samples(program: Program) -> str | None:
 def _actions(program: Program) -> str | None:
     """Follow the actions: is there an iterator, an epoch, a state?"""
     open_, midway, saved, fresh, nested = False, False, False, False, False
-    lost_midway = False
+    lost_midway = moved = resumed = False
     keeps = program.order.kind in STATEFUL or program.data.kind == "stream with state"
     persistent = bool(program.get("persistent_workers"))
     workers = program.workers  # of the loader in use: a resume may make one with another number
@@ -126,6 +151,10 @@ def _actions(program: Program) -> str | None:
     for action in program.actions:
         verb = action.verb
         if verb == "begin":
+            if midway and not fresh and program.data.habit == "raises once":
+                return "whether the sample of an epoch that is left was read depends on how much was prefetched"
+            if midway and not fresh and bool(workers) != bool(program.workers) and program.order.kind in DRAWS:
+                return "without workers, an epoch that is left may have drawn nothing"
             if midway and not fresh and unordered:
                 return "which batches of an epoch come before it is left"
             if midway and not fresh and (keeps or program.data.kind in OF_STREAMS):
@@ -138,11 +167,16 @@ def _actions(program: Program) -> str | None:
         elif verb == "save":
             if nested:
                 return "the state is of one of two epochs"
-            saved, lost_midway = True, midway
+            saved, lost_midway, moved = True, midway, False
         elif verb == "resume":
             if not saved:
                 return "nothing is saved"
-            open_, midway, fresh, nested = False, lost_midway, True, False
+            if moved:
+                return "the state is of other ranks"
+            moved = action.what == "ranks"
+            if moved and (program.order.kind != "distributed" or not action.count):
+                return "no ranks"
+            open_, midway, fresh, nested, resumed = False, lost_midway, True, False, True
             workers = {"workers": action.count, "generator": program.workers}.get(action.what, workers)
             if action.what == "generator" and not midway:
                 return "between epochs, another generator is the user's wish"
@@ -170,6 +204,8 @@ def _actions(program: Program) -> str | None:
         elif verb == "change":
             if midway or program.order.kind not in CHANGES_OF[action.what]:
                 return "nothing to change"
+            if resumed and program.get("prefetch_epochs") and program.order.kind in DRAWS:
+                return "what was drawn for an epoch that was prefetched at the save stays drawn"
             if action.what == "batch_size" and program.batch_size is None:
                 return "no batches"
             if action.what == "length" and (program.is_stream and program.data.kind in OF_STREAMS):
@@ -179,6 +215,8 @@ def _actions(program: Program) -> str | None:
         elif verb == "nest":
             if not midway or not open_ or persistent or keeps or unordered or program.order.kind == "raising":
                 return "no two epochs at a time"
+            if bool(workers) != bool(program.workers) and program.order.kind in DRAWS:
+                return "without workers, the outer epoch may have drawn nothing yet"
             nested = True
         elif verb in ("copy", "pickle"):
             if midway or open_ or fresh or persistent or program.data.kind in OF_STREAMS:
@@ -207,6 +245,8 @@ def _other(program: Program, what: str, count: int) -> str | None:
             return "options of workers"
         if not program.workers:
             return None
+        if not count and program.get("persistent_workers") and program.order.kind in DRAWS:
+            return "an epoch without workers draws a base seed, and one of workers that persist does not"
     if what == "generator" and program.order.kind not in ("shuffle", "generator"):
         return "no generator"
     return None

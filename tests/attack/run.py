@@ -46,18 +46,30 @@ def run(user: User, keep: int = 0, deadline: float = DEADLINE, plant: Plant | No
         deadline: Seconds after which it hangs.
         plant: What is called in the child first: a fault that is planted there.
     """
+    return started(user, keep, deadline, plant)()
+
+
+def started(user: User, keep: int = 0, deadline: float = DEADLINE, plant: Plant | None = None) -> Callable[[], Outcome]:
+    """The same while the caller does something else; returns what waits for the outcome.  Call that once."""
     events, errors = os.memfd_create("events"), os.memfd_create("errors")
     gc.freeze()  # the child's collections pass over what the parent has, which takes 50 times as long as the program
-    try:
-        child = os.fork()
-        if child == 0:
-            _be_child(user, keep, deadline, plant, events, errors)
-        gc.unfreeze()
-        status, left = _wait_for(child, deadline)
-        return Outcome(_read_events(events), _text(errors), status, left)
-    finally:
-        os.close(events)
-        os.close(errors)
+    child = os.fork()
+    if child == 0:
+        _be_child(user, keep, deadline, plant, events, errors)
+    gc.unfreeze()
+    watched = os.pidfd_open(child)
+    hangs = time.monotonic() + deadline
+
+    def outcome() -> Outcome:
+        try:
+            status, left = _wait_for(child, watched, hangs)
+            return Outcome(_read_events(events), _text(errors), status, left)
+        finally:
+            os.close(watched)
+            os.close(events)
+            os.close(errors)
+
+    return outcome
 
 
 def _be_child(user: User, keep: int, deadline: float, plant: Plant | None, events: int, errors: int) -> None:
@@ -122,17 +134,14 @@ def _children() -> list[str]:
     return found
 
 
-def _wait_for(child: int, deadline: float) -> tuple[int | None, str]:
+def _wait_for(child: int, watched: int, hangs: float) -> tuple[int | None, str]:
     """The child's status, and whether processes of its session are left."""
-    status: int | None = None
-    watched = os.pidfd_open(child)
-    try:
-        ready, _, _ = select.select([watched], [], [], deadline)
-        if not ready:
-            os.kill(child, signal.SIGKILL)
-        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) if ready else (os.waitpid(child, 0), None)[1]
-    finally:
-        os.close(watched)
+    ready, _, _ = select.select([watched], [], [], max(hangs - time.monotonic(), 0))
+    if not ready:
+        os.kill(child, signal.SIGKILL)
+    ended = os.waitid(os.P_PIDFD, watched, os.WEXITED)
+    assert ended is not None
+    status = None if not ready else ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
     end = time.monotonic() + PATIENCE
     while _lives(child):
         if time.monotonic() > end:

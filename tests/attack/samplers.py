@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterator
 from typing import Any
 
-from torch.utils.data import Sampler
+from torch.utils.data import DistributedSampler, Sampler
 
 # What a printed program gives to the loader for each kind of order; `dataset`, `batch_size` and `at` are filled in.
 ORDERS: dict[str, str] = {
@@ -17,7 +17,7 @@ ORDERS: dict[str, str] = {
     "own generator": "sampler=RandomSampler(dataset, generator=torch.Generator().manual_seed(4))",
     "weighted": "sampler=WeightedRandomSampler([1.0] * {length}, {length})",
     "subset": "sampler=SubsetRandomSampler(range(1, {length}))",
-    "distributed": "sampler={distributed}(dataset, num_replicas=2, rank=1, seed=5)",
+    "distributed": "sampler={distributed}(dataset, num_replicas={ranks}, rank={rank}, seed=5)",
     "list": "sampler=list(range({length}))[::-1]",
     "own": "sampler=samplers.Backwards({length})",
     "stateful": "sampler=samplers.Keeper({length})",
@@ -40,6 +40,29 @@ WITHOUT_STATE = (
 
 class SamplerError(Exception):
     """Raised by a sampler."""
+
+
+class Remainder(DistributedSampler[Any]):
+    """torch's sampler, whose first epoch is what other ranks left of theirs.
+
+    Attributes:
+        dealt: How many samples of that epoch they had, over all ranks.
+    """
+
+    dealt = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        dealt, self.dealt = self.dealt, 0  # at its first index, because torch's loader asks for two iterators
+        if not dealt:
+            yield from super().__iter__()
+            return
+        alone = DistributedSampler[Any](self.dataset, 1, 0, shuffle=self.shuffle, seed=self.seed)
+        alone.set_epoch(self.epoch)
+        order = list(alone)
+        left, fill = order[dealt:], iter(order * self.num_replicas)
+        while len(left) % self.num_replicas:
+            left.append(next(fill))
+        yield from left[self.rank :: self.num_replicas]
 
 
 class Backwards(Sampler[int]):

@@ -46,6 +46,7 @@ def candidates(program: Program) -> Iterator[Program]:
         size //= 2
     data, order = program.data, program.order
     yield replace(program, keep=0)
+    yield replace(program, shm="")
     yield replace(program, loader="")
     yield replace(program, collate="")
     yield replace(program, data=replace(data, noise=""))

@@ -67,7 +67,12 @@ def make(program: Program, library: str) -> list[str]:
     options = ["dataset"]
     options += [f"batch_size={program.batch_size}"] if order.kind not in IN_BATCHES else []
     text = ORDERS[order.kind].format(
-        length=data.length, at=order.at, batch_size=program.batch_size, distributed=f"{library}.DistributedSampler"
+        length=data.length,
+        at=order.at,
+        batch_size=program.batch_size,
+        distributed=f"{library}.DistributedSampler" if library == OURS else "samplers.Remainder",
+        ranks=order.ranks,
+        rank=min(1, order.ranks - 1),
     )
     options += [text] if text else []
     options += [f"collate_fn=datasets.{program.collate}"] if program.collate else []
@@ -94,7 +99,7 @@ def body(program: Program, library: str) -> list[str]:
             lines.append(changed[-1])
         elif action.verb == "resume":
             changed = saved
-            lines += _resumed(program, action, changed) if library == OURS else []
+            lines += (_resumed if library == OURS else _in_other_ranks)(program, action, changed)
         else:
             saved = changed if action.verb == "save" else saved
             verbs = _OURS if library == OURS else {**_OURS, **_TORCHS}
@@ -115,7 +120,19 @@ def _resumed(program: Program, action: Do, changed: list[str]) -> list[str]:
     elif action.what == "generator":
         order = replace(program.order, kind={"shuffle": "generator", "generator": "shuffle"}[program.order.kind])
         lines += make(replace(program, order=order), OURS)
+    elif action.what == "ranks":
+        lines += make(_of_ranks(program, action.count), OURS)
     return [*lines, "loader = make()", *changed, "log.resume(loader, saved)"]
+
+
+def _in_other_ranks(program: Program, action: Do, changed: list[str]) -> list[str]:
+    """The same with torch's loader: it reads what the ranks before left of their epoch, and then whole epochs."""
+    lines = ["it = None", *make(_of_ranks(program, action.count), TORCH), "before, loader = loader, make()", *changed]
+    return [*lines, "log.go_on_in_other_ranks(before, loader)"]
+
+
+def _of_ranks(program: Program, ranks: int) -> Program:
+    return replace(program, order=replace(program.order, ranks=ranks))
 
 
 _NOT_THE_EPOCHS_END = ("save", "drop", "close", "close iterator")
@@ -133,7 +150,8 @@ def without_lost(actions: tuple[Do, ...]) -> list[Do]:
             while kept and kept[-1].verb in _NOT_THE_EPOCHS_END:
                 kept.pop()
             kept.append(save)
-            resumed = True
+            resumed = action.what != "ranks"  # which is a loader of its own in each run
+            kept += [] if resumed else [action]
         elif resumed and action.verb in _NOT_THE_EPOCHS_END:
             if action.verb == "save":
                 kept.append(action)

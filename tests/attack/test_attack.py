@@ -25,6 +25,7 @@ from tests.attack.program import Data, Do, Order, Program
 from tests.attack.run import run
 from tests.attack.shrink import shrunk
 from tests.attack.source import compiled
+from tests.attack.twin import twin
 
 EPOCH = Program(actions=(Do("begin"), Do("rest")))
 RESUMED = Program(actions=(Do("begin"), Do("take", 2), Do("save"), Do("resume"), Do("begin"), Do("rest")))
@@ -88,6 +89,42 @@ def test_a_loader_that_does_not_ride_is_found() -> None:
 
     found = judged(EPOCH.with_options(num_workers=1), plant=have_torchs_serve)
     assert found is not None and found.cause == "it does not ride"
+
+
+def repeat_what_other_ranks_had() -> None:
+    shmloader.DistributedSampler.after = lambda self, samples: iter(self)  # type: ignore[method-assign]
+
+
+def test_an_epoch_goes_on_with_other_ranks() -> None:
+    actions = (Do("begin"), Do("take", 2), Do("save"), Do("resume", 3, "ranks"), Do("begin"), Do("rest"))
+    program = replace(EPOCH, data=Data(length=13), order=Order("distributed"), actions=(*actions, *EPOCH.actions))
+    assert rules.why_not(program) is None
+    assert judged(program) is None
+    found = judged(program, plant=repeat_what_other_ranks_had)
+    assert found is not None and found.cause == "a batch is lost"
+
+
+def test_a_sample_that_raised_once_does_not_raise_again_in_a_run_that_goes_on() -> None:
+    actions = (Do("begin"), Do("take", 3), Do("save"), Do("take", 1), Do("resume"), Do("begin"), Do("rest"))
+    for at, position in ((3, "before the save"), (7, "after it")):
+        program = replace(EPOCH, data=Data(length=12, habit="raises once", at=at), actions=actions)
+        assert rules.why_not(program.with_options(num_workers=1)) is None
+        assert judged(program.with_options(num_workers=1)) is None, position
+
+
+def test_a_small_shm_is_the_programs_alone() -> None:
+    program = replace(EPOCH, data=Data(form="large", length=24), batch_size=4, shm="512k")
+    assert judged(program.with_options(num_workers=2, ring_memory="posix", prefetch_factor=4)) is None
+    assert os.statvfs("/dev/shm").f_blocks * os.statvfs("/dev/shm").f_frsize > 512 * 1024
+
+
+def test_a_twin_without_workers_gives_the_same() -> None:
+    program = replace(EPOCH, order=Order("shuffle"), actions=(*EPOCH.actions, *EPOCH.actions))
+    program = program.with_options(num_workers=2, prefetch_factor=1)
+    assert twin(program)[0].workers == 0
+    assert judged(program) is None
+    left = (Do("begin"), Do("begin"), Do("rest"))  # with workers the first epoch draws, and without it does not
+    assert twin(replace(program, actions=left))[0].workers == 2
 
 
 def test_a_hang_is_found() -> None:

@@ -362,3 +362,27 @@ def test_ctrl_c_while_a_spawned_worker_imports() -> None:
     _, err = process.communicate(timeout=60)
     assert process.returncode == -signal.SIGINT, err
     assert "Exception ignored" not in err and err.count("Traceback") == 1, err
+
+
+def test_a_worker_that_dies_while_the_interpreter_exits_raises_nothing() -> None:
+    """torch's handler for SIGCHLD would raise for it, in the midst of the exit."""
+    ran = run_script(
+        """
+        import multiprocessing, os, signal
+        from multiprocessing.util import Finalize
+        import shmloader
+
+        def kill_a_worker():
+            worker = multiprocessing.active_children()[0]
+            os.kill(worker.pid, signal.SIGKILL)
+            os.waitid(os.P_PID, worker.pid, os.WEXITED | os.WNOWAIT)
+            signal.raise_signal(signal.SIGCHLD)  # the handler finds the worker dead, and not reaped
+            print("dead", flush=True)
+
+        Finalize(None, kill_a_worker, exitpriority=0)  # of one priority, what was registered first is called last
+        iterator = iter(shmloader.DataLoader([1, 2, 3, 4], num_workers=2))
+        print(next(iterator))
+        """
+    )
+    assert ran.out == "tensor([1])\ndead\n", f"{ran.out}\n{ran.err}"
+    assert "Traceback" not in ran.err, ran.err
