@@ -12,6 +12,7 @@
 #include "box.h"
 #include "hue.h"
 #include "luma.h"
+#include "numbers.h"
 #include "warp.h"
 
 static int can_run(void) { return 1; }
@@ -21,5 +22,5 @@ const pixels_path pixels_plain = {
     .grayscale = grayscale, .saturate = saturate, .sum_of_luma = sum_of_luma, .blend = blend, .hue = hue,
     .sharpen_row = sharpen_row, .box_down = box_down, .turn = turn,
     .affine_row = affine_row, .perspective_row = perspective_row,
-    .split_bytes = split_bytes, .split_words = split_words,
+    .split_bytes = split_bytes, .split_words = split_words, .numbers = numbers,
 };

@@ -100,6 +100,10 @@ static void write(void)
     int is_erased = layout == 0 && below(2), of_each = below(2), w = between(0, (int)width), h = between(0, (int)height);
     int left = between(0, (int)width - w), top = between(0, (int)height - h);
     for (size_t k = 0; k < table_bytes; k++) table[k] = (uint8_t)any();
+    int is_scaled = has_table && item == 4 && below(2);
+    pixels_scale scales[3];
+    for (int c = 0; c < 3; c++)
+        scales[c] = (pixels_scale){below(2) ? 1.0f : 1.0f / 255, below(2) ? 255.0f : 1.0f, below(9) / 9.0f, 0.25f};
     for (int k = 0; k < path_count; k++) {
         uint8_t *block = malloc(bytes + 2 * CANARY), *row = block + CANARY;
         memset(block, 0xa5, bytes + 2 * CANARY);
@@ -107,7 +111,7 @@ static void write(void)
         if (layout == 1) place = (pixels_place){row, item, width * channels * item, channels * item};
         if (layout == 2) place.to += (width - 1) * item, place.column = -item;
         if (layout == 3) place.to += (height - 1) * width * item, place.row = -width * item;
-        pixels_write(pictures[k], place, has_table ? table : NULL, item);
+        pixels_write(pictures[k], place, has_table ? table : NULL, item, is_scaled ? scales : NULL);
         place.to += top * place.row + left * place.column;
         if (is_erased) erase(place, w, h, of_each, item);
         for (int at = 0; at < CANARY; at++)
