@@ -41,6 +41,8 @@ typedef struct {
     /* box.h: one box blur down the picture. */
     void (*box_down)(const uint8_t *from, uint8_t *to, int width, int height, int radius, uint32_t inside,
                      uint32_t edge);
+    /* convolve.h: a row of n pixels from `taps` rows, the weighted sum of theirs. */
+    void (*convolve_row)(const uint8_t *const *rows, const float *weights, int taps, uint8_t *to, int n);
     /* turn.h: rows become columns. */
     void (*turn)(const uint8_t *from, uint8_t *to, int width, int height);
     /* warp.h: row `y` of the result, n pixels; the nearest pixel of an affine transform is transform.c's. */

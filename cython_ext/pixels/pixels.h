@@ -3,7 +3,7 @@
  * memory      picture.c    two buffers of pixels: an operation that cannot work in place goes from one to the other
  * look-ups    tables.c     tables of 256 entries a channel, put together and applied when somebody needs the pixels
  * colours     colours.c    over luma.h, blend.h, hue.h, smooth.h
- * blur        blur.c       over box.h, turn.h
+ * blur        blur.c       over box.h, turn.h, convolve.h
  * geometry    transform.c  over warp.h; frame.c: crop, pad, flip, turn by quarters
  * the row     row.c        pixels to planes, over planes.h; boxes of a row overwritten
  *
