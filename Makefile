@@ -80,7 +80,7 @@ SANITIZING = LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-
 	ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1:max_allocation_size_mb=4096:$(SANITIZED_QUICKLY)
 
 .PHONY: help train test test-long test-quiet test-torch test-3.14 test-ecosystem test-torchvision test-cuda \
-	torment-cuda soak attack bench di-engine lint docs wheel sanitize fuzz-jpeg fuzz-pixels clean
+	torment-cuda soak attack bench di-engine lint docs wheel sanitize fuzz-jpeg fuzz-pixels fuzz-neon clean
 
 help:
 	@echo 'make train   train a small network on JPEG files and say what the loader cost'
@@ -112,6 +112,7 @@ help:
 	@echo 'make sanitize  the tests of the ring under AddressSanitizer and UBSan (gcc); ARGS="..." goes to pytest'
 	@echo 'make fuzz-jpeg  100,000 made and damaged JPEG files under AddressSanitizer and UBSan; FUZZ=50000  SEED='
 	@echo 'make fuzz-pixels  1,000,000 random operations on pictures under the same two, on every path; FUZZ=50000  SEED='
+	@echo 'make fuzz-neon  both, built for arm64 and run under qemu-user: NEON beside plain C, and beside this machine'
 	@echo 'make clean   remove all that these made: environments, build outputs, caches, data/digits'
 	@echo 'PYTHON=python3.12 builds .venv with another Python (make clean first).'
 
@@ -233,6 +234,10 @@ fuzz-pixels:
 	@gcc -std=c11 -O2 -g -ffp-contract=off -Wno-psabi $(SANITIZERS) -Icython_ext/pixels \
 		tests/images/fuzz/pixels_fuzz.c cython_ext/pixels/*.c -lm -o build/fuzz/pixels && \
 		build/fuzz/pixels $(or $(FUZZ),1000000) $(or $(SEED),1)
+
+# Both fuzzers for arm64, under qemu-user, which root gets from Debian: the NEON paths beside plain C.
+fuzz-neon: $(WHEEL)/installed
+	$(WHEEL)/bin/python wheels/emulate.py --fuzz
 
 clean:
 	rm -rf .venv $(DI_ENGINE) $(TORCHVISION) $(CLIENTS) $(CUDA) $(CUDA_NEWEST) $(DOCS) $(WHEEL) build dist *.egg-info data/digits

@@ -3,8 +3,13 @@
     python wheels/emulate.py dist
 
 What runs: the smoke test, which resumes a loader and replaces a dead worker; the stress of the ring's protocol
-(tests/core/stress), 20,000 sequences with workers that die, as owned ones and as stolen ones; and the decoder, whose
-pixels must be those of the x86-64 wheel (pictures.py).
+(tests/core/stress), 20,000 sequences with workers that die, as owned ones and as stolen ones; the two fuzzers of
+tests/images/fuzz, in which the NEON path must give the bytes of the plain one; and the decoder, whose pixels must be
+those of the x86-64 wheel (pictures.py).
+
+    python wheels/emulate.py --fuzz
+
+runs the two fuzzers alone, and needs no wheel: it takes a minute.
 
 It shows that the wheel builds, loads and makes the right system calls.  It says nothing of the order in which an arm64
 processor lets others see what it writes: here that is this machine's.
@@ -35,6 +40,9 @@ NEEDS += ("jinja2", "markupsafe", "filelock", "fsspec")
 GLIBCS = ("2_28", "2_27", "2_17")
 STRESS = ROOT / "tests" / "core" / "stress" / "ring_stress.c"
 SEQUENCES = 20_000
+FUZZ = ROOT / "tests" / "images" / "fuzz"
+OPERATIONS, FILES = 100_000, 5_000  # as many each
+ZIG = (sys.executable, "-m", "ziglang", "cc", "-std=c11", "-O2", "-pthread", "-ffp-contract=off")
 LONGEST = 900  # seconds; importing torch alone takes twenty
 
 
@@ -42,6 +50,9 @@ def main() -> int:
     if platform.machine() != "x86_64" or not all(map(shutil.which, ("apt-get", "dpkg"))):
         print("the aarch64 wheel is not run: this needs Debian's packages, on x86-64", file=sys.stderr)
         return 0
+    if sys.argv[1] == "--fuzz":
+        emulator()
+        return fuzz()
     python = system()
     version = subprocess.run([*emulated(python), "-c", "import sys; print('%d%d' % sys.version_info[:2])"], **READ)
     found = sorted(Path(sys.argv[1]).glob(f"shmloader-*-cp{version.stdout.strip()}-*_aarch64.whl"))
@@ -51,7 +62,32 @@ def main() -> int:
     packages(version.stdout.strip(), found[-1])
     command = [*emulated(python), str(ROOT / "wheels" / "smoke.py"), "--fork-only", str(SITE)]
     run_smoke = subprocess.run(command, cwd=MADE, timeout=LONGEST).returncode
-    return run_smoke or stress() or pictures(python, Path(sys.argv[1]))
+    return run_smoke or stress() or fuzz() or pictures(python, Path(sys.argv[1]))
+
+
+def fuzz() -> int:
+    """Whether the NEON paths of the decoder and of the operations on pixels give the bytes of plain C.
+
+    The operations end with a digest of all that they made, which must be this machine's, too.
+    """
+    native, emulated = (MADE / f"fuzz_pixels_{name}" for name in ("native", "aarch64"))
+    decoder = MADE / "fuzz_jpeg_aarch64"
+    target = ("-target", "aarch64-linux-musl", "-static")
+    for folder, program, options in (("pixels", native, ()), ("pixels", emulated, target), ("jpeg", decoder, target)):
+        core = ROOT / "cython_ext" / folder
+        sources = [str(FUZZ / f"{folder}_fuzz.c"), *map(str, sorted(core.glob("*.c")))]
+        run([*ZIG, *options, f"-I{core}", *sources, "-lm", "-o", str(program)])
+    said = []
+    for command in ([native], [QEMU, emulated]):
+        ran = subprocess.run([*map(str, command), str(OPERATIONS)], timeout=LONGEST, stdout=subprocess.PIPE, text=True)
+        if ran.returncode:
+            return ran.returncode
+        said.append(ran.stdout.split()[-1])
+        print(f"operations on pixels, {command[-1].name}: {ran.stdout.splitlines()[-1]}")
+    if said[0] != said[1]:
+        print("the operations on pixels are not those of this machine", file=sys.stderr)
+        return 1
+    return subprocess.run([str(QEMU), str(decoder), str(FILES)], cwd=MADE, timeout=LONGEST).returncode
 
 
 def stress() -> int:
@@ -59,8 +95,7 @@ def stress() -> int:
     target = "aarch64-linux-gnu.2.28"
     for name, options in (("owned", []), ("stolen", ["-DSTEAL"])):
         program = MADE / f"stress_{name}"
-        build = [sys.executable, "-m", "ziglang", "cc", "-target", target, "-std=c11", "-O2", "-pthread", *options]
-        run([*build, f"-I{ROOT / 'cython_ext'}", str(STRESS), "-o", str(program)])
+        run([*ZIG, "-target", target, *options, f"-I{ROOT / 'cython_ext'}", str(STRESS), "-o", str(program)])
         status = subprocess.run(
             [str(QEMU), "-L", str(SYSTEM), str(program), str(SEQUENCES)], timeout=LONGEST
         ).returncode
@@ -89,9 +124,17 @@ def pictures(python: Path, wheels: Path) -> int:
     return int(said[0][:3] != said[1][:3])  # the ways of decoding, which come last, differ
 
 
+def emulator() -> None:
+    """qemu."""
+    if not QEMU.exists():
+        MADE.mkdir(parents=True, exist_ok=True)
+        run(["apt-get", "-qq", "download", "qemu-user-static"], MADE)
+        run(["dpkg", "-x", str(next(MADE.glob("qemu-user-static*.deb"))), str(MADE / "qemu")])
+
+
 def system() -> Path:
     """A CPython for arm64 and the libraries it links, and qemu."""
-    if not QEMU.exists():
+    if not SYSTEM.exists():
         state = MADE / "apt"
         for folder in (DEBS / "archives" / "partial", state / "lists" / "partial"):
             folder.mkdir(parents=True, exist_ok=True)
@@ -103,8 +146,7 @@ def system() -> Path:
         run([*apt, "--no-install-recommends", "--download-only", "install", "python3", *LIBRARIES])
         for deb in sorted((DEBS / "archives").glob("*.deb")):
             run(["dpkg", "-x", str(deb), str(SYSTEM)])
-        run(["apt-get", "-qq", "download", "qemu-user-static"], MADE)
-        run(["dpkg", "-x", str(next(MADE.glob("qemu-user-static*.deb"))), str(MADE / "qemu")])
+    emulator()
     return next(path for path in sorted((SYSTEM / "usr" / "bin").glob("python3.*")) if path.suffix[1:].isdigit())
 
 

@@ -46,3 +46,16 @@ cdef int numbers(object matrix, double *to, int n) except -1:
     for k in range(n):
         to[k] = matrix[k]
     return 0
+
+
+cdef int take_scales(scales, pixels_scale by[3]) except -1:
+    """A contiguous array of 3 x 4 floats, as C has them."""
+    cdef Py_buffer view
+    PyObject_GetBuffer(scales, &view, PyBUF_ANY_CONTIGUOUS)
+    try:
+        if view.itemsize != 4 or view.len != 3 * sizeof(pixels_scale):
+            raise ValueError(f"scales has {view.len} bytes, of items of {view.itemsize}: it needs 3 x 4 float32")
+        memcpy(by, view.buf, view.len)
+    finally:
+        PyBuffer_Release(&view)
+    return 0

@@ -2,6 +2,7 @@
 #include "pixels.h"
 
 #include <math.h>
+#include <string.h>
 
 enum { PASSES = 3 };
 
@@ -49,38 +50,46 @@ int pixels_gaussian_blur(pixels_picture *picture, float across, float down)
     return PIXELS_OK;
 }
 
-/* One direction of a convolution, down: `taps` rows at a time. */
-static void convolve_down(pixels_picture *picture, const float *weights, int taps, float *sums)
+/* The line that stands for one beyond the edges: they are mirrored, and the outermost line is there once. */
+static int mirrored(int64_t line, int lines)
 {
-    int width = picture->width, height = picture->height, half = taps / 2;
-    size_t stride = 4 * (size_t)width;
-    for (int y = 0; y < height; y++) {
-        for (size_t k = 0; k < stride; k++) sums[k] = 0.5f;
-        for (int tap = 0; tap < taps; tap++) {
-            int64_t from = (int64_t)y + tap - half, period = height > 1 ? 2 * ((int64_t)height - 1) : 1;
-            from = (from % period + period) % period;
-            const uint8_t *row = picture->now + (size_t)(from < height ? from : period - from) * stride;
-            for (size_t k = 0; k < stride; k++) sums[k] += weights[tap] * (float)row[k];
-        }
-        uint8_t *to = picture->spare + (size_t)y * stride;
-        for (size_t k = 0; k < stride; k++) {
-            float sum = sums[k] > 0.0f ? sums[k] : 0.0f;
-            to[k] = (uint8_t)(int)(sum < 255.0f ? sum : 255.0f);
-        }
+    int64_t period = lines > 1 ? 2 * ((int64_t)lines - 1) : 1;
+    line = (line % period + period) % period;
+    return (int)(line < lines ? line : period - line);
+}
+
+/* A row with half a convolution's taps of mirrored pixels on either side. */
+static void widen_row(const uint8_t *row, int width, int half, uint8_t *to)
+{
+    memcpy(to + 4 * (size_t)half, row, 4 * (size_t)width);
+    for (int k = 0; k < half; k++) {
+        memcpy(to + 4 * (size_t)k, row + 4 * (size_t)mirrored((int64_t)k - half, width), 4);
+        memcpy(to + 4 * ((size_t)half + (size_t)width + (size_t)k), row + 4 * (size_t)mirrored((int64_t)width + k, width), 4);
     }
-    pixels_exchange(picture, width, height);
 }
 
 int pixels_convolve(pixels_picture *picture, const float *across, int taps_across, const float *down, int taps_down)
 {
-    size_t longest = (size_t)(picture->width > picture->height ? picture->width : picture->height);
-    int said = pixels_make_room(picture, picture->width, picture->height);
-    if (said == PIXELS_OK) said = pixels_make_scratch(picture, 4 * longest * sizeof(float));
+    int width = picture->width, height = picture->height;
+    size_t taps = (size_t)(taps_across > taps_down ? taps_across : taps_down), stride = 4 * (size_t)width;
+    int said = pixels_make_room(picture, width, height);
+    if (said == PIXELS_OK)
+        said = pixels_make_scratch(picture, taps * sizeof(uint8_t *) + stride + 4 * ((size_t)taps_across + BLOCK));
     if (said != PIXELS_OK) return said;
     pixels_apply_pending(picture);
-    turn(picture);
-    convolve_down(picture, across, taps_across, picture->scratch);
-    turn(picture);
-    convolve_down(picture, down, taps_down, picture->scratch);
+    const uint8_t **rows = picture->scratch;
+    uint8_t *wide = (uint8_t *)(rows + taps);
+    for (int tap = 0; tap < taps_across; tap++) rows[tap] = wide + 4 * (size_t)tap;
+    for (int y = 0; y < height; y++) {
+        widen_row(picture->now + (size_t)y * stride, width, taps_across / 2, wide);
+        picture->path->convolve_row(rows, across, taps_across, picture->spare + (size_t)y * stride, width);
+    }
+    pixels_exchange(picture, width, height);
+    for (int y = 0; y < height; y++) {
+        for (int tap = 0; tap < taps_down; tap++)
+            rows[tap] = picture->now + (size_t)mirrored((int64_t)y + tap - taps_down / 2, height) * stride;
+        picture->path->convolve_row(rows, down, taps_down, picture->spare + (size_t)y * stride, width);
+    }
+    pixels_exchange(picture, width, height);
     return PIXELS_OK;
 }

@@ -152,15 +152,15 @@ cdef class Canvas:
         to = data
         place.to, place.channel, place.row, place.column = to, 0, self.picture.width, 1
         with nogil:
-            pixels_write(self.picture, place, NULL, 1)
+            pixels_write(self.picture, place, NULL, 1, NULL)
         return Image.frombytes("L", (self.width, self.height), bytes(data))
 
-    def write(self, out, table=None):
+    def write(self, out, table=None, scales=None):
         """Write the pixels to an array.
 
         Args:
             out: writable, of shape (channels, height, width), with any strides; of bytes, or of items as the table's.
-            table: see write_at().
+            table, scales: see write_at().
         """
         cdef Py_buffer view
         self.check()
@@ -169,11 +169,11 @@ cdef class Canvas:
             shape = self.channels, self.height, self.width
             if view.ndim != 3 or (view.shape[0], view.shape[1], view.shape[2]) != shape:
                 raise ValueError(f"out is no array of shape ({self.channels}, {self.height}, {self.width})")
-            self.put(<uintptr_t>view.buf, view.strides[0], view.strides[1], view.strides[2], table, view.itemsize)
+            self.put(<uintptr_t>view.buf, view.strides[0], view.strides[1], view.strides[2], table, view.itemsize, scales)
         finally:
             PyBuffer_Release(&view)
 
-    def write_at(self, address, strides, table=None):
+    def write_at(self, address, strides, table=None, scales=None):
         """Write the pixels to an address, which nobody checks.
 
         Args:
@@ -182,22 +182,29 @@ cdef class Canvas:
                 left to right is free: begin at the last column.
             table: a contiguous array of `channels` times 256 items of 1, 2 or 4 bytes: what each byte of each channel
                 becomes.  None: bytes stay as they are.  Look-ups that wait go into it.
+            scales: what the table's floats are made by, so that they can be calculated where that is quicker: see
+                scale().
         """
         self.check()
-        self.put(address, strides[0], strides[1], strides[2], table, 0)
+        self.put(address, strides[0], strides[1], strides[2], table, 0, scales)
 
     cdef int put(self, uintptr_t address, Py_ssize_t channel, Py_ssize_t row, Py_ssize_t column, table,
-                 Py_ssize_t item) except -1:
+                 Py_ssize_t item, scales) except -1:
         """`item`: how long the items of the row are; 0: as the table's."""
         cdef pixels_place place
         cdef Py_buffer view
+        cdef pixels_scale by[3]
+        cdef const pixels_scale *calculated = NULL
         cdef int said
+        if scales is not None and table is not None:
+            take_scales(scales, by)
+            calculated = by
         place.to, place.channel, place.row, place.column = <uint8_t *>address, channel, row, column
         if table is None:
             if item > 1:
                 raise ValueError(f"out has items of {item} bytes, and without a table pixels are single bytes")
             with nogil:
-                said = pixels_write(self.picture, place, NULL, 1)
+                said = pixels_write(self.picture, place, NULL, 1, NULL)
             return check_memory(said)
         PyObject_GetBuffer(table, &view, PyBUF_ANY_CONTIGUOUS)
         try:
@@ -209,7 +216,7 @@ cdef class Canvas:
             if item not in (0, view.itemsize):
                 raise ValueError(f"out has items of {item} bytes, and the table of {view.itemsize}")
             with nogil:
-                said = pixels_write(self.picture, place, view.buf, <int>view.itemsize)
+                said = pixels_write(self.picture, place, view.buf, <int>view.itemsize, calculated)
         finally:
             PyBuffer_Release(&view)
         return check_memory(said)

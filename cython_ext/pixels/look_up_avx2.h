@@ -92,13 +92,13 @@ static void split_bytes(const uint8_t *from, int n, const uint8_t tables[3][256]
 {
     shuffles s[3];
     int k = 0;
-    for (int c = 0; c < channels; c++) prepare(&s[c], tables[c]);
+    for (int c = 0; tables && c < channels; c++) prepare(&s[c], tables[c]);
     for (; k + 32 <= n; k += 32) {
         __m256i parts[4];
         apart(from + 4 * k, parts);
         for (int c = 0; c < channels; c++)
-            _mm256_storeu_si256((__m256i *)(to[c] + k), looked_up(&s[c], parts[c]));
+            _mm256_storeu_si256((__m256i *)(to[c] + k), tables ? looked_up(&s[c], parts[c]) : parts[c]);
     }
     for (int c = 0; c < channels; c++)
-        for (int j = k; j < n; j++) to[c][j] = tables[c][from[4 * j + c]];
+        for (int j = k; j < n; j++) to[c][j] = tables ? tables[c][from[4 * j + c]] : from[4 * j + c];
 }

@@ -32,8 +32,9 @@ static void split_bytes(const uint8_t *from, int n, const uint8_t tables[3][256]
     int k = 0;
     for (; k + 16 <= n; k += 16) {
         uint8x16x4_t pixels = vld4q_u8(from + 4 * k);
-        for (int c = 0; c < channels; c++) vst1q_u8(to[c] + k, looked_up(tables[c], pixels.val[c]));
+        for (int c = 0; c < channels; c++)
+            vst1q_u8(to[c] + k, tables ? looked_up(tables[c], pixels.val[c]) : pixels.val[c]);
     }
     for (int c = 0; c < channels; c++)
-        for (int j = k; j < n; j++) to[c][j] = tables[c][from[4 * j + c]];
+        for (int j = k; j < n; j++) to[c][j] = tables ? tables[c][from[4 * j + c]] : from[4 * j + c];
 }

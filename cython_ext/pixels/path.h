@@ -17,6 +17,11 @@ typedef struct {
     uint32_t fill;     /* the pixel for places outside */
 } pixels_source;
 
+/* How a channel's bytes become numbers: (byte * times / by - mean) / deviation, rounded to float after each step. */
+typedef struct {
+    float times, by, mean, deviation;
+} pixels_scale;
+
 typedef struct {
     const char *name;
     int (*can_run)(void);
@@ -36,15 +41,20 @@ typedef struct {
     /* box.h: one box blur down the picture. */
     void (*box_down)(const uint8_t *from, uint8_t *to, int width, int height, int radius, uint32_t inside,
                      uint32_t edge);
+    /* convolve.h: a row of n pixels from `taps` rows, the weighted sum of theirs. */
+    void (*convolve_row)(const uint8_t *const *rows, const float *weights, int taps, uint8_t *to, int n);
     /* turn.h: rows become columns. */
     void (*turn)(const uint8_t *from, uint8_t *to, int width, int height);
     /* warp.h: row `y` of the result, n pixels; the nearest pixel of an affine transform is transform.c's. */
     void (*affine_row)(const pixels_source *source, const double *matrix, int y, int interpolation, uint8_t *to, int n);
     void (*perspective_row)(const pixels_source *source, const double *matrix, int y, int interpolation, uint8_t *to,
                             int n);
-    /* planes.h: one row of bytes or of 32-bit items, each channel through its table, to places one item apart. */
+    /* planes.h: one row of bytes or of 32-bit items, each channel through its table, to places one item apart; without
+     * tables, bytes as they are. */
     void (*split_bytes)(const uint8_t *from, int n, const uint8_t tables[3][256], uint8_t *const to[3], int channels);
     void (*split_words)(const uint8_t *from, int n, const uint32_t *tables, uint32_t *const to[3], int channels);
+    /* numbers.h: exactly n bytes of one channel. */
+    void (*numbers)(const uint8_t *from, int n, const pixels_scale *scale, float *to);
 } pixels_path;
 
 extern const pixels_path pixels_plain;

@@ -12,8 +12,10 @@
 
 #include "blend.h"
 #include "box.h"
+#include "convolve.h"
 #include "hue.h"
 #include "luma.h"
+#include "numbers.h"
 #include "warp.h"
 
 static int can_run(void) { return __builtin_cpu_supports("avx2"); }
@@ -27,8 +29,8 @@ static int can_run(void) { return __builtin_cpu_supports("avx2"); }
 const pixels_path pixels_avx2 = {
     .name = "avx2", .can_run = can_run, .look_up = look_up,
     .grayscale = grayscale, .saturate = saturate, .sum_of_luma = sum_of_luma, .blend = blend, .hue = hue,
-    .sharpen_row = sharpen_row, .box_down = box_down, .turn = turn,
+    .sharpen_row = sharpen_row, .box_down = box_down, .convolve_row = convolve_row, .turn = turn,
     .affine_row = affine_row, .perspective_row = perspective_row,
-    .split_bytes = split_bytes, .split_words = split_words,
+    .split_bytes = split_bytes, .split_words = split_words, .numbers = numbers,
 };
 #endif

@@ -3,7 +3,7 @@
  * memory      picture.c    two buffers of pixels: an operation that cannot work in place goes from one to the other
  * look-ups    tables.c     tables of 256 entries a channel, put together and applied when somebody needs the pixels
  * colours     colours.c    over luma.h, blend.h, hue.h, smooth.h
- * blur        blur.c       over box.h, turn.h
+ * blur        blur.c       over box.h, turn.h, convolve.h
  * geometry    transform.c  over warp.h; frame.c: crop, pad, flip, turn by quarters
  * the row     row.c        pixels to planes, over planes.h; boxes of a row overwritten
  *
@@ -80,13 +80,15 @@ int pixels_flip_top_bottom(pixels_picture *picture);
 int pixels_turn_quarters(pixels_picture *picture, int quarters); /* against the clock */
 void pixels_fill_box(pixels_picture *picture, int left, int top, int width, int height, uint32_t colour);
 
-/* To a row.  The tables have an entry of `item` bytes (1, 2 or 4) for each byte of each channel; NULL: bytes stay. */
+/* To a row.  The tables have an entry of `item` bytes (1, 2 or 4) for each byte of each channel; NULL: bytes stay.
+ * `scales`, one a channel, give what the tables have, which is then calculated where that is quicker; or NULL. */
 typedef struct {
     uint8_t *to;
     ptrdiff_t channel, row, column; /* in bytes */
 } pixels_place;
 
-int pixels_write(pixels_picture *picture, pixels_place place, const void *tables, int item);
+int pixels_write(pixels_picture *picture, pixels_place place, const void *tables, int item,
+                 const pixels_scale *scales);
 
 /* A box of a row that is finished becomes one value, a value a channel, or values of its own. */
 typedef struct {

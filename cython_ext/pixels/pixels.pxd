@@ -4,8 +4,11 @@ from libc.stdint cimport uint8_t, uint32_t
 
 cdef extern from "pixels/pixels.h" nogil:
     enum: PIXELS_OK, NEAREST, BILINEAR, BICUBIC, PAD_CONSTANT, PAD_EDGE, PAD_REFLECT, PAD_SYMMETRIC
+    ctypedef struct pixels_scale:
+        float times, by, mean, deviation
     ctypedef struct pixels_path:
         const char *name
+        void (*numbers)(const uint8_t *data, int n, const pixels_scale *scale, float *to) noexcept nogil
     ctypedef struct pixels_picture:
         uint8_t *now
         int width, height, channels, is_pending
@@ -46,5 +49,6 @@ cdef extern from "pixels/pixels.h" nogil:
     int pixels_flip_top_bottom(pixels_picture *picture)
     int pixels_turn_quarters(pixels_picture *picture, int quarters)
     void pixels_fill_box(pixels_picture *picture, int left, int top, int width, int height, uint32_t colour)
-    int pixels_write(pixels_picture *picture, pixels_place place, const void *tables, int item)
+    int pixels_write(pixels_picture *picture, pixels_place place, const void *tables, int item,
+                     const pixels_scale *scales)
     void pixels_erase(pixels_place place, int channels, int width, int height, pixels_values values, int item)

@@ -7,6 +7,7 @@ from cpython.buffer cimport (
     PyBUF_ANY_CONTIGUOUS, PyBUF_FORMAT, PyBUF_STRIDES, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer,
 )
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uintptr_t
+from libc.string cimport memcpy
 
 include "pixels/arguments.pxi"
 include "pixels/canvas.pxi"
@@ -19,6 +20,49 @@ cdef dict MODES = {
 def paths() -> list[str]:
     """The ways of calculating that this processor has, the fastest first."""
     return [name for name in ("avx2", "neon", "plain") if pixels_choose(name.encode()) != NULL]
+
+
+def scale(planes, out, scales):
+    """Bytes to numbers: of each channel (byte * times / by - mean) / deviation, rounded to float32 after each step.
+
+    Args:
+        planes: an array of bytes of shape (3, height, width).
+        out: a writable array of float32 of that shape.
+        scales: a contiguous array of float32 of shape (3, 4): times, by, mean and deviation of each channel.
+
+    Returns:
+        Whether it did: not where pixels do not lie side by side in a row, of either array.
+
+    Raises:
+        ValueError: an array has another shape or other items.
+    """
+    cdef Py_buffer source, to
+    cdef pixels_scale by[3]
+    cdef const pixels_path *path = pixels_choose(NULL)
+    cdef Py_ssize_t c, y
+    take_scales(scales, by)
+    PyObject_GetBuffer(planes, &source, PyBUF_STRIDES)
+    try:
+        PyObject_GetBuffer(out, &to, PyBUF_STRIDES | PyBUF_WRITABLE)
+        try:
+            if source.ndim != 3 or to.ndim != 3 or source.itemsize != 1 or to.itemsize != 4 or source.shape[0] != 3:
+                raise ValueError("planes and out are no arrays of shape (3, height, width), of bytes and of float32")
+            for c in range(3):
+                if source.shape[c] != to.shape[c]:
+                    raise ValueError("planes and out have not the same shape")
+            if source.strides[2] != 1 or to.strides[2] != 4:
+                return False
+            with nogil:
+                for c in range(3):
+                    for y in range(source.shape[1]):
+                        path.numbers(<const uint8_t *>source.buf + c * source.strides[0] + y * source.strides[1],
+                                     <int>source.shape[2], &by[c],
+                                     <float *><void *>(<uint8_t *>to.buf + c * to.strides[0] + y * to.strides[1]))
+        finally:
+            PyBuffer_Release(&to)
+    finally:
+        PyBuffer_Release(&source)
+    return True
 
 
 def erase(row, box, value):

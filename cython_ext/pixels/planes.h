@@ -6,7 +6,7 @@
 static void split_bytes(const uint8_t *from, int n, const uint8_t tables[3][256], uint8_t *const to[3], int channels)
 {
     for (int c = 0; c < channels; c++)
-        for (int k = 0; k < n; k++) to[c][k] = tables[c][from[4 * k + c]];
+        for (int k = 0; k < n; k++) to[c][k] = tables ? tables[c][from[4 * k + c]] : from[4 * k + c];
 }
 #endif
 

@@ -22,7 +22,17 @@ static void write_row(const uint8_t *from, int n, const void *tables, int item, 
             put(to[c] + x * column, tables, item, (size_t)(256 * c + from[4 * (size_t)x + (size_t)c]));
 }
 
-int pixels_write(pixels_picture *picture, pixels_place place, const void *tables, int item)
+/* A row of pixels to numbers, through a row of bytes for each channel. */
+static void calculate_row(const pixels_picture *picture, const uint8_t *from, const uint8_t bytes[3][256],
+                          uint8_t *const planes[3], uint8_t *const to[3], const pixels_scale *scales)
+{
+    picture->path->split_bytes(from, picture->width, picture->is_pending ? bytes : NULL, planes, picture->channels);
+    for (int c = 0; c < picture->channels; c++)
+        picture->path->numbers(planes[c], picture->width, &scales[c], (float *)(void *)to[c]);
+}
+
+int pixels_write(pixels_picture *picture, pixels_place place, const void *tables, int item,
+                 const pixels_scale *scales)
 {
     /* What is pending goes into the tables: that is one look-up, not two. */
     uint8_t bytes[3][256];
@@ -36,13 +46,23 @@ int pixels_write(pixels_picture *picture, pixels_place place, const void *tables
         }
     if (tables && item == 1) memcpy(bytes, composed, sizeof bytes);
     uintptr_t odd = ((uintptr_t)place.to | (uintptr_t)place.row | (uintptr_t)place.channel) % 4;
+    int is_in_words = item == 4 && place.column == 4 && !odd;
+    uint8_t *planes[3] = {NULL, NULL, NULL};
+    if (scales && is_in_words) {
+        size_t row = (size_t)picture->width + BLOCK;
+        int said = pixels_make_scratch(picture, 3 * row);
+        if (said != PIXELS_OK) return said;
+        for (int c = 0; c < 3; c++) planes[c] = (uint8_t *)picture->scratch + (size_t)c * row;
+    }
     for (int y = 0; y < picture->height; y++) {
         const uint8_t *from = picture->now + 4 * (size_t)y * (size_t)picture->width;
         uint8_t *to[3] = {NULL, NULL, NULL};
         for (int c = 0; c < picture->channels; c++) to[c] = place.to + y * place.row + c * place.channel;
         if (item == 1 && place.column == 1)
             picture->path->split_bytes(from, picture->width, (const uint8_t(*)[256])bytes, to, picture->channels);
-        else if (item == 4 && place.column == 4 && !odd)
+        else if (scales && is_in_words)
+            calculate_row(picture, from, (const uint8_t(*)[256])bytes, planes, to, scales);
+        else if (is_in_words)
             picture->path->split_words(from, picture->width, composed, (uint32_t *const *)(void *)to,
                                        picture->channels);
         else

@@ -121,6 +121,14 @@ class Canvas:
         """The same as a PIL image."""
         return self.picture.image() if self._image is None else self._image
 
+    def copy(self) -> Canvas:
+        """The same pixels in a buffer of their own, to change apart.  A context manager, too."""
+        other = Canvas(self._opened, self._draws, self._exact)
+        picture = self.picture
+        other._view, other._buffer = None, _idle.pop() if _idle else Pixels()
+        other._buffer.load_picture(picture)
+        return other
+
     def image_of_file(self) -> Any:
         """The same with what Pillow has of the file beside the pixels, such as EXIF."""
         image = self.image()
@@ -136,18 +144,24 @@ class Canvas:
         """Go on without pictures: with what a transform made, and what is to be called with it."""
         self.other, self.rest = other, rest
 
-    def write(self, row: np.ndarray[Any, Any], table: np.ndarray[Any, Any] | None = None) -> None:
+    def write(
+        self,
+        row: np.ndarray[Any, Any],
+        table: np.ndarray[Any, Any] | None = None,
+        scales: np.ndarray[Any, Any] | None = None,
+    ) -> None:
         """Write it.
 
         Args:
             row: of shape (channels, height, width), with any strides.
             table: what becomes of each byte of each channel, of shape (channels, 256), with the row's item size; None:
                 bytes as they are.
+            scales: see Finish.scales().
         """
         if self._view is not None and table is None:
             self._decode(row)
         else:
-            self.picture.write(row, table)
+            self.picture.write(row, table, scales)
 
     def _decode(self, pixels: np.ndarray[Any, Any]) -> None:
         assert self._view is not None

@@ -9,7 +9,7 @@ from torch.utils.data import Dataset
 
 from shmloader.images.making import Making
 
-__all__ = ["Columns", "columns"]
+__all__ = ["Columns", "OnColumn", "columns", "on_column"]
 
 
 class Columns(Dataset[Any]):
@@ -52,12 +52,17 @@ class Columns(Dataset[Any]):
 
     def _sample(self, stored: dict[str, Any], out: Any) -> Any:
         picture = stored[self._image]
-        source = picture["bytes"]
-        if source is None:
-            with open(picture["path"], "rb") as file:
-                source = file.read()
-        image = self._reader(source, out, must_fit=False, is_turned=True)
+        image = self._reader(_bytes_of(picture), out, must_fit=False, is_turned=True)
         return image if self._label is None else (image, stored[self._label])
+
+
+def _bytes_of(picture: dict[str, Any]) -> bytes:
+    """A picture's file, which is in the column, or beside the dataset."""
+    data: bytes | None = picture["bytes"]
+    if data is None:
+        with open(picture["path"], "rb") as file:
+            data = file.read()
+    return data
 
 
 def columns(dataset: Any, transform: Any, image: str, label: str | None, exact: bool, scale_on_device: bool) -> Columns:
@@ -80,3 +85,51 @@ def columns(dataset: Any, transform: Any, image: str, label: str | None, exact: 
     return Columns(
         stored, image, label, making, "\n".join(["A datasets.Dataset is fused:", *making.notes]), scale_on_device
     )
+
+
+class OnColumn:
+    """What on_column() gives."""
+
+    def __init__(self, transform: Any, image: str, exact: bool) -> None:
+        making = Making(transform, exact)
+        self._image, self._notes = image, making.notes
+        self._reader = making.reader(False)
+
+    def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
+        return {**batch, self._image: [self._made(picture) for picture in batch[self._image]]}
+
+    def explain(self) -> str:
+        """What is fused, and what is not and why: a line for each transform."""
+        return "\n".join([f"The column {self._image!r}:", *self._notes])
+
+    def _made(self, picture: Any) -> Any:
+        if picture is None:
+            raise ValueError(f"a row has no picture in the column {self._image!r}: filter such rows out before")
+        if not isinstance(picture, dict):
+            raise TypeError(
+                f"the column {self._image!r} gives {type(picture).__name__}, and not the bytes of files. Give the "
+                f"dataset as it is stored: dataset.cast_column({self._image!r}, datasets.Image(decode=False))"
+            )
+        return self._reader(_bytes_of(picture), is_turned=True)
+
+
+def on_column(transform: Any, image: str = "image", *, exact: bool = True) -> OnColumn:
+    """A function for `set_transform` or `with_transform` of a Hugging Face dataset: a transform, fused.
+
+    The dataset must give its pictures as they are stored, so cast the column first.  All columns stay, and each picture
+    becomes what the transform makes of it, turned upright and RGB, as with fuse().  fuse() is faster where samples are
+    (image, label): it writes them in their place in the batch, and a function for `set_transform` cannot.
+
+    Args:
+        transform: see fuse().
+        image: the name of the column.
+        exact: see fuse().
+
+    Returns:
+        A function of a dictionary of columns.  Its explain() says what is fused.
+
+    Example:
+        >>> pictures = dataset.cast_column("image", datasets.Image(decode=False))
+        >>> pictures.set_transform(images.on_column(transform))
+    """
+    return OnColumn(transform, image, exact)

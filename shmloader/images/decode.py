@@ -193,11 +193,9 @@ class Picture:
     ) -> bool:
         decoder, rows = self._decoder, self._rows
         down_first = not exact or _goes_down_first()
-        decode = partial(decoder.decode, crop, pixels, exact, down_first, window=window, filter=resample)
-        if self._is_kept:
-            return decode(kept=True)
         if rows is None:
-            return decode()
+            return decoder.decode(crop, pixels, exact, down_first, window=window, filter=resample, kept=self._is_kept)
+        decode = partial(decoder.decode, crop, pixels, exact, down_first, window=window, filter=resample)
         if self._marks is not None and decode(marks=self._marks):
             return True
         if not rows.takes_more:

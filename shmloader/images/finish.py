@@ -55,6 +55,11 @@ class Normalize:
             mean, std = self._there[at]
         numbers.sub_(mean).div_(std)
 
+    def by_channel(self, channels: int) -> tuple[list[float], list[float]]:
+        """Mean and deviation of each channel."""
+        mean, std = (of.flatten().expand(channels).tolist() for of in (self._mean, self._std))
+        return mean, std
+
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_there": {}}  # a dataset is pickled with it, and sent where there is no such device
 
@@ -70,6 +75,7 @@ class Finish:
         is_lying: whether what comes after it gets a pixel's three channels side by side in memory, as PIL has them:
             torch may compute in another way where they are not, with other roundings.
         is_array: whether the sample is a NumPy array.
+        channels: of the sample, 3 or 1.
     """
 
     dtype: torch.dtype = torch.uint8
@@ -77,6 +83,7 @@ class Finish:
     is_image: bool = False
     is_lying: bool = False
     is_array: bool = False
+    channels: int = _CHANNELS
 
     def calculate(self, row: torch.Tensor) -> None:
         """Do the operations on a row that has the bytes already, as numbers."""
@@ -84,16 +91,33 @@ class Finish:
             operation.apply(row)
 
     def table(self) -> np.ndarray[Any, Any] | None:
-        """What becomes of each byte of each channel: of shape (3, 256), with the dtype's size; None of bytes.
+        """What becomes of each byte of each channel: of shape (channels, 256), with the dtype's size; None of bytes.
 
         All operations work on one element at a time, so this is the same to the bit as doing them on a row.
         """
         if self.dtype is torch.uint8:
             return None
-        numbers = torch.arange(256, dtype=torch.uint8).repeat(_CHANNELS, 1)[:, :, None].to(self.dtype)
+        numbers = torch.arange(256, dtype=torch.uint8).repeat(self.channels, 1)[:, :, None].to(self.dtype)
         self.calculate(numbers)
-        table = numbers.reshape(_CHANNELS, 256).contiguous()
+        table = numbers.reshape(self.channels, 256).contiguous()
         return (table.view(torch.int16) if self.dtype is torch.bfloat16 else table).numpy()
+
+    def scales(self) -> np.ndarray[Any, Any] | None:
+        """What scale() of shmloader.core.pixels makes the same numbers by; None where these operations are others."""
+        first, *rest = self.operations or (None,)
+        if self.dtype is not torch.float32 or not isinstance(first, (Divide, Multiply)) or len(rest) > 1:
+            return None
+        times, by = (first.by, 1.0) if isinstance(first, Multiply) else (1.0, first.by)
+        scales = np.array([[times, by, 0.0, 1.0]] * _CHANNELS, np.float32)
+        if rest:
+            if not isinstance(rest[0], Normalize):
+                return None
+            scales[:, 2], scales[:, 3] = rest[0].by_channel(_CHANNELS)
+        numbers = np.arange(256, dtype=np.float32)[None] * scales[:, :1] / scales[:, 1:2]
+        numbers = (numbers - scales[:, 2:3]) / scales[:, 3:]
+        table = self.table()
+        is_same = table is not None and np.array_equal(numbers[: self.channels].view(np.int32), table.view(np.int32))
+        return scales if is_same else None
 
     def wrapped(self, row: torch.Tensor) -> Any:
         if self.is_array:
@@ -104,11 +128,12 @@ class Finish:
 class OnDevice(OfImages):
     """A function for `DataLoader(on_device=...)`: makes of images that travelled as bytes what a Finish says.
 
-    Every uint8 tensor of the batch of shape N x 3 x H x W is an image; everything else is left as it is.
+    Every uint8 tensor of the batch of shape N x 3 x H x W is an image; everything else is left as it is.  Pictures of
+    one channel are of shape N x 1 x H x W.
     """
 
     def __init__(self, finish: Finish) -> None:
-        super().__init__(_CHANNELS)
+        super().__init__(finish.channels)
         self._finish = finish
 
     def calculate(self, images: torch.Tensor) -> torch.Tensor:

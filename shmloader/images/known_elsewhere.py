@@ -12,6 +12,7 @@ from shmloader.images.timm_steps import (
     Augment,
     Augments,
     CenterCropOrPad,
+    Mix,
     Policies,
     RandomBox,
     ResizeKeepRatio,
@@ -85,6 +86,14 @@ def _auto_augment(nest: Nest, transform: Any, version: int) -> Steps:
     return (Policies(tuple(policies)),)
 
 
+def _mix(nest: Nest, transform: Any, version: int) -> Steps:
+    steps = _augments(transform.ops)
+    if isinstance(steps, str):
+        return steps
+    nest.draws_elsewhere()
+    return (Mix(transform, steps),)
+
+
 def _by_chance(nest: Nest, transform: Any, version: int) -> Steps:
     steps = nest.nested([transform.transf])
     if isinstance(steps, str):
@@ -104,6 +113,7 @@ ELSEWHERE: dict[tuple[str, str], Callable[[Nest, Any, int], Steps]] = {
     (_TIMM, "CenterCropOrPad"): _middle,
     (_AUGMENT, "RandAugment"): _rand_augment,
     (_AUGMENT, "AutoAugment"): _auto_augment,
+    (_AUGMENT, "AugMixAugment"): _mix,
     (_CLIP, "ResizeKeepRatio"): _keep_ratio,
     (_CLIP, "CenterCropOrPad"): _middle,
     (_CLIP, "MaybeConvertMode"): _nothing,

@@ -43,6 +43,9 @@ class Nest(Protocol):
     def draws_elsewhere(self) -> None:
         """Note that Python's generator or NumPy's is drawn from."""
 
+    def has_channels(self, channels: int) -> None:
+        """Note that pictures have as many channels from here on."""
+
 
 def _moved(make: Callable[[int, Any], Step], transform: Any, version: int) -> Steps:
     resample = resample_of(transform.interpolation)
@@ -114,9 +117,11 @@ def _vertical_flip(nest: Nest, transform: Any, version: int) -> Steps:
 
 
 def _grey(nest: Nest, transform: Any, version: int) -> Steps:
-    if transform.num_output_channels != 3:
-        return "a picture of one channel is not fused"
-    return (Act("grayscale", (3,)),)
+    channels = transform.num_output_channels
+    if channels not in (1, 3):
+        return f"it makes {channels} channels"
+    nest.has_channels(channels)
+    return (Act("grayscale", (channels,)),)
 
 
 def _perspective(nest: Nest, transform: Any, version: int) -> Steps:

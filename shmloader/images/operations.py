@@ -5,6 +5,7 @@ Whatever a transform draws by a function of its own (get_params), that function 
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -276,7 +277,9 @@ class Blur:
         of, picture = self.transform, canvas.picture
         sigma = draws.uniform(float(of.sigma[0]), float(of.sigma[1]))
         if not self.exact:
-            picture.convolve(*(_gaussian(size, sigma) for size in of.kernel_size))
+            across, down = of.kernel_size
+            weights = _gaussian(across, sigma)
+            picture.convolve(weights, weights if down == across else _gaussian(down, sigma))
             return
         # The channels of a pixel lie side by side, as in the tensor that torchvision makes of a PIL image.
         pixels = np.empty((picture.height, picture.width, picture.channels), np.uint8)
@@ -294,8 +297,9 @@ class Blur:
 def _gaussian(size: int, sigma: float) -> np.ndarray[Any, Any]:
     """Weights of a row, as torchvision has them."""
     middle = (size - 1) * 0.5
-    weights = np.exp(-0.5 * ((np.arange(size) - middle) / sigma) ** 2)
-    return np.asarray(weights / weights.sum(), np.float32)
+    weights = [math.exp(-0.5 * ((at - middle) / sigma) ** 2) for at in range(size)]
+    total = sum(weights)
+    return np.array([weight / total for weight in weights], np.float32)
 
 
 # ------------------------------------------------------------------------------------------------------------- geometry

@@ -7,8 +7,6 @@ A tensor of one element serves all draws; making one a draw, as torch.rand(1) do
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -16,9 +14,13 @@ import torch
 
 __all__ = ["Draws", "drawing"]
 
+_MOST_SHARES = 100  # whose rounding is remembered; a transform has one or two
+
 
 class Draws:
     """What can be drawn from torch's default generator.  Not for two threads at once.
+
+    A context manager: at its end the next one may draw with it.
 
     Attributes:
         dtype: of torch.rand(1).
@@ -30,6 +32,13 @@ class Draws:
         self._whole = torch.empty(1, dtype=torch.int64)
         self._before = torch.default_generator.get_state()
         self._others: tuple[Any, Any] | None = None
+        self._rounded: dict[float, float] = {}
+
+    def __enter__(self) -> Draws:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        _idle.append(self)
 
     def begin(self, all_generators: bool = False) -> None:
         """Keep the generator's state, and Python's and NumPy's if these may be drawn from, for undo()."""
@@ -49,8 +58,7 @@ class Draws:
 
     def is_at_most(self, share: float) -> bool:
         """torch.rand(1) <= share, which compares numbers of the tensor's dtype"""
-        drawn = self._real.uniform_(0, 1).item()
-        return bool(drawn <= self._real.fill_(share).item())
+        return bool(self._real.uniform_(0, 1).item() <= self._as_drawn(share))
 
     def uniform(self, low: float, high: float) -> float:
         """torch.empty(1).uniform_(low, high).item()"""
@@ -66,21 +74,24 @@ class Draws:
 
     def is_below(self, share: float) -> bool:
         """torch.rand(1) < share, which compares numbers of the tensor's dtype"""
-        drawn = self._real.uniform_(0, 1).item()
-        return bool(drawn < self._real.fill_(share).item())
+        return bool(self._real.uniform_(0, 1).item() < self._as_drawn(share))
+
+    def _as_drawn(self, share: float) -> float:
+        """The number as the tensor's dtype has it."""
+        if share not in self._rounded:
+            if len(self._rounded) > _MOST_SHARES:
+                self._rounded.clear()
+            self._rounded[share] = float(torch.tensor(share, dtype=self.dtype).item())
+        return self._rounded[share]
 
 
 _idle: list[Draws] = []  # as with decoders: a thread, and a signal's handler, find one each
 
 
-@contextmanager
-def drawing(all_generators: bool = False) -> Iterator[Draws]:
+def drawing(all_generators: bool = False) -> Draws:
     """Draws that nobody else uses, begun: see Draws.begin()."""
     draws = _idle.pop() if _idle else Draws()
     if draws.dtype is not torch.get_default_dtype():
         draws = Draws()
     draws.begin(all_generators)
-    try:
-        yield draws
-    finally:
-        _idle.append(draws)
+    return draws

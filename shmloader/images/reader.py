@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 
+from shmloader.core.pixels import scale
 from shmloader.images.canvas import Canvas, Step
 from shmloader.images.decode import Picture
 from shmloader.images.finish import Finish, OnDevice
@@ -21,6 +22,10 @@ from shmloader.images.recipe import Recipe
 from shmloader.images.rows import Rows
 
 __all__ = ["Reader"]
+
+# Room for a picture's bytes on their way to numbers, that nobody uses now: as with decoders.
+_idle: list[np.ndarray[Any, Any]] = []
+_KEPT = 4 << 20  # bytes of it that serve the next picture too
 
 
 class Reader:
@@ -43,11 +48,12 @@ class Reader:
         is_last = not recipe.rest and not recipe.row_steps
         if scale_on_device and finish is not None and finish.dtype is not torch.uint8 and is_last:
             self.on_device = OnDevice(finish)
-            recipe = replace(recipe, finish=Finish())
+            recipe = replace(recipe, finish=Finish(channels=finish.channels))
         self._recipe = recipe
         self._exact = exact
         is_narrow = recipe.finish is not None and recipe.finish.dtype.itemsize <= 4  # what a table may have
         self._table = recipe.finish.table() if recipe.finish is not None and is_narrow else None
+        self._scales = recipe.finish.scales() if recipe.finish is not None else None
 
     def __call__(
         self,
@@ -84,7 +90,7 @@ class Reader:
         Where a step fails, the transforms themselves are called, from the same states of the generators: whoever gives
         a colour of four numbers gets torchvision's error, and what only torchvision can make is made.
         """
-        with self._drawn(picture) as (canvas, draws):
+        with drawing(self._recipe.draws_elsewhere) as draws, Canvas(picture, draws, self._exact) as canvas:
             try:
                 return self._made(canvas, draws, out, must_fit)
             except Exception:
@@ -109,14 +115,6 @@ class Reader:
         canvas.is_final = True
         return self._called(sample, recipe.rest, out if must_fit else None)
 
-    @contextmanager
-    def _drawn(self, picture: Picture) -> Iterator[tuple[Canvas, Draws]]:
-        with (
-            drawing(self._recipe.draws_elsewhere) as draws,
-            Canvas(picture, draws, self._exact) as canvas,
-        ):
-            yield canvas, draws
-
     def _called(self, sample: Any, rest: Sequence[Callable[[Any], Any]], out: torch.Tensor | None) -> Any:
         for transform in rest:
             sample = transform(sample)
@@ -125,11 +123,13 @@ class Reader:
     def _finished(
         self, canvas: Canvas, draws: Draws, finish: Finish, out: torch.Tensor | None, must_fit: bool = True
     ) -> Any:
-        shape = (3, canvas.height, canvas.width)
+        if canvas.channels != finish.channels:
+            raise ValueError(f"the picture has {canvas.channels} channels, and {finish.channels} are known of")
+        shape = (finish.channels, canvas.height, canvas.width)
         if not must_fit and out is not None and (out.shape != shape or out.dtype != finish.dtype or finish.is_array):
             out = None
         if out is None and finish.is_lying and (self._recipe.rest or finish.is_array):
-            out = torch.empty((*shape[1:], 3), dtype=finish.dtype).permute(2, 0, 1)
+            out = torch.empty((*shape[1:], shape[0]), dtype=finish.dtype).permute(2, 0, 1)
         elif out is None:
             out = torch.empty(shape, dtype=finish.dtype)
         elif out.shape != shape or out.dtype != finish.dtype:
@@ -141,16 +141,27 @@ class Reader:
         if finish.dtype is torch.uint8:
             canvas.write(out.numpy())
         elif self._table is not None and canvas.view is None:
-            canvas.write((out.view(torch.int16) if finish.dtype is torch.bfloat16 else out).numpy(), self._table)
+            row = out.view(torch.int16) if finish.dtype is torch.bfloat16 else out
+            canvas.write(row.numpy(), self._table, self._scales)
         else:
-            # Decoded plane by plane, and calculated by torch: quicker than through the buffer of pixels and a table.
-            pixels: np.ndarray[Any, Any] = np.empty(shape, np.uint8)
-            canvas.write(pixels)
-            out.copy_(torch.from_numpy(pixels))
-            finish.calculate(out)
+            self._calculate(canvas, finish, shape, out)
         for step in self._recipe.row_steps:
             step.apply(out, draws)
         return finish.wrapped(out)
+
+    def _calculate(self, canvas: Canvas, finish: Finish, shape: tuple[int, int, int], out: torch.Tensor) -> None:
+        """Decoded plane by plane, and calculated: quicker than through the buffer of pixels and a table."""
+        size = math.prod(shape)
+        room = _idle.pop() if _idle else None
+        if room is None or room.size < size:
+            room = np.empty(size, np.uint8)
+        pixels = room[:size].reshape(shape)
+        canvas.write(pixels)
+        if self._scales is None or not scale(pixels, out.numpy(), self._scales):
+            out.copy_(torch.from_numpy(pixels))
+            finish.calculate(out)
+        if room.size <= _KEPT:
+            _idle.append(room)
 
     def costs(self, sources: Sequence[Any]) -> list[tuple[str, float]]:
         """What each part of a sample costs: its name, and microseconds of this thread's CPU a sample.
@@ -160,7 +171,11 @@ class Reader:
         recipe, totals = self._recipe, [0.0] * (len(self._recipe.steps) + 2)
         for source in sources:
             begin = time.thread_time()
-            with Picture(source) as picture, self._drawn(picture) as (canvas, draws):
+            with (
+                Picture(source) as picture,
+                drawing(recipe.draws_elsewhere) as draws,
+                Canvas(picture, draws, self._exact) as canvas,
+            ):
                 totals[0] -= begin - (begin := time.thread_time())
                 for at, step in enumerate(recipe.steps):
                     step.apply(canvas, draws)

@@ -71,6 +71,7 @@ class _Reading:
         self._read: list[Callable[[Any], Any]] = []
         self._calls: list[tuple[int, int]] = []  # of those that are called: places in the steps, and in what is read
         self._draws_elsewhere = False
+        self._channels = 3  # of pictures, as far as they have been read
 
     def recipe(self) -> Recipe:
         steps = list(self._steps)
@@ -78,7 +79,7 @@ class _Reading:
             steps[at] = Call(self._read[read], tuple(self._read[read + 1 :]))
         return Recipe(
             tuple(steps),
-            self._finish,
+            self._finish and replace(self._finish, channels=self._channels),
             tuple(self._rest),
             tuple(self._notes),
             tuple(self._row_steps),
@@ -111,12 +112,18 @@ class _Reading:
                 why_not = inside._fuse(part)
                 if why_not or inside._finish is not None:
                     return f"{key_of(part)[1]} in it: {why_not or 'it makes numbers'}"
+        if inside._channels != 3:
+            return "Grayscale in it: pictures would have one channel by chance"
         self._draws_elsewhere |= inside._draws_elsewhere
         return tuple(inside._steps)
 
     def draws_elsewhere(self) -> None:
         """Note that Python's generator or NumPy's is drawn from."""
         self._draws_elsewhere = True
+
+    def has_channels(self, channels: int) -> None:
+        """Note that pictures have as many channels from here on."""
+        self._channels = channels
 
     def _leave(self, transform: Any, why: str) -> None:
         if self._finish is None and not self._rest:
@@ -295,8 +302,8 @@ class _Reading:
         if finish is None or finish.dtype is torch.uint8:
             return "it takes numbers, and gets a picture of bytes"
         mean, std = list(transform.mean), list(transform.std)
-        if {len(mean), len(std)} - {1, 3} or not all(torch.tensor(std, dtype=finish.dtype)):
-            return "its mean and std are not for three channels, or a std is 0"
+        if {len(mean), len(std)} - {1, self._channels} or not all(torch.tensor(std, dtype=finish.dtype)):
+            return "its mean and std are not for the picture's channels, or a std is 0"
         self._finish = replace(finish, operations=(*finish.operations, Normalize(mean, std, finish.dtype)))
         return ""
 

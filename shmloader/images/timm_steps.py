@@ -17,7 +17,7 @@ from shmloader.images.canvas import Canvas
 from shmloader.images.operations import Pad, posterize
 from shmloader.images.random_numbers import Draws
 
-__all__ = ["Augment", "Augments", "CenterCropOrPad", "Policies", "RandomBox", "ResizeKeepRatio", "augment_of"]
+__all__ = ["Augment", "Augments", "CenterCropOrPad", "Mix", "Policies", "RandomBox", "ResizeKeepRatio", "augment_of"]
 
 
 def _like(canvas: Canvas) -> torch.Tensor:
@@ -138,6 +138,49 @@ class Policies:
     def apply(self, canvas: Canvas, draws: Draws) -> None:
         for step in random.choice(self.policies):
             step.apply(canvas, draws)
+
+
+@dataclass(frozen=True)
+class Mix:
+    """timm's AugMix: several chains of operations on copies of the picture, mixed with it.
+
+    The weights, and the sums of mixed pixels, are NumPy's, in timm's order.
+    """
+
+    transform: Any
+    steps: tuple[Augment, ...]
+
+    def apply(self, canvas: Canvas, draws: Draws) -> None:
+        of = self.transform
+        weights = np.float32(np.random.dirichlet([of.alpha] * of.width))
+        share = np.float32(np.random.beta(of.alpha, of.alpha))
+        if of.blended:
+            self._blend(canvas, draws, of._calc_blended_weights(weights, share))
+        else:
+            self._add(canvas, draws, weights, share)
+
+    def _chain(self, canvas: Canvas, draws: Draws) -> None:
+        depth = self.transform.depth if self.transform.depth > 0 else np.random.randint(1, 4)
+        for at in np.random.choice(len(self.steps), depth, replace=True):
+            self.steps[at].apply(canvas, draws)
+
+    def _blend(self, canvas: Canvas, draws: Draws, weights: Any) -> None:
+        with canvas.copy() as before:
+            for weight in weights:
+                with before.copy() as chain:
+                    self._chain(chain, draws)
+                    canvas.picture.blend(chain.picture, float(weight))
+
+    def _add(self, canvas: Canvas, draws: Draws, weights: Any, share: Any) -> None:
+        mixed = np.zeros((3, canvas.height, canvas.width), np.float32)
+        with canvas.copy() as chain:
+            for weight in weights:
+                chain.picture.load_picture(canvas.picture)
+                self._chain(chain, draws)
+                mixed += weight * np.asarray(chain.picture).astype(np.float32)
+            np.clip(mixed, 0, 255.0, out=mixed)
+            chain.picture.load(mixed.transpose(1, 2, 0).astype(np.uint8))
+            canvas.picture.blend(chain.picture, float(share))
 
 
 def augment_of(transform: Any) -> Augment | str:

@@ -3,8 +3,9 @@
  *     pixels_fuzz COUNT [SEED]
  *
  * Each of COUNT operations has random parameters, sane ones and absurd ones, on a picture of random size.  Every path
- * that this processor has must leave the same bytes.  Rows are written between canaries, with strides of either sign.
- * A picture's memory is a heap block, so ASan sees what is read or written beyond its margin, and it must be freed. */
+ * that this processor has must leave the same bytes, and the digest that is printed at the end is the same on every
+ * processor.  Rows are written between canaries, with strides of either sign.  A picture's memory is a heap block, so
+ * ASan sees what is read or written beyond its margin, and it must be freed. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -39,6 +40,7 @@ static int length(void) { return below(4) ? between(1, 40) : below(2) ? between(
 static pixels_picture *pictures[PATHS];
 static pixels_picture *others[PATHS];
 static int path_count;
+static uint64_t digest; /* of all pictures that were compared: the same on every processor */
 
 static void fail(const char *what, int operation)
 {
@@ -64,6 +66,8 @@ static void load(pixels_picture *const to[PATHS], int width, int height)
 static void compare(int operation)
 {
     size_t n = (size_t)pictures[0]->width * (size_t)pictures[0]->height;
+    for (size_t at = 0; at < n; at++)
+        for (int c = 0; c < 3; c++) digest = (digest ^ pictures[0]->now[4 * at + (size_t)c]) * 1099511628211u;
     for (int k = 1; k < path_count; k++) {
         if (pictures[k]->width != pictures[0]->width || pictures[k]->height != pictures[0]->height)
             fail("other sizes", operation);
@@ -74,6 +78,17 @@ static void compare(int operation)
 
 /* ------------------------------------------------------------------------------------------------------------ rows */
 
+/* A box of a row becomes 0. */
+static void erase(pixels_place box, int width, int height, int of_each, int item)
+{
+    size_t channels = (size_t)pictures[0]->channels, bytes = channels * (size_t)item;
+    uint8_t *values = calloc(bytes, (size_t)(of_each && width && height ? width * height : 1));
+    pixels_values from = {values, 0, 0, 0};
+    if (of_each) from = (pixels_values){values, (ptrdiff_t)height * width * item, (ptrdiff_t)width * item, item};
+    pixels_erase(box, (int)channels, width, height, from, item);
+    free(values);
+}
+
 /* Written between canaries, and the same by each path. */
 static void write(void)
 {
@@ -82,7 +97,13 @@ static void write(void)
     ptrdiff_t width = pictures[0]->width, height = pictures[0]->height, channels = pictures[0]->channels;
     size_t bytes = (size_t)(width * height * channels * item), table_bytes = (size_t)(256 * channels * item);
     uint8_t *table = malloc(table_bytes), *first = NULL;
+    int is_erased = layout == 0 && below(2), of_each = below(2), w = between(0, (int)width), h = between(0, (int)height);
+    int left = between(0, (int)width - w), top = between(0, (int)height - h);
     for (size_t k = 0; k < table_bytes; k++) table[k] = (uint8_t)any();
+    int is_scaled = has_table && item == 4 && below(2);
+    pixels_scale scales[3];
+    for (int c = 0; c < 3; c++)
+        scales[c] = (pixels_scale){below(2) ? 1.0f : 1.0f / 255, below(2) ? 255.0f : 1.0f, below(9) / 9.0f, 0.25f};
     for (int k = 0; k < path_count; k++) {
         uint8_t *block = malloc(bytes + 2 * CANARY), *row = block + CANARY;
         memset(block, 0xa5, bytes + 2 * CANARY);
@@ -90,23 +111,11 @@ static void write(void)
         if (layout == 1) place = (pixels_place){row, item, width * channels * item, channels * item};
         if (layout == 2) place.to += (width - 1) * item, place.column = -item;
         if (layout == 3) place.to += (height - 1) * width * item, place.row = -width * item;
-        pixels_write(pictures[k], place, has_table ? table : NULL, item);
+        pixels_write(pictures[k], place, has_table ? table : NULL, item, is_scaled ? scales : NULL);
+        place.to += top * place.row + left * place.column;
+        if (is_erased) erase(place, w, h, of_each, item);
         for (int at = 0; at < CANARY; at++)
             if (block[at] != 0xa5 || row[bytes + (size_t)at] != 0xa5) fail("a canary died", -2);
-        if (layout == 0 && below(2)) {
-            int w = between(0, (int)width), h = between(0, (int)height), of_each = below(2);
-            uint8_t *values = calloc((size_t)(channels * item), (size_t)(of_each && w && h ? w * h : 1));
-            pixels_values from = {values, 0, 0, 0};
-            if (of_each) from = (pixels_values){values, (ptrdiff_t)h * w * item, (ptrdiff_t)w * item, item};
-            pixels_place box = place;
-            box.to += between(0, (int)height - h) * place.row + between(0, (int)width - w) * place.column;
-            pixels_erase(box, (int)channels, w, h, from, item);
-            for (int at = 0; at < CANARY; at++)
-                if (block[at] != 0xa5 || row[bytes + (size_t)at] != 0xa5) fail("a canary died", -3);
-            free(values);
-            free(block);
-            continue; /* not the same box on each path */
-        }
         if (!first)
             first = block;
         else {
@@ -141,7 +150,10 @@ typedef struct {
 
 static parameters draw(int operation)
 {
-    parameters p = {.factor = any_factor(), .second = any_factor(), .colour = any()};
+    parameters p = {0};
+    p.factor = any_factor(); /* one after the other: within one expression, the compiler would choose the order */
+    p.second = any_factor();
+    p.colour = any();
     int width = pictures[0]->width, height = pictures[0]->height;
     for (int k = 0; k < 6; k++) p.numbers[k] = length();
     for (int k = 0; k < 8; k++) p.matrix[k] = any_number(-2, 2);
@@ -213,7 +225,8 @@ int main(int count, char **arguments)
                 pixels_free(pictures[k]);
                 pictures[k] = pixels_new(path);
             }
-        load(pictures, length(), length());
+        int width = length(), height = length();
+        load(pictures, width, height);
         for (int operations = between(1, 5); operations > 0 && done < calls; operations--, done++) {
             int operation = below(OPERATIONS);
             parameters p = draw(operation);
@@ -230,6 +243,6 @@ int main(int count, char **arguments)
     for (int k = 0; k < path_count; k++) pixels_free(pictures[k]), pixels_free(others[k]);
     if (ALLOCATED() != before) fail("memory is left", -1);
     for (int k = 0; k < OPERATIONS; k++) printf("%s%ld", k ? " " : "", counts[k]);
-    printf("\n%ld operations, %d paths, nothing found\n", done, path_count);
+    printf("\n%ld operations, %d paths, nothing found, digest %016llx\n", done, path_count, (unsigned long long)digest);
     return 0;
 }

@@ -108,3 +108,36 @@ def test_columns_that_are_not_there(dataset: Any) -> None:
         images.fuse(dataset, np.array, image="label")
     with pytest.raises(ValueError, match=r"There is no column 'class'\. The columns are: image, label, text\."):
         images.fuse(dataset, np.array, label="class")
+
+
+@pytest.mark.parametrize("name", list(TRANSFORMS))
+def test_on_a_column(name: str, dataset: Any) -> None:
+    """set_transform with the transform as it is, and fused: the same batches, and nothing lost beside the pictures."""
+    transform = TRANSFORMS[name]
+
+    def as_it_is(batch: dict[str, Any]) -> dict[str, Any]:
+        return {**batch, "image": [transform(image.convert("RGB")) for image in batch["image"]]}
+
+    decoded = dataset.with_transform(as_it_is)
+    stored = dataset.cast_column("image", datasets.Image(decode=False))
+    fused = stored.with_transform(images.on_column(transform))
+    for rows in (3, slice(2, 9), [12, 0, 10]):
+        torch.manual_seed(7)
+        expected = decoded[rows]
+        torch.manual_seed(7)
+        got = fused[rows]
+        assert got.keys() == expected.keys() and got["label"] == expected["label"] and got["text"] == expected["text"]
+        pictures = got["image"], expected["image"]  # one picture, or a list of several
+        assert type(pictures[0]) is type(pictures[1])
+        for one, other in zip(*pictures, strict=True):
+            assert np.array_equal(one, other)
+    assert "fused" in images.on_column(TRANSFORMS["training"]).explain()
+
+
+def test_a_column_that_cannot_be_fused(dataset: Any) -> None:
+    with pytest.raises(TypeError, match="cast_column"):
+        dataset.with_transform(images.on_column(np.array))[0]
+    empty = datasets.Dataset.from_dict({"image": [None]}, features=datasets.Features({"image": datasets.Image()}))
+    stored = empty.cast_column("image", datasets.Image(decode=False))
+    with pytest.raises(ValueError, match="no picture"):
+        stored.with_transform(images.on_column(np.array))[0]

@@ -134,7 +134,27 @@ def pipelines(of: Any) -> dict[str, tuple[Any, tuple[int, ...]]]:
         "one's own first": ([mirrored, *crop(), of.ColorJitter(0.3), *numbers], (0,)),
         "one's own inside": ([*crop(), of.RandomApply([mirrored, of.ColorJitter(0.3)]), *numbers], (2,)),
         "no picture any more": ([*crop(), of.ColorJitter(0.3), np.array, torch.from_numpy], (3, 4)),
-        "one channel": ([*crop(), of.Grayscale(), of.PILToTensor()], (2,)),
+        "one channel": ([*crop(), of.Grayscale(), of.PILToTensor()], ()),
+        "one channel, changed": (
+            [
+                of.Grayscale(1),
+                *crop(MODE.BICUBIC),
+                of.RandAugment(3, fill=9),
+                of.ColorJitter(0.4, 0.4, 0.4, 0.1),
+                of.RandomGrayscale(0.5),
+                of.RandomEqualize(),
+                of.RandomAffine(20, shear=5, interpolation=MODE.BILINEAR, fill=7),
+                of.Pad(3, padding_mode="reflect"),
+                of.RandomAdjustSharpness(1.5),
+                of.GaussianBlur(5),
+                *numbers[:-1],
+                of.Normalize([0.5], [0.25]),
+                of.RandomErasing(0.7, value="random"),
+            ],
+            (),
+        ),
+        "three channels again": ([*crop(), of.Grayscale(1), of.TrivialAugmentWide(), of.Grayscale(3), *numbers], ()),
+        "one channel by chance": ([*crop(), of.RandomApply([of.Grayscale(1)]), of.PILToTensor()], (2,)),
         "AugMix": ([*crop(), of.AugMix(), *numbers], (2,)),
         "after erasing": ([*crop(), *numbers, of.RandomErasing(0.7), of.RandomHorizontalFlip()], (len(numbers) + 3,)),
     }
@@ -235,6 +255,8 @@ TIMM: dict[str, dict[str, Any]] = {
     "jitter": {"color_jitter": (0.3, 0.3, 0.3, 0.1), "color_jitter_prob": 0.8, "grayscale_prob": 0.2},
     "blur": {"gaussian_blur_prob": 0.5},
     "ratio kept": {"train_crop_mode": "rkrc"},
+    "AugMix": {"auto_augment": "augmix-m5-w4-d2"},
+    "AugMix, blended": {"auto_augment": "augmix-m9-mstd1-b1"},
 }
 TIMM_EVALUATION: dict[str, dict[str, Any]] = {
     "middle": {},

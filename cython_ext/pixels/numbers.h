@@ -1,0 +1,14 @@
+/* Bytes to numbers, as torch makes them: multiplied, divided, less a mean, by a standard deviation, each rounded. */
+#pragma once
+#include "vectors.h"
+
+static void numbers(const uint8_t *from, int n, const pixels_scale *s, float *to)
+{
+    int k = 0;
+    for (; k + 8 <= n; k += 8) {
+        floats there = to_floats((ints)load_bytes(from + k));
+        there = (there * s->times / s->by - s->mean) / s->deviation;
+        memcpy(to + k, &there, sizeof there);
+    }
+    for (; k < n; k++) to[k] = ((float)from[k] * s->times / s->by - s->mean) / s->deviation;
+}
