@@ -71,6 +71,28 @@ def taken(loader: Any) -> Any:
     return None
 
 
+def is_asked_for(loader: Any, iterator: Any) -> bool:
+    """Whether torch's own `__iter__` resets an iterator to get the epoch that it has begun early.
+
+    Where workers persist, torch's method keeps the loader's iterator and calls its `_reset`.
+
+    Raises:
+        RuntimeError: Another epoch is asked for, and the workers have read on in their streams.
+    """
+    if _started.get(loader) is not iterator:
+        return False
+    if taken(loader) is iterator:
+        return True
+    if not goes_on(iterator):
+        loader._iterator = None
+        raise RuntimeError(
+            "start() began another epoch than the one that is asked for now. torch's DataLoader.__iter__ keeps the "
+            "workers, and they have read on in their streams. Call set_epoch() and load_state_dict() before start(), "
+            "or call iter() once more"
+        )
+    return False
+
+
 def drop(loader: Any) -> None:
     """The loader was closed."""
     _started.pop(loader, None)

@@ -59,6 +59,7 @@ from shmloader.ring.segment import Segment
 from shmloader.statistics.account import account_of, label_of, wants_detail
 from shmloader.system.cores import may_spin
 from shmloader.system.signals import held, held_in_del
+from shmloader.trainer import early
 from shmloader.trainer.at_exit import raise_at_exit
 from shmloader.trainer.bad_samples import epoch_seed, tally_of
 from shmloader.trainer.begin import begin_iterator, left_of_streams, seed_of_samples, seed_of_workers
@@ -220,7 +221,7 @@ class RingIterator(Overlapping, _torch._MultiProcessingDataLoaderIter):  # type:
     def _reset(self, loader: DataLoader[Any], first_iter: bool = False) -> None:
         """Begin an epoch, or what is left of one: as in torch, ask the sampler for an iterator, and for indices."""
         self._interrupted = False
-        if self._turn_over(loader):
+        if early.is_asked_for(loader, self) or self._turn_over(loader):
             return
         self._keep_states()
         self._steps.drain(self)  # of an epoch that was left half-way

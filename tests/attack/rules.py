@@ -133,7 +133,7 @@ def _samples(program: Program) -> str | None:
         get("in_order") is False or any(d.what == "workers" for d in program.actions)
     ):
         return "which batch the sampler's error replaces"
-    if program.order.kind == "raising" and data.habit.startswith("raises"):
+    if program.order.kind in ("raising", "odd batches") and data.habit.startswith("raises"):
         return "two exceptions at a time"
     if get("in_order") is False and data.habit.startswith(("raises", "exits")):
         return "torch's order of exceptions"

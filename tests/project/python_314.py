@@ -25,7 +25,15 @@ SUITE, SCRIPT = "forky", "sid"  # Debian's; an older debootstrap does not know t
 PACKAGES = ("python3.14-dev", "python3.14-venv", "gcc", "libc6-dev", "ca-certificates")
 TORCH = max(VERSIONS, key=release)
 # What gives the same with every start method, whatever a test names.
-FORK_SERVER = ("idle", "same_batches", "resume", "stealing", "many_tensors", "start", "multiprocessing")
+FORK_SERVER = (
+    "tests/trainer/test_idle.py",
+    "tests/trainer/test_same_batches.py",
+    "tests/resume/test_resume.py",
+    "tests/trainer/test_stealing.py",
+    "tests/trainer/test_many_tensors.py",
+    "tests/trainer/test_start.py",
+    "tests/trainer/test_multiprocessing.py",
+)
 # In a mount namespace of its own, so that nothing stays mounted.  $1: the root, $2: the checkout; then the command.
 ENTER = """
 root=$1 checkout=$2; shift 2
@@ -49,8 +57,7 @@ def main() -> int:
         inside = [*enter, "/usr/bin/env", "-C", str(ROOT)]
     os.environ["PIP_CONFIG_FILE"] = os.devnull  # it may hold torch back: this one is asked for by name
     matrix = [*inside, python, "tests/project/torch_matrix.py", "--python", python, "--whole", "--keep", TORCH]
-    files = [f"tests/test_{name}.py" for name in FORK_SERVER]
-    selected = [*matrix, "--pytest", *files, "--start-method=forkserver"]
+    selected = [*matrix, "--pytest", *FORK_SERVER, "--start-method=forkserver"]
     return max(subprocess.run(run, cwd=ROOT).returncode for run in ([*matrix, *sys.argv[1:]], selected))
 
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 import torch_matrix
-from torch_matrix import Held, Refused, Result
+from python_314 import FORK_SERVER
+from torch_matrix import ROOT, Held, Refused, Result
 
 CONFLICT = """\
 ERROR: Cannot install torch==2.15.0 because these package versions have conflicting dependencies.
@@ -80,3 +81,7 @@ def test_the_rest_goes_on(
     for version, kind in refuses.items():
         assert f"| {version} |  | 3.11 |" in out
         assert (f"{version}: not tried, because pip is held to other versions here" in out) == (kind is Held)
+
+
+def test_the_files_for_the_fork_server_are_there() -> None:
+    assert [name for name in FORK_SERVER if not (ROOT / name).is_file()] == []

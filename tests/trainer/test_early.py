@@ -345,3 +345,47 @@ def test_off_the_ring() -> None:
     made = shmloader.DataLoader(IterableWrapper(range(4)), num_workers=1)
     with pytest.raises(RuntimeError, match=r"start\(\) needs a loader that rides shmloader's ring: torch seeds"):
         made.start()
+
+
+class ByName(shmloader.DataLoader[Any]):
+    """Calls torch's method by name, which resets an iterator whose workers persist."""
+
+    def __iter__(self) -> Any:
+        return torch.utils.data.DataLoader.__iter__(self)
+
+
+@BOTH
+@pytest.mark.parametrize("options", [{"shuffle": True}, {"dataset": Stream()}], ids=label)
+def test_a_class_that_calls_torchs_method_by_name(options: dict[str, Any], persistent: bool) -> None:
+    given = []
+    for starts in (False, True):
+        seed_all()
+        options = {"dataset": Told(LENGTH), "batch_size": BATCH, "num_workers": 2, **options}
+        with ByName(persistent_workers=persistent, **options) as made:
+            epochs = []
+            for _ in range(3):
+                if starts:
+                    made.start()
+                epochs.append(list(made))
+                assert made.rides_ring
+            given.append((epochs, made.state_dict(), rng_states()))
+    assert_same(*given)
+
+
+def test_a_class_that_calls_torchs_method_by_name_and_is_told_another_epoch() -> None:
+    class ToldStream(Stream):
+        epoch = 0
+
+        def set_epoch(self, epoch: int) -> None:
+            self.epoch = epoch
+
+        def __iter__(self) -> Any:
+            yield from (self.epoch * 100 + k for k in range(4))
+
+    with ByName(ToldStream(), num_workers=1, persistent_workers=True, batch_size=None) as made:
+        made.start()
+        made.set_epoch(2)
+        with pytest.raises(RuntimeError, match=r"start\(\) began another epoch than the one that is asked for now"):
+            iter(made)
+        assert list(made) == [200, 201, 202, 203]
+        assert list(made) == [200, 201, 202, 203]
