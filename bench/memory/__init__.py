@@ -1,0 +1,1 @@
+"""How much memory a large dataset takes, with several workers and ranks."""
