@@ -259,7 +259,15 @@ def _draws_alike(program: Program) -> bool:
         return False
     if any(map(program.resumes, ("workers", "generator", "ranks"))):
         return False
+    if "generator" in program.order.kind and _ends_resumed(program):
+        return False  # a state that is loaded takes effect at the next iter()
     return program.order.kind != "raising" and not (program.workers == 0 and program.data.noise)
+
+
+def _ends_resumed(program: Program) -> bool:
+    """Whether nothing was asked for behind the last resume."""
+    verbs = [action.verb for action in program.actions]
+    return "resume" in verbs and "begin" not in verbs[-verbs[::-1].index("resume") - 1 :]
 
 
 def _neutral(text: str) -> str:
