@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
-from sklearn.datasets import load_digits, load_sample_images
 from tqdm import tqdm
 
 IMAGE_SIZE = 160  # pixels, height and width of each file
@@ -43,6 +42,9 @@ def build_digits(root: Path, *, digits: int | None = None, seed: int = 0) -> Non
 
 
 def _write_files(root: Path, digits: int | None, seed: int) -> None:
+    # Here, because a folder of one's own needs neither scikit-learn nor the second that it takes to import.
+    from sklearn.datasets import load_digits, load_sample_images
+
     scans = load_digits()
     photographs = [Image.fromarray(photograph) for photograph in load_sample_images().images]
     count = len(scans.images[:digits])

@@ -6,11 +6,12 @@ They are drawn without pyplot, so that matplotlib renders by Agg, wherever it ru
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
-
-from matplotlib.figure import Figure
+from typing import TYPE_CHECKING, Any
 
 from bench.core.results import in_one_line
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 TORCH, OURS, INK, PALE = "#d1495b", "#00798c", "#222222", "#8a8a8a"
 

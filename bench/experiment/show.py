@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator
 from rich.console import Console
 from rich.table import Table
 
@@ -99,6 +97,9 @@ def _part(of: Spread | None) -> str:
 
 def draw(result: dict[str, Any], path: Path) -> None:
     """Draw the summary of a run as a PNG: a column for each case, above the steps and below the first batches."""
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import LogLocator
+
     cases = result["summary"]
     loaders = [name for name in LOADERS if any(name in of["loaders"] for by in cases.values() for of in by.values())]
     figure = Figure(figsize=(max(9, 2 + 2.5 * len(cases)), 6), dpi=150, layout="constrained")

@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from matplotlib.figure import Figure
-from matplotlib.ticker import NullFormatter
 from rich.console import Console
 from rich.table import Table
 
@@ -119,6 +117,8 @@ class Growth(Question):
 
     def draw(self, result: dict[str, Any], path: Path) -> None:
         """A panel for each series."""
+        from matplotlib.figure import Figure
+
         series = result["summary"]
         down = -(-len(series) // ACROSS)
         figure = Figure(figsize=(11, 0.9 + 2.9 * down), dpi=130, layout="constrained")
@@ -178,6 +178,8 @@ def verdict(of: dict[str, Any]) -> str:
 
 
 def _draw_series(panel: Any, of: dict[str, Any]) -> None:
+    from matplotlib.ticker import NullFormatter
+
     points = of["points"]
     panel.set_title(verdict(of).replace(": ", ":\n", 1), fontsize=7.5, color=INK, loc="left")
     panel.tick_params(labelsize=7)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from matplotlib.figure import Figure
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -73,6 +72,8 @@ def print_tables(out: Console, result: dict[str, Any]) -> None:
 
 def draw(result: dict[str, Any], path: Path) -> None:
     """A bar for each; a panel for each part."""
+    from matplotlib.figure import Figure
+
     parts = {part: {s: its for s, its in of.items() if "failure" not in its} for part, of in result["summary"].items()}
     heights = [max(1, len(of)) for of in parts.values()]
     figure = Figure(figsize=(9, 1.3 + 0.33 * sum(heights)), dpi=150, layout="constrained")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from matplotlib.figure import Figure
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -96,6 +95,8 @@ def _notes(result: dict[str, Any]) -> list[str]:
 
 def draw(result: dict[str, Any], path: Path) -> None:
     """Draw every loader as a dot on one logarithmic scale a case, and the limit."""
+    from matplotlib.figure import Figure
+
     cases = result["summary"]
     rates = [case for case in cases if case in CASES]
     times = [case for case in cases if case not in CASES]

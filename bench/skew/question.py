@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from matplotlib.figure import Figure
 from rich.console import Console
 from rich.table import Table
 
@@ -137,6 +136,8 @@ class Skew(Question):
 
     def draw(self, result: dict[str, Any], path: Path) -> None:
         """For each loader a bar up to the limit, of which its workers were idle for a part; a panel for each case."""
+        from matplotlib.figure import Figure
+
         cases = result["summary"]
         figure = Figure(figsize=(9, 0.8 + 1.9 * len(cases)), dpi=150, layout="constrained")
         for axes, (case, of) in zip(figure.subplots(len(cases), squeeze=False)[:, 0], cases.items(), strict=True):

@@ -10,7 +10,6 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from matplotlib.figure import Figure
 from rich.console import Console
 from rich.table import Table
 
@@ -152,6 +151,8 @@ class Transport(Question):
 
     def draw(self, result: dict[str, Any], path: Path) -> None:
         """Both loaders on one logarithmic scale, and the ceilings."""
+        from matplotlib.figure import Figure
+
         cases = result["summary"]
         figure = Figure(figsize=(9, 1.6 + 0.72 * len(cases)), dpi=150, layout="constrained")
         axes = figure.add_subplot()

@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import torch.distributed.checkpoint as dcp
 import torch.utils.data
 from conftest import ROOT, Augmented, assert_same, iterate, script_file, seed_all
 
@@ -90,15 +89,15 @@ def rest_of(loader: Any, batches: Any) -> list[Any]:
     return rest
 
 
-# Older torch sees for itself that there is no process group.
-ALONE: dict[str, Any] = {"no_dist": True} if "no_dist" in inspect.signature(dcp.save).parameters else {}
-
-
 @pytest.mark.filterwarnings("ignore:torch.distributed is")
 @pytest.mark.parametrize("taken", [0, 2, 5])
 @pytest.mark.parametrize("made", LOADERS)
 def test_torch_distributed_checkpoint(made: Any, taken: int, tmp_path: pathlib.Path) -> None:
     """It asks a fresh loader which keys there are, and takes dicts in the state apart."""
+    import torch.distributed.checkpoint as dcp  # not above: 700 modules, which every process that collects would have
+
+    # Older torch sees for itself that there is no process group.
+    alone: dict[str, Any] = {"no_dist": True} if "no_dist" in inspect.signature(dcp.save).parameters else {}
     seed_all()
     first = made()
     batches = iter(first)
@@ -106,9 +105,9 @@ def test_torch_distributed_checkpoint(made: Any, taken: int, tmp_path: pathlib.P
         next(batches)
     while made is two_epochs_at_once and taken == 5 and first.state_dict()["next"] is None:
         pass  # the next epoch begins as soon as all batches of this one are asked for
-    dcp.save({"loader": first}, checkpoint_id=tmp_path, **ALONE)
+    dcp.save({"loader": first}, checkpoint_id=tmp_path, **alone)
     state, second = first.state_dict(), made()
-    dcp.load({"loader": second}, checkpoint_id=tmp_path, **ALONE)
+    dcp.load({"loader": second}, checkpoint_id=tmp_path, **alone)
     assert list(second.state_dict()) == list(state) == list(made().state_dict())
     if made is not streaming or taken:
         assert_same(second.state_dict(), state)
