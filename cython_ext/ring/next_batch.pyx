@@ -9,10 +9,11 @@ from cpython.pythread cimport PyThread_get_thread_ident
 from libc.stdint cimport uint64_t
 
 from clock cimport now
+from shmloader.core.indices cimport RAISED, Indices
+from shmloader.core.indices import NOTHING
 from shmloader.core.trainer cimport TrainerSide
 
-END = object()      # Steps.next(): the epoch is at its end
-NOTHING = object()  # in place of a batch: its worker has nothing more to give
+END = object()  # Steps.next(): the epoch is at its end
 cdef object end = END, nothing = NOTHING
 cdef uint64_t forks = 0     # how many lie between this process and the one that imported this
 
@@ -65,12 +66,9 @@ cdef class Steps:
     cdef TrainerSide ring
     cdef object wrapper
     cdef public int most
-    cdef object indices                 # the sampler's iterator
+    cdef Indices source                 # gives the indices
     cdef object drawn                   # an index that is not opened yet
     cdef object ready                   # a batch that is not handed out yet
-    cdef bint adrift                    # a handler raised while the sampler was asked
-    cdef bint exhausted                 # the sampler has no more
-    cdef bint raised                    # it raised when it was asked last: with nothing under way, that ends its epoch
     cdef bint refused                   # `drawn` could not be opened
     cdef uint64_t born                  # `forks`, where it was made
     cdef int ahead                      # batches under way that are of the next epoch
@@ -124,8 +122,7 @@ cdef class Steps:
                 _read(): the batch of the ring's lend().
                 _worker_ended(worker): the worker has nothing more to give in this epoch, which _read() told by NOTHING.
                 _open(index): give the index to workers; false while there is no room.
-                _begin_next(): an iterator over the next epoch's indices, or None if it is not to be begun yet;
-                _draw_again(count): an iterator over the sampler's indices behind the first `count`.
+                _begin_next(): the source of the next epoch's indices, or None if it is not to be begun yet.
         """
         self.enter()
         try:
@@ -150,7 +147,7 @@ cdef class Steps:
         cdef object batch
         while not ring.mapping.closed:
             if ring.under_way <= self.ahead and ring.unread is None:
-                if not self.overlaps and not self.raised:
+                if not self.overlaps and not (self.source is not None and self.source.last == RAISED):
                     self.fill(iterator)     # an index may be left that could not be opened, or not be drawn
                 if ring.under_way <= self.ahead and not ring.mapping.closed:
                     ring.delivered.over = True
@@ -171,7 +168,7 @@ cdef class Steps:
             return True
         return False
 
-    def begin(self, iterator, indices, bint turns_over=False) -> None:
+    def begin(self, iterator, Indices source, bint turns_over=False) -> None:
         """Open an epoch's first batches.  None of the one before may be under way.
 
         Args:
@@ -179,20 +176,20 @@ cdef class Steps:
         """
         self.enter()
         try:
-            self.indices = indices
-            self.adrift = self.exhausted = self.raised = self.refused = False
+            self.source = source
+            self.refused = False
             self.drawn = self.ready = nothing
             self.go_on(iterator, turns_over)
         finally:
             self.leave()
 
-    def turn_over(self, iterator, indices, bint turns_over) -> None:
+    def turn_over(self, iterator, Indices source, bint turns_over) -> None:
         """The epoch that was next is this one now.  Nothing else may be under way."""
         self.enter()
         try:
             if not self.overlaps:   # a handler raised behind _begin_next(), and the epoch before has ended since
-                self.indices = indices
-                self.adrift = self.exhausted = self.raised = self.refused = False
+                self.source = source
+                self.refused = False
                 self.drawn = nothing
             self.go_on(iterator, turns_over)
         finally:
@@ -236,10 +233,10 @@ cdef class Steps:
             return 0
         try:
             if not self.overlaps:
-                indices = iterator._begin_next()
-                if indices is None:
+                source = iterator._begin_next()
+                if source is None:
                     return 0
-                self.indices, self.overlaps, self.exhausted = indices, True, False
+                self.source, self.overlaps = source, True
             self.fill(iterator)
         except Exception:
             self.spoilt = True
@@ -251,7 +248,7 @@ cdef class Steps:
         cdef uint64_t before
         while ring.under_way < self.most and not ring.mapping.closed:
             if self.drawn is nothing:
-                self.drawn = self.draw(iterator)
+                self.drawn = self.draw()
                 if self.drawn is nothing:
                     return True
             elif self.refused and self.waits_its_turn():
@@ -285,25 +282,12 @@ cdef class Steps:
             self.ring.pass_over(self.drawn)
         return 0
 
-    cdef object draw(self, iterator):
+    cdef object draw(self):
         """The sampler's next index; NOTHING where it has no more."""
-        if self.exhausted:
-            return nothing
-        if self.adrift:
-            self.indices = iterator._draw_again(self.ring.opened)
-            self.adrift = False
-        self.raised = False
         try:
-            return next(self.indices)
-        except StopIteration:
-            self.exhausted = True
-            return nothing
+            return self.source.draw(self.ring.opened)
         except Exception:
-            self.raised = True
-            if not self.overlaps and self.ready is not nothing:
+            if self.source.last == RAISED and not self.overlaps and self.ready is not nothing:
                 self.ring.hand_out()
                 self.ready = nothing
-            raise
-        except BaseException:
-            self.adrift = True
             raise

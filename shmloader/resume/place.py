@@ -40,13 +40,10 @@ if TYPE_CHECKING:
 
 
 class Drawn(Protocol):
-    """What an epoch's indices were drawn from: Draws in indices.py."""
+    """What an epoch's indices are drawn from: Source in trainer/source.py."""
 
-    def tell(self) -> dict[str, Any]:
-        """The fields of State that say how to draw the same again."""
-
-    def sampler_state(self, batches: int) -> dict[str, Any]:
-        """The fields of State that say where a sampler with a state of its own was behind so many batches."""
+    def state(self, batches: int) -> dict[str, Any]:
+        """The fields of State that say how to draw the same again, and where the sampler was behind some batches."""
 
     def is_changed(self) -> bool:
         """Whether the order would be another one now."""
@@ -133,12 +130,10 @@ class Place:
         return self._as_told(loader, state_of(told)).as_dict()
 
     def _told_of(self, loader: Any, epoch: Epoch) -> dict[str, Any]:
-        if not epoch.told["drawn"]:
-            epoch.told.update(self._about_to_draw(loader, epoch) if epoch.drawn is None else epoch.drawn.tell())
-        told = dict(epoch.told)
+        drawn = epoch.drawn
+        draws = self._about_to_draw(loader, epoch) if drawn is None else drawn.state(epoch.delivered.batches)
+        told = epoch.told | draws
         told["batches"], told["samples"], told["beyond"] = _sum_of(epoch.start, epoch.delivered, epoch.ranks)
-        if told["rank"] is not None and epoch.drawn is not None:
-            told.update(epoch.drawn.sampler_state(epoch.delivered.batches))
         if epoch.states is not None:
             told["streams"], told["latest"] = iterables.tell(
                 loader, epoch.start, epoch.delivered, epoch.states, epoch.carried

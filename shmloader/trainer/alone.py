@@ -17,8 +17,8 @@ from shmloader.resume.seek import ranks_of, sampler_of
 from shmloader.resume.state import State
 from shmloader.trainer.bad_samples import Tally, epoch_seed, tally_of
 from shmloader.trainer.begin import begin_iterator, left_of_streams, seed_of_samples, seeds_samples
-from shmloader.trainer.indices import Draws
 from shmloader.trainer.pool import pool_of
+from shmloader.trainer.source import Source
 from shmloader.worker import random_states
 from shmloader.worker.fetch import Left, fetch_from, pass_over, restore, said_by, said_when_fresh
 from shmloader.worker.replace_bad_samples import Skips
@@ -89,10 +89,10 @@ class _Indices:
     def _draw(self) -> None:
         """Look at the generators, and begin to draw, not before the first batch is asked for, as torch does."""
         if self._start is None:
-            draws = Draws(self._sampler, self._of_loader, None, self._indices)
+            draws = Source(self._sampler, self._of_loader, None, self._indices)
         else:
-            draws = Draws(self._sampler, self._of_loader, self._start)
-        draws.draw_for(self._epoch)
+            draws = Source(self._sampler, self._of_loader, self._start)
+        draws.belongs_to(self._epoch)
         self._epoch.drawn, self._indices = draws, draws.indices
 
     def __iter__(self) -> Iterator[Any]:

@@ -32,8 +32,8 @@ import torch
 from shmloader._torch import ExceptionWrapper
 from shmloader.core.batch_reader import Reader
 from shmloader.core.figures import COPIED_KEPT, COPIED_SPARE, COPIED_UNLOCKED
+from shmloader.core.indices import NOTHING
 from shmloader.core.lease import Lease
-from shmloader.core.next_batch import NOTHING
 from shmloader.core.ring import KEPT, SKIPPED, SKIPPED_KEPT
 from shmloader.core.trainer import TrainerSide
 from shmloader.device.pinning import Pinning

@@ -63,10 +63,10 @@ from shmloader.trainer.bad_samples import epoch_seed, tally_of
 from shmloader.trainer.begin import begin_iterator, left_of_streams, seed_of_samples, seed_of_workers
 from shmloader.trainer.crew import Crew
 from shmloader.trainer.delivery import Delivery
-from shmloader.trainer.indices import Draws
 from shmloader.trainer.next_epoch import Overlapping
 from shmloader.trainer.pool import given_pool
 from shmloader.trainer.schedule import schedule_of
+from shmloader.trainer.source import Source
 
 
 class RingIterator(Overlapping, _torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
@@ -235,7 +235,7 @@ class RingIterator(Overlapping, _torch._MultiProcessingDataLoaderIter):  # type:
                 self._base_seed, self._served = start.base_seed, start.served
         start = start if start is not None and start.begun else None
         watch = watch_of(self._index_sampler) if place.is_early else None
-        self._draws = Draws(self._index_sampler, loader.generator, start, watch=watch)
+        self._draws = Source(self._index_sampler, loader.generator, start, watch=watch)
         self._sampler_iter = self._draws.indices
         self._num_yielded = 0
         self._IterableDataset_len_called = loader._IterableDataset_len_called
@@ -247,16 +247,12 @@ class RingIterator(Overlapping, _torch._MultiProcessingDataLoaderIter):  # type:
         if self._tally is not None:
             self._tally.begin()
         self.epoch.drawn = self._draws
-        self._draws.draw_for(self.epoch)
+        self._draws.belongs_to(self.epoch)
         if self._streams:
             self.epoch.states = self._states_weakly()
         self._schedule.begin(seed_of_samples(loader, self.epoch), self.epoch.start.latest)
-        self._steps.begin(self, self._sampler_iter, self._prefetches)
+        self._steps.begin(self, self._draws, self._prefetches)
         place.began(self.epoch)
-
-    def _draw_again(self, count: int) -> Any:
-        self._sampler_iter = self._draws.again(count)
-        return self._sampler_iter
 
     def __next__(self) -> Any:
         if profiler._is_profiler_enabled:

@@ -35,8 +35,8 @@ from shmloader.resume.place import Epoch, Place, place_of
 from shmloader.system.signals import held
 from shmloader.trainer.bad_samples import Tally, epoch_seed
 from shmloader.trainer.begin import seed_of_samples
-from shmloader.trainer.indices import Draws
 from shmloader.trainer.schedule import Schedule
+from shmloader.trainer.source import Source
 
 
 class Overlapping:
@@ -52,7 +52,7 @@ class Overlapping:
     _served: int
     _auto_collation: bool
     _index_sampler: Any
-    _draws: Draws
+    _draws: Source
     _steps: Steps
     _ring: TrainerSide
     _schedule: Schedule
@@ -68,7 +68,7 @@ class Overlapping:
                 if place.epoch is not self.epoch or place.loaded is not None or place.then is not None:
                     return None
                 self._begin_ahead(loader, place)
-        return None if self._ahead is None else self._draws.indices
+        return None if self._ahead is None else self._draws
 
     def _begin_ahead(self, loader: Any, place: Place) -> None:
         of_sampler, of_dataset = place.assumed(self.epoch)
@@ -83,9 +83,9 @@ class Overlapping:
         delivered = Progress()
         epoch = place.epoch_of(loader, self._base_seed, self._served + 1, delivered)
         epoch.told.update(sampler_epoch=of_sampler, dataset_epoch=of_dataset)
-        draws = Draws(sampler, loader.generator, watch=watch)
+        draws = Source(sampler, loader.generator, watch=watch)
         epoch.drawn = draws
-        draws.draw_for(epoch)
+        draws.belongs_to(epoch)
         self._ring.begin_epoch(None, self._auto_collation, of_dataset, epoch_seed(epoch), ahead=True)
         self._schedule.begin(seed_of_samples(loader, epoch))
         self._draws, self._ahead = draws, epoch
@@ -110,7 +110,7 @@ class Overlapping:
             if self._tally is not None:
                 self._tally.begin()
             place.ask_for(epoch)
-        self._steps.turn_over(self, self._sampler_iter, self._prefetches)
+        self._steps.turn_over(self, self._draws, self._prefetches)
         return True
 
 
