@@ -15,20 +15,20 @@ import torch.utils.data
 from torch.utils.data import Dataset, Sampler
 
 from shmloader import _torch, off_the_ring, read_elsewhere
-from shmloader.device.ahead import ahead, stop_at_exit
+from shmloader.device.prefetch import ahead, stop_at_exit
 from shmloader.device.to_device import stage_of
 from shmloader.measured import Measured, serve_metrics
 from shmloader.options import check_bad_samples, check_device, check_division, check_ring, check_work
 from shmloader.resume import epochs
 from shmloader.resume.place import place_of
-from shmloader.trainer import early
+from shmloader.trainer import start
 
 if off_the_ring.why_not_here() is None:  # else there are no extensions, or names are missing that these build on
     from shmloader.statistics.account import begun, close_trace
-    from shmloader.trainer.alone import alone
-    from shmloader.trainer.begin import seeds_samples
     from shmloader.trainer.iterator import RingIterator
-    from shmloader.trainer.pool import end_workers_of_another_pool, pool_of
+    from shmloader.trainer.replacements import end_workers_of_another_pool, pool_of
+    from shmloader.trainer.seeds import seeds_samples
+    from shmloader.trainer.without_workers import without_workers
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -318,17 +318,17 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
         return self._counted(lambda: torch.utils.data.DataLoader.__iter__(asked))  # type: ignore[arg-type]
 
     def _another(self, rides: bool) -> Any:
-        started = early.taken(self) if rides else None
+        started = start.taken(self) if rides else None
         return self._iterator_of_ours(rides) if started is None else started
 
     def _begun(self, rides: bool) -> Any:
         """An iterator of ours whose epoch begins; of workers that persist, the one that there is."""
         self._end_workers_that_cannot_go_on()
-        if rides and (started := early.taken(self)) is not None:
+        if rides and (started := start.taken(self)) is not None:
             return started
         if not self.persistent_workers:
             return self._iterator_of_ours(rides)
-        if self._iterator is None or not early.goes_on(self._iterator):
+        if self._iterator is None or not start.goes_on(self._iterator):
             self._iterator = self._iterator_of_ours(rides)
         else:
             self._iterator._reset(self)
@@ -354,7 +354,7 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
         if why := off_the_ring.why_not(self):
             raise RuntimeError(f"start() needs a loader that rides shmloader's ring: {why}")
         mine = [iterator for iterator in list(_iterators) if iterator.loader() is self]
-        early.start(self, mine, lambda: self._begun(True))
+        start.start(self, mine, lambda: self._begun(True))
 
     def _counted(self, make: Callable[[], Any]) -> Any:
         """An iterator of torch's; without workers, it is counted what it gives."""
@@ -362,7 +362,7 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
         why = off_the_ring.why_not_here() or off_the_ring.why_not_of(type(self))
         if why is not None and self.on_bad_sample != "raise":  # of what the ring alone can honour, this needs no ring
             off_the_ring.refuse(self, why)
-        return alone(self, make) if counts else make()
+        return without_workers(self, make) if counts else make()
 
     def _end_workers_that_cannot_go_on(self) -> None:
         if self.persistent_workers:
@@ -376,7 +376,7 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
             return
         if seeds_samples(self) and place.loaded.base_seed is not None:  # otherwise new workers draw that seed
             return
-        if place.ahead is None or not place.holds(self, place.ahead):  # else start() has begun with that state
+        if place.next is None or not place.holds(self, place.next):  # else start() has begun with that state
             self._end_workers()
 
     def _iterator_of_ours(self, rides: bool) -> Any:
@@ -490,7 +490,7 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
             if iterator.loader() is self:
                 iterator.close()
         self._iterator = None
-        early.drop(self)
+        start.drop(self)
 
     def __enter__(self) -> DataLoader[T_co]:
         return self

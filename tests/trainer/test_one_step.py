@@ -21,7 +21,7 @@ from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler, Wei
 
 import shmloader
 from shmloader import _torch
-from shmloader.trainer import source
+from shmloader.resume import source
 from shmloader.trainer.iterator import RingIterator
 
 LENGTH = 3000
@@ -369,7 +369,7 @@ def test_each_method_of_torchs_iterator_is_ours_or_harmless() -> None:
 
 
 def test_the_samplers_that_are_known_to_repeat_themselves_do() -> None:
-    from shmloader.trainer.source import REPEATABLE, Source
+    from shmloader.resume.source import REPEATABLE, Source
 
     weights = torch.rand(50)
     samplers = [

@@ -48,7 +48,7 @@ class Memory:
 
 def slots_of(loader: Any, slot_bytes: int) -> int:
     """How many slots a loader's ring may fill, where each takes so many bytes (see _Further in trainer/schedule.py)."""
-    size = schedule_of(loader, lambda worker: None).size
+    size = schedule_of(loader).size
     batches = min(max(size.at_first, AHEAD_BYTES // max(1, slot_bytes)), size.batches)
     spare = loader.spare_slots
     return int(batches + spare + (IN_TRANSIT if spare and accelerator_of(loader) is not None else 0))

@@ -14,7 +14,7 @@ import itertools
 import pickle
 from collections.abc import Iterator
 from types import GeneratorType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils.data import (
@@ -31,9 +31,11 @@ from shmloader.resume import seek
 from shmloader.resume.distributed import DistributedSampler as ElasticSampler
 from shmloader.resume.drawn_from import Watch
 from shmloader.resume.generators import pack
-from shmloader.resume.place import Epoch
 from shmloader.resume.state import State
 from shmloader.system.signals import held
+
+if TYPE_CHECKING:
+    from shmloader.resume.epoch import Epoch
 
 REPEATABLE = {
     BatchSampler,

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from shmloader.resume.epoch import Epoch
 from shmloader.resume.generators import undrawn
 from shmloader.resume.iterables import samples_of
 from shmloader.resume.loader_generators import restore
-from shmloader.resume.place import Epoch, place_of
+from shmloader.resume.place import place_of
 from shmloader.resume.seek import ranks_of
 from shmloader.worker.fetch import Left
 from shmloader.worker.random_states import further, mix
@@ -76,10 +77,14 @@ def seeds_samples(loader: Any) -> bool:
     return bool(loader.sample_seeds or loader.schedule == "steal")
 
 
-def seed_of_samples(loader: Any, epoch: Epoch) -> int:
+def seed_of(epoch: Epoch) -> int:
+    """What all that is drawn for a whole epoch follows from: the sequences of replacements for bad samples."""
+    return mix(epoch.base_seed, epoch.served)
+
+
+def sample_seed(epoch: Epoch) -> int:
     """The seed of the sample that this rank gets first, from which those of all others of the epoch follow.
 
     A sample's seed is number k of the epoch's, where k is its place in the order of all ranks.
     """
-    rank, _ = ranks_of(loader)
-    return further(mix(epoch.base_seed, epoch.served), epoch.start.samples + rank)
+    return further(seed_of(epoch), epoch.start.samples + epoch.rank)
