@@ -376,7 +376,7 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
             return
         if seeds_samples(self) and place.loaded.base_seed is not None:  # otherwise new workers draw that seed
             return
-        if place.next is None or not place.holds(self, place.next):  # else start() has begun with that state
+        if place.next is None or not place.holds(place.next):  # else start() has begun with that state
             self._end_workers()
 
     def _iterator_of_ours(self, rides: bool) -> Any:
@@ -418,7 +418,7 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
             if self._others("state_dict"):
                 return super().state_dict()  # type: ignore[misc,no-any-return]
             place.counts_with = self.num_workers
-        return place.tell(self)
+        return place.tell()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Have the next `iter()` go on where the loader was whose state this is.
@@ -439,7 +439,7 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
         if self._others("load_state_dict"):
             super().load_state_dict(state_dict)  # type: ignore[misc]
         else:
-            place_of(self).load(self, state_dict)
+            place_of(self).load(state_dict)
 
     def set_epoch(self, epoch: int) -> None:
         """Say which epoch the next `iter()` begins, and tell whoever has a `set_epoch`: the sampler, the dataset.
@@ -452,7 +452,7 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
         Without it, epochs are counted from 0.  Say the number of the epoch that a loaded state is in, or nothing; with
         any other, that epoch comes whole, and a RuntimeWarning says so.
         """
-        place_of(self).set_epoch(self, epoch)
+        place_of(self).set_epoch(epoch)
 
     def _others(self, name: str) -> bool:
         """Whether the class from which this one takes its iterators has this method as well, and is to be asked.

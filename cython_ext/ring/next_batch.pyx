@@ -39,8 +39,8 @@ cdef class Steps:
            and no batch is lost but one that next() had given already.  The same holds for an index that cannot be
            opened: the error comes from the next() that asked for more, and the following next() returns the batch, and
            opens nothing, because otherwise a lack of memory that lasts would keep back batches that are made.
-        2. What can be lost is the sampler's place, if the handler raised in the sampler: a generator ends by that.
-           Then the indices up to there are drawn once more, or an error says that they cannot be (source.py).
+        2. The sampler's place can be lost, if the handler raised in the sampler, because a generator ends by that.  Then
+           the indices up to there are drawn once more, or an error says that they cannot be (source.py).
         3. Two threads may call next() of one iterator.  One of them is in here, the others wait until it has left, on a
            lock that nobody touches otherwise.  The GIL makes looking at `occupied` and setting it one step.
         4. A process that is forked has a copy of all this, but the ring is one: if it opened and took what its parent
@@ -54,7 +54,7 @@ cdef class Steps:
            stays, and the next call tries once more.
         7. Whether an epoch is over is computed from its numbers (EpochCounts.is_over).  An iterator that is closed, or
            interrupted, also gives END, but its epoch stays where it is.
-        8. What the sampler raises comes in place of the batch in hand, which is dropped, because torch drops it, and a
+        8. The sampler's exception comes in place of the batch in hand, which is dropped, because torch drops it, and a
            program that goes on behind an error is to get what torch gives.  It counts as that batch, as any error in a
            batch's place does: otherwise all that is counted behind it would be one batch short, and a resume would
            repeat one.

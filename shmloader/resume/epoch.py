@@ -45,13 +45,13 @@ class Epoch(EpochCounts):
 
     Attributes:
         seed, sample_seed: Of the whole epoch, and of its first sample here: seeds.py.
-        delivered: What the user has got since `start`.
+        delivered: The user's count since `start`.
         source: What its indices come from; None while nothing was drawn.
         states: Of streams: what each says of itself behind the last batch that was handed out by the iterator.
         carried: Of streams: what each said of itself before it began, where it did not begin as its dataset was made.
         fresh: Of a stream without workers: what its dataset is to be told when the next epoch begins; None: nothing.
         loads, from_loaded: How often a state was loaded when it was begun, and whether it was begun with such a state.
-        length: The dataset's when it was begun, if that is told epochs: it may be another one in each.
+        length: The dataset's when it was begun, if it has a set_epoch(), which may change it.
     """
 
     source: Source | None
@@ -85,7 +85,7 @@ class Epoch(EpochCounts):
 
     @property
     def ended(self) -> bool:
-        """Whether the user was told that the epoch has no more batches."""
+        """Whether next() has raised StopIteration in the user's code because the epoch is over."""
         return self.reading.ended and self.delivered is self.reading.delivered
 
     def state(self, loader: Any) -> dict[str, Any]:
@@ -141,8 +141,9 @@ def _number(start: State, k: int) -> int:
     return number
 
 
-def next_epoch_of(place: Place, loader: Any, base_seed: int, served: int, numbered: bool, workers: int) -> Epoch:
+def next_epoch_of(place: Place, base_seed: int, served: int, numbered: bool, workers: int) -> Epoch:
     """The epoch that is about to begin at this place."""
+    loader = place.loader
     start = State() if place.loaded is None else State(streams=place.loaded.streams)
     if place.loaded is not None and place.loaded.begun:
         start = place.loaded

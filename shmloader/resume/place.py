@@ -38,9 +38,14 @@ if TYPE_CHECKING:
 
 
 class Place:
-    """The place of one loader."""
+    """The place of one loader.
 
-    def __init__(self) -> None:
+    Args:
+        loader: The loader, which it does not keep.
+    """
+
+    def __init__(self, loader: Any) -> None:
+        self._loader = weakref.ref(loader)
         self.next_number = 0
         self.counts_with = -1  # so many workers, that it is known to be counted what is given
         self.loads = 0
@@ -53,34 +58,43 @@ class Place:
 
     # -------------------------------------------------------------------------------------------- what is told
 
-    def tell(self, loader: Any) -> dict[str, Any]:
-        """Where the user is."""
-        return closed(self._told(loader))
+    @property
+    def loader(self) -> Any:
+        """Whose place it is; None where that is gone."""
+        return self._loader()
 
-    def _told(self, loader: Any) -> dict[str, Any]:
+    @property
+    def _sampler(self) -> Any:
+        return sampler_of(self.loader)
+
+    def tell(self) -> dict[str, Any]:
+        """Where the user is."""
+        return closed(self._told())
+
+    def _told(self) -> dict[str, Any]:
         current, coming = self.current, self.next
         if self.loaded is not None:
             return self.loaded.as_dict() | {"next": None if self.then is None else self.then.as_dict()}
         if current is None or current.ended:
             if self.then is not None:  # it has the numbers that were assumed when its epoch was prefetched
-                return self._as_told(loader, self.then).as_dict()
-            return self._between(loader, current).as_dict() if coming is None else self._told_of_next(loader, coming)
-        state = current.state(loader)
+                return self._as_told(self.then).as_dict()
+            return self._between(current).as_dict() if coming is None else self._told_of_next(coming)
+        state = current.state(self.loader)
         if coming is not None:
-            state["next"] = coming.state(loader)
+            state["next"] = coming.state(self.loader)
         elif self.then is not None:
             state["next"] = self.then.as_dict()
         return state
 
-    def _told_of_next(self, loader: Any, coming: Epoch) -> dict[str, Any]:
-        state = coming.state(loader)
-        if self.holds(loader, coming):
+    def _told_of_next(self, coming: Epoch) -> dict[str, Any]:
+        state = coming.state(self.loader)
+        if self.holds(coming):
             return state | {"epoch": self.next_number}
-        return self._as_told(loader, state_of(state)).as_dict()
+        return self._as_told(state_of(state)).as_dict()
 
-    def _between(self, loader: Any, over: Epoch | None) -> State:
+    def _between(self, over: Epoch | None) -> State:
         """Before the first epoch, or at the end of one."""
-        sampler = sampler_of(loader)
+        loader, sampler = self.loader, self._sampler
         lasts = over is not None and loader.persistent_workers and loader._iterator is not None
         return State(
             epoch=self.next_number,
@@ -99,10 +113,10 @@ class Place:
 
     # ------------------------------------------------------------------------------------------- what is loaded
 
-    def load(self, loader: Any, given: Any) -> None:
+    def load(self, given: Any) -> None:
         """Have the next iter() go on from there."""
+        loader, sampler = self.loader, self._sampler
         state = state_of(opened(given))
-        sampler = sampler_of(loader)
         ranks = seek.ranks_of(loader)[1]
         if why := seek.why_not(sampler, state, ranks):
             raise ValueError(f"this state cannot be loaded: {why}")
@@ -124,14 +138,14 @@ class Place:
         if state.dataset_epoch is not None:
             epochs.tell(loader.dataset, state.dataset_epoch)
 
-    def starting(self, loader: Any) -> State | None:
+    def starting(self) -> State | None:
         """The loaded state that the next epoch starts from; None if it starts anew."""
         if self.loaded is None and self.then is not None:
-            self.loaded, self.then = self._as_told(loader, self.then), None
+            self.loaded, self.then = self._as_told(self.then), None
         state = self.loaded
         if state is None:
             return None
-        now = epochs.of_sampler(sampler_of(loader))
+        now = epochs.of_sampler(self._sampler)
         if state.begun and now != state.sampler_epoch:
             self._drop(f"the sampler was told epoch {now}, and the state is of its epoch {state.sampler_epoch}")
         return self.loaded
@@ -191,14 +205,15 @@ class Place:
             None if dataset is None else dataset + self._steps[1],
         )
 
-    def holds(self, loader: Any, epoch: Epoch) -> bool:
+    def holds(self, epoch: Epoch) -> bool:
         """Whether an epoch that was begun early is the one that iter() would begin now."""
+        dataset = self.loader.dataset
         return (
             epoch.loads == self.loads
             and epoch.from_loaded == (self.loaded is not None)
-            and epoch.fixed["sampler_epoch"] == epochs.of_sampler(sampler_of(loader))
-            and epoch.fixed["dataset_epoch"] == epochs.told(loader.dataset)
-            and epoch.length == epochs.length_of(loader.dataset)
+            and epoch.fixed["sampler_epoch"] == epochs.of_sampler(self._sampler)
+            and epoch.fixed["dataset_epoch"] == epochs.told(dataset)
+            and epoch.length == epochs.length_of(dataset)
             and (epoch.source is None or not epoch.source.is_changed())
         )
 
@@ -209,26 +224,26 @@ class Place:
             epoch.source.asked_for()
         self.begin(epoch)
 
-    def give_up(self, loader: Any, epoch: Epoch) -> None:
+    def give_up(self, epoch: Epoch) -> None:
         """Have the next iter() begin that epoch once more; if another state was loaded meanwhile, as that says."""
         self.next = None
         if epoch.loads != self.loads or (epoch.from_loaded and self.loaded is not None and self.loaded.begun):
             return
-        state = state_of(epoch.state(loader))
+        state = state_of(epoch.state(self.loader))
         if epoch.from_loaded and self.loaded is None:  # dropped: the epoch comes whole
             state = _whole(state)
         if epoch.source is not None:
-            state = changed(state, **epoch.source.put_back(loader))
-        self.loaded = self._as_told(loader, state)
+            state = changed(state, **epoch.source.put_back(self.loader))
+        self.loaded = self._as_told(state)
 
-    def _as_told(self, loader: Any, state: State) -> State:
+    def _as_told(self, state: State) -> State:
         """The state of an epoch that nothing was got of, with what sampler and dataset were told since."""
-        now = epochs.of_sampler(sampler_of(loader))
+        now = epochs.of_sampler(self._sampler)
         if now != state.sampler_epoch:  # what the sampler said of itself was before it was told that
             state = changed(_whole(state), sampler_state=None)
-        return changed(state, epoch=self.next_number, sampler_epoch=now, dataset_epoch=epochs.told(loader.dataset))
+        return changed(state, epoch=self.next_number, sampler_epoch=now, dataset_epoch=epochs.told(self.loader.dataset))
 
-    def set_epoch(self, loader: Any, epoch: Any) -> None:
+    def set_epoch(self, epoch: Any) -> None:
         """Have the next epoch be this one, and tell the samplers and the dataset."""
         number = epochs.number_of(epoch)
         state = self.loaded
@@ -240,14 +255,14 @@ class Place:
             else:
                 self.loaded = changed(state, epoch=number)
         self.next_number = number
-        epochs.tell_samplers(loader, number)
-        epochs.tell(loader.dataset, number)
+        epochs.tell_samplers(self.loader, number)
+        epochs.tell(self.loader.dataset, number)
         if self.loaded is None:
             return
         if whole:
-            self.loaded = self._as_told(loader, self.loaded)
+            self.loaded = self._as_told(self.loaded)
         else:
-            self.loaded = changed(self.loaded, sampler_epoch=epochs.of_sampler(sampler_of(loader)))
+            self.loaded = changed(self.loaded, sampler_epoch=epochs.of_sampler(self._sampler))
 
 
 def _step(before: int | None, now: int | None) -> int:
@@ -282,5 +297,5 @@ def place_of(loader: Any) -> Place:
     """The place of this loader."""
     place = _places.get(loader)
     if place is None:
-        place = _places[loader] = Place()
+        place = _places[loader] = Place(loader)
     return place

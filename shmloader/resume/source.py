@@ -119,7 +119,9 @@ class Source(Indices):
                 for generator, state in self._own:  # they stay where this leaves them: some samplers draw on from them
                     generator.set_state(state)
                 source = self._begin()
-                drawn = list(itertools.islice(source, count + 1))[count:]  # in here, for the first draws the seed
+                drawn = list(itertools.islice(source, count + 1))[
+                    count:
+                ]  # in here: the first one draws the seed
                 if torch.equal(now, self._global):  # the handler was called before that had been drawn
                     now = torch.get_rng_state()
             finally:
@@ -227,9 +229,9 @@ class Notes:
 
     Args:
         sampler: What gives the indices, in batches or one by one.
-        keeper: What of it has the state.
+        keeper: The part of it that has the state.
         used_up: Whether a loaded state says that nothing is left.
-        length: How many it gives.  Behind the last of them it is asked whether it has more; None: it is not asked.
+        length: How many it gives.  Behind the last one, the sampler is asked for one more; None: it is not.
     """
 
     def __init__(self, sampler: Any, keeper: Any, used_up: bool, length: int | None = None) -> None:

@@ -14,7 +14,7 @@ from shmloader.resume.drawn_from import watch_of
 from shmloader.resume.epoch import Epoch, next_epoch_of
 from shmloader.resume.epochs import listen, told
 from shmloader.resume.loader_generators import restore
-from shmloader.resume.place import place_of
+from shmloader.resume.place import Place
 from shmloader.resume.source import Source
 from shmloader.system.signals import held
 from shmloader.trainer import next_epoch
@@ -33,7 +33,7 @@ class Conductor(ConductorSide):
     It holds neither the loader nor the iterator, which must go at once when they are dropped.
 
     Args:
-        loader: The loader.
+        place: The loader's place.
         iterator: What torch's iterator reads of the loader: its sampler, dataset, base seed.
         ring: The trainer's side.
         schedule: Opens batches.
@@ -43,15 +43,15 @@ class Conductor(ConductorSide):
 
     def __init__(
         self,
-        loader: Any,
+        place: Place,
         iterator: RingIterator,
         ring: TrainerSide,
         schedule: Schedule,
         tally: Tally | None,
         served: int,
     ) -> None:
-        self._loader = weakref.ref(loader)
-        self._place = place_of(loader)
+        loader = place.loader
+        self._place = place
         self._sampler = iterator._index_sampler
         self._dataset = iterator._dataset
         self._batched: bool = iterator._auto_collation
@@ -66,21 +66,21 @@ class Conductor(ConductorSide):
 
     # ----------------------------------------------------------------------------------------- the user's next epoch
 
-    def begin(self, loader: Any, first: bool) -> Epoch:
+    def begin(self, first: bool) -> None:
         """Begin an epoch, or what is left of one: as in torch, ask the sampler for an iterator.
 
-        Nothing may be under way.  Its first batches are opened by Steps.begin(); then it is the place's.
+        Nothing may be under way.  Its first batches are opened by Steps.begin(), and then it has begun().
 
         Args:
-            loader: The loader.
             first: Whether it is the iterator's first.
         """
         ring, place = self._ring, self._place
+        loader = place.loader
         carried = ring.states() if self._streams else []  # NOTE [ Streams from epoch to epoch ]
-        start = place.starting(loader)
+        start = place.starting()
         if not first:
             self._served += 1
-            if start is not None:  # workers that persist seed each sample here; else they are others (dataloader.py)
+            if start is not None:  # these workers seed each sample: others were ended (dataloader.py)
                 restore(loader, start)
             if start is not None and start.base_seed is not None:
                 self.base_seed, self._served = start.base_seed, start.served
@@ -90,7 +90,7 @@ class Conductor(ConductorSide):
         )
         listen(self._dataset)  # whose loader may be of a class that has an __init__ of its own
         numbered = not self._in_order and not self._streams
-        epoch = next_epoch_of(place, loader, self.base_seed, self._served, numbered, self._streams)
+        epoch = next_epoch_of(place, self.base_seed, self._served, numbered, self._streams)
         epoch.carried, epoch.last_worker, epoch.asks_next = carried, epoch.start.latest, self._overlaps
         if self._streams:
             epoch.states = self._states_weakly()
@@ -98,7 +98,12 @@ class Conductor(ConductorSide):
         ring.begin_epoch(epoch, self._batched, told(self._dataset), epoch.seed)
         if self._tally is not None:
             self._tally.begin()
-        return epoch
+
+    def begun(self) -> None:
+        """The first batches of the epoch that was begun last are open: it is under way."""
+        epoch = self._ring.current
+        assert isinstance(epoch, Epoch)
+        self._place.begin(epoch)
 
     def _give(self, epoch: Epoch, source: Source) -> None:
         epoch.seed, epoch.sample_seed = seed_of(epoch), sample_seed(epoch)
@@ -124,31 +129,31 @@ class Conductor(ConductorSide):
         return epoch if isinstance(epoch, Epoch) else None
 
     def begin_next(self) -> None:
-        """Begin the epoch after the current one, if it is known what it will be."""
-        loader, place, current = self._loader(), self._place, self._ring.current
-        if loader is None or place.current is not current or place.loaded is not None or place.then is not None:
+        """Begin the epoch after the current one, unless nothing can be assumed of it yet."""
+        place, current = self._place, self._ring.current
+        if place.loader is None or place.current is not current or place.loaded is not None or place.then is not None:
             return
         with held():
             if self._ring.next is None:
-                found = next_epoch.source_of(loader, place, place.current, self._sampler)
+                found = next_epoch.source_of(place, place.current, self._sampler)
                 if found is None:
                     current.asks_next = False
                     return
                 source, of_sampler, of_dataset = found
-                epoch = next_epoch_of(place, loader, self.base_seed, self._served + 1, False, 0)
+                epoch = next_epoch_of(place, self.base_seed, self._served + 1, False, 0)
                 epoch.fixed.update(sampler_epoch=of_sampler, dataset_epoch=of_dataset)
                 epoch.asks_next = True
                 self._give(epoch, source)
                 self._ring.begin_next(epoch, of_dataset, epoch.seed)
                 place.next = epoch
 
-    def holds_next(self, loader: Any) -> bool:
+    def holds_next(self) -> bool:
         """Whether iter() goes on with the epoch that was begun early; if it does not, that epoch is given up."""
         epoch, place = self.next, self._place
         if epoch is None or place.next is not epoch:
             return False
-        if epoch.failed or not place.holds(loader, epoch):
-            place.give_up(loader, epoch)
+        if epoch.failed or not place.holds(epoch):
+            place.give_up(epoch)
             return False
         return True
 

@@ -51,7 +51,7 @@ from shmloader.core.trainer import TrainerSide
 from shmloader.device.accelerator import accelerator_of
 from shmloader.device.pinning import IN_TRANSIT, Pinning
 from shmloader.resume.epochs import told
-from shmloader.resume.place import place_of
+from shmloader.resume.place import Place, place_of
 from shmloader.ring.segment import Segment
 from shmloader.statistics.account import account_of, label_of, wants_detail
 from shmloader.system.cores import may_spin
@@ -80,11 +80,12 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
 
     def __init__(self, loader: DataLoader[Any]) -> None:
         raise_at_exit()  # first: there may soon be no built-in functions any more
-        base_seed, served = begin_iterator(loader, lambda: _torch.begin_iterator(self, loader))
+        place = place_of(loader)
+        base_seed, served = begin_iterator(place, lambda: _torch.begin_iterator(self, loader))
         if base_seed is not None:
             self._base_seed = base_seed
-        self._seed_of_workers = seed_of_workers(loader, self._base_seed)
-        self._left = left_of_streams(loader)
+        self._seed_of_workers = seed_of_workers(place, self._base_seed)
+        self._left = left_of_streams(place)
         self.loader = weakref.ref(loader)
         self._prefetch_factor: int = loader.prefetch_factor  # type: ignore[assignment]
         self._in_order = loader.in_order
@@ -100,7 +101,7 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
         self._ended = False
         try:
             with held():
-                self._make_ring(loader, served)
+                self._make_ring(loader, place, served)
             if self._schedule.opens_first:
                 self._reset(loader, first_iter=True)
                 self._hire(loader)
@@ -111,7 +112,7 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
             self._shutdown_workers()
             raise
 
-    def _make_ring(self, loader: Any, served: int) -> None:
+    def _make_ring(self, loader: Any, place: Place, served: int) -> None:
         """Make the ring and everything around it.  Nobody works on it yet."""
         self._spin = may_spin(self._num_workers + 1)  # else a side that pauses on its core keeps another from it
         self._schedule = schedule_of(loader)
@@ -157,7 +158,7 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
         else:
             self._pinning = Pinning(self._ring, device, loader.strict_pinning, private=loader.device is not None)
             self._delivery = Delivery(*delivers, self._pinning, device.clone, self._tally)
-        self._conductor = Conductor(loader, self, self._ring, self._schedule, self._tally, served)
+        self._conductor = Conductor(place, self, self._ring, self._schedule, self._tally, served)
         self._steps = Steps(self._ring, self._conductor, self._delivery, _torch.ExceptionWrapper)
         self._crew, self._workers = crew, crew.workers
         self._shutdown = False
@@ -199,7 +200,7 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
     def _reset(self, loader: DataLoader[Any], first_iter: bool = False) -> None:
         """Begin an epoch, or what is left of one, and open its first batches."""
         self._delivery.interrupted = False
-        if self._conductor.holds_next(loader):
+        if self._conductor.holds_next():
             self._steps.drain(next_too=False)  # of an epoch that was left half-way
             self._conductor.turn()
             self._show(loader)
@@ -207,10 +208,10 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
             return
         self._keep_states()
         self._steps.drain()
-        epoch = self._conductor.begin(loader, first_iter)
+        self._conductor.begin(first_iter)
         self._show(loader)
         self._steps.begin()
-        place_of(loader).begin(epoch)
+        self._conductor.begun()
 
     def _show(self, loader: Any) -> None:
         """Have torch's attributes, which others read, say what they say of the epoch that begins."""

@@ -7,9 +7,9 @@ calls iter() again; then the trainer waits for a first batch that nobody has beg
 next epoch at once, and what there is room for is opened (NOTE [ One step ], 5).  So two epochs may be in the ring,
 never three: an epoch is begun early only while the one before it is the user's.
 
-    1. What a batch is made for goes with its task: the epoch, what datasets are told, seeds.  So workers need not know.
+    1. Each task says for which epoch its batch is, with which seed, and what set_epoch() is to say to the dataset.
        The ring keeps their order, and each epoch counts its own batches: while any of the current one is under way, the
-       first one is of that.
+       first one is of that.  So workers need not know of overlaps.
     2. Draws come in torch's order, but earlier: when the last index of an epoch was drawn, and not at iter().  With
        workers that persist, that is the sampler's draws alone.
     3. set_epoch() comes between the epochs, as a rule, and so too late.  What it will say is assumed: that it goes on
@@ -33,9 +33,7 @@ from shmloader.resume.place import Place
 from shmloader.resume.source import Source
 
 
-def source_of(
-    loader: Any, place: Place, current: Epoch, index_sampler: Any
-) -> tuple[Source, int | None, int | None] | None:
+def source_of(place: Place, current: Epoch, index_sampler: Any) -> tuple[Source, int | None, int | None] | None:
     """What the epoch after the current one is drawn from; None if that cannot be known yet.
 
     Returns:
@@ -49,7 +47,7 @@ def source_of(
     if watch is None:
         say_not_prefetched(index_sampler)
         return None
-    return Source(sampler, loader.generator, watch=watch), of_sampler, of_dataset
+    return Source(sampler, place.loader.generator, watch=watch), of_sampler, of_dataset
 
 
 def with_epoch(sampler: Any, epoch: int | None) -> Any:

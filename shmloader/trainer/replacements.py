@@ -66,7 +66,7 @@ def end_workers_of_another_pool(loader: Any) -> None:
         return
     place = place_of(loader)
     if place.next is not None:  # an epoch that they began early
-        place.give_up(loader, place.next)
+        place.give_up(place.next)
     loader._end_workers()
 
 

@@ -63,10 +63,10 @@ def taken(loader: Any) -> Any:
     place = place_of(loader)
     if started is None or not goes_on(started) or (epoch := place.next) is None:
         return None
-    if place.holds(loader, epoch):
+    if place.holds(epoch):
         place.turn(epoch)
         return started
-    place.give_up(loader, epoch)
+    place.give_up(epoch)
     # workers that persist have read on in their streams, which are to go on from where they were
     if not loader.persistent_workers or isinstance(loader.dataset, IterableDataset):
         started.close()

@@ -38,7 +38,7 @@ def without_workers(loader: Any, make: Callable[[], Any]) -> Any:
     made: list[Any] = []
     place = place_of(loader)
     streams = isinstance(loader.dataset, IterableDataset)
-    left = next(iter(left_of_streams(loader) or []), None)
+    left = next(iter(left_of_streams(place) or []), None)
     carried, fresh = _said_before(loader.dataset) if streams else [], None
     if streams and (left is None or not left.ended):
         before = place.current
@@ -46,14 +46,14 @@ def without_workers(loader: Any, make: Callable[[], Any]) -> Any:
             loader.dataset.load_state_dict(before.fresh)
         fresh = said_when_fresh(loader.dataset, left)
         restore(loader.dataset, left)
-    base_seed, served = begin_iterator(loader, lambda: made.append(make()))
+    base_seed, served = begin_iterator(place, lambda: made.append(make()))
     (iterator,) = made
     if not isinstance(iterator, _torch._SingleProcessDataLoaderIter):  # of a class with iterators of its own
         return iterator
     if base_seed is not None:
         iterator._base_seed = base_seed
     start = place.loaded if place.loaded is not None and place.loaded.begun else None
-    epoch = next_epoch_of(place, loader, iterator._base_seed, served, False, int(streams))
+    epoch = next_epoch_of(place, iterator._base_seed, served, False, int(streams))
     epoch.seed, epoch.sample_seed = seed_of(epoch), sample_seed(epoch)
     iterator.epoch = epoch
     if streams:
@@ -143,7 +143,7 @@ class _Counting(_InPlace):
 
     def fetch(self, index: Any) -> Any:
         """The batch of what the sampler gave."""
-        samples = _samples_of(index, self._batched)  # now, for the dataset may change a list of indices
+        samples = _samples_of(index, self._batched)  # now, because the dataset may change a list of indices
         try:
             batch = self._fetcher.fetch(index)
         except Exception:
