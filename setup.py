@@ -19,8 +19,8 @@ CORE = {
     "process": ("process", "stack_timer", "late_signals"),
     "figures": ("figures", "log", "onlooker"),
     "ring": (
-        *("ring", "sequences", "turns", "free_slots", "lease", "progress", "task_writer", "trainer", "next_batch"),
-        *("lane", "worker"),
+        *("ring", "sequences", "turns", "free_slots", "free_cells", "lease", "progress", "indices", "epoch_counts"),
+        *("task_writer", "trainer", "next_batch", "lane", "worker"),
     ),
     "batch": ("tensors", "gather", "columns", "batch_tree", "batch_writer", "batch_reader", "collate_plain"),
     "device": ("current", "cuda_driver", "reclaim"),

@@ -19,11 +19,11 @@ from shmloader.options import Options
 from shmloader.requirements import check_requirements
 from shmloader.resume import epochs
 from shmloader.resume.place import place_of
-from shmloader.trainer import early
+from shmloader.trainer import start
 
 if off_the_ring.why_not_here() is None:  # otherwise there are no extensions, or names are missing that these build on
     from shmloader.statistics.account import begun, close_trace
-    from shmloader.trainer.pool import pool_of
+    from shmloader.trainer.replacements import pool_of
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -326,7 +326,7 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
             return
         if why := off_the_ring.why_not(self):
             raise RuntimeError(f"start() needs a loader that rides shmloader's ring: {why}")
-        early.start(self, iterators.of(self), lambda: iterators.begin_epoch(self, True, self._torchs))
+        start.start(self, iterators.of(self), lambda: iterators.begin_epoch(self, True, self._torchs))
 
     def state_dict(self) -> dict[str, Any]:
         """Where the user is: what `load_state_dict` needs to go on from there, in another process too.
@@ -347,7 +347,7 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
             if self._others("state_dict"):
                 return super().state_dict()  # type: ignore[misc,no-any-return]
             place.counts_with = self.num_workers
-        return place.tell(self)
+        return place.tell()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Have the next `iter()` go on where the loader was whose state this is.
@@ -368,7 +368,7 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
         if self._others("load_state_dict"):
             super().load_state_dict(state_dict)  # type: ignore[misc]
         else:
-            place_of(self).load(self, state_dict)
+            place_of(self).load(state_dict)
 
     def set_epoch(self, epoch: int) -> None:
         """Say which epoch the next `iter()` begins, and tell whoever has a `set_epoch`: the sampler, the dataset.
@@ -381,7 +381,7 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
         Without it, epochs are counted from 0.  Say the number of the epoch that a loaded state is in, or nothing; with
         any other, that epoch comes whole, and a RuntimeWarning says so.
         """
-        place_of(self).set_epoch(self, epoch)
+        place_of(self).set_epoch(epoch)
 
     def _others(self, name: str) -> bool:
         """Whether the class from which this one takes its iterators has this method as well, and is to be asked.
@@ -418,7 +418,7 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
         for iterator in iterators.of(self):
             iterator.close()
         self._iterator = None
-        early.drop(self)
+        start.drop(self)
 
     def __enter__(self) -> DataLoader[T_co]:
         return self

@@ -7,17 +7,17 @@ from collections.abc import Callable
 from typing import Any
 
 from shmloader import _torch, off_the_ring, read_elsewhere
-from shmloader.device.ahead import ahead, stop_at_exit
+from shmloader.device.prefetch import ahead, stop_at_exit
 from shmloader.device.to_device import stage_of
 from shmloader.options import Options
 from shmloader.requirements import check_requirements
 from shmloader.resume.place import place_of
-from shmloader.trainer import early
+from shmloader.trainer import start
 
 if off_the_ring.why_not_here() is None:
-    from shmloader.trainer.alone import alone
     from shmloader.trainer.iterator import RingIterator
-    from shmloader.trainer.pool import end_workers_of_another_pool
+    from shmloader.trainer.replacements import end_workers_of_another_pool
+    from shmloader.trainer.without_workers import without_workers
 
 _iterators: weakref.WeakSet[Any] = weakref.WeakSet()  # not in the loader, because frameworks copy its __dict__
 
@@ -44,18 +44,18 @@ def another(loader: Any, rides: bool, theirs: Callable[[], Any]) -> Any:
         rides: Whether its batches ride the ring.
         theirs: Makes torch's iterator, where they do not.
     """
-    started = early.taken(loader) if rides else None
+    started = start.taken(loader) if rides else None
     return _made(loader, rides, theirs) if started is None else started
 
 
 def begin_epoch(loader: Any, rides: bool, theirs: Callable[[], Any]) -> Any:
     """An iterator of ours that begins an epoch: the one that there is, where its workers persist.  Args: as above."""
     end_workers_that_cannot_go_on(loader)
-    if rides and (started := early.taken(loader)) is not None:
+    if rides and (started := start.taken(loader)) is not None:
         return started
     if not loader.persistent_workers:
         return _made(loader, rides, theirs)
-    if loader._iterator is None or not early.goes_on(loader._iterator):
+    if loader._iterator is None or not start.goes_on(loader._iterator):
         loader._iterator = _made(loader, rides, theirs)
     else:
         loader._iterator._reset(loader)
@@ -107,7 +107,7 @@ def torchs(loader: Any, options: Options, make: Callable[[], Any]) -> Any:
     why = here or off_the_ring.why_not_of(type(loader))
     if why is not None and options.skips_bad_samples:  # the only option of the ring's that is honoured without workers
         off_the_ring.refuse(loader, why)
-    return make() if loader.num_workers or here is not None else alone(loader, options, make)
+    return make() if loader.num_workers or here is not None else without_workers(loader, options, make)
 
 
 def end_workers_that_cannot_go_on(loader: Any) -> None:
@@ -124,7 +124,7 @@ def _end_workers_seeded_otherwise(loader: Any) -> None:
         return
     if Options.of(loader).seeds_samples and place.loaded.base_seed is not None:  # otherwise new workers draw that seed
         return
-    if place.ahead is None or not place.holds(loader, place.ahead):  # otherwise start() has begun with that state
+    if place.next is None or not place.holds(place.next):  # otherwise start() has begun with that state
         loader._end_workers()
 
 

@@ -9,10 +9,12 @@ from cpython.pythread cimport PyThread_get_thread_ident
 from libc.stdint cimport uint64_t
 
 from clock cimport now
+from shmloader.core.epoch_counts cimport EpochCounts, Reading
+from shmloader.core.indices cimport RAISED
+from shmloader.core.indices import NOTHING
 from shmloader.core.trainer cimport TrainerSide
 
-END = object()      # Steps.next(): the epoch is at its end
-NOTHING = object()  # in place of a batch: its worker has nothing more to give
+END = object()  # Steps.next(): the epoch is at its end
 cdef object end = END, nothing = NOTHING
 cdef uint64_t forks = 0     # how many lie between this process and the one that imported this
 
@@ -32,59 +34,49 @@ cdef class Steps:
     NOTE [ One step ]
 
         1. A signal handler may raise (Ctrl-C: KeyboardInterrupt) between any two lines of Python, but not in here, save
-           where Python is called.  So what is under way is kept in here: the index that was drawn and is not opened,
-           the batch that was taken and is not handed out.  The next call goes on from there, and no batch is lost but
-           one that next() had given already.  The same holds for an index that cannot be opened: the error comes from
-           the next() that asked for more, and the following next() returns the batch, and opens nothing, or a lack of
-           memory that lasts would keep back batches that are made.
-        2. What can be lost is the sampler's place, if the handler raised in the sampler: a generator ends by that.
-           Then the indices are drawn anew up to there, or it is said that they cannot be (indices.py).
+           where Python is called.  So what is under way is kept in the epoch (epoch_counts.pyx): the index that was
+           drawn and is not opened, the batch that was taken and is not handed out.  The next call goes on from there,
+           and no batch is lost but one that next() had given already.  The same holds for an index that cannot be
+           opened: the error comes from the next() that asked for more, and the following next() returns the batch, and
+           opens nothing, because otherwise a lack of memory that lasts would keep back batches that are made.
+        2. The sampler's place can be lost, if the handler raised in the sampler, because a generator ends by that.  Then
+           the indices up to there are drawn once more, or an error says that they cannot be (source.py).
         3. Two threads may call next() of one iterator.  One of them is in here, the others wait until it has left, on a
            lock that nobody touches otherwise.  The GIL makes looking at `occupied` and setting it one step.
         4. A process that is forked has a copy of all this, but the ring is one: if it opened and took what its parent
            opens and takes, both would lose batches and get each other's.  So in there it is an error.
-        5. Where epochs overlap, a sampler that has no more is asked for its next epoch (next_epoch.py), whose batches
-           are opened while those of this one are taken.  This one is over when all that is under way is `ahead` of it.
-           What goes wrong with the next one is not this one's affair: it is begun anew at its iter(), where it is told.
+        5. Where epochs overlap, the conductor is asked for the next epoch once the sampler of the current one has no
+           more (next_epoch.py).  Its batches are opened while those of the current one are taken.  They are two
+           objects, each with its own numbers, so nothing that goes wrong with the next one touches the current one: the
+           next epoch is marked as failed, and iter() begins it once more, where the error comes again.
         6. If an index cannot be opened, next() first hands out all batches before it, and then tries again.  An error
            there comes in the batch's place and counts as it.  A lack of memory is not the batch's fault, so that index
            stays, and the next call tries once more.
-        7. Only here is an epoch found to be over: the sampler gives no more, and all that was opened was handed out.  An
-           iterator that is closed, or interrupted, also gives END, but its epoch stays where it is.
-        8. What the sampler raises comes in place of the batch in hand, which is dropped, because torch drops it, and
-           who goes on behind an error is to get what torch gives.  It counts as that batch, as any error in a batch's
-           place does: otherwise all that is counted behind it would be one batch short, and a resume would repeat one.
+        7. Whether an epoch is over is computed from its numbers (EpochCounts.is_over).  An iterator that is closed, or
+           interrupted, also gives END, but its epoch stays where it is.
+        8. The sampler's exception comes in place of the batch in hand, which is dropped, because torch drops it, and a
+           program that goes on behind an error is to get what torch gives.  It counts as that batch, as any error in a
+           batch's place does: otherwise all that is counted behind it would be one batch short, and a resume would
+           repeat one.
         9. The thread that is in here may come by again: from a signal handler, or from a sampler that iterates over its
            own loader.  That can only be an error.
 
     Args:
-        ring: the trainer's side.
-        most: batches that may be under way.
+        ring: the trainer's side, with the epochs whose batches are opened and taken.
+        conductor: opens batches, and begins the next epoch: ConductorSide in trainer/step.py.
+        reader: waits for batches and reads them: ReaderSide there.
         wrapper: the class of what comes in place of a batch that raised.
     """
     cdef TrainerSide ring
-    cdef object wrapper
-    cdef public int most
-    cdef object indices                 # the sampler's iterator
-    cdef object drawn                   # an index that is not opened yet
-    cdef object ready                   # a batch that is not handed out yet
-    cdef bint adrift                    # a handler raised while the sampler was asked
-    cdef bint exhausted                 # the sampler has no more
-    cdef bint raised                    # it raised when it was asked last: with nothing under way, that ends its epoch
-    cdef bint refused                   # `drawn` could not be opened
+    cdef object conductor, reader, wrapper
     cdef uint64_t born                  # `forks`, where it was made
-    cdef int ahead                      # batches under way that are of the next epoch
-    cdef bint overlaps                  # what is drawn, and opened, is of the next epoch
-    cdef bint turns_over                # whether the next epoch is to be begun once the sampler has no more
-    cdef readonly bint spoilt           # the next epoch cannot be opened
     cdef bint occupied
     cdef unsigned long occupant         # the thread
     cdef int queued                     # threads that wait for their turn
     cdef object turn
 
-    def __cinit__(self, TrainerSide ring, int most, wrapper=None):
-        self.ring, self.most, self.born, self.wrapper = ring, most, forks, wrapper
-        self.drawn = self.ready = nothing
+    def __cinit__(self, TrainerSide ring, conductor, reader, wrapper=None):
+        self.ring, self.conductor, self.reader, self.wrapper, self.born = ring, conductor, reader, wrapper, forks
         self.turn = _thread.allocate_lock()
         self.turn.acquire()
 
@@ -115,28 +107,20 @@ cdef class Steps:
             self.turn.release()
         return 0
 
-    def next(self, iterator):
-        """The next batch, or the ExceptionWrapper in its place; END at the end of the epoch, or of a closed ring.
-
-        Args:
-            iterator: what knows the rest.  Called are its
-                _await(): wait until the ring has the next batch ready; StopIteration: the iterator was ended.
-                _read(): the batch of the ring's lend().
-                _worker_ended(worker): the worker has nothing more to give in this epoch, which _read() told by NOTHING.
-                _open(index): give the index to workers; false while there is no room.
-                _begin_next(): an iterator over the next epoch's indices, or None if it is not to be begun yet;
-                _draw_again(count): an iterator over the sampler's indices behind the first `count`.
-        """
+    def next(self):
+        """The next batch, or the ExceptionWrapper in its place; END at the end of the epoch, or of a closed ring."""
+        cdef Reading reading
         self.enter()
         try:
             self.ring.turns.ask(now())
-            if self.ready is nothing:   # otherwise an earlier call took it, and failed when it asked for more
-                if not self.fetch(iterator):
+            if self.ring.current.reading.ready is nothing:  # otherwise an earlier call took it, and failed behind that
+                if not self.fetch():
                     return end
-                self.refill(iterator)
+                self.fill()
+            reading = self.ring.current.reading
             self.ring.hand_out()
-            ready = self.ready
-            self.ready = nothing
+            ready = reading.ready
+            reading.ready = nothing
             if type(ready) is not self.wrapper:     # next() gives no batch where it raises
                 self.ring.turns.hand_out(now())
             return ready
@@ -144,67 +128,16 @@ cdef class Steps:
             self.ring.turns.leave()
             self.leave()
 
-    cdef bint fetch(self, iterator) except -1:
-        """Have the next batch `ready`; false where there is none: the epoch is over, or the ring was closed."""
-        cdef TrainerSide ring = self.ring
-        cdef object batch
-        while not ring.mapping.closed:
-            if ring.under_way <= self.ahead and ring.unread is None:
-                if not self.overlaps and not self.raised:
-                    self.fill(iterator)     # an index may be left that could not be opened, or not be drawn
-                if ring.under_way <= self.ahead and not ring.mapping.closed:
-                    ring.delivered.over = True
-                    return False
-                continue
-            if ring.unread is None and (ring.alarmed or not ring.sequences.is_ready()):
-                iterator._await()
-                continue
-            batch = iterator._read()
-            if batch is nothing:
-                ring.stream_ended(ring.unread.owner)
-                iterator._worker_ended(ring.unread.owner)
-                ring.took()
-                self.refill(iterator)
-                continue
-            self.ready = batch
-            ring.took()
-            return True
-        return False
-
-    def begin(self, iterator, indices, bint turns_over=False) -> None:
-        """Open an epoch's first batches.  None of the one before may be under way.
-
-        Args:
-            turns_over: whether the next one is begun while this one's last batches are under way.
-        """
+    def begin(self) -> None:
+        """Open the first batches of the ring's current epoch.  None of another one may be under way."""
         self.enter()
         try:
-            self.indices = indices
-            self.adrift = self.exhausted = self.raised = self.refused = False
-            self.drawn = self.ready = nothing
-            self.go_on(iterator, turns_over)
+            self.ring.turns.new_epoch(self.ring.current.serial)
+            self.fill()
         finally:
             self.leave()
 
-    def turn_over(self, iterator, indices, bint turns_over) -> None:
-        """The epoch that was next is this one now.  Nothing else may be under way."""
-        self.enter()
-        try:
-            if not self.overlaps:   # a handler raised behind _begin_next(), and the epoch before has ended since
-                self.indices = indices
-                self.adrift = self.exhausted = self.raised = self.refused = False
-                self.drawn = nothing
-            self.go_on(iterator, turns_over)
-        finally:
-            self.leave()
-
-    cdef int go_on(self, iterator, bint turns_over) except -1:
-        self.ring.turns.new_epoch(self.ring.epoch)
-        self.overlaps = self.spoilt = False
-        self.ahead, self.turns_over = 0, turns_over
-        return self.refill(iterator)
-
-    def drain(self, iterator, bint next_too=True) -> None:
+    def drain(self, bint next_too=True) -> None:
         """Wait for all that is under way, and drop it: the epoch was left before its end.
 
         Args:
@@ -213,14 +146,12 @@ cdef class Steps:
         cdef TrainerSide ring = self.ring
         self.enter()
         try:
-            self.ready = nothing
+            ring.current.reading.ready = nothing
             ring.took()
             ring.keep_state()       # the stream has gone on, though its batch is dropped
-            if next_too:
-                self.ahead = 0
-            while ring.under_way > self.ahead:
+            while ring.under_way if next_too else ring.current.is_under_way():
                 if ring.alarmed or not ring.sequences.is_ready():
-                    iterator._await()
+                    self.reader.wait()
                 else:
                     ring.lend()
                     ring.took()
@@ -228,82 +159,103 @@ cdef class Steps:
         finally:
             self.leave()
 
-    cdef int refill(self, iterator) except -1:
-        """Open batches for as long as there is room, of this epoch and then of the next."""
-        if not self.overlaps and (not self.fill(iterator) or not self.turns_over):
-            return 0
-        if self.spoilt:
-            return 0
-        try:
-            if not self.overlaps:
-                indices = iterator._begin_next()
-                if indices is None:
-                    return 0
-                self.indices, self.overlaps, self.exhausted = indices, True, False
-            self.fill(iterator)
-        except Exception:
-            self.spoilt = True
-        return 0
+    # -------------------------------------------------------------------------------------- the reader's part
 
-    cdef bint fill(self, iterator) except -1:
-        """Open batches for as long as there is room; true where the sampler has no more."""
+    cdef bint fetch(self) except -1:
+        """Have the next batch in hand; false where there is none: the epoch is over, or the ring was closed."""
         cdef TrainerSide ring = self.ring
-        cdef uint64_t before
-        while ring.under_way < self.most and not ring.mapping.closed:
-            if self.drawn is nothing:
-                self.drawn = self.draw(iterator)
-                if self.drawn is nothing:
-                    return True
-            elif self.refused and self.waits_its_turn():
-                return False
-            before = ring.opened
-            try:
-                if not iterator._open(self.drawn):
+        cdef EpochCounts epoch = ring.current
+        cdef object batch
+        while not ring.mapping.closed:
+            if ring.unread is None and not epoch.is_under_way():
+                if not epoch.comes_to_its_end():
+                    self.open_all(epoch)    # an index may be left that could not be opened, or not be drawn
+                if not epoch.is_under_way() and not ring.mapping.closed:
+                    epoch.reading.ended = epoch.comes_to_its_end()
                     return False
-            except Exception as error:
-                if ring.opened == before:
-                    if self.waits_its_turn() and not isinstance(error, SystemError):    # that is a fault of ours
-                        self.refused = True
-                        return False
-                    self.refuse(error)
-                raise
-            finally:
-                if ring.opened != before:
-                    self.drawn, self.refused = nothing, False
-                    self.ahead += self.overlaps
+                continue
+            if ring.unread is None and (ring.alarmed or not ring.sequences.is_ready()):
+                self.reader.wait()
+                continue
+            batch = self.reader.read()
+            if batch is nothing:
+                ring.stream_ended(ring.unread.owner)
+                self.reader.stream_ended(ring.unread.owner)
+                ring.took()
+                self.fill()
+                continue
+            epoch.reading.ready = batch
+            ring.took()
+            return True
         return False
 
-    cdef bint waits_its_turn(self) noexcept:
-        """Whether batches before the index that was drawn are still to be handed out."""
-        return not self.overlaps and (self.ready is not nothing or self.ring.under_way > self.ahead)
+    # -------------------------------------------------------------------------------------- the conductor's part
 
-    cdef int refuse(self, error) except -1:
-        """The index that was drawn cannot be opened: keep it, or have the error count as its batch."""
-        if self.overlaps or isinstance(error, (MemoryError, OSError)):
-            self.refused = True
-        else:
-            self.ring.pass_over(self.drawn)
+    cdef int fill(self) except -1:
+        """Open batches for as long as there is room, of this epoch and then of the next."""
+        cdef TrainerSide ring = self.ring
+        cdef EpochCounts current = ring.current
+        if ring.next is None and not (self.open_all(current) and current.asks_next):
+            return 0
+        try:
+            if ring.next is None:
+                self.conductor.begin_next()
+            if ring.next is not None and not ring.next.failed:
+                self.open_all(ring.next)
+        except Exception:
+            if ring.next is None:
+                current.asks_next = False
+            else:
+                ring.next.failed = True
         return 0
 
-    cdef object draw(self, iterator):
-        """The sampler's next index; NOTHING where it has no more."""
-        if self.exhausted:
+    cdef bint open_all(self, EpochCounts epoch) except -1:
+        """Open batches of this epoch for as long as there is room; true where its source has no more."""
+        cdef TrainerSide ring = self.ring
+        cdef uint64_t before
+        while ring.under_way < ring.most and not ring.mapping.closed:
+            if epoch.drawn is nothing:
+                epoch.drawn = self.draw(epoch)
+                if epoch.drawn is nothing:
+                    return True
+            elif epoch.refused and self.waits_its_turn(epoch):
+                return False
+            before = epoch.opened
+            try:
+                if not self.conductor.open(epoch, epoch.drawn):
+                    return False
+            except Exception as error:
+                if epoch.opened == before:
+                    if self.waits_its_turn(epoch) and not isinstance(error, SystemError):   # that is a fault of ours
+                        epoch.refused = True
+                        return False
+                    self.refuse(epoch, error)
+                raise
+            finally:
+                if epoch.opened != before:
+                    epoch.drawn, epoch.refused = nothing, False
+        return False
+
+    cdef object draw(self, EpochCounts epoch):
+        """The next index of this epoch; NOTHING where its source has no more."""
+        if epoch.source is None:    # a handler raised where the epoch was being begun
             return nothing
-        if self.adrift:
-            self.indices = iterator._draw_again(self.ring.opened)
-            self.adrift = False
-        self.raised = False
         try:
-            return next(self.indices)
-        except StopIteration:
-            self.exhausted = True
-            return nothing
+            return epoch.source.draw(epoch.opened)
         except Exception:
-            self.raised = True
-            if not self.overlaps and self.ready is not nothing:
+            if epoch.source.last == RAISED and epoch is self.ring.current and epoch.reading.ready is not nothing:
                 self.ring.hand_out()
-                self.ready = nothing
+                epoch.reading.ready = nothing
             raise
-        except BaseException:
-            self.adrift = True
-            raise
+
+    cdef bint waits_its_turn(self, EpochCounts epoch) noexcept:
+        """Whether batches before the index that was drawn are still to be handed out."""
+        return epoch is self.ring.current and (epoch.reading.ready is not nothing or epoch.is_under_way())
+
+    cdef int refuse(self, EpochCounts epoch, error) except -1:
+        """The index that was drawn cannot be opened: keep it, or have the error count as its batch."""
+        if epoch is not self.ring.current or isinstance(error, (MemoryError, OSError)):
+            epoch.refused = True
+        else:
+            self.ring.pass_over(epoch.drawn)
+        return 0

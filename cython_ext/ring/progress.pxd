@@ -7,7 +7,6 @@ from libc.stdint cimport uint32_t, uint64_t
 cdef class Progress:
     cdef readonly uint64_t batches      # the first so many batches of the epoch were handed out
     cdef readonly uint64_t samples      # that were in them
-    cdef public bint over               # the user was told that the epoch is at its end
     cdef readonly dict beyond           # out of order: samples of batches handed out behind the first one that was not
     cdef readonly list of_workers       # of streams: batches of each worker that were handed out
     cdef readonly list ended            # of streams: whether each worker has nothing more to give
@@ -16,4 +15,5 @@ cdef class Progress:
     cdef bint numbered
 
     cdef int end(self, int worker) except -1
+    cdef bint has_ended(self) noexcept  # of streams: whether no worker has anything more to give
     cdef int count(self, uint64_t number, uint32_t samples, int worker) except -1

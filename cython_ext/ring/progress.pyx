@@ -44,6 +44,13 @@ cdef class Progress:
             self.ended[worker] = True
         return 0
 
+    cdef bint has_ended(self) noexcept:
+        cdef object ended
+        for ended in self.ended:
+            if ended is False:
+                return False
+        return len(self.ended) > 0
+
     def add(self, int samples) -> None:
         """Another batch was handed out, in order, of so many samples."""
         self.count(self.batches, samples, 0)
@@ -51,7 +58,7 @@ cdef class Progress:
     def copy(self):
         """The same count, that does not go on: for whoever hands the batches on later."""
         cdef Progress other = Progress.__new__(Progress)
-        other.batches, other.samples, other.over = self.batches, self.samples, self.over
+        other.batches, other.samples = self.batches, self.samples
         other.numbered, other.latest = self.numbered, self.latest
         other.beyond = self.beyond.copy() if self.beyond else {}
         other.of_workers, other.ended, other.states = self.of_workers.copy(), self.ended.copy(), self.states

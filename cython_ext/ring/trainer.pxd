@@ -1,9 +1,10 @@
 # cython: language_level=3
 """What the trainer does with the ring: open sequences, wait for them, take their batches, look after dead workers."""
 
-from libc.stdint cimport int64_t, uint32_t, uint64_t
+from libc.stdint cimport uint32_t, uint64_t
 
-from shmloader.core.progress cimport Progress
+from shmloader.core.epoch_counts cimport EpochCounts
+from shmloader.core.free_cells cimport Cells
 from shmloader.core.lease cimport Lease
 from shmloader.core.ring cimport Ring
 from shmloader.core.sequences cimport Sequences, ring_given
@@ -16,22 +17,16 @@ cdef class TrainerSide(Ring):
     cdef readonly Sequences sequences   # those in flight
     cdef readonly Slots slots           # whose each payload is
     cdef readonly Turns turns           # measures them
-    cdef readonly int under_way         # batches opened and not taken
-    cdef readonly uint64_t opened       # batches opened in this epoch
-    cdef readonly uint64_t samples      # that are in these
-    cdef readonly uint64_t epoch        # how many epochs were begun before this one
+    cdef readonly EpochCounts current   # the epoch whose batches are taken and handed out
+    cdef readonly EpochCounts next      # the one whose batches are opened behind all of the current one's; None: none is
+    cdef readonly int under_way         # batches opened and not taken, of both
+    cdef public int most                # how many may be; never more than `batches`
+    cdef readonly uint64_t epoch        # how many epochs were begun before the one that was begun last
     cdef readonly uint64_t taken        # the sequence that was taken last; the first one of that batch
     cdef readonly bint stopped          # workers have been told to leave
     cdef readonly bint alarmed          # a worker died: wait() returns at once until it is looked after
     cdef readonly bint batched          # whether a task is the indices of a batch; if not, it is one sample's
-    cdef readonly Progress delivered   # what the user has got of this epoch
-    cdef uint64_t taken_batch           # of what was taken last: its number in the epoch, its samples, its worker
-    cdef readonly uint32_t taken_samples
-    cdef uint32_t taken_cell, taken_state
-    cdef int taken_worker
-    cdef int64_t told                   # what datasets are told by set_epoch() for this epoch
-    cdef list free_cells                # those that no sequence and no worker has
-    cdef list left                      # for each worker the cell, and the bytes in it, of what keep_state() kept last
+    cdef Cells cell_owners                 # whose each cell is
     cdef bint begun                     # whether any epoch was
     cdef bint in_order
     cdef TaskWriter tasks
@@ -42,6 +37,7 @@ cdef class TrainerSide(Ring):
     cdef bint dropped                   # the words are unmapped
 
     cpdef bint has_room(self, int chunks=*) except -1
+    cdef int enrol(self, EpochCounts epoch, told, uint64_t seed) except -1
     cdef int hand_out(self) except -1                   # what was taken last is the user's now
     cdef int pass_over(self, task) except -1            # an error was raised in place of a batch that cannot be opened
     cdef int stream_ended(self, int worker) except -1   # what was taken last is no batch

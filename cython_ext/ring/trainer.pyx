@@ -4,7 +4,7 @@
 import pickle
 
 cimport cython
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.exc cimport PyErr_CheckSignals
 from cpython.list cimport PyList_GET_SIZE
 from libc.errno cimport EINTR, ETIMEDOUT
@@ -15,14 +15,15 @@ from posix.time cimport timespec
 from posix.unistd cimport getpid
 
 from atomics cimport (
-    RING_ANY, RING_MAGIC, RING_READY, RING_UNTOLD, RING_VERSION, ring_announce, ring_entry, ring_note_revoked,
+    RING_ANY, RING_MAGIC, RING_READY, RING_VERSION, ring_announce, ring_entry, ring_note_revoked,
     ring_once_32, ring_open, ring_raise, ring_revoke, ring_ring, ring_sleep, ring_toll,
 )
 from clock cimport now, until
-from shmloader.core.progress cimport Progress
+from shmloader.core.epoch_counts cimport EpochCounts, Reading
+from shmloader.core.free_cells cimport Cells
 from shmloader.core.lease cimport Lease
 from shmloader.core.ring cimport (
-    FILLED, KEPT, NO_CELL, NO_ROOM, SKIPPED, SKIPPED_KEPT, Ring, check_index, overwritten,
+    FILLED, KEPT, SKIPPED, SKIPPED_KEPT, Ring, check_index,
 )
 from shmloader.core.sequences cimport Sequences, ring_given
 from shmloader.core.free_slots cimport Slots
@@ -50,7 +51,8 @@ cdef class TrainerSide(Ring):
 
     def __cinit__(self, segment, spin, int spare, bint in_order, dumps=pickle.dumps, Meter meter=None):
         self.in_order, self.tasks = in_order, TaskWriter(self, dumps)
-        self.batched, self.delivered, self.told, self.taken_cell = True, Progress(), RING_UNTOLD, NO_CELL
+        self.batched, self.current, self.most = True, EpochCounts(), self.batches
+        self.cell_owners = Cells(self)
         meter = Meter(self.workers) if meter is None else meter
         self.sequences, self.slots = Sequences(self, in_order), Slots(self, spare, meter)
         self.turns = Turns(meter, self, in_order)
@@ -86,31 +88,47 @@ cdef class TrainerSide(Ring):
         self.mapping.check_open()
         return self.under_way < self.batches and self.sequences.in_flight + chunks <= self.entries
 
-    def begin_epoch(self, Progress delivered=None, bint batched=True, told=None, uint64_t seed=0,
-                    bint ahead=False) -> None:
-        """Count the batches that are opened from 0 again; none may be under way, or those of one epoch before.
+    def begin_epoch(self, EpochCounts epoch=None, bint batched=True, told=None, uint64_t seed=0) -> None:
+        """From now on open, take and hand out the batches of this epoch; none of another one may be under way.
 
         Args:
-            delivered: counts those that are handed out.
+            epoch: counts them.
             batched: whether a task is the indices of a batch; if not, it is one sample's.
             told: the epoch that datasets are told by set_epoch(); None: they are told nothing.
             seed: the epoch's, which bad samples are replaced by.
-            ahead: whether batches of the epoch before are still counted, until hand_to().
         """
         self.mapping.check_open()
-        self.told = RING_UNTOLD if told is None else told
-        if not ahead:
-            self.free_cells, self.taken_cell = list(range(self.cells)), NO_CELL
-            self.left = [(<uint32_t>NO_CELL, 0)] * self.workers
-            self.delivered = Progress() if delivered is None else delivered
-        self.epoch += self.begun
-        self.header.epoch_seed[self.epoch & 1] = seed
-        self.begun, self.opened, self.samples = True, 0, 0
+        self.cell_owners.begin()
         self.batched = batched
+        self.current, self.next = EpochCounts() if epoch is None else epoch, None
+        self.enrol(self.current, told, seed)
 
-    def hand_to(self, Progress delivered=None) -> None:
-        """From now on, batches that are handed out are of the epoch that was begun ahead, and this counts them."""
-        self.delivered = Progress() if delivered is None else delivered
+    def begin_next(self, EpochCounts epoch, told=None, uint64_t seed=0) -> None:
+        """From now on open the batches of this epoch, while those of the current one are taken and handed out.
+
+        All of the current one's are open, and batches come in order: so of two batches under way the first one is of
+        the current epoch while any is.  The other arguments are as in begin_epoch().
+        """
+        self.mapping.check_open()
+        self.enrol(epoch, told, seed)
+        self.next = epoch
+
+    def turn(self) -> None:
+        """The next epoch is the current one from now on.  Nothing of the one before may be under way."""
+        if self.next is not None:
+            self.current, self.next = self.next, None
+
+    def drop_next(self) -> None:
+        """The ring is about to be closed, so nobody will ask for the next epoch."""
+        self.next = None
+
+    cdef int enrol(self, EpochCounts epoch, told, uint64_t seed) except -1:
+        if told is not None:
+            epoch.dataset_epoch = told
+        self.epoch += self.begun
+        self.begun, epoch.serial, epoch.first = True, self.epoch, self.sequences.next_open
+        self.header.epoch_seed[self.epoch & 1] = seed
+        return 0
 
     cdef int samples_of(self, task) except -1:
         """How many samples a task is of.  What has no length counts as one."""
@@ -121,33 +139,28 @@ cdef class TrainerSide(Ring):
         return <int>PyObject_LengthHint(task, 1)
 
     cdef int hand_out(self) except -1:
-        self.delivered.count(self.taken_batch, self.taken_samples, self.taken_worker)
+        cdef Reading reading = self.current.reading
+        reading.delivered.count(reading.number, reading.samples, reading.worker)
         return self.keep_state()
 
     cdef int pass_over(self, task) except -1:
         """Count a batch that cannot be opened: an error was raised in its place.  Streams have no such batches."""
         cdef uint32_t samples = self.samples_of(task)
-        if not self.delivered.of_workers:
-            self.delivered.count(self.opened, samples, 0)
-            self.opened += 1
-            self.samples += samples
+        cdef EpochCounts epoch = self.current
+        if not epoch.reading.delivered.of_workers:
+            epoch.reading.delivered.count(epoch.opened, samples, 0)
+            epoch.opened += 1
+            epoch.samples += samples
+            epoch.reading.taken += 1
         return 0
 
     cdef int stream_ended(self, int worker) except -1:
-        self.delivered.end(worker)
+        self.current.reading.delivered.end(worker)
         return self.keep_state()
 
     cdef int keep_state(self) except -1:
         """What a stream said behind the batch that was taken last is the latest that is known of it: NOTE [ Cells ]."""
-        cdef uint32_t before
-        if not self.cells or self.taken_cell == NO_CELL:
-            return 0
-        before = self.left[self.taken_worker][0]
-        self.left[self.taken_worker] = (self.taken_cell, self.taken_state)
-        self.taken_cell = NO_CELL
-        if before != NO_CELL:
-            self.free_cells.append(before)
-        return 0
+        return self.cell_owners.keep(self.current.reading.worker)
 
     def states(self) -> list:
         """What each worker's stream said of itself behind the last batch of it that was handed out, or at its end.
@@ -155,17 +168,8 @@ cdef class TrainerSide(Ring):
         Returns:
             For each worker what it said; None where it said nothing; b"" where there was no memory to write it down.
         """
-        cdef uint32_t cell, size
-        cdef list found = []
         self.mapping.check_open()
-        for cell, size in self.left or []:
-            if size == NO_ROOM:
-                found.append(b"")
-                continue
-            if size > <uint64_t>self.cell_stride:
-                raise overwritten("the size of a stream's state", size, self.cell_stride)
-            found.append(PyBytes_FromStringAndSize(self.cell(cell), size) if size else None)
-        return found
+        return self.cell_owners.read()
 
     def open(self, int worker, task, uint64_t seed=0) -> None:
         """Give the next batch to `worker`, and wake it.
@@ -208,9 +212,7 @@ cdef class TrainerSide(Ring):
         if not self.has_room(chunks):
             raise RuntimeError(f"the ring has no room for {chunks} more: {self.sequences.in_flight} of {self.entries} "
                                f"entries are in flight, for {self.under_way} batches of {self.batches} at most")
-        if self.cells and len(self.free_cells) < chunks:
-            raise SystemError(f"the ring has no cell for a stream's state: all {self.cells} are in use, and NOTE "
-                               "[ Cells ] in iterables.py proves that one is free: this is a bug in shmloader")
+        self.cell_owners.check_room(chunks)
         return 0 if worker == RING_ANY else check_index("worker", worker, self.workers)
 
     cdef int give(self, int worker, uint64_t seed, int chunks, uint32_t row, uint32_t rows,
@@ -224,22 +226,22 @@ cdef class TrainerSide(Ring):
         """
         cdef uint64_t sequence = self.sequences.next_open
         cdef ring_entry *entry = &self.entry[sequence % self.entries]
+        cdef EpochCounts epoch = self.current if self.next is None else self.next
         cdef int payload
-        cdef uint32_t cell = NO_CELL
-        if self.cells:
-            cell = self.free_cells.pop()    # check_may_open() has looked: there is one
+        cdef uint32_t cell = self.cell_owners.give()   # check_may_open() has looked: there is one
         if chunks:
             payload = self.slots.pick()
             self.under_way += 1
-            self.opened += 1
-            self.samples += samples
+            epoch.opened += 1
+            epoch.samples += samples
+            epoch.last_worker = worker
             self.turns.opened()
         else:
             payload = self.sequences.given[(sequence - 1) % self.entries].payload
         entry.ask.payload, entry.ask.seed, entry.ask.row, entry.ask.rows = payload, seed, row, rows
-        entry.ask.epoch, entry.ask.told, entry.ask.cell = <uint32_t>self.epoch, self.told, cell
-        entry.ask.batch = <uint32_t>(self.opened - 1)
-        self.sequences.opened(worker, payload, chunks, row, rows, self.opened - 1, samples, cell, now())
+        entry.ask.epoch, entry.ask.told, entry.ask.cell = <uint32_t>epoch.serial, epoch.dataset_epoch, cell
+        entry.ask.batch = <uint32_t>(epoch.opened - 1)
+        self.sequences.opened(worker, payload, chunks, row, rows, epoch.opened - 1, samples, cell, now())
         ring_open(entry, sequence, worker)
         if worker == RING_ANY:
             self.ring_one()
@@ -346,19 +348,18 @@ cdef class TrainerSide(Ring):
         if not self.sequences.is_ready():
             raise RuntimeError(f"sequence {self.sequences.next_take} is not ready")
         cdef ring_given *given = self.sequences.next_batch()
+        cdef Reading reading = (self.current if self.next is None or self.current.is_under_way() else self.next).reading
         cdef Lease lease = Lease.__new__(Lease)
         self.follow(given.payload)
         lease.hold(self, self.slots, self.sequences, given)
-        if self.cells and self.taken_cell != NO_CELL:   # what was taken before was dropped, and its cell is free
-            self.free_cells.append(self.taken_cell)
         self.taken = given.sequence
-        self.taken_batch, self.taken_samples, self.taken_worker = given.batch, given.samples, given.worker
-        self.taken_cell = given.cell
-        self.taken_state = ring_once_32(&self.entry[given.sequence % self.entries].answer.state_size)
+        reading.number, reading.samples, reading.worker = given.batch, given.samples, given.worker
+        self.cell_owners.took(given.cell, ring_once_32(&self.entry[given.sequence % self.entries].answer.state_size))
         self.turns.came()
         if lease.answers[0].outcome not in (SKIPPED, SKIPPED_KEPT):
             self.measure_taken(given, lease)
         self.under_way -= 1
+        reading.taken += 1
         self.sequences.took(given.chunks)
         return lease
 

@@ -6,7 +6,6 @@ from typing import final
 class Progress:
     batches: int
     samples: int
-    over: bool
     beyond: dict[int, int]
     of_workers: list[int]
     ended: list[bool]

@@ -3,9 +3,9 @@
 from collections.abc import Callable
 from typing import Any, final
 
+from shmloader.core.epoch_counts import EpochCounts
 from shmloader.core.free_slots import Slots
 from shmloader.core.lease import Lease
-from shmloader.core.progress import Progress
 from shmloader.core.ring import Memory, Ring
 from shmloader.core.sequences import Sequences
 from shmloader.core.turns import Meter, Turns
@@ -15,13 +15,12 @@ class TrainerSide(Ring):
     sequences: Sequences
     slots: Slots
     turns: Turns
+    current: EpochCounts
+    next: EpochCounts | None
     taken: int
     under_way: int
-    opened: int
-    taken_samples: int
-    samples: int
+    most: int
     batched: bool
-    delivered: Progress
     epoch: int
     stopped: bool
     alarmed: bool
@@ -37,14 +36,11 @@ class TrainerSide(Ring):
     def format(self, label: bytes = ...) -> None: ...
     def has_room(self, chunks: int = ...) -> bool: ...
     def begin_epoch(
-        self,
-        delivered: Progress | None = ...,
-        batched: bool = ...,
-        told: int | None = ...,
-        seed: int = ...,
-        ahead: bool = ...,
+        self, epoch: EpochCounts | None = ..., batched: bool = ..., told: int | None = ..., seed: int = ...
     ) -> None: ...
-    def hand_to(self, delivered: Progress | None = ...) -> None: ...
+    def begin_next(self, epoch: EpochCounts, told: int | None = ..., seed: int = ...) -> None: ...
+    def turn(self) -> None: ...
+    def drop_next(self) -> None: ...
     def states(self) -> list[bytes | None]: ...
     def open(self, worker: int, task: Any, seed: int = ...) -> None: ...
     def open_chunks(self, workers: list[int], tasks: list[list[Any]], seed: int = ...) -> None: ...

@@ -11,7 +11,7 @@ delivered from its slot, with `is_pinned()` true and no copy.
        always true.
     2. The first slot's first pages are registered when the iterator begins.  If that is refused (confidential
        computing, WSL, accelerators other than CUDA and ROCm), the user is told once, and all batches are copied, by a
-       thread that is a few batches ahead, as in torch (ahead.py).
+       thread that is a few batches ahead, as in torch (prefetch.py).
     3. torch knows which streams copy out of memory that it has allocated, and waits for them before it uses that memory
        again.  It does not know our memory.  A copy that was begun with `non_blocking=True` may still run long after the
        last tensor over its slot has died.  Therefore a lease over a locked slot is *guarded*: its death frees nothing.

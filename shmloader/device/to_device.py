@@ -1,4 +1,4 @@
-"""The stages of the thread that is ahead (ahead.py): it copies batches to a device, or leaves them as they are.
+"""The stages of the thread that is ahead (prefetch.py): it copies batches to a device, or leaves them as they are.
 
 The thread copies on a stream of its own, from page-locked slots, so a copy runs beside what the consumer's streams do.
 It drops its batch as soon as the copies are begun.  The slot is free when they have passed, because the thread's stream
@@ -23,7 +23,7 @@ import torch
 from shmloader.batch.replace_tensors import replaced, tensors_of
 from shmloader.device import accelerator
 from shmloader.device.accelerator import Accelerator
-from shmloader.device.ahead_thread import Stage
+from shmloader.device.prefetch_thread import Stage
 from shmloader.options import Options
 from shmloader.statistics.account import figures_of
 

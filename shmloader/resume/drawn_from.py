@@ -18,14 +18,11 @@ from, are looked at before the first draw, and again at iter().  If they differ,
 
 from __future__ import annotations
 
-import collections
 import io
-import itertools
 import pickle
 import types
 import warnings
 import zlib
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -163,32 +160,6 @@ class Watch:
                 look[k, name] = _dump(value, parts, self._held, room, name in _SIZED and seek.is_known(part))
                 room -= 0 if self._is_known else len(look[k, name])
         return look
-
-
-class Watched:
-    """A sampler's indices, whose draws a Watch knows of.  A class: an interrupted generator would be at its end."""
-
-    def __init__(self, indices: Iterator[Any], watch: Watch) -> None:
-        self._indices = indices
-        self._watch = watch
-        self._held: collections.deque[Any] = collections.deque()  # an index that was drawn and not given yet
-
-    def __iter__(self) -> Iterator[Any]:
-        return self
-
-    def __next__(self) -> Any:
-        held = self._held
-        try:
-            if not held:  # otherwise a handler has raised behind the draw
-                self._watch.before_draw()
-                held.extend(itertools.islice(self._indices, 1))
-        finally:
-            self._watch.after_draw()
-        if not held:
-            raise StopIteration
-        index = held[0]
-        del held[0]  # no call from here on, so no handler can raise: the index is given
-        return index
 
 
 def watch_of(sampler: Any) -> Watch | None:

@@ -10,9 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from shmloader.options import Options
-from shmloader.resume.place import Epoch
 from shmloader.system.signals import held
-from shmloader.worker.random_states import mix
 
 SHARE = 0.001  # of the samples asked for, if the user gives no other limit
 AT_LEAST = 10  # bad samples that any share allows: else the first of an epoch would be too many
@@ -131,8 +129,3 @@ class Tally:
 def tally_of(loader: Any, options: Options) -> Tally | None:
     """What notes the bad samples of an iterator that begins; None where none are skipped."""
     return Tally(loader, options) if options.skips_bad_samples else None
-
-
-def epoch_seed(epoch: Epoch) -> int:
-    """What the sequences of an epoch's replacements follow from."""
-    return mix(epoch.base_seed, epoch.served)

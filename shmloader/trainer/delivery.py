@@ -32,45 +32,88 @@ import torch
 from shmloader._torch import ExceptionWrapper
 from shmloader.core.batch_reader import BatchReader
 from shmloader.core.figures import COPIED_KEPT, COPIED_SPARE, COPIED_UNLOCKED
+from shmloader.core.indices import NOTHING
 from shmloader.core.lease import Lease
-from shmloader.core.next_batch import NOTHING
 from shmloader.core.ring import KEPT, SKIPPED, SKIPPED_KEPT
 from shmloader.core.trainer import TrainerSide
 from shmloader.device.pinning import Pinning
 from shmloader.ring.growth import warn_overflow
 from shmloader.trainer.bad_samples import Tally
+from shmloader.trainer.crew import Crew
+from shmloader.trainer.step import ReaderSide
 
 
-class Delivery:
+class Delivery(ReaderSide):
     """Takes the ring's sequences in order and makes batches of them.
 
     Args:
         ring: The trainer's side.
+        crew: The workers, which it looks after while it waits for a batch.
         spare: How many batches may be lent at once.
+        timeout: How many seconds a batch may take; 0: any number.
         ends: Whether workers may run out of samples and have nothing for a sequence: iterable datasets.
+        dismisses: Whether a worker leaves that has nothing more to give, because no other epoch wants it.
         pinning: Page-locks the slots; then all batches are delivered in page-locked memory.
         clone: Copies a tensor out of its slot.
         tally: Notes the samples that were bad; None: none are skipped.
+
+    Attributes:
+        closed: Whether the iterator was closed.
+        interrupted: Whether it gives nothing more until its next epoch.
     """
 
     def __init__(
         self,
         ring: TrainerSide,
+        crew: Crew,
         spare: int,
+        timeout: float,
         ends: bool,
+        dismisses: bool,
         pinning: Pinning | None = None,
         clone: Callable[[torch.Tensor], torch.Tensor] = torch.Tensor.clone,
         tally: Tally | None = None,
     ) -> None:
         self._ring = ring
+        self._crew = crew
         self._spare = spare
+        self._timeout = timeout
         self._ends = ends
+        self._dismisses = dismisses
         self._pinning = pinning
         self._reader = BatchReader(ExceptionWrapper, clone)
         self._overflowed = False
         self._tally = tally
+        self.closed = self.interrupted = False
 
-    def take(self) -> Any:
+    def wait(self) -> None:
+        """Wait for the next sequence in order, or for any.  Look after workers that die or hang meanwhile.
+
+        Raises:
+            StopIteration: The iterator was closed or interrupted.
+        """
+        ring, crew = self._ring, self._crew
+        while True:
+            try:
+                if ring.wait(self._timeout or -1):
+                    return
+            except RuntimeError as error:  # torch's SIGCHLD handler may run in there
+                crew.raise_explained(error)
+            if self.closed or self.interrupted:
+                raise StopIteration
+            if ring.alarmed:
+                crew.look_after()
+                if self.closed or self.interrupted:  # another thread's alarm was taken for the one looked after
+                    raise StopIteration
+            else:
+                crew.raise_or_kill(ring.sequences.awaited())
+
+    def stream_ended(self, worker: int) -> None:
+        """A worker has nothing more to give in this epoch.  It may be called more than once."""
+        if self._dismisses:
+            self._crew.dismiss(worker)
+
+    def read(self) -> Any:
         """The batch that the ring has ready, lent or copied; NOTHING if its worker has nothing more to give.
 
         What fails here (unpickling, or memory that was overwritten) becomes an ExceptionWrapper, as in a worker.
@@ -93,8 +136,9 @@ class Delivery:
         try:
             batch = self._reader.read(lease, copy)
             if self._tally is not None and lease.reported:
-                had = ring.delivered.samples + sum(ring.delivered.beyond.values())
-                self._tally.note(lease.reports(), had + ring.taken_samples, ring.taken)
+                reading = ring.current.reading
+                had = reading.delivered.samples + sum(reading.delivered.beyond.values())
+                self._tally.note(lease.reports(), had + reading.samples, ring.taken)
             if pinning is not None:
                 batch = pinning.finish(batch, lease)
         except Exception:

@@ -1,8 +1,9 @@
 """An iterator: one epoch after another, from the sampler's indices to the batches that next() returns.
 
-torch's multi-process iterator works with queues; this one works with the ring's verbs.  A schedule opens batches for
-workers (schedule.py), the ring keeps their order, and Delivery makes batches of what the workers publish.  The order of
-draws from the generators, the seeds, the errors and their texts are torch's, for people rely on that contract.
+torch's multi-process iterator works with queues; this one works with the ring's verbs.  The Conductor begins epochs, a
+schedule opens their batches for workers, the ring keeps their order, Delivery makes batches of what the workers
+publish, and Steps goes from one batch to the next (step.py).  The order of draws from the generators, the seeds, the
+errors and their texts are torch's, because people rely on that contract.
 
 torch's iterator class is inherited from for its name alone, because others ask whether an iterator is one of that
 class.
@@ -20,7 +21,7 @@ NOTE [ Shutdown ]
        the trainer's script.
     4. A forked child that drops its copy of an iterator must end nobody.  Its pid tells that it is a child.
     5. Batches that are still lent live on; see NOTE [ Lease ].
-    6. Threads that call the device (ahead.py, pinning.py) are the exception to 1.  An atexit hook ends them, for a
+    6. Threads that call the device (prefetch.py, pinning.py) are the exception to 1.  An atexit hook ends them, for a
        thread that comes back from a call into an interpreter that is gone takes the process down with it.
     7. No signal interrupts the end.  Handlers are called when it is over, with one exception: while workers have time
        to leave, Ctrl-C cuts that short (NOTE [ Signals ]).  If anything else breaks the end off, the iterator has not
@@ -46,32 +47,28 @@ from shmloader import _torch
 from shmloader._torch import profiler
 from shmloader.batch import objects
 from shmloader.core.next_batch import END, Steps
-from shmloader.core.progress import Progress
 from shmloader.core.trainer import TrainerSide
 from shmloader.device.accelerator import accelerator_of
 from shmloader.device.pinning import IN_TRANSIT, Pinning
 from shmloader.options import Options
-from shmloader.resume.drawn_from import watch_of
-from shmloader.resume.epochs import listen, told
-from shmloader.resume.loader_generators import restore
-from shmloader.resume.place import place_of
+from shmloader.resume.epochs import told
+from shmloader.resume.place import Place, place_of
 from shmloader.ring.segment import Segment
 from shmloader.statistics.account import account_of, label_of, wants_detail
 from shmloader.system.cores import may_spin
 from shmloader.system.signals import held, held_in_del
-from shmloader.trainer import early
+from shmloader.trainer import start
 from shmloader.trainer.at_exit import raise_at_exit
-from shmloader.trainer.bad_samples import epoch_seed, tally_of
-from shmloader.trainer.begin import begin_iterator, left_of_streams, seed_of_samples, seed_of_workers
+from shmloader.trainer.bad_samples import tally_of
+from shmloader.trainer.conductor import Conductor
 from shmloader.trainer.crew import Crew
 from shmloader.trainer.delivery import Delivery
-from shmloader.trainer.indices import Draws
-from shmloader.trainer.next_epoch import Overlapping
-from shmloader.trainer.pool import given_pool
+from shmloader.trainer.replacements import given_pool
 from shmloader.trainer.schedule import schedule_of
+from shmloader.trainer.seeds import begin_iterator, left_of_streams, seed_of_workers
 
 
-class RingIterator(Overlapping, _torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
+class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
     """Iterates over the batches of a DataLoader, through a ring of its own.
 
     It can be closed, and used as a context manager.  An iterator that is dropped closes itself.
@@ -81,16 +78,16 @@ class RingIterator(Overlapping, _torch._MultiProcessingDataLoaderIter):  # type:
     _shutdown = True
     _ended = True  # nothing of it is left
     _pinning: Pinning | None = None
-    _interrupted = False
     copies_to_pin = False  # batches are copied into page-locked memory, which a thread that is ahead should do
 
     def __init__(self, loader: DataLoader[Any], options: Options) -> None:
         raise_at_exit()  # first: there may soon be no built-in functions any more
-        base_seed, self._served = begin_iterator(loader, lambda: _torch.begin_iterator(self, loader))
+        place = place_of(loader)
+        base_seed, served = begin_iterator(place, lambda: _torch.begin_iterator(self, loader))
         if base_seed is not None:
             self._base_seed = base_seed
-        self._seed_of_workers = seed_of_workers(loader, self._base_seed)
-        self._left = left_of_streams(loader)
+        self._seed_of_workers = seed_of_workers(place, self._base_seed)
+        self._left = left_of_streams(place)
         self.loader = weakref.ref(loader)
         self._prefetch_factor: int = loader.prefetch_factor  # type: ignore[assignment]
         self._in_order = loader.in_order
@@ -106,7 +103,7 @@ class RingIterator(Overlapping, _torch._MultiProcessingDataLoaderIter):  # type:
         self._ended = False
         try:
             with held():
-                self._make_ring(loader, options)
+                self._make_ring(loader, options, place, served)
             if self._schedule.opens_first:
                 self._reset(loader, first_iter=True)
                 self._hire(loader)
@@ -117,11 +114,10 @@ class RingIterator(Overlapping, _torch._MultiProcessingDataLoaderIter):  # type:
             self._shutdown_workers()
             raise
 
-    def _make_ring(self, loader: Any, options: Options) -> None:
+    def _make_ring(self, loader: Any, options: Options, place: Place, served: int) -> None:
         """Make the ring and everything around it.  Nobody works on it yet."""
         self._spin = may_spin(self._num_workers + 1)  # else a side that pauses on its core keeps another from it
-        self._prefetches = options.prefetch_epochs and loader.persistent_workers
-        self._schedule = schedule_of(loader, options, self._dismiss_weakly())
+        self._schedule = schedule_of(loader, options)
         size, spare, memory = self._schedule.size, options.spare_slots, self._schedule.size.memory
         device = accelerator_of(loader, options)
         if device is not None and spare:
@@ -145,18 +141,9 @@ class RingIterator(Overlapping, _torch._MultiProcessingDataLoaderIter):  # type:
         self._ring = TrainerSide(segment, self._spin, spare, self._in_order, objects.dump_whole, self._account.meter)
         self._turns = self._ring.turns
         segment.format(self._ring, label_of(loader))
-        self._steps = Steps(self._ring, size.at_first, _torch.ExceptionWrapper)
+        self._schedule.attach(self._ring)
         self._tally = tally_of(loader, options)
-        self._schedule.attach(self._ring, self._steps)
-        if device is None:
-            self._delivery = Delivery(self._ring, spare, self._streams, tally=self._tally)
-        else:
-            self._pinning = Pinning(self._ring, device, options.strict_pinning, private=options.device is not None)
-            self._delivery = Delivery(self._ring, spare, self._streams, self._pinning, device.clone, self._tally)
-        # what next_batch.pyx calls
-        self._read, self._open = self._delivery.take, self._schedule.open
-        self._worker_ended = self._schedule.ended
-        self._crew = Crew(
+        crew = Crew(
             loader.multiprocessing_context or torch.multiprocessing,
             self._ring,
             segment,
@@ -165,29 +152,17 @@ class RingIterator(Overlapping, _torch._MultiProcessingDataLoaderIter):  # type:
             timeout=self._timeout,
             outlives=options.workers_outlive_signals,
         )
-        self._workers = self._crew.workers
+        dismisses = self._streams and not loader.persistent_workers
+        delivers = self._ring, crew, spare, self._timeout, self._streams, dismisses
+        if device is None:
+            self._delivery = Delivery(*delivers, tally=self._tally)
+        else:
+            self._pinning = Pinning(self._ring, device, options.strict_pinning, private=options.device is not None)
+            self._delivery = Delivery(*delivers, self._pinning, device.clone, self._tally)
+        self._conductor = Conductor(place, options, self, self._ring, self._schedule, self._tally, served)
+        self._steps = Steps(self._ring, self._conductor, self._delivery, _torch.ExceptionWrapper)
+        self._crew, self._workers = crew, crew.workers
         self._shutdown = False
-
-    def _dismiss_weakly(self) -> Any:
-        """A function that lets a worker leave.  It does not keep this iterator, which must go at once when dropped."""
-        mine = weakref.ref(self)
-
-        def dismiss(worker: int) -> None:
-            iterator = mine()
-            if iterator is not None and iterator._crew is not None:
-                iterator._crew.dismiss(worker)
-
-        return dismiss
-
-    def _states_weakly(self) -> Any:
-        """A function that reads what the streams say of themselves.  It does not keep this iterator either."""
-        mine, workers = weakref.ref(self), self._num_workers
-
-        def states() -> list[bytes | None]:
-            iterator = mine()
-            return [b""] * workers if iterator is None else iterator._ring.states()
-
-        return states
 
     def _hire(self, loader: Any) -> None:
         """Start the workers, and the thread that page-locks."""
@@ -218,46 +193,35 @@ class RingIterator(Overlapping, _torch._MultiProcessingDataLoaderIter):  # type:
 
     # ------------------------------------------------------------------------------------------------ an epoch
 
+    @property
+    def epoch(self) -> Any:
+        """The epoch whose batches next() gives."""
+        return self._ring.current
+
     def _reset(self, loader: DataLoader[Any], first_iter: bool = False) -> None:
-        """Begin an epoch, or what is left of one: as in torch, ask the sampler for an iterator, and for indices."""
-        self._interrupted = False
-        if early.is_asked_for(loader, self) or self._turn_over(loader):
+        """Begin an epoch, or what is left of one, and open its first batches."""
+        self._delivery.interrupted = False
+        if start.is_asked_for(loader, self):
+            return
+        if self._conductor.holds_next():
+            self._steps.drain(next_too=False)  # of an epoch that was left half-way
+            self._conductor.turn()
+            self._show(loader)
+            self._steps.begin()
             return
         self._keep_states()
-        self._steps.drain(self)  # of an epoch that was left half-way
-        carried = self._ring.states() if self._streams else []  # NOTE [ Streams from epoch to epoch ]
-        place = place_of(loader)
-        start = place.starting(loader)
-        if not first_iter:
-            self._served += 1
-            if start is not None:  # workers that persist seed each sample here; else they are others (dataloader.py)
-                restore(loader, start)
-            if start is not None and start.base_seed is not None:
-                self._base_seed, self._served = start.base_seed, start.served
-        start = start if start is not None and start.begun else None
-        watch = watch_of(self._index_sampler) if place.is_early else None
-        self._draws = Draws(self._index_sampler, loader.generator, start, watch=watch)
-        self._sampler_iter = self._draws.indices
+        self._steps.drain()
+        self._conductor.begin(first_iter)
+        self._show(loader)
+        self._steps.begin()
+        self._conductor.begun()
+
+    def _show(self, loader: Any) -> None:
+        """Have torch's attributes, which others read, say what they say of the epoch that begins."""
+        self._base_seed = self._conductor.base_seed
+        self._sampler_iter = self.epoch.source.indices
         self._num_yielded = 0
         self._IterableDataset_len_called = loader._IterableDataset_len_called
-        delivered = Progress(not self._in_order and not self._streams, self._num_workers if self._streams else 0)
-        listen(self._dataset)  # whose loader may be of a class that has an __init__ of its own
-        self.epoch = place.epoch_of(loader, self._base_seed, self._served, delivered)
-        self.epoch.carried = carried
-        self._ring.begin_epoch(delivered, self._auto_collation, told(self._dataset), epoch_seed(self.epoch))
-        if self._tally is not None:
-            self._tally.begin()
-        self.epoch.drawn = self._draws
-        self._draws.draw_for(self.epoch)
-        if self._streams:
-            self.epoch.states = self._states_weakly()
-        self._schedule.begin(seed_of_samples(loader, self.epoch), self.epoch.start.latest)
-        self._steps.begin(self, self._sampler_iter, self._prefetches)
-        place.began(self.epoch)
-
-    def _draw_again(self, count: int) -> Any:
-        self._sampler_iter = self._draws.again(count)
-        return self._sampler_iter
 
     def __next__(self) -> Any:
         if profiler._is_profiler_enabled:
@@ -267,7 +231,7 @@ class RingIterator(Overlapping, _torch._MultiProcessingDataLoaderIter):  # type:
 
     def _next_data(self) -> Any:
         try:
-            batch = self._steps.next(self)
+            batch = self._steps.next()
         except RuntimeError as error:  # torch's SIGCHLD handler may run at any line of Python in there
             self.explain(error)
         if batch is END:
@@ -281,35 +245,17 @@ class RingIterator(Overlapping, _torch._MultiProcessingDataLoaderIter):  # type:
             _torch.warn_of_length(self)
         return batch
 
-    def _await(self) -> None:
-        """Wait for the next sequence in order, or for any.  Look after workers that die or hang meanwhile."""
-        assert self._crew is not None
-        while True:
-            try:
-                if self._ring.wait(self._timeout or -1):
-                    return
-            except RuntimeError as error:  # torch's SIGCHLD handler may run in there
-                self.explain(error)
-            if self._shutdown or self._interrupted:
-                raise StopIteration
-            if self._ring.alarmed:
-                self._crew.look_after()
-                if self._shutdown or self._interrupted:  # another thread's alarm was taken for the one looked after
-                    raise StopIteration
-            else:
-                self._crew.raise_or_kill(self._ring.sequences.awaited())
-
     # torch's own accounts, which others read, from what the ring knows.
 
     @property
     def _send_idx(self) -> int:
         """Batches opened in this epoch."""
-        return self._ring.opened
+        return self._ring.current.opened
 
     @property
     def _rcvd_idx(self) -> int:
         """Batches of these that were taken."""
-        return self._num_yielded if self._ahead is not None else self._ring.opened - self._ring.under_way
+        return self._ring.current.reading.taken
 
     @property
     def _tasks_outstanding(self) -> int:
@@ -318,11 +264,11 @@ class RingIterator(Overlapping, _torch._MultiProcessingDataLoaderIter):  # type:
     @property
     def _workers_status(self) -> list[bool]:
         """Which workers have something left to give."""
-        return getattr(self._schedule, "active", [True] * self._num_workers)
+        return [not ended for ended in self._ring.current.reading.delivered.ended] or [True] * self._num_workers
 
     def interrupt(self) -> None:
         """Until it is reset, give StopIteration at once to the thread that is in next() or comes there."""
-        self._interrupted = True
+        self._delivery.interrupted = True
         self._ring.alarm()
 
     def explain(self, error: RuntimeError) -> NoReturn:
@@ -345,9 +291,10 @@ class RingIterator(Overlapping, _torch._MultiProcessingDataLoaderIter):  # type:
             if self._ended:
                 return
             self._shutdown = True
-            self._ahead = None
             try:
                 if self._crew is not None:
+                    self._delivery.closed = True
+                    self._ring.drop_next()
                     self._ring.alarm()  # ends the wait of another thread
                     self._crew.stop()
             finally:
@@ -379,8 +326,9 @@ class RingIterator(Overlapping, _torch._MultiProcessingDataLoaderIter):  # type:
 
     def _keep_states(self) -> None:
         """Keep what streams say of themselves in mid-epoch, before the ring's memory goes or they go on."""
-        delivered = self._ring.delivered
-        if self._streams and not delivered.over and delivered.states is None:
+        reading = self._ring.current.reading
+        delivered = reading.delivered
+        if self._streams and not reading.ended and delivered.states is None:
             with contextlib.suppress(RuntimeError):  # it is closed already
                 delivered.states = self._ring.states()
 

@@ -2,21 +2,20 @@
 
 A schedule says how large the ring must be, and opens each batch for the worker that is to make it.  It may be
 interrupted between any two of its lines and then be asked again for the same batch (NOTE [ One step ] in
-next_batch.pyx).  So it does not count what it has opened: the ring does.
+next_batch.pyx).  So it keeps nothing of an epoch: the epoch counts what was opened, and for which worker last.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from torch.utils.data import IterableDataset
 
-from shmloader.core.next_batch import Steps
 from shmloader.core.ring import ANY
 from shmloader.core.trainer import TrainerSide
 from shmloader.options import Options, RingMemory
+from shmloader.resume.epoch import Epoch
 from shmloader.resume.seek import ranks_of
 from shmloader.worker.random_states import further
 
@@ -44,27 +43,17 @@ class Schedule(Protocol):
     seeds_samples: bool  # whether workers seed each sample from the batch's seed
     stride: int  # then, how many places of the epoch's order one sample of a batch is behind the other
 
-    def attach(self, ring: TrainerSide, steps: Steps) -> None:
+    def attach(self, ring: TrainerSide) -> None:
         """The ring is there."""
 
-    def begin(self, seed: int, latest: int = -1) -> None:
-        """Another epoch begins, or what is left of one.
-
-        Args:
-            seed: Of the sample that is opened first.
-            latest: Of streams, the worker that gave the last batch before; -1: none did.
-        """
-
-    def open(self, index: Any) -> bool:
-        """Open the next batch, for which the sampler gave `index`; false while there is no room for it."""
-
-    def ended(self, worker: int) -> None:
-        """A worker has nothing more to give in this epoch.  It may be told more than once."""
+    def open(self, epoch: Epoch, index: Any) -> bool:
+        """Open the next batch of an epoch, for which its source gave `index`; false while there is no room for it."""
 
 
 class _Attached:
     """A schedule with its ring."""
 
+    size: Size
     opens_first = False
     seeds_samples = False
     stride = 1
@@ -74,19 +63,13 @@ class _Attached:
         self.seeds_samples = options.seeds_samples
         self.stride = ranks_of(loader)[1]
 
-    def attach(self, ring: TrainerSide, steps: Steps) -> None:
-        self._ring, self._steps = ring, steps
+    def attach(self, ring: TrainerSide) -> None:
+        self._ring = ring
+        ring.most = self.size.at_first
 
-    def begin(self, seed: int, latest: int = -1) -> None:
-        """Of an epoch, the seed is kept."""
-        self._seed = seed
-
-    def _seed_next(self) -> int:
-        """The seed of the batch that is opened next."""
-        return further(self._seed, self._ring.samples * self.stride)
-
-    def ended(self, worker: int) -> None:
-        """Map-style datasets give all that they are asked for."""
+    def _seed_next(self, epoch: Epoch) -> int:
+        """The seed of the batch of this epoch that is opened next."""
+        return further(epoch.sample_seed, epoch.samples * self.stride)
 
 
 class RoundRobin(_Attached):
@@ -98,8 +81,8 @@ class RoundRobin(_Attached):
         batches = loader.num_workers * loader.prefetch_factor
         self.size = Size(batches, batches, batches, options.ring_memory)
 
-    def open(self, index: Any) -> bool:
-        self._ring.open(self._ring.opened % self._workers, index, self._seed_next() if self.seeds_samples else 0)
+    def open(self, epoch: Epoch, index: Any) -> bool:
+        self._ring.open(epoch.opened % self._workers, index, self._seed_next(epoch) if self.seeds_samples else 0)
         return True
 
 
@@ -107,40 +90,25 @@ class InTurn(_Attached):
     """The next worker that has something left makes the next batch; for iterable datasets, and out of order.
 
     Out of order, a worker whose share is already under way is passed over too, or a slow one would be given everything.
-
-    Args:
-        dismiss: Lets a worker leave that has nothing more to give; None if it is wanted for another epoch.
     """
 
-    def __init__(self, loader: Any, options: Options, dismiss: Callable[[int], None] | None) -> None:
+    def __init__(self, loader: Any, options: Options) -> None:
         self._workers: int = loader.num_workers
         self._in_order: bool = loader.in_order
-        self._dismiss = dismiss
+        self._none_ended = [False] * self._workers
         batches = loader.num_workers * loader.prefetch_factor
         self.size = Size(batches, batches, batches, options.ring_memory)
 
-    def begin(self, seed: int, latest: int = -1) -> None:
-        self.active = [True] * self._workers
-        self._tried, self._latest, self._opened = latest, latest, 0
-
-    def open(self, index: Any) -> bool:
+    def open(self, epoch: Epoch, index: Any) -> bool:
         ring = self._ring
-        if ring.opened != self._opened:  # the worker that was tried last has it
-            self._latest, self._opened = self._tried, ring.opened
-        share = self.size.batches // max(1, sum(self.active))
+        ended = epoch.reading.delivered.ended or self._none_ended
+        share = self.size.batches // max(1, ended.count(False))
         for behind in range(1, self._workers + 1):
-            worker = (self._latest + behind) % self._workers
-            if self.active[worker] and (self._in_order or ring.sequences.under_way_of(worker) < share):
-                self._tried = worker
+            worker = (epoch.last_worker + behind) % self._workers
+            if not ended[worker] and (self._in_order or ring.sequences.under_way_of(worker) < share):
                 ring.open(worker, index)
                 return True
         return False
-
-    def ended(self, worker: int) -> None:
-        if self.active[worker]:
-            self.active[worker] = False
-            if self._dismiss is not None:
-                self._dismiss(worker)
 
 
 class _Further(_Attached):
@@ -158,13 +126,13 @@ class _Further(_Attached):
             self._furthest = least
         self._seeds(loader, options)
 
-    def _look_further(self) -> None:
+    def _look_further(self, epoch: Epoch) -> None:
         """Find out how many batches may be under way, after the 1st, 2nd, 4th, 8th and so on that came."""
         ring = self._ring
-        came = ring.opened - ring.under_way
+        came = epoch.reading.taken
         if came and not came & came - 1:
             largest = max(ring.committed(payload) for payload in range(ring.payloads))
-            self._steps.most = min(max(self._least, AHEAD_BYTES // largest), self._furthest)
+            ring.most = min(max(self._least, AHEAD_BYTES // largest), self._furthest)
 
 
 class Steal(_Further):
@@ -179,9 +147,9 @@ class Steal(_Further):
         )
         self.size = Size(self._furthest, self._furthest, batches, memory)
 
-    def open(self, index: Any) -> bool:
-        self._look_further()
-        self._ring.open(ANY, index, self._seed_next())
+    def open(self, epoch: Epoch, index: Any) -> bool:
+        self._look_further(epoch)
+        self._ring.open(ANY, index, self._seed_next(epoch))
         return True
 
 
@@ -209,12 +177,8 @@ class Chunks(_Further):
         entries = max(AHEAD, min(self._furthest * chunks, MOST_CHUNKS))
         self.size = Size(entries, self._furthest, self._least, memory)
 
-    def begin(self, seed: int, latest: int = -1) -> None:
-        super().begin(seed)
-        self._begun_at = self._ring.sequences.next_open
-
-    def open(self, index: Any) -> bool:
-        self._look_further()
+    def open(self, epoch: Epoch, index: Any) -> bool:
+        self._look_further(epoch)
         ring = self._ring
         # A batch without samples cannot be cut into rows.  It is one task, since the collate function must see it.
         chunks = cut(list(index), self._chunk_size, ring.entries // AHEAD)
@@ -223,9 +187,9 @@ class Chunks(_Further):
         if self._steals:
             workers = [ANY] * len(chunks)
         else:
-            first = ring.sequences.next_open - self._begun_at
+            first = ring.sequences.next_open - epoch.first
             workers = [(first + k) % self._workers for k in range(len(chunks))]
-        ring.open_chunks(workers, chunks, self._seed_next() if self.seeds_samples else 0)
+        ring.open_chunks(workers, chunks, self._seed_next(epoch) if self.seeds_samples else 0)
         return True
 
 
@@ -235,18 +199,12 @@ def cut(indices: list[Any], chunk_size: int, most: int) -> list[list[Any]]:
     return [indices[k : k + size] for k in range(0, len(indices), size)] or [[]]
 
 
-def schedule_of(loader: Any, options: Options, dismiss: Callable[[int], None]) -> Schedule:
-    """The schedule that a loader asks for.
-
-    Args:
-        loader: The loader.
-        options: Its options.
-        dismiss: lets a worker leave that has nothing more to give.
-    """
+def schedule_of(loader: Any, options: Options) -> Schedule:
+    """The schedule that a loader with these options asks for."""
     if options.chunk_size is not None:
         return Chunks(loader, options)
     if options.steals:
         return Steal(loader, options)
     if loader.in_order and not isinstance(loader.dataset, IterableDataset):
         return RoundRobin(loader, options)
-    return InTurn(loader, options, None if loader.persistent_workers else dismiss)
+    return InTurn(loader, options)

@@ -14,8 +14,8 @@ was replaced, and where an epoch goes on.
     4. What was replaced is told behind the description of the batch (WorkerSide.report), and noted when the batch is
        taken.  A batch without bad samples has no report, and says so by a word that was there before.
     5. A dataset whose samples all raise must end.  So no more than TRIES others are tried.
-    6. Only what the sampler may give comes instead (trainer/pool.py).  Workers are told that when they start, and are
-       ended when an epoch begins for which it is something else.
+    6. Only what the sampler may give comes instead (trainer/replacements.py).  Workers are given that when they start,
+       and are ended when an epoch begins for which it is something else.
 """
 
 from __future__ import annotations

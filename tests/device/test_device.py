@@ -24,7 +24,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_sequence
 
 import shmloader
 from shmloader.batch.replace_tensors import replaced, tensors_of
-from shmloader.device.ahead import Ahead
+from shmloader.device.prefetch import Ahead
 from shmloader.transforms import normalize_on_device
 
 

@@ -23,7 +23,7 @@ from software_cuda.loops import Numbered
 
 import shmloader
 from shmloader.device import accelerator, pinning
-from shmloader.device.ahead import Ahead
+from shmloader.device.prefetch import Ahead
 from shmloader.transforms import normalize_on_device
 
 pytestmark = [

@@ -21,7 +21,7 @@ from page_locked import Numbered, pinned, settled, wait_for
 import shmloader
 from shmloader.core.trainer import TrainerSide
 from shmloader.device import pinning
-from shmloader.device.ahead import Ahead
+from shmloader.device.prefetch import Ahead
 from shmloader.trainer.iterator import RingIterator
 
 pytestmark = pytest.mark.filterwarnings("ignore:'pin_memory' argument is set as true but no accelerator")

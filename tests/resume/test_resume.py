@@ -23,7 +23,7 @@ from torch.utils.data import (
 
 import shmloader
 from shmloader import off_the_ring
-from shmloader.device.ahead import ahead
+from shmloader.device.prefetch import ahead
 from shmloader.resume import place
 
 LENGTH, BATCH = 22, 4

@@ -14,7 +14,7 @@ from conftest import Passes, assert_same, iterate, seed_all
 from torch.utils.data import IterableDataset, get_worker_info
 
 import shmloader
-from shmloader.device.ahead import ahead
+from shmloader.device.prefetch import ahead
 from shmloader.resume import iterables
 
 LENGTH = 26
@@ -208,7 +208,7 @@ def test_a_thread_that_is_ahead_is_not_the_user() -> None:
         source: Any = iter(one)
         with ahead(one, source, Passes(), 3) as batches:
             next(batches)
-            while source._ring.delivered.batches < 4:
+            while source.epoch.reading.delivered.batches < 4:
                 time.sleep(0.005)
             state = one.state_dict()
     assert (state["batches"], state["latest"]) == (1, 0)

@@ -326,3 +326,73 @@ def next_or_error(batches: Any) -> Any:
         return next(batches, None)
     except MemoryError as error:
         return error
+
+
+# ---------------------------------------------------------------------------------------------------- without workers
+
+
+class Pressed(torch.utils.data.Dataset[int]):
+    """Somebody presses Ctrl-C, once, where a sample is made; another one raises."""
+
+    def __init__(self, pressed: int, broken: int) -> None:
+        self.pressed, self.broken = pressed, broken
+
+    def __len__(self) -> int:
+        return LENGTH
+
+    def __getitem__(self, index: int) -> int:
+        if index == self.pressed:
+            self.pressed = -1
+            raise KeyboardInterrupt
+        if index == self.broken:
+            raise ArithmeticError("broken")
+        return index
+
+
+WITHOUT_WORKERS: list[dict[str, Any]] = [
+    {},
+    {"batch_size": 1},
+    {"batch_size": None},
+    {"sample_seeds": True},
+    {"schedule": "steal"},
+    {"generator": torch.Generator().manual_seed(5)},
+]
+
+
+@pytest.mark.parametrize("options", WITHOUT_WORKERS, ids=label)
+@pytest.mark.parametrize("resumed", [False, True])
+def test_a_batch_that_was_interrupted_in_the_making_is_made_by_the_next_call(
+    options: dict[str, Any], resumed: bool
+) -> None:
+    seed_all()
+    with loader(dataset=Pressed(9, 14), num_workers=0, shuffle=False, **options) as made:
+        batches, interrupted = iter(made), 0
+        order: list[Any] = []
+        while True:
+            before = made.state_dict()
+            try:
+                batch = next(batches)
+            except StopIteration:
+                break
+            except KeyboardInterrupt:
+                interrupted += 1
+                told = made.state_dict()
+                assert (told["batches"], told["samples"]) == (before["batches"], before["samples"])
+                if resumed:
+                    made.load_state_dict(told)
+                    batches = iter(made)
+                continue
+            except ArithmeticError:
+                batch = None
+            assert made.state_dict()["batches"] == before["batches"] + 1
+            order.append(batch.tolist() if isinstance(batch, torch.Tensor) else batch)
+        assert made.state_dict()["epoch"] == 1
+    assert interrupted == 1
+    size = options.get("batch_size", BATCH)
+    if size is None:
+        expected: list[Any] = [None if k == 14 else k for k in range(LENGTH)]
+    else:
+        starts = range(0, LENGTH, size)
+        expected = [list(range(k, min(k + size, LENGTH))) for k in starts]
+        expected = [None if 14 in batch else batch for batch in expected]
+    assert order == expected

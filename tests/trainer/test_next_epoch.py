@@ -54,7 +54,7 @@ def shared(**options: Any) -> Any:
 
 def is_ahead(made: shmloader.DataLoader[Any]) -> bool:
     """Whether batches of the next epoch are under way."""
-    return made._iterator is not None and made._iterator._ahead is not None
+    return made._iterator is not None and made._iterator._conductor.next is not None
 
 
 def rows(batches: list[Any]) -> list[Any]:
@@ -103,7 +103,7 @@ def test_the_same_epochs_come(options: dict[str, Any], tells: bool) -> None:
 def test_it_is_taken_over_and_not_made_anew() -> None:
     with loader() as made:
         iterate(made)
-        ahead = made._iterator._ahead
+        ahead = made._iterator._conductor.next
         assert ahead is not None and made._iterator._ring.under_way == 4
         assert iter(made).epoch is ahead
         assert made.state_dict()["epoch"] == 1
@@ -114,7 +114,9 @@ def test_to_begin_it_twice_draws_nothing() -> None:
     with loader() as made:
         iterate(made)
         before = rng_states()
-        assert made._iterator._begin_next() is made._iterator._draws.indices
+        begun = made._iterator._conductor.next
+        made._iterator._conductor.begin_next()
+        assert made._iterator._conductor.next is begun
         assert_same(rng_states(), before)
 
 
@@ -155,10 +157,10 @@ def test_a_sampler_that_is_told_nothing_is_waited_for_once() -> None:
     sampler = shared()
     with loader(sampler=sampler) as made:
         first = iterate(made)
-        assert made._iterator._ahead.told["sampler_epoch"] == 1, "assumed"
+        assert made._iterator._conductor.next.fixed["sampler_epoch"] == 1, "assumed"
         for _ in range(2):
             assert rows(iterate(made)) == rows(first)
-            assert made._iterator._ahead.told["sampler_epoch"] == 0, "learnt"
+            assert made._iterator._conductor.next.fixed["sampler_epoch"] == 0, "learnt"
         assert sampler.epoch == 0
 
 
@@ -270,7 +272,7 @@ class Failing(Sampler):
 def test_what_is_wrong_with_the_next_epoch_is_no_affair_of_this_one() -> None:
     with loader(sampler=Failing(2), batch_size=None) as made:
         assert len(list(made)) == 8
-        assert made._iterator._steps.spoilt
+        assert made._iterator._conductor.next.failed
         assert [int(sample["i"]) for sample in made] == list(range(8))
 
 
@@ -321,7 +323,7 @@ def test_through_a_thread_that_is_ahead() -> None:
         seed_all()
         with loader(prefetch, device="cpu", on_device=dict) as made:
             given.append([iterate(made) for _ in range(3)])
-            assert (made._iterator._source._ahead is not None) == prefetch
+            assert (made._iterator._source._conductor.next is not None) == prefetch
     assert_same(given[1], given[0])
 
 

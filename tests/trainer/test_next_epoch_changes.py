@@ -226,7 +226,7 @@ def test_what_is_not_changed_is_not_drawn_again() -> None:
         given = {"batch_size": 4, "num_workers": 2, "persistent_workers": True, "prefetch_epochs": True, **options}
         with shmloader.DataLoader(Sized(), **given) as loader:
             iterate(loader)
-            prefetched = loader._iterator._ahead
+            prefetched = loader._iterator._conductor.next
             assert prefetched is not None and iter(loader).epoch is prefetched, case
 
 

@@ -21,7 +21,7 @@ from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler, Wei
 
 import shmloader
 from shmloader import _torch
-from shmloader.trainer import indices
+from shmloader.resume import source
 from shmloader.trainer.iterator import RingIterator
 
 LENGTH = 3000
@@ -209,7 +209,7 @@ def test_interrupts_in_the_sampler_and_while_it_draws_again(monkeypatch: pytest.
             iterator = iter(loader())
             while len(got) < len(expected):
                 try:
-                    with AtLine(at, press, (indices.__file__,)) if raised == 1 else nullcontext() as reached:
+                    with AtLine(at, press, (source.__file__,)) if raised == 1 else nullcontext() as reached:
                         got.append(of(next(iterator)))
                 except KeyboardInterrupt:
                     raised += 1
@@ -369,7 +369,7 @@ def test_each_method_of_torchs_iterator_is_ours_or_harmless() -> None:
 
 
 def test_the_samplers_that_are_known_to_repeat_themselves_do() -> None:
-    from shmloader.trainer.indices import REPEATABLE, Draws
+    from shmloader.resume.source import REPEATABLE, Source
 
     weights = torch.rand(50)
     samplers = [
@@ -393,13 +393,13 @@ def test_the_samplers_that_are_known_to_repeat_themselves_do() -> None:
             torch.set_rng_state(state)
             if of_it:
                 of_it.set_state(own)
-            draws = Draws(sampler)
-            first = list(itertools.islice(draws.indices, count))
-            if isinstance(draws.indices, Generator):
+            source = Source(sampler)
+            first = list(itertools.islice(source.indices, count))
+            if isinstance(source.indices, Generator):
                 with pytest.raises(KeyboardInterrupt):
-                    draws.indices.throw(KeyboardInterrupt)
+                    source.indices.throw(KeyboardInterrupt)
             now = torch.get_rng_state()
-            again = draws.again(count)
+            again = source.again(count)
             # as it was, or where the sampler leaves it, if it had drawn nothing yet
             assert torch.equal(torch.get_rng_state(), drawn if torch.equal(now, state) else now)
             assert first + list(again) == whole

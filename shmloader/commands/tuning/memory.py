@@ -50,7 +50,7 @@ class Memory:
 def slots_of(loader: Any, slot_bytes: int) -> int:
     """How many slots a loader's ring may fill, where each takes so many bytes (see _Further in trainer/schedule.py)."""
     options = Options.of(loader)
-    size = schedule_of(loader, options, lambda worker: None).size
+    size = schedule_of(loader, options).size
     batches = min(max(size.at_first, AHEAD_BYTES // max(1, slot_bytes)), size.batches)
     spare = options.spare_slots
     return int(batches + spare + (IN_TRANSIT if spare and accelerator_of(loader, options) is not None else 0))

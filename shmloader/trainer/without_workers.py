@@ -1,4 +1,8 @@
-"""A loader without workers: torch's iterator makes its batches, and it is counted what the user has got of them."""
+"""A loader without workers: torch's iterator makes its batches, and the epoch counts what the user has got of them.
+
+A batch counts when it is made, or when an exception of the dataset comes in its place.  A Ctrl-C is neither: the index
+stays in hand, and the next call makes that batch.
+"""
 
 from __future__ import annotations
 
@@ -10,23 +14,23 @@ from typing import Any
 from torch.utils.data import IterableDataset
 
 from shmloader import _torch
-from shmloader.core.progress import Progress
 from shmloader.options import Options
+from shmloader.resume.epoch import Epoch, next_epoch_of
 from shmloader.resume.epochs import told
-from shmloader.resume.place import Epoch, place_of
+from shmloader.resume.place import place_of
 from shmloader.resume.seek import ranks_of, sampler_of
+from shmloader.resume.source import Source
 from shmloader.resume.state import State
-from shmloader.trainer.bad_samples import Tally, epoch_seed, tally_of
-from shmloader.trainer.begin import begin_iterator, left_of_streams, seed_of_samples
-from shmloader.trainer.indices import Draws
-from shmloader.trainer.pool import pool_of
+from shmloader.trainer.bad_samples import Tally, tally_of
+from shmloader.trainer.replacements import pool_of
+from shmloader.trainer.seeds import begin_iterator, left_of_streams, sample_seed, seed_of
 from shmloader.worker import random_states
 from shmloader.worker.fetch import Left, fetch_from, pass_over, restore, said_by, said_when_fresh
 from shmloader.worker.replace_bad_samples import Skips
 
 
-def alone(loader: Any, options: Options, make: Callable[[], Any]) -> Any:
-    """torch's iterator of a loader without workers, at the place that was loaded.
+def without_workers(loader: Any, options: Options, make: Callable[[], Any]) -> Any:
+    """Begin torch's iterator of a loader without workers, at the place that was loaded.
 
     Args:
         loader: The loader.
@@ -36,82 +40,75 @@ def alone(loader: Any, options: Options, make: Callable[[], Any]) -> Any:
     made: list[Any] = []
     place = place_of(loader)
     streams = isinstance(loader.dataset, IterableDataset)
-    left = next(iter(left_of_streams(loader) or []), None)
+    left = next(iter(left_of_streams(place) or []), None)
     carried, fresh = _said_before(loader.dataset) if streams else [], None
     if streams and (left is None or not left.ended):
-        if place.epoch is not None and place.epoch.fresh is not None and told(loader.dataset) is None:
-            loader.dataset.load_state_dict(place.epoch.fresh)
+        before = place.current
+        if before is not None and before.fresh is not None and told(loader.dataset) is None:
+            loader.dataset.load_state_dict(before.fresh)
         fresh = said_when_fresh(loader.dataset, left)
         restore(loader.dataset, left)
-    base_seed, served = begin_iterator(loader, lambda: made.append(make()))
+    base_seed, served = begin_iterator(place, lambda: made.append(make()))
     (iterator,) = made
     if not isinstance(iterator, _torch._SingleProcessDataLoaderIter):  # of a class with iterators of its own
         return iterator
     if base_seed is not None:
         iterator._base_seed = base_seed
     start = place.loaded if place.loaded is not None and place.loaded.begun else None
-    epoch = place.epoch_of(loader, iterator._base_seed, served, Progress(workers=int(streams)))
+    epoch = next_epoch_of(place, iterator._base_seed, served, False, int(streams))
+    epoch.seed, epoch.sample_seed = seed_of(epoch), sample_seed(epoch)
     iterator.epoch = epoch
     if streams:
         epoch.carried, epoch.fresh = carried, fresh
         iterator._dataset_fetcher = _Streaming(loader, iterator._dataset_fetcher, epoch, left)
-        place.began(epoch)
+        place.begin(epoch)
         return iterator
-    iterator._sampler_iter = indices = _Indices(loader, iterator._sampler_iter, epoch, start)
+    iterator._sampler_iter = _Indices(loader, iterator._sampler_iter, epoch, start)
+    fetcher = iterator._dataset_fetcher
     if (tally := tally_of(loader, options)) is not None:
-        iterator._dataset_fetcher = _Skipping(loader, iterator._dataset_fetcher, epoch, tally)
+        fetcher = _Skipping(loader, fetcher, epoch, tally)
     if options.seeds_samples:
-        iterator._dataset_fetcher = _Seeding(loader, iterator._dataset_fetcher, epoch, indices)
-    place.began(epoch)
+        fetcher = _Seeding(loader, fetcher, epoch)
+    iterator._dataset_fetcher = _Counting(loader, fetcher, epoch)
+    place.begin(epoch)
     return iterator
 
 
 class _Indices:
-    """What the sampler gives, counted: without workers, what is drawn is what the user gets.
+    """What the sampler gives.
 
     Args:
         loader: The loader.
         indices: What torch's iterator was given by the sampler.
-        epoch: The epoch.
+        epoch: The epoch, which has the index in hand until its batch is counted.
         start: Where in the epoch to begin; None: at its beginning.
     """
 
     def __init__(self, loader: Any, indices: Iterator[Any], epoch: Epoch, start: State | None) -> None:
         self._sampler = sampler_of(loader)
         self._of_loader = loader.generator
-        self._batched = loader.batch_sampler is not None
         self._indices = indices
         self._epoch = epoch
-        self._delivered = epoch.delivered  # a thread that is ahead has the epoch count what it hands on
         self._start = start
-        self.before = 0  # samples in all batches before the one that was drawn last
         if start is not None and start.batches:
-            self._draw()
+            self._begin()
 
-    def _draw(self) -> None:
+    def _begin(self) -> None:
         """Look at the generators, and begin to draw, not before the first batch is asked for, as torch does."""
         if self._start is None:
-            draws = Draws(self._sampler, self._of_loader, None, self._indices)
+            source = Source(self._sampler, self._of_loader, None, self._indices)
         else:
-            draws = Draws(self._sampler, self._of_loader, self._start)
-        draws.draw_for(self._epoch)
-        self._epoch.drawn, self._indices = draws, draws.indices
+            source = Source(self._sampler, self._of_loader, self._start)
+        source.belongs_to(self._epoch)
+        self._epoch.source = source
 
     def __iter__(self) -> Iterator[Any]:
         return self
 
     def __next__(self) -> Any:
-        if self._epoch.drawn is None:
-            self._draw()
-        delivered = self._delivered
-        try:
-            index = next(self._indices)
-        except StopIteration:
-            delivered.over = True
-            raise
-        self.before = delivered.samples
-        delivered.add(_samples_of(index, self._batched))
-        return index
+        if self._epoch.source is None:
+            self._begin()
+        return self._epoch.index()
 
 
 def _samples_of(index: Any, batched: bool) -> int:
@@ -122,9 +119,15 @@ def _samples_of(index: Any, batched: bool) -> int:
 
 
 class _InPlace:
-    """Stands in place of torch's fetcher, and has what that has."""
+    """Stands in place of torch's fetcher, and has what that has.  What is set here by others is set there."""
 
     _fetcher: Any
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name.startswith("_"):
+            object.__setattr__(self, name, value)
+        else:
+            setattr(self._fetcher, name, value)
 
     def __getattr__(self, name: str) -> Any:
         if name == "_fetcher":  # there is none before __init__
@@ -132,12 +135,32 @@ class _InPlace:
         return getattr(self._fetcher, name)
 
 
+class _Counting(_InPlace):
+    """Makes batches as the fetcher does, and counts them."""
+
+    def __init__(self, loader: Any, fetcher: Any, epoch: Epoch) -> None:
+        self._fetcher = fetcher
+        self._epoch = epoch
+        self._batched = loader.batch_sampler is not None
+
+    def fetch(self, index: Any) -> Any:
+        """The batch of what the sampler gave."""
+        samples = _samples_of(index, self._batched)  # now, because the dataset may change a list of indices
+        try:
+            batch = self._fetcher.fetch(index)
+        except Exception:
+            self._epoch.hand_out(samples)
+            raise
+        self._epoch.hand_out(samples)
+        return batch
+
+
 class _Streaming(_InPlace):
     """Makes batches as torch's fetcher does, of a stream, and counts them."""
 
     def __init__(self, loader: Any, fetcher: Any, epoch: Epoch, left: Left | None) -> None:
         self._fetcher = fetcher
-        self._delivered = epoch.delivered
+        self._reading = epoch.reading  # a thread that is ahead has the epoch say what it hands on
         self._size = loader.batch_size or 1
         dataset, samples = loader.dataset, fetcher.dataset_iter
         ended = left is not None and left.ended
@@ -154,12 +177,12 @@ class _Streaming(_InPlace):
         try:
             batch = self._fetcher.fetch(index)
         except StopIteration:
-            self._delivered.over = True
+            self._reading.ended = True
             raise
         except Exception:
-            self._delivered.add(self._size)
+            self._reading.delivered.add(self._size)
             raise
-        self._delivered.add(self._size)
+        self._reading.delivered.add(self._size)
         return batch
 
 
@@ -211,11 +234,12 @@ class _Skipping(_InPlace):
     def __init__(self, loader: Any, fetcher: Any, epoch: Epoch, tally: Tally) -> None:
         self._fetcher = fetcher
         self._skips = Skips(loader.dataset, pool_of(loader))
-        self._skips.begin(epoch_seed(epoch))
+        self._skips.begin(epoch.seed)
         self._make = fetch_from(
             fetcher.dataset, fetcher.auto_collation, fetcher.collate_fn, fetcher.drop_last, None, self._skips
         )
-        self._tally, self._delivered = tally, epoch.delivered
+        self._tally, self._delivered = tally, epoch.reading.delivered
+        self._batched = loader.batch_sampler is not None
 
     def fetch(self, index: Any) -> Any:
         """The batch of what the sampler gave."""
@@ -223,7 +247,8 @@ class _Skipping(_InPlace):
             return self._make(index)
         finally:
             if said := self._skips.report():
-                self._tally.note([said], self._delivered.samples, self._delivered.batches)
+                asked = self._delivered.samples + _samples_of(index, self._batched)
+                self._tally.note([said], asked, self._delivered.batches)
 
 
 class _Seeding(_InPlace):
@@ -232,19 +257,18 @@ class _Seeding(_InPlace):
     The trainer's own generators are where they were, when a batch is made.
     """
 
-    def __init__(self, loader: Any, fetcher: Any, epoch: Epoch, indices: _Indices) -> None:
+    def __init__(self, loader: Any, fetcher: Any, epoch: Epoch) -> None:
         self._fetcher = fetcher
         self._make = fetcher.fetch
         if not isinstance(fetcher, _Skipping):  # torch's own would have a Subset of a Subset set all seeds first
             of = fetcher.dataset, fetcher.auto_collation, fetcher.collate_fn, fetcher.drop_last
             self._make = fetch_from(*of, None)
-        self._indices = indices
-        self._seed = seed_of_samples(loader, epoch)
+        self._epoch = epoch
         self._stride = ranks_of(loader)[1]
         self._seeded = random_states.seed_one if loader.batch_sampler is None else random_states.seed_all
 
     def fetch(self, index: Any) -> Any:
         """The batch of what the sampler gave."""
         with random_states.untouched():
-            seed = random_states.further(self._seed, self._indices.before * self._stride)
+            seed = random_states.further(self._epoch.sample_seed, self._epoch.samples * self._stride)
             return self._make(self._seeded(index, seed, 0, self._stride))

@@ -1,4 +1,7 @@
-"""The thread of one epoch that makes batches ready, and what it shares with its caller: NOTE [ Ahead ] in ahead.py."""
+"""The thread of one epoch that makes batches ready, and what it shares with its caller.
+
+NOTE [ Ahead ] in prefetch.py has the argument.
+"""
 
 from __future__ import annotations
 

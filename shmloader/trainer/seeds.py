@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from shmloader.resume.epoch import Epoch
 from shmloader.resume.generators import undrawn
 from shmloader.resume.iterables import samples_of
 from shmloader.resume.loader_generators import restore
-from shmloader.resume.place import Epoch, place_of
+from shmloader.resume.place import Place
 from shmloader.resume.seek import ranks_of
 from shmloader.worker.fetch import Left
 from shmloader.worker.random_states import further, mix
@@ -16,17 +17,17 @@ from shmloader.worker.random_states import further, mix
 _MOST_SEED = (1 << 63) - 1
 
 
-def begin_iterator(loader: Any, begin: Callable[[], Any]) -> tuple[int | None, int]:
+def begin_iterator(place: Place, begin: Callable[[], Any]) -> tuple[int | None, int]:
     """Begin one of torch's iterators, which draws its base seed; not if the loaded state has one.
 
     Args:
-        loader: Whose iterator it is.
+        place: The place of the loader whose iterator it is.
         begin: Begins it.
 
     Returns:
         The base seed of the state, None where it was drawn; and how many epochs it has served before this one.
     """
-    start = place_of(loader).starting(loader)
+    loader, start = place.loader, place.starting()
     if start is None:
         begin()
         return None, 0
@@ -40,25 +41,25 @@ def begin_iterator(loader: Any, begin: Callable[[], Any]) -> tuple[int | None, i
     return start.base_seed, start.served
 
 
-def seed_of_workers(loader: Any, base_seed: int) -> int:
+def seed_of_workers(place: Place, base_seed: int) -> int:
     """What workers that are started now are seeded from, each by its number: the base seed, as in torch.
 
     What they have drawn by now cannot be told by a small state.  So in the midst of an epoch, or behind one, they are
     seeded from the base seed and the place, and no two ranks alike.
     """
-    start = place_of(loader).loaded
+    start = place.loaded
     if start is None or start.base_seed is None or not (start.served or start.batches or start.beyond):
         return base_seed
-    rank, _ = ranks_of(loader)
+    rank, _ = ranks_of(place.loader)
     return mix(mix(mix(base_seed, start.served), start.samples), rank) & _MOST_SEED
 
 
-def left_of_streams(loader: Any) -> list[Left] | None:
+def left_of_streams(place: Place) -> list[Left] | None:
     """Where each worker's stream goes on, for the epoch that is about to begin; None: they begin."""
-    start = place_of(loader).loaded
+    start = place.loaded
     if start is None or not start.streams:
         return None
-    size = loader.batch_size or 1
+    size = place.loader.batch_size or 1
     return [
         Left(
             samples_of(stream, size),
@@ -71,10 +72,14 @@ def left_of_streams(loader: Any) -> list[Left] | None:
     ]
 
 
-def seed_of_samples(loader: Any, epoch: Epoch) -> int:
+def seed_of(epoch: Epoch) -> int:
+    """What all that is drawn for a whole epoch follows from: the sequences of replacements for bad samples."""
+    return mix(epoch.base_seed, epoch.served)
+
+
+def sample_seed(epoch: Epoch) -> int:
     """The seed of the sample that this rank gets first, from which those of all others of the epoch follow.
 
     A sample's seed is number k of the epoch's, where k is its place in the order of all ranks.
     """
-    rank, _ = ranks_of(loader)
-    return further(mix(epoch.base_seed, epoch.served), epoch.start.samples + rank)
+    return further(seed_of(epoch), epoch.start.samples + epoch.rank)

@@ -65,8 +65,8 @@ def end_workers_of_another_pool(loader: Any) -> None:
     if given is None or loader._iterator is None or _same(given, pool_of(loader)):
         return
     place = place_of(loader)
-    if place.ahead is not None:  # an epoch that they began early
-        place.give_up(loader, place.ahead)
+    if place.next is not None:  # an epoch that they began early
+        place.give_up(place.next)
     loader._end_workers()
 
 

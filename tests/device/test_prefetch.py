@@ -21,11 +21,11 @@ from conftest import run_script
 from gpu_double import installed
 
 import shmloader
-from shmloader.device import ahead as ahead_module
-from shmloader.device import ahead_thread
-from shmloader.device.ahead import Ahead
+from shmloader.device import prefetch as prefetch_module
+from shmloader.device import prefetch_thread
+from shmloader.device.prefetch import Ahead
 
-HERE = pathlib.Path(ahead_module.__file__)
+HERE = pathlib.Path(prefetch_module.__file__)
 
 
 class Source:
@@ -98,7 +98,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ahead_module, "PATIENCE", 0.1)
+    monkeypatch.setattr(prefetch_module, "PATIENCE", 0.1)
 
 
 class Gate:
@@ -204,7 +204,7 @@ def test_one_that_waits_for_its_caller_is_woken() -> None:
     time.sleep(0.05)
     began = time.monotonic()
     iterator.close()
-    assert not thread.is_alive() and time.monotonic() - began < ahead_module.PATIENCE
+    assert not thread.is_alive() and time.monotonic() - began < prefetch_module.PATIENCE
 
 
 # ------------------------------------------------------------------------------------------------- closing
@@ -282,13 +282,13 @@ def test_exit_waits_once_for_functions_that_never_return() -> None:
         import atexit, time
         atexit.register(lambda: print("waited once", 2 < time.monotonic() - began < 7))
         import threading
-        import shmloader, shmloader.device.accelerator, shmloader.device.ahead
+        import shmloader, shmloader.device.accelerator, shmloader.device.prefetch
         from gpu_double import DoubleGpu
         double = DoubleGpu()
         shmloader.device.accelerator.find = lambda device=None: double
         shmloader.device.accelerator.kind = lambda: "cuda"
         shmloader.device.accelerator.count = lambda: 1
-        shmloader.device.ahead.PATIENCE = 3.0
+        shmloader.device.prefetch.PATIENCE = 3.0
         entered = threading.Semaphore(0)
 
         def never(batch):
@@ -331,7 +331,7 @@ def test_several_threads_in_next(depth: int) -> None:
 
 
 class Interrupt:
-    """Raises KeyboardInterrupt before the n-th line of ahead.py and ahead_thread.py that it comes to, in a `with`."""
+    """Raises KeyboardInterrupt before the n-th line of prefetch.py or prefetch_thread.py that a `with` comes to."""
 
     def __init__(self, n: int) -> None:
         self.n, self.at = n, ""
@@ -346,10 +346,10 @@ class Interrupt:
         return kind is KeyboardInterrupt
 
     def _call(self, frame: types.FrameType, event: str, argument: Any) -> Any:
-        if frame.f_code is ahead_thread.close.__code__:
+        if frame.f_code is prefetch_thread.close.__code__:
             # It leaves a lock.  Python calls this once more before it does, where it would hear no signal.
             return None
-        return self._line if frame.f_code.co_filename in (str(HERE), ahead_thread.__file__) else None
+        return self._line if frame.f_code.co_filename in (str(HERE), prefetch_thread.__file__) else None
 
     def _line(self, frame: types.FrameType, event: str, argument: Any) -> Any:
         if event == "line" and self.n > 0:
@@ -451,7 +451,7 @@ def test_in_close() -> None:
 
     def act(n: int) -> str:
         source, interrupt = Workers(100), Interrupt(n)
-        iterator: Any = ahead_module.AheadOfWorkers(ONE_EPOCH, source, Stage(), 2)
+        iterator: Any = prefetch_module.AheadOfWorkers(ONE_EPOCH, source, Stage(), 2)
         thread = iterator._pin_memory_thread
         assert next(iterator) == 0
         with interrupt:
@@ -487,7 +487,7 @@ def test_where_a_thread_is_being_started() -> None:
     source = Source()
     iterator = ahead(source)
     living = iterator._run
-    late = ahead_thread.Run(source, Stage(), 2, None, None)
+    late = prefetch_thread.Run(source, Stage(), 2, None, None)
     late.stop()
     assert late.wait(0)
     iterator.close()

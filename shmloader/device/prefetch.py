@@ -45,7 +45,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from shmloader import _torch
 from shmloader._torch import profiler
-from shmloader.device.ahead_thread import Kind, Ready, Run, Stage, close, copied
+from shmloader.device.prefetch_thread import Kind, Ready, Run, Stage, close, copied
 from shmloader.statistics.account import turns_ahead
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ class Ahead:
         self._num_yielded = 0
         self._hand = _Hand()
         self._epoch: Any = getattr(self._source, "epoch", None)  # none where torch's own iterator has workers
-        self._counted: Progress | None = None if self._epoch is None else self._epoch.delivered
+        self._counted: Progress | None = None if self._epoch is None else self._epoch.reading.delivered
         self._states: Any = None if self._epoch is None else self._epoch.states
         self._hand_on(copied(self._counted, self._states))
         if self._depth:
@@ -156,7 +156,7 @@ class Ahead:
 
     def _end(self) -> None:
         """The user is told that there is no more; the source may have been told to end in the midst of the epoch."""
-        if self._counted is not None and self._counted.over:
+        if self._epoch is not None and self._epoch.reading.ended:
             self._hand_on(self._counted)
 
     def _next_of_thread(self, hand: _Hand) -> Ready:

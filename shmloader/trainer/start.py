@@ -9,12 +9,15 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import IterableDataset
 
 from shmloader.options import Options
-from shmloader.resume.place import Epoch, place_of
+from shmloader.resume.place import place_of
+
+if TYPE_CHECKING:
+    from shmloader.resume.epoch import Epoch  # what it builds on is not there off Linux
 
 _started: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 
@@ -31,10 +34,10 @@ def start(loader: Any, iterators: Iterable[Any], begin: Callable[[], Any]) -> No
         RuntimeError: The user is in the midst of an epoch.
     """
     place = place_of(loader)
-    if place.ahead is not None:
+    if place.next is not None:
         return
-    epoch = place.epoch
-    if epoch is not None and not epoch.delivered.over and any(_is_in(iterator, epoch) for iterator in iterators):
+    epoch = place.current
+    if epoch is not None and not epoch.ended and any(_is_in(iterator, epoch) for iterator in iterators):
         if Options.of(loader).prefetch_epochs:  # which begins it when it is time
             return
         raise RuntimeError(
@@ -59,12 +62,12 @@ def taken(loader: Any) -> Any:
     not the one that is asked for now."""
     started = _started.pop(loader, None)
     place = place_of(loader)
-    if started is None or not goes_on(started) or (epoch := place.ahead) is None:
+    if started is None or not goes_on(started) or (epoch := place.next) is None:
         return None
-    if place.holds(loader, epoch):
-        place.ask_for(epoch)
+    if place.holds(epoch):
+        place.turn(epoch)
         return started
-    place.give_up(loader, epoch)
+    place.give_up(epoch)
     # workers that persist have read on in their streams, which are to go on from where they were
     if not loader.persistent_workers or isinstance(loader.dataset, IterableDataset):
         started.close()
@@ -94,5 +97,6 @@ def is_asked_for(loader: Any, iterator: Any) -> bool:
 
 
 def drop(loader: Any) -> None:
-    """The loader was closed."""
+    """The loader was closed, and what was begun early with it."""
     _started.pop(loader, None)
+    place_of(loader).next = None

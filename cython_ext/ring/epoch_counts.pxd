@@ -1,0 +1,37 @@
+# cython: language_level=3
+"""The numbers of one epoch: what was drawn, opened, taken and handed out."""
+
+from libc.stdint cimport int64_t, uint32_t, uint64_t
+
+from shmloader.core.indices cimport Indices
+from shmloader.core.progress cimport Progress
+
+
+cdef class Reading:
+    cdef readonly uint64_t taken        # batches that were taken from the ring, or have an error in their place
+    cdef object ready                   # a batch that was taken and is not handed out yet
+    cdef uint64_t number                # of the batch that was taken last: its number in the epoch, from 0
+    cdef readonly uint32_t samples      # how many are in it
+    cdef int worker                     # which worker made it
+    cdef readonly Progress delivered    # what was handed out
+    cdef public bint ended              # whoever calls next() was told that there are no more
+
+
+cdef class EpochCounts:
+    # the conductor's
+    cdef public Indices source          # gives the indices; None: it was not asked yet
+    cdef object drawn                   # an index that was drawn and is not opened yet
+    cdef bint refused                   # it could not be opened
+    cdef readonly uint64_t opened       # batches that were opened, or have an error in their place
+    cdef readonly uint64_t samples      # how many samples are in these
+    cdef public int last_worker         # the worker that the last batch was opened for; -1: none yet
+    cdef readonly uint64_t first        # the sequence of the first batch
+    cdef public bint asks_next          # the next epoch may be begun while this one's last batches are under way
+    cdef public bint failed             # it was begun while another one was the user's, and its batches cannot be opened
+    cdef uint64_t serial                # how many epochs the ring had before this one
+    cdef int64_t dataset_epoch          # what datasets are told by set_epoch()
+    # the reader's
+    cdef readonly Reading reading
+
+    cdef bint is_under_way(self) noexcept       # whether a batch was opened and is not taken
+    cdef bint comes_to_its_end(self) noexcept   # see is_over

@@ -1,0 +1,90 @@
+# cython: language_level=3
+"""The numbers of one epoch, each with one owner.
+
+A batch is drawn (there is an index for it), opened (workers may make it), taken (out of the ring), handed out (the user
+has it).  Whoever draws and opens is the conductor; whoever takes and hands out is a reader.  Today both are the
+trainer, in one thread at a time.  They are apart in here because they may be two processes one day: of the reader's
+numbers the conductor looks at `taken` and at which streams have ended, and of the conductor's the reader looks at
+`opened` and at whether the source is exhausted.
+"""
+
+from atomics cimport RING_UNTOLD
+from shmloader.core.indices cimport EXHAUSTED, RAISED
+from shmloader.core.indices import NOTHING
+from shmloader.core.progress cimport Progress
+
+cdef object nothing = NOTHING
+
+
+cdef class Reading:
+    """How far a reader is in an epoch.
+
+    Args:
+        delivered: counts what is handed out.
+    """
+
+    def __cinit__(self, Progress delivered):
+        self.delivered, self.ready = delivered, nothing
+
+
+cdef class EpochCounts:
+    """How far an epoch is.
+
+    Args:
+        numbered: whether batches come out of order, so that their numbers are to be looked at.
+        workers: of streams, each of which has an order of its own; otherwise 0.
+    """
+
+    def __init__(self, bint numbered=False, int workers=0):
+        self.reading = Reading(Progress(numbered, workers))
+        self.drawn, self.last_worker, self.dataset_epoch = nothing, -1, RING_UNTOLD
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more comes of it: nothing is left to draw, and all that was opened was handed out.
+
+        It is computed, and nobody sets it.  An iterator that was closed or interrupted has no more batches to give
+        either, but its epoch is not over.
+        """
+        return self.comes_to_its_end()
+
+    cdef bint is_under_way(self) noexcept:
+        return self.reading.taken != self.opened
+
+    cdef bint comes_to_its_end(self) noexcept:
+        cdef Reading reading = self.reading
+        if reading.ready is not nothing or self.is_under_way():
+            return False
+        if self.source is not None:
+            if self.source.last == EXHAUSTED and self.drawn is nothing:
+                return True
+            if self.source.last == RAISED:      # torch's loader ends where the sampler raised behind the last batch
+                return True
+        return reading.delivered.has_ended()    # the indices of streams have no end
+
+    # ---------------------------------------------------------------------------------------------- without workers
+
+    def index(self):
+        """The index of the next batch, which stays the same until hand_out().
+
+        Raises:
+            StopIteration: the source has no more.
+        """
+        if self.drawn is nothing:
+            self.drawn = self.source.draw(self.opened)
+            if self.drawn is nothing:
+                self.reading.ended = True
+                raise StopIteration
+        return self.drawn
+
+    def hand_out(self, int samples) -> None:
+        """The batch of that index is the user's, or an error in its place.
+
+        Args:
+            samples: how many are in it.
+        """
+        self.drawn = nothing
+        self.opened += 1
+        self.samples += samples
+        self.reading.taken += 1
+        self.reading.delivered.add(samples)

@@ -1,0 +1,28 @@
+"""Types of the extension built from cython_ext/ring/epoch_counts.pyx, where each is explained."""
+
+from typing import Any
+
+from shmloader.core.indices import Indices
+from shmloader.core.progress import Progress
+
+class Reading:
+    taken: int
+    samples: int
+    delivered: Progress
+    ended: bool
+    def __init__(self, delivered: Progress) -> None: ...
+
+class EpochCounts:
+    source: Indices | None
+    opened: int
+    samples: int
+    last_worker: int
+    first: int
+    asks_next: bool
+    failed: bool
+    reading: Reading
+    def __init__(self, numbered: bool = ..., workers: int = ...) -> None: ...
+    @property
+    def is_over(self) -> bool: ...
+    def index(self) -> Any: ...
+    def hand_out(self, samples: int) -> None: ...

@@ -1,0 +1,178 @@
+"""One epoch after another of an iterator: each is begun in here, and its batches are opened.
+
+What is drawn from the generators, in which order, and what from which seed, is torch's, because people rely on that.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from shmloader.core.trainer import TrainerSide
+from shmloader.options import Options
+from shmloader.resume.drawn_from import watch_of
+from shmloader.resume.epoch import Epoch, next_epoch_of
+from shmloader.resume.epochs import listen, told
+from shmloader.resume.loader_generators import restore
+from shmloader.resume.place import Place
+from shmloader.resume.source import Source
+from shmloader.system.signals import held
+from shmloader.trainer import next_epoch
+from shmloader.trainer.bad_samples import Tally
+from shmloader.trainer.schedule import Schedule
+from shmloader.trainer.seeds import sample_seed, seed_of
+from shmloader.trainer.step import ConductorSide
+
+if TYPE_CHECKING:
+    from shmloader.trainer.iterator import RingIterator
+
+
+class Conductor(ConductorSide):
+    """Begins the epochs of an iterator.
+
+    It holds neither the loader nor the iterator, which must go at once when they are dropped.
+
+    Args:
+        place: The loader's place.
+        options: The loader's options.
+        iterator: What torch's iterator reads of the loader: its sampler, dataset, base seed.
+        ring: The trainer's side.
+        schedule: Opens batches.
+        tally: Notes the samples that were bad; None: none are skipped.
+        served: How many epochs were begun with this base seed before the first one here.
+    """
+
+    def __init__(
+        self,
+        place: Place,
+        options: Options,
+        iterator: RingIterator,
+        ring: TrainerSide,
+        schedule: Schedule,
+        tally: Tally | None,
+        served: int,
+    ) -> None:
+        loader = place.loader
+        self._place = place
+        self._sampler = iterator._index_sampler
+        self._dataset = iterator._dataset
+        self._batched: bool = iterator._auto_collation
+        self._in_order: bool = loader.in_order
+        self._streams = loader.num_workers if iterator._streams else 0
+        self._overlaps = options.prefetch_epochs and loader.persistent_workers
+        self._ring = ring
+        self._schedule = schedule
+        self._tally = tally
+        self.base_seed: int = iterator._base_seed
+        self._served = served
+
+    # ----------------------------------------------------------------------------------------- the user's next epoch
+
+    def begin(self, first: bool) -> None:
+        """Begin an epoch, or what is left of one: as in torch, ask the sampler for an iterator.
+
+        Nothing may be under way.  Its first batches are opened by Steps.begin(), and then it has begun().
+
+        Args:
+            first: Whether it is the iterator's first.
+        """
+        ring, place = self._ring, self._place
+        loader = place.loader
+        carried = ring.states() if self._streams else []  # NOTE [ Streams from epoch to epoch ]
+        start = place.starting()
+        if not first:
+            self._served += 1
+            if start is not None:  # these workers seed each sample: others were ended (dataloader.py)
+                restore(loader, start)
+            if start is not None and start.base_seed is not None:
+                self.base_seed, self._served = start.base_seed, start.served
+        start = start if start is not None and start.begun else None
+        source = Source(
+            self._sampler, loader.generator, start, watch=watch_of(self._sampler) if place.is_early else None
+        )
+        listen(self._dataset)  # whose loader may be of a class that has an __init__ of its own
+        numbered = not self._in_order and not self._streams
+        epoch = next_epoch_of(place, self.base_seed, self._served, numbered, self._streams)
+        epoch.carried, epoch.last_worker, epoch.asks_next = carried, epoch.start.latest, self._overlaps
+        if self._streams:
+            epoch.states = self._states_weakly()
+        self._give(epoch, source)
+        ring.begin_epoch(epoch, self._batched, told(self._dataset), epoch.seed)
+        if self._tally is not None:
+            self._tally.begin()
+
+    def begun(self) -> None:
+        """The first batches of the epoch that was begun last are open: it is under way."""
+        epoch = self._ring.current
+        assert isinstance(epoch, Epoch)
+        self._place.begin(epoch)
+
+    def _give(self, epoch: Epoch, source: Source) -> None:
+        epoch.seed, epoch.sample_seed = seed_of(epoch), sample_seed(epoch)
+        epoch.source = source
+        source.belongs_to(epoch)
+
+    def _states_weakly(self) -> Callable[[], list[bytes | None]]:
+        """A function that reads what the streams say of themselves.  It keeps neither the ring nor this."""
+        mine, workers = weakref.ref(self), self._streams
+
+        def states() -> list[bytes | None]:
+            conductor = mine()
+            return [b""] * workers if conductor is None else conductor._ring.states()
+
+        return states
+
+    # ------------------------------------------------------------------------------ the one after: NOTE [ Overlap ]
+
+    @property
+    def next(self) -> Epoch | None:
+        """The epoch that was begun while the current one is the user's; None if none was."""
+        epoch = self._ring.next
+        return epoch if isinstance(epoch, Epoch) else None
+
+    def begin_next(self) -> None:
+        """Begin the epoch after the current one, unless nothing can be assumed of it yet."""
+        place, current = self._place, self._ring.current
+        if place.loader is None or place.current is not current or place.loaded is not None or place.then is not None:
+            return
+        with held():
+            if self._ring.next is None:
+                found = next_epoch.source_of(place, place.current, self._sampler)
+                if found is None:
+                    current.asks_next = False
+                    return
+                source, of_sampler, of_dataset = found
+                epoch = next_epoch_of(place, self.base_seed, self._served + 1, False, 0)
+                epoch.fixed.update(sampler_epoch=of_sampler, dataset_epoch=of_dataset)
+                epoch.asks_next = True
+                self._give(epoch, source)
+                self._ring.begin_next(epoch, of_dataset, epoch.seed)
+                place.next = epoch
+
+    def holds_next(self) -> bool:
+        """Whether iter() goes on with the epoch that was begun early; if it does not, that epoch is given up."""
+        epoch, place = self.next, self._place
+        if epoch is None or place.next is not epoch:
+            return False
+        if epoch.failed or not place.holds(epoch):
+            place.give_up(epoch)
+            return False
+        return True
+
+    def turn(self) -> None:
+        """The epoch that was begun early is the user's.  Nothing of the one before may be under way."""
+        epoch = self.next
+        assert epoch is not None
+        with held():
+            self._ring.turn()
+            self._served += 1
+            if self._tally is not None:
+                self._tally.begin()
+            self._place.turn(epoch)
+
+    # --------------------------------------------------------------------------------------------------- a batch
+
+    def open(self, epoch: Epoch, index: Any) -> bool:
+        """Open the next batch of this epoch; false while there is no room for it."""
+        return self._schedule.open(epoch, index)

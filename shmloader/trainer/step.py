@@ -1,0 +1,41 @@
+"""What the step from one batch to the next (Steps, in next_batch.pyx) calls in Python: these five methods, and no more.
+
+They are two sides, because they may be two processes one day.  The conductor draws indices and opens batches; a reader
+takes batches and hands them out.  For a batch, the step calls read() and open(); the other three only where there is
+something else to do.  Any of the five may be interrupted by a signal's handler between two lines, and is called once
+more then: NOTE [ One step ].
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from shmloader.resume.epoch import Epoch
+
+
+class ConductorSide(Protocol):
+    """Opens batches: Conductor in conductor.py."""
+
+    def open(self, epoch: Epoch, index: Any) -> bool:
+        """Open the next batch of this epoch, for which its source gave `index`; false while there is no room for it."""
+
+    def begin_next(self) -> None:
+        """Begin the epoch after the ring's current one, unless it cannot be begun yet."""
+
+
+class ReaderSide(Protocol):
+    """Takes batches: Delivery in delivery.py."""
+
+    def wait(self) -> None:
+        """Wait until the ring has the next batch ready.
+
+        Raises:
+            StopIteration: The iterator was closed or interrupted.
+        """
+
+    def read(self) -> Any:
+        """The batch that the ring lends; NOTHING if its worker has no more to give, in place of a batch."""
+
+    def stream_ended(self, worker: int) -> None:
+        """A worker has nothing more to give in this epoch.  It may be called more than once."""
