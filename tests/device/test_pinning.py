@@ -297,14 +297,21 @@ def test_the_interpreter_may_end_at_any_time() -> None:
         """
         import sys, time, warnings
         warnings.simplefilter("ignore")
-        import shmloader
-        from gpu_double import DoubleGpu, installed
-        from page_locked import Numbered
+        import shmloader, torch
+        from gpu_double import DoubleGpu
         import shmloader.device.accelerator
         double = DoubleGpu(lag=5)
         shmloader.device.accelerator.find = lambda device=None: double
         shmloader.device.accelerator.kind = lambda: "cuda"
         shmloader.device.accelerator.count = lambda: 1
+
+        class Numbered(torch.utils.data.Dataset):
+            def __len__(self):
+                return 200
+
+            def __getitem__(self, index):
+                return torch.full((500,), index)
+
         if __name__ == "__main__":
             print(time.monotonic())
             loaders = [
