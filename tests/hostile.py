@@ -85,7 +85,7 @@ class BothSides:
         self.segment.format(self.trainer)
         self.worker = WorkerSide(*self.sides, 0, 0, 0)
         self.writer = Writer(self.worker, objects, ChunkWalks())
-        self.delivery = Delivery(self.trainer, 2, ends)
+        self.delivery = Delivery(self.trainer, crew=None, spare=2, timeout=0, ends=ends, dismisses=False)
         self.payload, self.filled, self.slot = -1, -1, (0, 0)
         self.described = self.pickled = (0, 0, 0, 0)  # see look_up()
 
@@ -151,7 +151,7 @@ class BothSides:
     def take(self) -> Any:
         """The batch, or the exception that the trainer's next() would raise."""
         assert self.trainer.wait(0)
-        batch = self.delivery.take()
+        batch = self.delivery.read()
         self.trainer.took()
         if type(batch) is ExceptionWrapper:
             batch.reraise()
@@ -298,7 +298,7 @@ def survives(which: int, changes: list[Any], in_order: bool, early: bool) -> Non
         first, last = ring.slot
         with contextlib.suppress(Exception):
             if ring.trainer.wait(0):
-                batch = ring.delivery.take()
+                batch = ring.delivery.read()
                 ring.trainer.took()
                 mapped = first - ring.slot_at(0), first - ring.slot_at(0) + ring.segment.geometry.size
                 for start, end in memory_of(batch):

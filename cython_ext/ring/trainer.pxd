@@ -14,6 +14,7 @@ from shmloader.core.turns cimport Turns
 
 
 cdef class TrainerSide(Ring):
+    cdef object __weakref__             # a thread must not keep it: it knows the epoch, and so the user's dataset
     cdef readonly Sequences sequences   # those in flight
     cdef readonly Slots slots           # whose each payload is
     cdef readonly Turns turns           # measures them

@@ -7,6 +7,7 @@ import os
 import select
 import threading
 import time
+import weakref
 from contextlib import nullcontext
 from multiprocessing.process import BaseProcess
 
@@ -34,7 +35,10 @@ class Watch:
             for worker in workers:
                 deaths.append(_death(worker))
             self.thread = threading.Thread(
-                target=_watch, args=(deaths, self._bye, ring, ended), name="shmloader_watch", daemon=True
+                target=_watch,
+                args=(deaths, self._bye, weakref.ref(ring), ended),
+                name="shmloader_watch",
+                daemon=True,
             )
             _start(self.thread)
         except BaseException:
@@ -133,7 +137,9 @@ def _death(worker: BaseProcess) -> int:
         return os.dup(worker.sentinel)  # this kernel has no pidfd, or the process is gone already
 
 
-def _watch(deaths: list[int], bye: int, ring: TrainerSide, ended: set[int]) -> None:
+def _watch(deaths: list[int], bye: int, ring: weakref.ref[TrainerSide], ended: set[int]) -> None:
+    # The interpreter's end stops this thread wherever it is, and what it holds is never freed.  It holds the ring only
+    # weakly, because the ring knows the epoch, the epoch its sampler, the sampler the dataset, the dataset its module.
     poll = select.poll()
     for fd in (*deaths, bye):
         poll.register(fd, select.POLLIN)
@@ -145,7 +151,10 @@ def _watch(deaths: list[int], bye: int, ring: TrainerSide, ended: set[int]) -> N
             for fd in readable:
                 poll.unregister(fd)
                 ended.add(deaths.index(fd))
-            ring.alarm()
+            alarmed = ring()
+            if alarmed is not None:
+                alarmed.alarm()
+            del alarmed
     finally:
         for fd in deaths:
             os.close(fd)
