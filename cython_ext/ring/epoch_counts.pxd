@@ -8,7 +8,7 @@ from shmloader.core.progress cimport Progress
 
 
 cdef class Reading:
-    cdef readonly uint64_t taken        # batches that were taken from the ring, or have an error in their place
+    cdef readonly uint64_t taken        # batches that were taken and read, or have an error in their place
     cdef object ready                   # a batch that was taken and is not handed out yet
     cdef uint64_t number                # of the batch that was taken last: its number in the epoch, from 0
     cdef readonly uint32_t samples      # how many are in it
@@ -33,5 +33,7 @@ cdef class EpochCounts:
     # the reader's
     cdef readonly Reading reading
 
-    cdef bint is_under_way(self) noexcept       # whether a batch was opened and is not taken
-    cdef bint comes_to_its_end(self) noexcept   # see is_over
+    cdef bint is_under_way(self) noexcept   # whether a batch was opened and is not taken
+    # Whether nothing is left to draw, and all that was opened was handed out.  It is computed, and nobody sets it.  An
+    # iterator that was closed or interrupted has no more batches to give either, but its epoch is not over.
+    cdef bint is_over(self) noexcept

@@ -39,19 +39,10 @@ cdef class EpochCounts:
         self.reading = Reading(Progress(numbered, workers))
         self.drawn, self.last_worker, self.dataset_epoch = nothing, -1, RING_UNTOLD
 
-    @property
-    def is_over(self) -> bool:
-        """Whether nothing more comes of it: nothing is left to draw, and all that was opened was handed out.
-
-        It is computed, and nobody sets it.  An iterator that was closed or interrupted has no more batches to give
-        either, but its epoch is not over.
-        """
-        return self.comes_to_its_end()
-
     cdef bint is_under_way(self) noexcept:
         return self.reading.taken != self.opened
 
-    cdef bint comes_to_its_end(self) noexcept:
+    cdef bint is_over(self) noexcept:
         cdef Reading reading = self.reading
         if reading.ready is not nothing or self.is_under_way():
             return False

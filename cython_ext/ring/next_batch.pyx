@@ -52,7 +52,7 @@ cdef class Steps:
         6. If an index cannot be opened, next() first hands out all batches before it, and then tries again.  An error
            there comes in the batch's place and counts as it.  A lack of memory is not the batch's fault, so that index
            stays, and the next call tries once more.
-        7. Whether an epoch is over is computed from its numbers (EpochCounts.is_over).  An iterator that is closed, or
+        7. Whether an epoch is over is computed from its numbers (EpochCounts.is_over()).  An iterator that is closed, or
            interrupted, also gives END, but its epoch stays where it is.
         8. The sampler's exception comes in place of the batch in hand, which is dropped, because torch drops it, and a
            program that goes on behind an error is to get what torch gives.  It counts as that batch, as any error in a
@@ -167,11 +167,11 @@ cdef class Steps:
         cdef EpochCounts epoch = ring.current
         cdef object batch
         while not ring.mapping.closed:
-            if ring.unread is None and not epoch.is_under_way():
-                if not epoch.comes_to_its_end():
+            if not epoch.is_under_way():
+                if not epoch.is_over():
                     self.open_all(epoch)    # an index may be left that could not be opened, or not be drawn
                 if not epoch.is_under_way() and not ring.mapping.closed:
-                    epoch.reading.ended = epoch.comes_to_its_end()
+                    epoch.reading.ended = epoch.is_over()
                     return False
                 continue
             if ring.unread is None and (ring.alarmed or not ring.sequences.is_ready()):

@@ -3,7 +3,7 @@
 
 from libc.stdint cimport uint32_t, uint64_t
 
-from shmloader.core.epoch_counts cimport EpochCounts
+from shmloader.core.epoch_counts cimport EpochCounts, Reading
 from shmloader.core.free_cells cimport Cells
 from shmloader.core.lease cimport Lease
 from shmloader.core.ring cimport Ring
@@ -27,7 +27,7 @@ cdef class TrainerSide(Ring):
     cdef readonly bint stopped          # workers have been told to leave
     cdef readonly bint alarmed          # a worker died: wait() returns at once until it is looked after
     cdef readonly bint batched          # whether a task is the indices of a batch; if not, it is one sample's
-    cdef Cells cell_owners                 # whose each cell is
+    cdef Cells cell_owners              # whose each cell is
     cdef bint begun                     # whether any epoch was
     cdef bint in_order
     cdef TaskWriter tasks
@@ -47,6 +47,7 @@ cdef class TrainerSide(Ring):
     cdef int check_may_open(self, int worker, int chunks) except -1
     cdef int give(self, int worker, uint64_t seed, int chunks, uint32_t row, uint32_t rows,
                   uint32_t samples) except -1
+    cdef Reading reading(self)                          # of whoever takes the next batch
     cdef void measure_taken(self, ring_given *given, Lease lease) noexcept
     cdef void ring_one(self) noexcept nogil
     cdef int wait_until(self, double seconds) except -1

@@ -348,7 +348,7 @@ cdef class TrainerSide(Ring):
         if not self.sequences.is_ready():
             raise RuntimeError(f"sequence {self.sequences.next_take} is not ready")
         cdef ring_given *given = self.sequences.next_batch()
-        cdef Reading reading = (self.current if self.next is None or self.current.is_under_way() else self.next).reading
+        cdef Reading reading = self.reading()
         cdef Lease lease = Lease.__new__(Lease)
         self.follow(given.payload)
         lease.hold(self, self.slots, self.sequences, given)
@@ -359,9 +359,12 @@ cdef class TrainerSide(Ring):
         if lease.answers[0].outcome not in (SKIPPED, SKIPPED_KEPT):
             self.measure_taken(given, lease)
         self.under_way -= 1
-        reading.taken += 1
         self.sequences.took(given.chunks)
         return lease
+
+    cdef Reading reading(self):
+        """Of the epoch whose batch is the next one that is taken, or the one that is being read."""
+        return (self.current if self.next is None or self.current.is_under_way() else self.next).reading
 
     cdef void measure_taken(self, ring_given *given, Lease lease) noexcept:
         """Count what was taken: NOTE [ Figures ]."""
@@ -381,8 +384,10 @@ cdef class TrainerSide(Ring):
     def took(self) -> None:
         """The batch that lend() gave was read: what is left of it is its tensors' affair."""
         cdef Lease lease = self.unread
+        cdef Reading reading = self.reading()
         if lease is None:
             return
+        reading.taken += 1
         self.unread = None
         if lease.outcome in (KEPT, SKIPPED_KEPT):
             lease.retire()
