@@ -95,7 +95,8 @@ class BothSides:
 
     def claim_again(self) -> Any:
         task = self.worker.claim()
-        self.payload, self.filled = self.worker.current, self.worker.current_entry
+        self.payload = self.worker.current
+        self.filled = self.worker.sequence % self.segment.geometry.entries
         start = self.worker.address(0)
         self.slot = start, start + self.segment.geometry.slot_stride
         return task

@@ -144,15 +144,6 @@ cdef class Picture(Canvas):
         else:
             raise ValueError(f"a table of {entries.shape[0]} entries: it may have 256 or 768")
 
-    cdef int look_up_by(self, object function) except -1:
-        cdef uint8_t table[256]
-        cdef int v
-        self.check()
-        for v in range(256):
-            table[v] = function(v)
-        pixels_look_up_all(self.picture, table)
-        return 0
-
     def brightness(self, float factor):
         """ImageEnhance.Brightness(image).enhance(factor)."""
         self.check()

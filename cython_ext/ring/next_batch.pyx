@@ -150,7 +150,7 @@ cdef class Steps:
             ring.took()
             ring.keep_state()       # the stream has gone on, though its batch is dropped
             while ring.under_way if next_too else ring.current.is_under_way():
-                if ring.alarmed or not ring.sequences.is_ready():
+                if ring.alarmed or not ring.sequences.find_ready():
                     self.reader.wait()
                 else:
                     ring.lend()
@@ -174,7 +174,7 @@ cdef class Steps:
                     epoch.reading.ended = epoch.is_over()
                     return False
                 continue
-            if ring.unread is None and (ring.alarmed or not ring.sequences.is_ready()):
+            if ring.unread is None and (ring.alarmed or not ring.sequences.find_ready()):
                 self.reader.wait()
                 continue
             batch = self.reader.read()

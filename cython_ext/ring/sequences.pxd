@@ -32,7 +32,7 @@ cdef class Sequences:
     cdef void opened(self, int worker, int payload, int chunks, uint32_t row, uint32_t rows, uint64_t batch,
                      uint32_t samples, uint32_t cell, uint64_t time) noexcept
     cdef void pass_over(self) noexcept                  # to a next_open whose entry is free
-    cdef bint is_ready(self) noexcept nogil             # whether the next batch is
+    cdef bint find_ready(self) noexcept nogil           # find the next batch that can be taken; false: none can
     cdef ring_given *next_batch(self) except NULL       # which one it is; it is ready
     cdef void took(self, int chunks) noexcept           # it was taken
     cdef int lost(self) noexcept nogil                  # the entry, plus 1, for which what is awaited never comes

@@ -48,7 +48,7 @@ cdef class Sequences:
         while self.busy[self.next_open % self.entries] and self.in_flight < self.entries:
             self.next_open += 1
 
-    cdef bint is_ready(self) noexcept nogil:
+    cdef bint find_ready(self) noexcept nogil:
         if not self.in_order:
             return lowest(self.entry, self.entries, RING_READY, RING_ANY, self.busy, &self.next_take)
         cdef uint64_t word, sequence
@@ -116,7 +116,7 @@ cdef class Sequences:
         """
         cdef int k
         self.mapping.check_open()
-        if not self.in_flight or self.is_ready():
+        if not self.in_flight or self.find_ready():
             return []
         if self.in_order:
             return [self.next_take + self.seen]

@@ -88,7 +88,8 @@ cdef class TrainerSide(Ring):
         self.mapping.check_open()
         return self.under_way < self.batches and self.sequences.in_flight + chunks <= self.entries
 
-    def begin_epoch(self, EpochCounts epoch=None, bint batched=True, told=None, uint64_t seed=0) -> None:
+    def begin_epoch(self, EpochCounts epoch=None, bint batched=True, told=None, uint64_t seed=0,
+                    bint drops=False) -> None:
         """From now on open, take and hand out the batches of this epoch; none of another one may be under way.
 
         Args:
@@ -96,12 +97,13 @@ cdef class TrainerSide(Ring):
             batched: whether a task is the indices of a batch; if not, it is one sample's.
             told: the epoch that datasets are told by set_epoch(); None: they are told nothing.
             seed: the epoch's, which bad samples are replaced by.
+            drops: whether the epoch before it was begun early, and is dropped: workers undo what they drew for it.
         """
         self.mapping.check_open()
         self.cell_owners.begin()
         self.batched = batched
         self.current, self.next = EpochCounts() if epoch is None else epoch, None
-        self.enrol(self.current, told, seed)
+        self.enrol(self.current, told, seed, drops)
 
     def begin_next(self, EpochCounts epoch, told=None, uint64_t seed=0) -> None:
         """From now on open the batches of this epoch, while those of the current one are taken and handed out.
@@ -110,7 +112,7 @@ cdef class TrainerSide(Ring):
         the current epoch while any is.  The other arguments are as in begin_epoch().
         """
         self.mapping.check_open()
-        self.enrol(epoch, told, seed)
+        self.enrol(epoch, told, seed, False)
         self.next = epoch
 
     def turn(self) -> None:
@@ -122,12 +124,12 @@ cdef class TrainerSide(Ring):
         """The ring is about to be closed, so nobody will ask for the next epoch."""
         self.next = None
 
-    cdef int enrol(self, EpochCounts epoch, told, uint64_t seed) except -1:
+    cdef int enrol(self, EpochCounts epoch, told, uint64_t seed, bint drops) except -1:
         if told is not None:
             epoch.dataset_epoch = told
         self.epoch += self.begun
         self.begun, epoch.serial, epoch.first = True, self.epoch, self.sequences.next_open
-        self.header.epoch_seed[self.epoch & 1] = seed
+        self.header.epoch_seed[self.epoch & 1], self.header.epoch_drops[self.epoch & 1] = seed, drops
         return 0
 
     cdef int samples_of(self, task) except -1:
@@ -280,7 +282,7 @@ cdef class TrainerSide(Ring):
     def ready(self) -> bool:
         """Whether the next batch can be taken; not while there is an alarm to look after."""
         self.mapping.check_open()
-        return not self.alarmed and self.sequences.is_ready()
+        return not self.alarmed and self.sequences.find_ready()
 
     def wait(self, double seconds=-1) -> bool:
         """Wait until the next batch can be taken; false when `seconds` have passed or an alarm was raised.
@@ -290,7 +292,7 @@ cdef class TrainerSide(Ring):
         """
         if self.mapping.closed or self.alarmed:
             return False
-        if self.sequences.is_ready():
+        if self.sequences.find_ready():
             return True
         self.inside += 1
         try:
@@ -306,17 +308,17 @@ cdef class TrainerSide(Ring):
         cdef uint32_t seen
         if budget:
             with nogil:
-                while k < budget and not self.sequences.is_ready() and spin_once(&self.spin):
+                while k < budget and not self.sequences.find_ready() and spin_once(&self.spin):
                     k += 1
-            spin_learn(&self.spin, k, self.sequences.is_ready())
-        while not self.mapping.closed and not self.sequences.is_ready():
+            spin_learn(&self.spin, k, self.sequences.find_ready())
+        while not self.mapping.closed and not self.sequences.find_ready():
             if self.alarmed or error == ETIMEDOUT:
                 return False
             with nogil:
                 seen = ring_announce(&self.header.ready_bell)
                 error = 0
                 lost = self.sequences.lost()
-                if not self.sequences.is_ready() and not self.alarmed and not lost:
+                if not self.sequences.find_ready() and not self.alarmed and not lost:
                     error = ring_sleep(&self.header.ready_bell, seen, &deadline if limited else NULL)
             if lost and not self.alarmed and not self.mapping.closed:
                 raise self.sequences.overwritten(lost - 1)
@@ -345,7 +347,7 @@ cdef class TrainerSide(Ring):
         What its workers said of it is read before the next open(), which may be of the same entries.
         """
         self.mapping.check_open()
-        if not self.sequences.is_ready():
+        if not self.sequences.find_ready():
             raise RuntimeError(f"sequence {self.sequences.next_take} is not ready")
         cdef ring_given *given = self.sequences.next_batch()
         cdef Reading reading = self.reading()

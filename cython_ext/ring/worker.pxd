@@ -19,11 +19,9 @@ NOTE [ Forked children ]
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
 from atomics cimport ring_memory
+from shmloader.core.fill cimport Fill
 from shmloader.core.lane cimport Lane
 from shmloader.core.ring cimport Ring
-
-
-cdef class Fill                         # the payload that is being filled, as a buffer
 
 
 cdef class WorkerSide(Ring):
@@ -33,7 +31,7 @@ cdef class WorkerSide(Ring):
     cdef readonly uint32_t row, rows    # of the chunk being filled: its first row, and the batch's; 0: a whole batch
     cdef unsigned forks                 # how many lay behind this process when it became the worker
     cdef uint64_t cursor                # the lowest sequence not yet passed
-    cdef uint32_t who                   # whom the sequence that look() found is open for: this worker, or ANY
+    cdef uint32_t who                   # whom the sequence that find_open() found is open for: this worker, or ANY
     cdef uint32_t revocations           # as counted when this worker looked last
     cdef bint in_order                  # whether it walks, or looks through all entries
     cdef uint64_t task_bytes            # of the task that is claimed, in the entry's area
@@ -56,7 +54,7 @@ cdef class WorkerSide(Ring):
     cpdef int describe(self, list words, bytes plan, bytes beside=*) except -1
     cpdef int point_to_objects(self, Py_ssize_t at, Py_ssize_t size) except -1
 
-    cdef bint look(self) noexcept nogil
+    cdef bint find_open(self) noexcept nogil
     cdef bint over(self) noexcept nogil
     cdef bint is_forked(self) noexcept nogil                            # this process, from the worker
     cdef int check_not_forked(self) except -1
@@ -64,9 +62,3 @@ cdef class WorkerSide(Ring):
     cdef int check_inside(self, Py_ssize_t at, Py_ssize_t bytes) except -1
     cdef ring_memory *left(self) noexcept nogil
     cdef Py_ssize_t memory_room(self) except -1
-
-
-cdef class Fill:
-    cdef WorkerSide ring
-    cdef char *data
-    cdef Py_ssize_t bytes

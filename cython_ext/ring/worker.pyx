@@ -2,7 +2,6 @@
 """One worker's side of the ring.  A process that is forked in it: NOTE [ Forked children ] in worker.pxd."""
 
 cimport cython
-from cpython.buffer cimport PyBuffer_FillInfo
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.exc cimport PyErr_CheckSignals
 from cpython.long cimport PyLong_AsLongLong
@@ -18,6 +17,7 @@ from atomics cimport (
     ring_entry, ring_forget, ring_load, ring_memory, ring_once, ring_once_32, ring_owner, ring_publish, ring_raised,
     ring_remember, ring_remembered, ring_revocations, ring_ring, ring_rise, ring_seq, ring_sleep, ring_state, ring_toll,
 )
+from shmloader.core.fill cimport Fill
 from shmloader.core.lane cimport Lane
 from shmloader.core.ring cimport NO_CELL, NO_ROOM, PICKLED, Ring, check_index, lowest, overwritten
 from ring.spin cimport spin_budget, spin_learn, spin_once
@@ -75,7 +75,7 @@ cdef class WorkerSide(Ring):
 
     # ---------------------------------------------------------------------------------------------- tasks
 
-    cdef bint look(self) noexcept nogil:
+    cdef bint find_open(self) noexcept nogil:
         """Walk to the next sequence that this worker may claim; false where that one is not open yet."""
         cdef uint64_t word
         cdef uint32_t revocations
@@ -109,19 +109,19 @@ cdef class WorkerSide(Ring):
         self.check_not_forked()
         cdef uint32_t seen
         cdef bint leaving
-        cdef bint found = self.look()
+        cdef bint found = self.find_open()
         cdef int error, k = 0, budget = 0 if found else spin_budget(&self.spin)
         if budget:
             with nogil:
                 while k < budget and not found and not self.over() and spin_once(&self.spin):
                     k += 1
-                    found = self.look()
+                    found = self.find_open()
             spin_learn(&self.spin, k, found)
         while True:
             if ring_raised(&self.header.stop):
                 return None
-            leaving = ring_raised(&self.worker[self.me].dismissed)  # before the look: it sees all opened before that
-            if self.look():
+            leaving = ring_raised(&self.worker[self.me].dismissed)  # before find_open(), which sees all opened before that
+            if self.find_open():
                 if ring_claim(&self.entry[self.cursor % self.entries], self.cursor, self.who, self.me):
                     break
                 continue    # another one was quicker
@@ -132,7 +132,7 @@ cdef class WorkerSide(Ring):
                 seen = ring_announce(&self.worker[self.me].bell)
                 RING_STEP(AFTER_ANNOUNCE)
                 error = 0
-                if not self.look() and not self.over():
+                if not self.find_open() and not self.over():
                     error = ring_sleep(&self.worker[self.me].bell, seen, NULL)
                 ring_rise(&self.worker[self.me].bell)
             if error == EINTR:
@@ -169,6 +169,11 @@ cdef class WorkerSide(Ring):
     def epoch_seed(self) -> int:
         """The seed of the epoch of the batch that is claimed."""
         return ring_once(&self.header.epoch_seed[self.epoch & 1])
+
+    @property
+    def drops(self) -> bool:
+        """Whether the epoch before that of the batch that is claimed was begun early, and is not the user's."""
+        return ring_once_32(&self.header.epoch_drops[self.epoch & 1]) != 0
 
     @property
     def told(self):
@@ -291,11 +296,6 @@ cdef class WorkerSide(Ring):
 
     # What a worker says of a batch lies in the entry's area, behind the task, which whoever takes this worker's place
     # may need.
-
-    @property
-    def current_entry(self) -> int:
-        """The entry of the sequence that is claimed."""
-        return self.cursor % self.entries
 
     cpdef int describe(self, list words, bytes plan, bytes beside=b"") except -1:
         """Write the meta and the plan of the batch (batch_writer.pyx), and what a chunk has beside them, into the area.
@@ -450,12 +450,3 @@ cdef class WorkerSide(Ring):
         if size > room:
             raise overwritten("the size of what a worker remembers", size, room)
         return PyBytes_FromStringAndSize(<char *>memory + sizeof(ring_memory), size) if size else None
-
-
-@cython.final
-@cython.no_gc
-cdef class Fill:
-    """The payload that a worker is filling, exported as a buffer.  Its reference count says who is over it."""
-
-    def __getbuffer__(self, Py_buffer *view, int flags):
-        PyBuffer_FillInfo(view, self, self.data, self.bytes, 0, flags)

@@ -236,6 +236,13 @@ class Place:
             state = changed(state, **epoch.source.put_back(self.loader))
         self.loaded = self._as_told(state)
 
+    def outlive_workers(self) -> None:
+        """Have the next epoch begin as if its workers persisted, with their base seed, though they are about to end."""
+        if self.next is not None:
+            self.give_up(self.next)
+        elif self.loaded is None and self.then is None and self.current is not None:
+            self.loaded = self._between(self.current)
+
     def _as_told(self, state: State) -> State:
         """The state of an epoch that nothing was got of, with what sampler and dataset were told since."""
         now = epochs.of_sampler(self._sampler)

@@ -79,6 +79,8 @@ class Conductor(ConductorSide):
         """
         ring, place = self._ring, self._place
         loader = place.loader
+        last = ring.current if ring.next is None else ring.next
+        drops = isinstance(last, Epoch) and last is not place.current
         carried = ring.states() if self._streams else []  # NOTE [ Streams from epoch to epoch ]
         start = place.starting()
         if not first:
@@ -98,7 +100,7 @@ class Conductor(ConductorSide):
         if self._streams:
             epoch.states = self._states_weakly()
         self._give(epoch, source)
-        ring.begin_epoch(epoch, self._batched, told(self._dataset), epoch.seed)
+        ring.begin_epoch(epoch, self._batched, told(self._dataset), epoch.seed, drops)
         if self._tally is not None:
             self._tally.begin()
 

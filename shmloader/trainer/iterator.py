@@ -179,6 +179,7 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
                 "init_fn": self._worker_init_fn,
                 "num_workers": self._num_workers,
                 "seeds_samples": self._schedule.seeds_samples,
+                "persists": loader.persistent_workers,
                 "stride": self._schedule.stride,
                 "told": told(self._dataset),
                 "left": self._left,

@@ -64,9 +64,7 @@ def end_workers_of_another_pool(loader: Any) -> None:
     given = _given.get(loader)
     if given is None or loader._iterator is None or _same(given, pool_of(loader)):
         return
-    place = place_of(loader)
-    if place.next is not None:  # an epoch that they began early
-        place.give_up(place.next)
+    place_of(loader).outlive_workers()
     loader._end_workers()
 
 

@@ -90,6 +90,7 @@ class Worker:
         left: where each worker's stream goes on in the first epoch; None: they begin.
         told: the epoch that the dataset in the trainer was told by set_epoch(); None: none.
         pool: what replaces bad samples (replace_bad_samples.py); None: nothing does.
+        persists: whether it may make another epoch behind the first one.
         stride: with seeds_samples, how many places of the epoch's order one sample of a batch is behind the other.
     """
 
@@ -106,6 +107,7 @@ class Worker:
         init_fn: Callable[[int], Any] | None,
         num_workers: int,
         seeds_samples: bool,
+        persists: bool,
         stride: int,
         told: int | None,
         left: list[Left] | None,
@@ -128,6 +130,8 @@ class Worker:
         self._fetch: Fetch | None = None
         self._is_over = False  # the stream, in this epoch
         self._epoch: int | None = None  # whatever it is when it begins
+        self._keeps_before = persists and not seeds_samples
+        self._before: bytes | None = None  # the random states before that epoch
         self._default = collate_into(self._writer)
         self._be_torchs_worker(dataset, base_seed, num_workers)
         self._error: Any = None  # why it could not begin: told in place of the first batch
@@ -162,6 +166,8 @@ class Worker:
             if self._taking_over:
                 self._take_over()
             if ring.epoch != self._epoch:
+                if self._keeps_before:
+                    self._undo_what_was_drawn()
                 if self._epoch is not None or ring.told != self._told:  # who takes a dead one's place comes later
                     self._begin(ring.told)
                 self._epoch = ring.epoch
@@ -190,6 +196,12 @@ class Worker:
         left = self._ring.recall()
         if left is not None:
             random_states.restore(left)
+
+    def _undo_what_was_drawn(self) -> None:
+        """If the epoch before was begun early and is not the user's, go on drawing where that one began."""
+        if self._before is not None and self._ring.drops and self._epoch == self._ring.epoch - 1:
+            random_states.restore(self._before)
+        self._before = random_states.states()
 
     def _begin(self, told: int | None, init_fn: Callable[[int], Any] | None = None, left: Left | None = None) -> None:
         """Begin the first epoch, or another one where workers persist: streams begin anew, and so does what failed.

@@ -355,7 +355,8 @@ def test_the_error_comes_at_the_batchs_place(monkeypatch: pytest.MonkeyPatch, in
         outcome = fill(worker, task)
         done.append(worker._ring.sequence)
         if worker._ring.me == 1 and len(done) == 2:
-            words = entry_at(worker._segment, worker._ring.current_entry, "meta_at")[0]
+            entry = worker._ring.sequence % worker._segment.geometry.entries
+            words = entry_at(worker._segment, entry, "meta_at")[0]
             os.pwrite(worker._segment.fd, struct.pack("2I", *2 * [MOST % (1 << 32)]), words)
         return outcome
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy
 import pytest
 import torch
-from conftest import Augmented, iterate, seed_all
+from conftest import Augmented, assert_same, iterate, seed_all
 from torch.utils.data import (
     BatchSampler,
     DistributedSampler,
@@ -182,8 +182,7 @@ def epochs(case: str, prefetch: bool, how: str) -> tuple[list[Any], list[bool]]:
                 loader.start()
             if epoch:
                 change(loader, epoch)
-            batches = iterate(loader)
-            got.append([batch["i"] if isinstance(batch["i"], int) else batch["i"].tolist() for batch in batches])
+            got.append(iterate(loader))
             was_early.append(loader.state_dict()["begun"])
     return got, was_early
 
@@ -193,7 +192,7 @@ def epochs(case: str, prefetch: bool, how: str) -> tuple[list[Any], list[bool]]:
 def test_a_change_counts_for_the_next_epoch(case: str, how: str) -> None:
     expected, _ = epochs(case, False, how)
     got, was_early = epochs(case, True, how)
-    assert got == expected
+    assert_same(got, expected)  # and what is random in the samples: nothing that was drawn for a dropped epoch counts
     # the first epoch of a DistributedSampler whose set_epoch() nobody calls is drawn twice
     assert all(was_early[1:]) or how == "started", "prefetched all the same"
 

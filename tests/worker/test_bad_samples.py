@@ -12,7 +12,7 @@ import numpy
 import pytest
 import torch
 from conftest import assert_same, iterate, label, seed_all
-from torch.utils.data import IterableDataset, Subset, SubsetRandomSampler
+from torch.utils.data import IterableDataset, Subset, SubsetRandomSampler, WeightedRandomSampler
 
 import shmloader
 from shmloader.options import Options
@@ -323,6 +323,20 @@ def test_an_epoch_that_was_begun_early_is_drawn_anew_for_another_pool() -> None:
             sampler.indices = range(20, LENGTH)
             given.append(indices(list(made)))
     assert given[0] == given[1], "by the seeds that were drawn"
+
+
+def test_workers_of_another_pool_go_on_with_their_base_seed() -> None:
+    given = []
+    for kind in (torch.utils.data.DataLoader, shmloader.DataLoader):
+        torch.manual_seed(19)
+        sampler = WeightedRandomSampler([1.0] * LENGTH, LENGTH)  # which draws from the generator that a base seed is of
+        mine = {"on_bad_sample": "skip"} if kind is shmloader.DataLoader else {}
+        made: Any = kind(Rotten(bad=()), BATCH, sampler=sampler, num_workers=1, persistent_workers=True, **mine)
+        given.append(indices(list(made)))
+        sampler.weights[::2] = 0
+        given[-1] += indices(list(made)) + indices(list(made))
+        made._iterator._shutdown_workers()
+    assert given[0] == given[1]
 
 
 class TakingOff(AtOnce):

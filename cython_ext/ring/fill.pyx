@@ -1,0 +1,14 @@
+# cython: language_level=3
+"""The payload that a worker is filling, as a buffer."""
+
+cimport cython
+from cpython.buffer cimport PyBuffer_FillInfo
+
+
+@cython.final
+@cython.no_gc
+cdef class Fill:
+    """The payload that a worker is filling, exported as a buffer.  Its reference count says who is over it."""
+
+    def __getbuffer__(self, Py_buffer *view, int flags):
+        PyBuffer_FillInfo(view, self, self.data, self.bytes, 0, flags)
