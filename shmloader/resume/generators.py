@@ -59,6 +59,19 @@ def as_global(text: str | None) -> Iterator[None]:
 
 
 @contextmanager
+def undrawn_if_it_fails(generator: torch.Generator | None) -> Iterator[None]:
+    """What was drawn meanwhile from this generator, and from the global one, was not, where an error comes out."""
+    of_loader, now = None if generator is None else generator.get_state(), torch.get_rng_state()
+    try:
+        yield
+    except BaseException:
+        torch.set_rng_state(now)
+        if generator is not None and of_loader is not None:
+            generator.set_state(of_loader)
+        raise
+
+
+@contextmanager
 def undrawn(generator: torch.Generator | None) -> Iterator[None]:
     """Whatever is drawn meanwhile from this generator, and from the global one, was not."""
     of_loader = None if generator is None else generator.get_state()

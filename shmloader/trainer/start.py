@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from torch.utils.data import IterableDataset
 
 from shmloader.options import Options
+from shmloader.resume.generators import undrawn_if_it_fails
 from shmloader.resume.place import place_of
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ def start(loader: Any, iterators: Iterable[Any], begin: Callable[[], Any]) -> No
             f"start() begins the next epoch, and an iterator is in the midst of epoch {epoch.number}: call start() "
             "before an epoch or behind its last batch, or close() the iterator first, or give prefetch_epochs=True"
         )
-    with place.early():
+    with place.early(), undrawn_if_it_fails(loader.generator):
         _started[loader] = begin()
 
 

@@ -314,6 +314,25 @@ def test_what_cannot_be_begun_is_told_and_can_be_tried_again() -> None:
         assert len(iterate(made)) == LENGTH
 
 
+@pytest.mark.parametrize("generator", [None, torch.Generator()], ids=["global", "its own"])
+def test_what_cannot_be_begun_has_drawn_nothing(generator: torch.Generator | None) -> None:
+    class Counted(Told):
+        broken = False
+
+        def __len__(self) -> int:
+            if self.broken:
+                raise ValueError("no length")
+            return super().__len__()
+
+    dataset = Counted(LENGTH)
+    with loader(dataset=dataset, generator=generator) as made:
+        dataset.broken = True
+        before = rng_states(), None if generator is None else generator.get_state()
+        with pytest.raises(ValueError, match="no length"):
+            made.start()
+        assert_same((rng_states(), None if generator is None else generator.get_state()), before)
+
+
 def test_in_a_process_that_was_forked() -> None:
     with loader(num_workers=1) as made:
         made.start()
