@@ -6,7 +6,7 @@ from tests.attack.datasets import NEED_COLLATE
 from tests.attack.loaders import NOT_PERSISTENT, OFF_THE_RING
 from tests.attack.program import Program
 from tests.attack.samplers import DRAWS, IN_BATCHES, WITHOUT_STATE
-from tests.attack.twin import OURS_ALONE, seeds_samples
+from tests.attack.twin import OURS_ALONE, raises_elsewhere, seeds_samples
 
 STATEFUL = ("stateful", "stateful batches")
 OF_STREAMS = ("stream", "stream with state", "stream whose iterator has state")
@@ -97,8 +97,6 @@ def _samples(program: Program) -> str | None:
     drawn = data.noise or program.order.kind in DRAWS
     if get("prefetch_epochs") and drawn and program.does("close", "close iterator", "nest"):
         return "what was drawn for the next epoch stays drawn when its workers end"
-    if data.noise and get("prefetch_epochs") and program.does("change") and not seeds_samples(program):
-        return "what workers drew for an epoch that is dropped stays drawn"
     if data.noise and data.habit in ("raises", "raises odd", "raises once") and get("chunk_size"):
         return "which samples of the batch were drawn depends on the chunks"
     if data.habit == "exits once" and (not program.workers or get("on_worker_death") != "respawn"):
@@ -129,6 +127,12 @@ def _samples(program: Program) -> str | None:
         return "the twin has a worker"
     if get("on_bad_sample") and data.noise and not seeds_samples(program):
         return "draws depend on the workers"
+    if get("on_bad_sample") and get("persistent_workers") and program.resumes("workers"):
+        return "replacements follow the base seed, and workers that persist keep theirs"
+    if data.habit == "timer" and program.does("take in thread") and (not program.workers or program.resumes("workers")):
+        return "a timer cannot be set in a thread of the trainer"
+    if program.order.kind == "raising" and raises_elsewhere(program) and program.does("save"):
+        return "behind which of the batches the state is"
     if program.order.kind == "raising" and (
         get("in_order") is False or any(d.what == "workers" for d in program.actions)
     ):
