@@ -94,7 +94,7 @@ def planned(dataset: Any, writer: Counter, least: int) -> Plan:
                 plan.tuples[id(value)] = value
         if type(holder) is not tuple and (id(value) in large or id(value) in plan.tuples):
             plan.places.append((holder, key, id(value)))
-    overlapping = _overlapping(list(known.values()))
+    overlapping = _overlapping(list(known.values()), large)
     for found in plan.found:
         _write(found, writer, overlapping)
     return plan
@@ -277,16 +277,15 @@ def _tensor_maker(value: torch.Tensor, writer: Counter) -> Make:
     return lambda memory: tensor_over(memory, place, dtype, shape)
 
 
-def _overlapping(values: list[Any]) -> set[int]:
-    """The ids of arrays, tensors and lists of arrays that share memory with one another."""
+def _overlapping(values: list[Any], large: set[int]) -> set[int]:
+    """The ids of arrays, tensors and large lists of arrays that share memory with one another."""
     bounds = []
     for value in values:
         if issubclass(type(value), numpy.ndarray):
             bounds.append((*_bounds(value), id(value)))
-        elif type(value) is list and value and type(value[0]) is numpy.ndarray:
+        elif id(value) in large and type(value) is list and value and type(value[0]) is numpy.ndarray:
             owned = owners(one for one in value if type(one) is numpy.ndarray)
-            low, high = zip(*map(_bounds, owned), strict=True)
-            bounds.append((min(low), max(high), id(value)))
+            bounds += [(*_bounds(one), id(value)) for one in owned if one.nbytes]
         elif (storage := _storage_of(value)) is not None:
             bounds.append((storage.data_ptr(), storage.data_ptr() + storage.nbytes(), id(value)))
     found: set[int] = set()

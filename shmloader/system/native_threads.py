@@ -6,7 +6,8 @@ A forked process has one thread.  A library that hands its work to a pool of thr
 starts the pool again after a fork.  Which libraries do so was measured: each was used, the process forked, and the
 child used it again.  polars, jax, lance 0.30 and an OpenMP that torch does not use hung, and gRPC crashed.  These
 worked: numpy's OpenBLAS, pyarrow, tokenizers, OpenCV, lance 14, and gRPC with GRPC_ENABLE_FORK_SUPPORT=1.  torch's own
-pools work because torch gives a worker one thread.
+pools work because torch gives a worker one thread.  The OpenMP was scikit-learn's; LightGBM, XGBoost and faiss were not
+measured, and their wheels bring the same one.  lance starts its threads again since a change of October 2025.
 
 A library that was imported and not used has no such threads, and the child may use it.  So a module in sys.modules is
 not enough: its threads are looked for by their names in /proc.  Threads of OpenMP have no names.  They wait inside

@@ -321,3 +321,17 @@ def test_where_the_copy_cannot_be_mapped_the_dataset_is_as_it_was(monkeypatch: p
     with pytest.raises(MemoryError, match="freezing the dataset takes 0 MiB more of memory: the address space"):
         shmloader.freeze(held)
     assert type(held.items) is list
+
+
+def test_arrays_in_lists_that_share_nothing_are_frozen() -> None:
+    """Each array has memory of its own, and those of another attribute lie between."""
+    few, many, between = [], [], []
+    for _ in range(100):
+        few.append(numpy.ones(MANY)) if len(few) < 5 else None
+        many.append(numpy.ones(3))
+        between.append(numpy.ones(5))
+    held = shmloader.freeze(Holder(few=few, many=many, between=between, alone=numpy.ones(MANY)))
+    words = shmloader.frozen.explain(held)
+    assert "left as it is" not in words
+    assert "frozen: few[4]" in words and "frozen: alone" in words
+    assert (type(held.many), type(held.between)) == (FrozenList, FrozenList)

@@ -8,6 +8,7 @@ import pathlib
 import subprocess
 import sys
 import threading
+import time
 import types
 import warnings
 from collections.abc import Iterator
@@ -26,6 +27,7 @@ FORK, SPAWN = multiprocessing.get_context("fork"), multiprocessing.get_context("
 def a_thread(name: str) -> Iterator[None]:
     """A thread that the kernel knows by this name."""
     named, end = threading.Event(), threading.Event()
+    task = pathlib.Path("/nowhere")
 
     def wait() -> None:
         pathlib.Path(f"/proc/self/task/{threading.get_native_id()}/comm").write_text(name)
@@ -36,10 +38,13 @@ def a_thread(name: str) -> Iterator[None]:
     thread.start()
     try:
         assert named.wait(60)
+        task = pathlib.Path(f"/proc/self/task/{thread.native_id}")
         yield
     finally:
         end.set()
         thread.join()
+        while task.exists():  # join() returns before the kernel has removed the thread
+            time.sleep(0.001)
 
 
 @pytest.fixture(autouse=True)
