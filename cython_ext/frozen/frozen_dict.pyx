@@ -6,6 +6,7 @@ words, each 0 or a row + 1.  A key's search begins at its hash and goes on to th
 a 0.  Python's hash of a string differs between processes, so strings have one of their own.
 """
 
+from collections import defaultdict
 from collections.abc import ItemsView, KeysView, Mapping, ValuesView
 
 cimport cython
@@ -106,8 +107,11 @@ cdef class FrozenDict:
         cdef Py_ssize_t row
         while self.table[at]:
             row = self.table[at] - 1
-            if row < self.count and self.key_rows.row(row) == key:
-                return row
+            if row < self.count:
+                its = self.key_rows.row(row)
+                # A dict compares keys of one hash only: the `==` of a tensor raises an error for a large integer.
+                if (type(its) is type(key) or hash(its) == hash(key)) and its == key:
+                    return row
             at = (at + 1) & mask
         return -1
 
@@ -138,7 +142,7 @@ cdef class FrozenDict:
 
     def keys(self):
         """The keys, as a view that compares like a set."""
-        return KeysView(self)
+        return Keys(self)
 
     def values(self):
         """The values, in the order of the keys."""
@@ -153,24 +157,27 @@ cdef class FrozenDict:
         return ((self.key_rows.row(row), self.value_rows.row(row)) for row in range(self.count))
 
     def copy(self):
-        """The items in a dict, which can be changed."""
-        return dict(self.pairs())
+        """The items in a dict, or in a `defaultdict` with the same factory.  It can be changed."""
+        made = dict(self.pairs())
+        return made if self.default_factory is None else defaultdict(self.default_factory, made)
 
     def __eq__(self, other):
         if not isinstance(other, (dict, FrozenDict)):
             return NotImplemented
         if len(other) != self.count:
             return False
+        if other is self:
+            return True
         missing = object()
-        return all(other.get(key, missing) == value for key, value in self.pairs())
+        return all(equal(other.get(key, missing), value) for key, value in self.pairs())
 
     __hash__ = None
 
     def __or__(self, other):
-        return dict(self.pairs()) | dict(other) if isinstance(other, (dict, FrozenDict)) else NotImplemented
+        return self.copy() | dict(other) if isinstance(other, (dict, FrozenDict)) else NotImplemented
 
     def __ror__(self, other):
-        return other | dict(self.pairs()) if isinstance(other, dict) else NotImplemented
+        return other | self.copy() if isinstance(other, dict) else NotImplemented
 
     def __repr__(self):
         some = ", ".join(f"{key!r}: ..." for key, _ in zip(self, range(3)))
@@ -188,14 +195,40 @@ cdef class FrozenDict:
         raise AttributeError(f"'FrozenDict' object has no attribute {name!r}")
 
 
+cdef bint equal(object mine, object its) except -1:
+    """Whether two values are equal.  A dict knows its NaN by identity; here each access makes another NaN."""
+    return mine == its or (mine != mine and its != its)
+
+
+class Keys(KeysView):
+    def __reversed__(self):
+        return reversed(self._mapping)
+
+
 class Values(ValuesView):
     def __iter__(self):
         return (value for _, value in self._mapping.pairs())
+
+    def __reversed__(self):
+        return (self._mapping[key] for key in reversed(self._mapping))
+
+    def __contains__(self, value):
+        return any(equal(value, its) for its in self)
 
 
 class Pairs(ItemsView):
     def __iter__(self):
         return self._mapping.pairs()
+
+    def __reversed__(self):
+        return ((key, self._mapping[key]) for key in reversed(self._mapping))
+
+    def __contains__(self, pair):
+        if not isinstance(pair, tuple) or len(pair) != 2:     # ItemsView raises an error, and a dict's view does not
+            return False
+        missing = object()
+        its = self._mapping.get(pair[0], missing)
+        return its is not missing and equal(its, pair[1])
 
 
 Mapping.register(FrozenDict)

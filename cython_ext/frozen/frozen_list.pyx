@@ -123,6 +123,18 @@ cdef class FrozenList:
                 return False
         return True
 
+    def __lt__(self, other):
+        return list(self) < list(other) if isinstance(other, (list, FrozenList)) else NotImplemented
+
+    def __le__(self, other):
+        return list(self) <= list(other) if isinstance(other, (list, FrozenList)) else NotImplemented
+
+    def __gt__(self, other):
+        return list(self) > list(other) if isinstance(other, (list, FrozenList)) else NotImplemented
+
+    def __ge__(self, other):
+        return list(self) >= list(other) if isinstance(other, (list, FrozenList)) else NotImplemented
+
     __hash__ = None
 
     def __add__(self, other):

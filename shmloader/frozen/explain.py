@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy
+import torch
+
 from shmloader.core.frozen_dict import FrozenDict
 from shmloader.core.frozen_list import FrozenList
 from shmloader.frozen.plan import LEAST, is_frozen, planned, walk
@@ -49,4 +52,9 @@ def _word(value: Any) -> str:
         return f"a list of {len(value):,}"
     if isinstance(value, FrozenDict | dict):
         return f"a dict of {len(value):,}"
-    return f"{type(value).__name__} of shape {tuple(value.shape)}"
+    if not isinstance(value, (numpy.ndarray, torch.Tensor)):
+        return f"a {type(value).__name__} of {len(value):,}"
+    try:
+        return f"{type(value).__name__} of shape {tuple(value.shape)}"
+    except RuntimeError:  # a nested tensor has none
+        return type(value).__name__

@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from shmloader.frozen import ranks
 from shmloader.frozen.plan import LEAST, planned
-from shmloader.system.sealed_memory import Writer
+from shmloader.system.sealed_memory import Writer, no_room
 
 Kind = TypeVar("Kind")
 
@@ -21,7 +21,7 @@ def freeze(dataset: Kind, *, least: int = LEAST, share_with_ranks: bool = True) 
     These are frozen: lists of strings, bytes, numbers, None, NumPy's scalars and arrays, and of tuples, named tuples,
     lists and dicts of these; dicts whose keys are all strings or all integers and whose values are such things; NumPy's
     arrays and CPU tensors of 4 KiB and more.  The attributes of the dataset are looked at, and those of the plain
-    objects, short lists and dicts in them, so that what torch's Subset and ConcatDataset hold is frozen too.
+    objects, short lists, tuples and dicts in them, so that what torch's Subset and ConcatDataset hold is frozen too.
     Everything else stays as it is.  `shmloader.frozen.explain` says what, and why.
 
     A frozen list or dict reads like the original, and items equal the originals.  It is no `list`: json.dumps refuses
@@ -68,6 +68,10 @@ workers share one copy. Change the list before you freeze the dataset, or assign
         if plan.is_empty:
             return dataset
         memory = writer.sealed()
+    except MemoryError as error:
+        if str(error).startswith("freezing"):
+            raise
+        raise MemoryError(no_room(writer.size, "the process can allocate no more of it")) from error
     finally:
         writer.close()
     if share_with_ranks:

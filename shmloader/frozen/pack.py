@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import marshal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy
@@ -16,6 +16,7 @@ Layout = tuple[Any, ...]
 
 MOST_FIELDS = 64  # of a tuple or a dict whose fields are columns of their own
 DEEPEST = 64  # lists within lists: more is not looked at
+_NUL = {"S": b"\0", "U": "\0"}
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 
 
@@ -45,7 +46,7 @@ def pack(items: Sequence[Any], writer: Counter, depth: int = 0) -> Layout:
         (kind,) = kinds
         if kind in _KINDS:
             return _KINDS[kind](items, writer, depth)
-        if issubclass(kind, numpy.generic) and not numpy.dtype(kind).hasobject:
+        if issubclass(kind, numpy.generic) and kind.__module__ == "numpy":
             return _scalars(items, kind, writer)
         if _is_of_named_tuples(kind):
             return _tuples(items, writer, depth, kind)
@@ -82,8 +83,10 @@ def _scalars(items: Sequence[Any], kind: type, writer: Counter) -> Layout:
     if len(dtypes) > 1:  # datetimes of several units, texts of several lengths
         raise NotPlain(f"{kind.__name__} of several dtypes")
     (dtype,) = dtypes
-    if not dtype.itemsize:
-        raise NotPlain(f"{kind.__name__} without a byte")
+    if dtype.hasobject or not dtype.itemsize:
+        raise NotPlain(f"{kind.__name__} with objects, or without a byte")
+    if dtype.char in "SU" and not all(len(item) == len(item.rstrip(_NUL[dtype.char])) for item in items):
+        raise NotPlain(f"{kind.__name__} that end with a zero, which an array drops")
     return "scalars", writer.put(b"".join(item.tobytes() for item in items)), dtype
 
 
@@ -125,10 +128,18 @@ def _arrays(items: Sequence[Any], writer: Counter, depth: int) -> Layout:
         raise NotPlain(f"arrays of {first.dtype}")
     if not all(item.flags.c_contiguous and item.flags.writeable for item in items):
         raise NotPlain("arrays that are strided or read-only")
+    if sum(item.nbytes for item in items) > sum(owner.nbytes for owner in owners(items)):
+        raise NotPlain("arrays that share memory with one another")
     shapes = numpy.array([item.shape for item in items], numpy.int64)
     ends, width = _ends((item.nbytes for item in items), len(items), writer)
     place = writer.put(b"".join(item.tobytes() for item in items))
     return "arrays", ends, width, place, first.dtype, writer.put(shapes), first.ndim
+
+
+def owners(arrays: Iterable[Any]) -> list[Any]:
+    """The arrays that have the memory of others: each once."""
+    bases = (one.base if type(one.base) is numpy.ndarray else one for one in arrays)
+    return list({id(one): one for one in bases}.values())
 
 
 # --------------------------------------------------------------------------------------------------------- containers
@@ -146,7 +157,8 @@ def _tuples(items: Sequence[Any], writer: Counter, depth: int, kind: type | None
 def _dicts(items: Sequence[Any], writer: Counter, depth: int) -> Layout:
     keys = tuple(items[0])
     alike = all(type(key) in (str, int) for key in keys) and 0 < len(keys) <= MOST_FIELDS
-    if not alike or any(tuple(item) != keys for item in items):
+    kinds = tuple(map(type, keys))  # True equals 1, and is another key
+    if not alike or any(tuple(item) != keys or tuple(map(type, item)) != kinds for item in items):
         return _values(items, writer)
     return "dicts", keys, tuple(pack([item[key] for item in items], writer, depth + 1) for key in keys)
 

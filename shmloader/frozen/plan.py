@@ -18,11 +18,13 @@ from torch.utils.data import Dataset
 from shmloader.core.frozen_dict import FrozenDict
 from shmloader.core.frozen_list import FrozenList
 from shmloader.core.frozen_rows import Pages
-from shmloader.frozen.pack import NotPlain, pack, pack_dict
+from shmloader.frozen.pack import NotPlain, owners, pack, pack_dict
+from shmloader.frozen.slots import Slots
 from shmloader.system.sealed_memory import Counter, SealedMemory, array_over, memory_of, tensor_over
 
 LEAST = 64  # items: a shorter list costs a process less than the page that it lies in
 LEAST_BYTES = 4096  # of an array or a tensor: a page
+CONTAINERS = (list, tuple, dict, set, frozenset, collections.deque, FrozenList, FrozenDict)
 MOST_WALKED = 10_000  # items of a list or a dict in which each is looked at
 
 Make = Callable[[SealedMemory], Any]
@@ -52,7 +54,8 @@ class Plan:
     """What was found, and where each thing is held."""
 
     found: list[Found] = field(default_factory=list)
-    places: list[tuple[Any, Any, int]] = field(default_factory=list)  # a dict or a list, a key in it, an id
+    places: list[tuple[Any, Any, int]] = field(default_factory=list)  # a dict, a list or slots, a key in it, an id
+    tuples: dict[int, tuple[Any, ...]] = field(default_factory=dict)  # by id: those that may hold what was found
 
     @property
     def is_empty(self) -> bool:
@@ -61,24 +64,37 @@ class Plan:
     def carry_out(self, memory: SealedMemory) -> None:
         """Replace what was found."""
         made = {id(found.value): found.make(memory) for found in self.found if found.make is not None}
+        for one in self.tuples.values():
+            self._remake(one, made)
         for holder, key, value in self.places:
             if value in made:
                 holder[key] = made[value]
+
+    def _remake(self, value: Any, made: dict[int, Any]) -> Any:
+        """What stands for a value: where a tuple holds what was found, another tuple."""
+        if id(value) not in made and id(value) in self.tuples:
+            items = [self._remake(item, made) for item in value]
+            if any(new is not old for new, old in zip(items, value, strict=True)):
+                made[id(value)] = tuple(items)
+        return made.get(id(value), value)
 
 
 def planned(dataset: Any, writer: Counter, least: int) -> Plan:
     """Write what can be frozen in a dataset; see Plan."""
     plan = Plan()
-    known: dict[int, Found | None] = {}
+    known: dict[int, Any] = {}
+    large: set[int] = set()
     for name, value, holder, key in walk(dataset, least):
         if id(value) not in known:
-            known[id(value)] = None
+            known[id(value)] = value
             if is_large(value, least):
-                found = known[id(value)] = Found(name, value)
-                plan.found.append(found)
-        if known[id(value)] is not None:
+                large.add(id(value))
+                plan.found.append(Found(name, value))
+            elif type(value) is tuple:
+                plan.tuples[id(value)] = value
+        if type(holder) is not tuple and (id(value) in large or id(value) in plan.tuples):
             plan.places.append((holder, key, id(value)))
-    overlapping = _overlapping([found.value for found in plan.found])
+    overlapping = _overlapping(list(known.values()), large)
     for found in plan.found:
         _write(found, writer, overlapping)
     return plan
@@ -107,29 +123,35 @@ def _within(prefix: str, holder: Any) -> Iterator[Step]:
     if type(holder) in (dict, collections.OrderedDict, collections.defaultdict):
         for key in list(holder):
             yield f"{prefix}[{key!r}]", holder[key], holder, key
-    elif type(holder) is list:
+    elif type(holder) in (list, tuple):
         for k in range(len(holder)):
             yield f"{prefix}[{k}]", holder[k], holder, k
     else:
-        held = vars(holder)
-        for name in list(held):
-            yield f"{prefix}.{name}" if prefix else name, held[name], held, name
+        for held in (getattr(holder, "__dict__", {}), Slots(holder)):
+            for name in list(held):
+                yield f"{prefix}.{name}" if prefix else name, held[name], held, name
 
 
 def _is_looked_into(value: Any, least: int) -> bool:
     """Whether a value is not frozen itself, and may hold what can be."""
-    if type(value) in (list, dict, collections.OrderedDict, collections.defaultdict):
-        if len(value) >= MOST_WALKED:
-            return False
-        items = value if type(value) is list else value.values()
-        return len(value) < least or any(_is_plain_object(item) for item in items)
+    if type(value) in (list, tuple, dict, collections.OrderedDict, collections.defaultdict):
+        return len(value) < MOST_WALKED and (len(value) < least or _holds_objects(value))
     return _is_plain_object(value)
 
 
 def _is_plain_object(value: Any) -> bool:
     """Whether an object is what its attributes are: a dataset, or one that pickle would take apart like any other."""
+    try:
+        return _is_of_attributes(value)
+    except Exception:  # of a user's property, or metaclass: what cannot be looked at is not looked into
+        return False
+
+
+def _is_of_attributes(value: Any) -> bool:
     kind = type(value)
-    if isinstance(value, (type, torch.nn.Module, torch.Tensor, BaseException)) or not hasattr(value, "__dict__"):
+    if isinstance(value, (type, torch.nn.Module, torch.Tensor, BaseException)):
+        return False
+    if not isinstance(getattr(value, "__dict__", None), dict) and not Slots(value):
         return False
     if isinstance(value, Dataset):
         return True
@@ -144,22 +166,30 @@ def _is_plain_object(value: Any) -> bool:
 
 def is_frozen(value: Any) -> bool:
     """Whether freeze() made it."""
-    if type(value) in (FrozenList, FrozenDict):
-        return True
+    if type(value) in (FrozenList, FrozenDict):  # a copy, from a file for example, has its bytes for itself
+        return type(value.pages.memory) is SealedMemory
     return type(value) in (numpy.ndarray, torch.Tensor) and memory_of(value) is not None
 
 
 def is_large(value: Any, least: int) -> bool:
     """Whether it is worth a place in shared memory, if it can have one."""
-    if type(value) in (list, dict, collections.OrderedDict, collections.defaultdict):
-        return len(value) >= least and not (len(value) < MOST_WALKED and _holds_objects(value))
-    if isinstance(value, (numpy.ndarray, torch.Tensor)):
-        return value.nbytes >= LEAST_BYTES and not is_frozen(value)
-    return False
+    try:
+        if issubclass(type(value), (numpy.ndarray, torch.Tensor)):
+            return _size(value) >= LEAST_BYTES and not is_frozen(value)
+        return issubclass(type(value), CONTAINERS) and len(value) >= least and not is_frozen(value)
+    except Exception:  # of a class of the user's
+        return False
+
+
+def _size(value: Any) -> int:
+    try:
+        return int(value.nbytes)
+    except RuntimeError:  # sparse: explain() says so
+        return LEAST_BYTES
 
 
 def _holds_objects(value: Any) -> bool:
-    return any(_is_plain_object(item) for item in (value if type(value) is list else value.values()))
+    return any(_is_plain_object(item) for item in (value.values() if isinstance(value, dict) else value))
 
 
 def _write(found: Found, writer: Counter, overlapping: set[int]) -> None:
@@ -171,12 +201,16 @@ def _write(found: Found, writer: Counter, overlapping: set[int]) -> None:
             raise NotPlain("it shares memory with another attribute")
         if type(value) is list:
             found.make = _list_maker(pack(value, writer), len(value), writer)
+        elif type(value) in (FrozenList, FrozenDict):
+            found.make = _copy_maker(value, writer)
         elif isinstance(value, numpy.ndarray):
             found.make = _array_maker(value, writer)
         elif isinstance(value, torch.Tensor):
             found.make = _tensor_maker(value, writer)
-        else:
+        elif type(value) in (dict, collections.OrderedDict, collections.defaultdict):
             found.make = _dict_maker(value, writer)
+        else:
+            raise NotPlain(f"its class, {type(value).__name__}")
         found.size = writer.size - first
     except NotPlain as reason:
         found.why_not = str(reason)
@@ -189,6 +223,13 @@ def _write(found: Found, writer: Counter, overlapping: set[int]) -> None:
 def _list_maker(layout: Any, count: int, writer: Counter) -> Make:
     first, size = writer.first, writer.size - writer.first
     return lambda memory: FrozenList(Pages(memory, first, size), layout, count)
+
+
+def _copy_maker(value: Any, writer: Counter) -> Make:
+    pages = value.pages
+    writer.put(memoryview(pages.memory)[pages.place : pages.place + pages.size])
+    first, (kind, (_, *rest)) = writer.first, value.__reduce__()
+    return lambda memory: kind(Pages(memory, first, pages.size), *rest)
 
 
 def _dict_maker(value: Any, writer: Counter) -> Make:
@@ -213,7 +254,7 @@ def _array_maker(value: Any, writer: Counter) -> Make:
         raise NotPlain("an array that is strided")
     if value.base is not None and (type(value.base) is not numpy.ndarray or sys.getrefcount(value.base) > 2):
         raise NotPlain("an array over memory that others use")
-    place = writer.put(value) + writer.first
+    place = writer.put(value.reshape(-1).view(numpy.uint8)) + writer.first  # buffers of datetimes do not exist
     dtype, shape, writeable = value.dtype, value.shape, value.flags.writeable
     return lambda memory: array_over(memory, place, dtype, shape, writeable)
 
@@ -221,10 +262,12 @@ def _array_maker(value: Any, writer: Counter) -> Make:
 def _tensor_maker(value: torch.Tensor, writer: Counter) -> Make:
     if type(value) is not torch.Tensor:
         raise NotPlain(f"a tensor of class {type(value).__name__}")
-    if value.device.type != "cpu" or value.layout is not torch.strided or value.is_quantized:
+    if value.device.type != "cpu" or value.layout is not torch.strided or value.is_quantized or value.is_nested:
         raise NotPlain(f"a tensor on {value.device}, {value.layout}")
     if value.requires_grad or value.is_conj() or value.is_neg() or value.__dict__:
         raise NotPlain("a tensor with a gradient or attributes of its own")
+    if _storage_of(value) is None:
+        raise NotPlain("a tensor without memory")
     if not value.is_contiguous() or value.untyped_storage().nbytes() != value.nbytes:
         raise NotPlain("a tensor that is strided, or a part of another")
     if value.is_shared():
@@ -234,15 +277,16 @@ def _tensor_maker(value: torch.Tensor, writer: Counter) -> Make:
     return lambda memory: tensor_over(memory, place, dtype, shape)
 
 
-def _overlapping(values: list[Any]) -> set[int]:
-    """The ids of arrays and tensors that share memory with one another."""
+def _overlapping(values: list[Any], large: set[int]) -> set[int]:
+    """The ids of arrays, tensors and large lists of arrays that share memory with one another."""
     bounds = []
     for value in values:
-        if isinstance(value, numpy.ndarray):
-            low, high = numpy.lib.array_utils.byte_bounds(value) if _HAS_BOUNDS else numpy.byte_bounds(value)  # type: ignore[attr-defined]
-            bounds.append((low, high, id(value)))
-        elif isinstance(value, torch.Tensor) and value.device.type == "cpu" and value.layout is torch.strided:
-            storage = value.untyped_storage()
+        if issubclass(type(value), numpy.ndarray):
+            bounds.append((*_bounds(value), id(value)))
+        elif id(value) in large and type(value) is list and value and type(value[0]) is numpy.ndarray:
+            owned = owners(one for one in value if type(one) is numpy.ndarray)
+            bounds += [(*_bounds(one), id(value)) for one in owned if one.nbytes]
+        elif (storage := _storage_of(value)) is not None:
             bounds.append((storage.data_ptr(), storage.data_ptr() + storage.nbytes(), id(value)))
     found: set[int] = set()
     furthest, its = 0, 0  # where the memory seen so far ends, and whose that is
@@ -252,6 +296,24 @@ def _overlapping(values: list[Any]) -> set[int]:
         if end > furthest:
             furthest, its = end, one
     return found
+
+
+def _bounds(array: Any) -> tuple[int, int]:
+    return numpy.lib.array_utils.byte_bounds(array) if _HAS_BOUNDS else numpy.byte_bounds(array)  # type: ignore[attr-defined]
+
+
+def _storage_of(value: Any) -> Any:
+    """The storage of a tensor in this process's memory; None where it has none.
+
+    Only torch's own classes are asked: a subclass may raise any error, or start a copy from another machine.
+    """
+    if type(value) not in (torch.Tensor, torch.nn.Parameter) or value.device.type != "cpu":
+        return None
+    try:
+        storage = value.untyped_storage() if value.layout is torch.strided else None
+        return storage if storage is not None and storage.data_ptr() else None
+    except RuntimeError:  # of function transforms, and zeros that are made when they are needed
+        return None
 
 
 _HAS_BOUNDS = hasattr(numpy.lib, "array_utils")  # as of NumPy 2

@@ -86,7 +86,10 @@ def memory_of(value: Any) -> tuple[SealedMemory, int] | None:
     if not _living:
         return None
     if isinstance(value, torch.Tensor):
-        address = value.data_ptr() if value.device.type == "cpu" and value.layout is torch.strided else 0
+        try:
+            address = value.data_ptr() if value.device.type == "cpu" and value.layout is torch.strided else 0
+        except RuntimeError:  # one without a storage: of a function transform, or of a class of its own
+            return None
     else:
         address = int(value.__array_interface__["data"][0])
     for memory in list(_living):
@@ -165,7 +168,7 @@ class Writer(Counter):
         place = super().put(data)
         with memoryview(data) as whole, _bytes_of(whole) as block:
             if block.nbytes > MiB and block.nbytes > (available := available_memory()):
-                raise MemoryError(_no_room(block.nbytes, f"{available // MiB} MiB are available"))
+                raise MemoryError(no_room(block.nbytes, f"{available // MiB} MiB are available"))
             at = 0
             while at < block.nbytes:
                 try:
@@ -173,14 +176,19 @@ class Writer(Counter):
                 except OSError as error:
                     if error.errno not in (errno.ENOSPC, errno.ENOMEM, errno.EFBIG):
                         raise
-                    raise MemoryError(_no_room(block.nbytes, os.strerror(error.errno))) from None
+                    raise MemoryError(no_room(block.nbytes, os.strerror(error.errno))) from None
         return place
 
     def sealed(self) -> SealedMemory:
         """What was written, mapped."""
         os.ftruncate(self._fd, max(self.size, 1))
         fcntl.fcntl(self._fd, fcntl.F_ADD_SEALS, SEALS)
-        return SealedMemory(self._fd)
+        try:
+            return SealedMemory(self._fd)
+        except OSError as error:
+            if error.errno != errno.ENOMEM:
+                raise
+            raise MemoryError(no_room(self.size, "the address space of the process is full")) from None
 
     def close(self) -> None:
         """Close the file; a mapping of it stays."""
@@ -193,7 +201,13 @@ def _bytes_of(view: memoryview) -> memoryview:
     return view.cast("B") if view.nbytes else memoryview(b"")
 
 
-def _no_room(size: int, why: str) -> str:
+def no_room(size: int, why: str) -> str:
+    """What an error says where memory is missing.
+
+    Args:
+        size: Bytes that would be taken.
+        why: A clause: what stands against it.
+    """
     return (
         f"freezing the dataset takes {size // MiB} MiB more of memory: {why}. Freeze fewer attributes, or load fewer "
         "samples"

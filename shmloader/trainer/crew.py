@@ -21,6 +21,7 @@ from shmloader.ring.segment import Segment, too_many_files
 from shmloader.ring.tasks import read_task
 from shmloader.system.call_stacks import Paper
 from shmloader.system.group_signals import blocked_at_start
+from shmloader.system.native_threads import warn_before_fork
 from shmloader.system.parents_death import FollowingName
 from shmloader.system.signals import held
 from shmloader.system.spawn_arguments import Parcel
@@ -100,6 +101,7 @@ class Crew:
             spin: Whether they may pause on their cores before they sleep.
             arguments: What all workers are given alike (loop.py).
         """
+        warn_before_fork(self._context)
         self._spin, self._arguments, self._count = spin, Parcel(arguments), count
         with held():
             try:

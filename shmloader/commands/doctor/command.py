@@ -112,6 +112,7 @@ def examine(wanted: Wanted) -> Iterator[Finding]:
     yield bounds.files(wanted)
     yield bounds.processes(wanted)
     yield software.start_method()
+    yield software.fork_beside_threads()
     yield software.kernel()
     yield memory.huge_pages()
     yield memory.numa()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import multiprocessing
 import os
 import platform
@@ -81,4 +82,24 @@ def start_method() -> Finding:
         "each worker imports torch and your script anew, which takes seconds, and the dataset is pickled for it",
         "persistent_workers=True pays for it once; multiprocessing_context='fork' avoids it, if the trainer has no "
         "threads that hold locks when workers start",
+    )
+
+
+def fork_beside_threads() -> Finding:
+    """Which installed libraries do not work in workers that are forked after their threads have started."""
+    from shmloader.system import native_threads  # here, because it reads /proc, which only Linux has
+
+    what = "fork and threads"
+    if multiprocessing.get_context().get_start_method() != "fork":
+        return Finding(what, "fine", "workers are not forked, so they have none of this process's threads")
+    installed = [name for name in native_threads.BREAK_BY_NAME if importlib.util.find_spec(name) is not None]
+    if not installed:
+        return Finding(what, "fine", "none of the libraries is installed that are known to break")
+    names = " and ".join(installed)
+    return Finding(
+        what,
+        "note",
+        f"{names} installed",
+        f"where the trainer has used {names}, a forked worker that uses it can hang or crash",
+        "multiprocessing_context='forkserver' or 'spawn', if your dataset uses it",
     )

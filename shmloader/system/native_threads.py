@@ -1,0 +1,156 @@
+"""Threads of native libraries that make a worker hang or crash if it is forked beside them.
+
+NOTE [ Fork beside threads ]
+
+A forked process has one thread.  A library that hands its work to a pool of threads waits there for ever, unless it
+starts the pool again after a fork.  Which libraries do so was measured: each was used, the process forked, and the
+child used it again.  polars, jax, lance 0.30 and an OpenMP that torch does not use hung, and gRPC crashed.  These
+worked: numpy's OpenBLAS, pyarrow, tokenizers, OpenCV, lance 14, and gRPC with GRPC_ENABLE_FORK_SUPPORT=1.  torch's own
+pools work because torch gives a worker one thread.  The OpenMP was scikit-learn's; LightGBM, XGBoost and faiss were not
+measured, and their wheels bring the same one.  lance starts its threads again since a change of October 2025.
+
+A library that was imported and not used has no such threads, and the child may use it.  So a module in sys.modules is
+not enough: its threads are looked for by their names in /proc.  Threads of OpenMP have no names.  They wait inside
+their library, so the place where the kernel will resume them shows which copy of the library they are of.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import re
+import sys
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+TASKS = "/proc/self/task"
+MAPS = "/proc/self/maps"
+
+
+@dataclass(frozen=True)
+class Library:
+    """A library that does not work in a process that was forked beside its threads.
+
+    Attributes:
+        module: Its name in sys.modules.
+        threads: Matches the names of its threads.  None: they have the process's name, and wait inside an OpenMP.
+        until: The first major version that works.  None: there is none.
+        remedy: A variable of the environment with which it works, where it is 1 or true.
+    """
+
+    module: str
+    threads: re.Pattern[str] | None
+    until: int | None = None
+    remedy: str = ""
+
+    def is_imported(self) -> bool:
+        """Whether this process has imported it, in a version that breaks."""
+        module = sys.modules.get(self.module)
+        if module is None or os.environ.get(self.remedy, "").lower() in ("1", "true"):
+            return False
+        if self.until is None:
+            return True
+        first = re.match(r"\d+", str(getattr(module, "__version__", "")))
+        return first is not None and int(first[0]) < self.until
+
+
+LIBRARIES = (
+    Library("polars", re.compile(r"polars-\d")),
+    Library("lance", re.compile(r"lance_"), until=1),
+    Library("grpc", re.compile(r"event_engine"), remedy="GRPC_ENABLE_FORK_SUPPORT"),
+    Library("jax", re.compile(r"tf_XLA")),
+    *(Library(module, None) for module in ("sklearn", "lightgbm", "xgboost", "faiss")),
+)
+
+BREAK_BY_NAME = [library.module for library in LIBRARIES if library.threads is not None and library.until is None]
+
+
+def beside() -> list[str]:
+    """The names of the libraries whose threads run in this process, and do not survive a fork."""
+    imported = [library for library in LIBRARIES if library.is_imported()]
+    if not imported:  # of almost all processes: nothing is read for them
+        return []
+    named = [library for library in imported if library.threads is not None]
+    names = set(_names()) if named else set()
+    found = [one.module for one in named if one.threads and any(map(one.threads.match, names))]
+    unnamed = tuple(library.module for library in imported if library.threads is None)
+    return found + (_of_openmp(unnamed) if unnamed else [])
+
+
+def warn_before_fork(context: Any) -> None:
+    """Warn of libraries that will not work in workers: of each once in a process.
+
+    Args:
+        context: What is about to start the workers.
+    """
+    if getattr(context, "get_start_method", str)() != "fork":
+        return
+    found = [module for module in beside() if module not in _warned]
+    if found:
+        _warned.update(found)
+        warnings.warn(explained(found), RuntimeWarning, stacklevel=2)
+
+
+def explained(modules: list[str]) -> str:
+    """What a warning says of these libraries."""
+    names = " and ".join(modules)
+    return (
+        f"workers are forked beside threads of {names}, which do not survive a fork. A worker that uses {names} can "
+        'hang or crash. Give the loader multiprocessing_context="forkserver" or "spawn", or use it here only after the '
+        "workers have started"
+    )
+
+
+_warned: set[str] = set()
+
+
+# ------------------------------------------------------------------------------------------------------- the threads
+
+
+def _names() -> Iterator[str]:
+    for task in os.listdir(TASKS):
+        with contextlib.suppress(OSError), open(f"{TASKS}/{task}/comm") as file:  # it may have ended
+            yield file.read().rstrip("\n")
+
+
+def _of_openmp(modules: tuple[str, ...]) -> list[str]:
+    """Those of the modules whose own OpenMP has threads that wait for work."""
+    copies = _copies(modules)
+    if not copies:
+        return []
+    places = list(_places())
+    return [module for module, (low, high) in copies if any(low <= place < high for place in places)]
+
+
+def _places() -> Iterator[int]:
+    """Where each thread that waits in the kernel will go on."""
+    for task in os.listdir(TASKS):
+        with contextlib.suppress(OSError), open(f"{TASKS}/{task}/syscall") as file:  # a kernel may not have it
+            if len(words := file.read().split()) > 2:  # "running" is one that does not wait
+                yield int(words[-1], 16)
+
+
+@functools.cache
+def _copies(modules: tuple[str, ...]) -> list[tuple[str, tuple[int, int]]]:
+    """Where the code of each module's own OpenMP lies.
+
+    A wheel brings its copy in a folder beside its package, `scikit_learn.libs` for example.  Where a module has none,
+    or was imported after torch, it uses torch's.  The copies are mapped by the time that the modules are imported, so
+    they are looked for once.
+    """
+    with open(MAPS) as file:
+        lines = [line.split() for line in file if "omp" in line and ".libs/" in line]
+    found = []
+    for words in lines:
+        folder = words[-1].rpartition("/")[0].rpartition("/")[2].removesuffix(".libs")
+        module = _FOLDERS.get(folder, folder)
+        if module in modules and "x" in words[1]:
+            low, _, high = words[0].partition("-")
+            found.append((module, (int(low, 16), int(high, 16))))
+    return found
+
+
+_FOLDERS = {"scikit_learn": "sklearn", "faiss_cpu": "faiss", "faiss_gpu": "faiss"}
