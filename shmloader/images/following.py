@@ -89,8 +89,8 @@ class Following:
         reader: Reader | ViewsReader = making.reader(self._scale_on_device, self._rows)
         if self._has_given and reader.on_device != self._reader.on_device:
             raise RuntimeError(
-                "the numbers that a picture becomes were changed after fuse(scale_on_device=True), and a loader may "
-                "have the function for the old ones: fuse the dataset again, and give its on_device to a new loader"
+                "The transform makes other numbers than when on_device was asked for. A loader may have that function: "
+                "fuse the dataset again, and give the new on_device to a new loader."
             )
         if self._has_given:
             reader.on_device = self._reader.on_device  # a loader compares its functions by identity
