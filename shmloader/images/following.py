@@ -55,6 +55,7 @@ class Following:
     @property
     def notes(self) -> list[str]:
         """See Making."""
+        self._current()
         return self._making.notes
 
     @property
@@ -76,13 +77,16 @@ class Following:
                 the old ones on the device.
             Exception: see Reader.
         """
-        if self._is_changed():
-            self._read(self._transform)
-        return self._reader(source, out, **options)
+        return self._current()(source, out, **options)
 
     def costs(self, sources: list[Any]) -> list[tuple[str, float]]:
         """What each part of a sample costs: see Reader."""
-        return self._reader.costs(sources)
+        return self._current().costs(sources)
+
+    def _current(self) -> Reader | ViewsReader:
+        if self._is_changed():
+            self._read(self._transform)
+        return self._reader
 
     def _read(self, transform: Any) -> None:
         making = Making(transform, self._exact)

@@ -120,10 +120,8 @@ def test_explain_says_what_is_fused_now(paths: list[str]) -> None:
     dataset = dataset_of(paths)
     fused = images.fuse(dataset)
     _size(dataset)
-    fused[0]
     assert "(40, 30)" in fused.explain()
     _loader(dataset)
-    fused[0]
     assert "not fused any more" in fused.explain()
 
 
