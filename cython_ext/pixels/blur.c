@@ -1,4 +1,4 @@
-/* Pillow's GaussianBlur: three box blurs across and three down. */
+/* Pillow's GaussianBlur, three box blurs across and three down; and convolutions, as torch has them. */
 #include "pixels.h"
 
 #include <math.h>
@@ -89,6 +89,43 @@ int pixels_convolve(pixels_picture *picture, const float *across, int taps_acros
         for (int tap = 0; tap < taps_down; tap++)
             rows[tap] = picture->now + (size_t)mirrored((int64_t)y + tap - taps_down / 2, height) * stride;
         picture->path->convolve_row(rows, down, taps_down, picture->spare + (size_t)y * stride, width);
+    }
+    pixels_exchange(picture, width, height);
+    return PIXELS_OK;
+}
+
+/* A row as floats, four a pixel, with half a window of mirrored pixels on either side. */
+static void widen_row_to_floats(const uint8_t *row, int width, int half, float *to)
+{
+    for (int x = 0; x < 4 * width; x++) to[4 * half + x] = row[x];
+    for (int k = 0; k < half; k++) {
+        memcpy(to + 4 * (half - 1 - k), to + 4 * (half + 1 + k), 4 * sizeof *to);
+        memcpy(to + 4 * (half + width + k), to + 4 * (half + width - 2 - k), 4 * sizeof *to);
+    }
+}
+
+int pixels_convolve_window(pixels_picture *picture, const float *weights, int across, int down)
+{
+    int width = picture->width, height = picture->height, said, next = 0;
+    const pixels_path *path = picture->path;
+    if (across / 2 >= width || down / 2 >= height || !path->window_row || !path->can_add_fused()) return PIXELS_NO_WAY;
+    /* Lines that are in use are next to one another, and no more than the window's: each has its place by its number. */
+    size_t stride = 4 * ((size_t)width + (size_t)across + BLOCK);
+    said = pixels_make_room(picture, width, height);
+    if (said == PIXELS_OK)
+        said = pixels_make_scratch(picture, (size_t)down * (sizeof(float *) + stride * sizeof(float)));
+    if (said != PIXELS_OK) return said;
+    pixels_apply_pending(picture);
+    const float **rows = picture->scratch;
+    float *lines = (float *)(rows + down);
+    memset(lines, 0, (size_t)down * stride * sizeof *lines);
+    for (int y = 0; y < height; y++) {
+        for (; next < height && next <= y + down / 2; next++)
+            widen_row_to_floats(picture->now + 4 * (size_t)next * (size_t)width, width, across / 2,
+                                lines + (size_t)(next % down) * stride);
+        for (int k = 0; k < down; k++)
+            rows[k] = lines + (size_t)(mirrored((int64_t)y + k - down / 2, height) % down) * stride;
+        path->window_row(rows, weights, across, down, picture->spare + 4 * (size_t)y * (size_t)width, width);
     }
     pixels_exchange(picture, width, height);
     return PIXELS_OK;

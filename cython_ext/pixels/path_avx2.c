@@ -9,6 +9,7 @@
 #include "look_up_avx2.h"
 #include "smooth_avx2.h"
 #include "turn_avx2.h"
+#include "window_avx2.h"
 
 #include "blend.h"
 #include "box.h"
@@ -30,6 +31,7 @@ const pixels_path pixels_avx2 = {
     .name = "avx2", .can_run = can_run, .look_up = look_up,
     .grayscale = grayscale, .saturate = saturate, .sum_of_luma = sum_of_luma, .blend = blend, .hue = hue,
     .sharpen_row = sharpen_row, .box_down = box_down, .convolve_row = convolve_row, .turn = turn,
+    .window_row = window_row, .can_add_fused = can_add_fused,
     .affine_row = affine_row, .perspective_row = perspective_row,
     .split_bytes = split_bytes, .split_words = split_words, .numbers = numbers,
 };

@@ -3,17 +3,17 @@
  * memory      picture.c    two buffers of pixels: an operation that cannot work in place goes from one to the other
  * look-ups    tables.c     tables of 256 entries a channel, put together and applied when somebody needs the pixels
  * colours     colours.c    over luma.h, blend.h, hue.h, smooth.h
- * blur        blur.c       over box.h, turn.h, convolve.h
+ * blur        blur.c       over box.h, turn.h, convolve.h, window_avx2.h
  * geometry    transform.c  over warp.h; frame.c: crop, pad, flip, turn by quarters
  * the row     row.c        pixels to planes, over planes.h; boxes of a row overwritten
  *
  * Each path (path_plain.c, path_avx2.c, path_neon.c) gathers the headers that its processor runs best.  A picture keeps
  * its memory when the next one is started, and serves one thread at a time.  Functions of type int return PIXELS_OK or
- * PIXELS_NO_MEMORY. */
+ * PIXELS_NO_MEMORY; pixels_convolve_window() also PIXELS_NO_WAY. */
 #pragma once
 #include "path.h"
 
-enum { PIXELS_OK, PIXELS_NO_MEMORY };
+enum { PIXELS_OK, PIXELS_NO_MEMORY, PIXELS_NO_WAY };
 
 enum { PAD_CONSTANT, PAD_EDGE, PAD_REFLECT, PAD_SYMMETRIC };
 
@@ -67,6 +67,9 @@ int pixels_gaussian_blur(pixels_picture *picture, float across, float down);
 /* Sums of `taps` weights around each pixel, which is an odd number of them, across and down; edges are mirrored.  Not
  * Pillow's: within 1 of what is summed in another order. */
 int pixels_convolve(pixels_picture *picture, const float *across, int taps_across, const float *down, int taps_down);
+/* The same with weights of their own for each place of a window, added up as window_avx2.h says.  PIXELS_NO_WAY where
+ * this processor has none for it, or the window reaches beyond the mirrored picture. */
+int pixels_convolve_window(pixels_picture *picture, const float *weights, int across, int down);
 
 /* Geometry. */
 int pixels_affine(pixels_picture *picture, int width, int height, const double matrix[6], int interpolation,

@@ -3,7 +3,7 @@
 from libc.stdint cimport uint8_t, uint32_t
 
 cdef extern from "pixels/pixels.h" nogil:
-    enum: PIXELS_OK, NEAREST, BILINEAR, BICUBIC, PAD_CONSTANT, PAD_EDGE, PAD_REFLECT, PAD_SYMMETRIC
+    enum: PIXELS_OK, PIXELS_NO_WAY, NEAREST, BILINEAR, BICUBIC, PAD_CONSTANT, PAD_EDGE, PAD_REFLECT, PAD_SYMMETRIC
     ctypedef struct pixels_scale:
         float times, by, mean, deviation
     ctypedef struct pixels_path:
@@ -40,6 +40,7 @@ cdef extern from "pixels/pixels.h" nogil:
     void pixels_blend(pixels_picture *picture, pixels_picture *other, float alpha)
     int pixels_gaussian_blur(pixels_picture *picture, float across, float down)
     int pixels_convolve(pixels_picture *picture, const float *across, int taps_across, const float *down, int taps_down)
+    int pixels_convolve_window(pixels_picture *picture, const float *weights, int across, int down)
     int pixels_affine(pixels_picture *picture, int width, int height, const double *matrix, int interpolation,
                       uint32_t fill)
     int pixels_perspective(pixels_picture *picture, int width, int height, const double *matrix, int interpolation,

@@ -276,6 +276,28 @@ cdef class Picture(Canvas):
             said = pixels_convolve(self.picture, &x[0], <int>x.shape[0], &y[0], <int>y.shape[0])
         check_memory(said)
 
+    def convolve_window(self, weights):
+        """Blur with a window of weights, as torch's convolution does it channel by channel; edges are mirrored.
+
+        Args:
+            weights: a contiguous float32 array of shape (down, across), both odd, of which the sum is 1.
+
+        Returns:
+            Whether it did: not where the processor has no fused multiply-add that is used here, and not where the
+            window reaches beyond the mirrored picture.
+        """
+        cdef int said
+        cdef const float[:, ::1] window = weights
+        self.check()
+        if window.shape[0] % 2 == 0 or window.shape[1] % 2 == 0 or max(window.shape[0], window.shape[1]) > LONGEST:
+            raise ValueError(f"{window.shape[0]} x {window.shape[1]} weights: both should be odd, and at most {LONGEST}")
+        with nogil:
+            said = pixels_convolve_window(self.picture, &window[0, 0], <int>window.shape[1], <int>window.shape[0])
+        if said == PIXELS_NO_WAY:
+            return False
+        check_memory(said)
+        return True
+
     def affine(self, matrix, int interpolation=0, fill=None, size=None):
         """image.transform(size, Image.Transform.AFFINE, matrix, interpolation, fillcolor=fill)."""
         cdef int said, width, height

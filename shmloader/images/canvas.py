@@ -99,6 +99,8 @@ class Canvas:
 
     def resize(self, height: int, width: int, resample: int = BILINEAR) -> None:
         """Make it another size, by a filter of Pillow's number: while decoding where that gives the same."""
+        if width < 1 or height < 1:
+            raise ValueError(f"nothing is left of the picture: {width} x {height} pixels")
         if self._view is not None and self._view.can_be_resized(self._exact):
             self._view.resize(height, width, resample)
         else:

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch.utils.data import Dataset
 
-from shmloader.images.making import Making
+from shmloader.images.following import Following
 
 __all__ = ["Columns", "OnColumn", "columns", "on_column"]
 
@@ -18,20 +18,19 @@ class Columns(Dataset[Any]):
     Args:
         dataset: with the pictures' column as it is stored.
         image, label: names of columns; no label: a sample is the image alone.
-        making: of the transform.
-        notes: see explain().
-        scale_on_device: see fuse().
+        reader: what makes images.
     """
 
     is_fused = True
 
-    def __init__(
-        self, dataset: Any, image: str, label: str | None, making: Making, notes: str, scale_on_device: bool
-    ) -> None:
+    def __init__(self, dataset: Any, image: str, label: str | None, reader: Following) -> None:
         self.dataset = dataset
-        self._image, self._label, self._notes = image, label, notes
-        self._reader = making.reader(scale_on_device)
-        self.on_device = self._reader.on_device
+        self._image, self._label, self._reader = image, label, reader
+
+    @property
+    def on_device(self) -> Any:
+        """See fuse()."""
+        return self._reader.on_device
 
     def __len__(self) -> int:
         return len(self.dataset)
@@ -45,7 +44,7 @@ class Columns(Dataset[Any]):
 
     def explain(self) -> str:
         """What is fused, and what is not and why: a line for each transform."""
-        return self._notes
+        return "\n".join(["A datasets.Dataset is fused:", *self._reader.notes])
 
     def __repr__(self) -> str:
         return f"Fused: {self.dataset!r}"
@@ -81,26 +80,21 @@ def columns(dataset: Any, transform: Any, image: str, label: str | None, exact: 
     kept = [image] if label is None else [image, label]
     stored = dataset.with_format(None).select_columns(kept)
     stored = stored.cast_column(image, import_module("datasets").Image(decode=False))
-    making = Making(transform, exact)
-    return Columns(
-        stored, image, label, making, "\n".join(["A datasets.Dataset is fused:", *making.notes]), scale_on_device
-    )
+    return Columns(stored, image, label, Following(transform, exact, scale_on_device))
 
 
 class OnColumn:
     """What on_column() gives."""
 
     def __init__(self, transform: Any, image: str, exact: bool) -> None:
-        making = Making(transform, exact)
-        self._image, self._notes = image, making.notes
-        self._reader = making.reader(False)
+        self._image, self._reader = image, Following(transform, exact)
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
         return {**batch, self._image: [self._made(picture) for picture in batch[self._image]]}
 
     def explain(self) -> str:
         """What is fused, and what is not and why: a line for each transform."""
-        return "\n".join([f"The column {self._image!r}:", *self._notes])
+        return "\n".join([f"The column {self._image!r}:", *self._reader.notes])
 
     def _made(self, picture: Any) -> Any:
         if picture is None:

@@ -55,6 +55,17 @@ class Normalize:
             mean, std = self._there[at]
         numbers.sub_(mean).div_(std)
 
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Normalize):
+            return NotImplemented
+        return self._key() == other._key()
+
+    def __hash__(self) -> int:
+        return hash(self._key())
+
+    def _key(self) -> tuple[Any, ...]:
+        return self._mean.dtype, tuple(self._mean.flatten().tolist()), tuple(self._std.flatten().tolist())
+
     def by_channel(self, channels: int) -> tuple[list[float], list[float]]:
         """Mean and deviation of each channel."""
         mean, std = (of.flatten().expand(channels).tolist() for of in (self._mean, self._std))
@@ -135,6 +146,12 @@ class OnDevice(OfImages):
     def __init__(self, finish: Finish) -> None:
         super().__init__(finish.channels)
         self._finish = finish
+
+    def __eq__(self, other: object) -> bool:
+        return self._finish == other._finish if isinstance(other, OnDevice) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self._finish)
 
     def calculate(self, images: torch.Tensor) -> torch.Tensor:
         numbers = images.to(self._finish.dtype)

@@ -6,11 +6,9 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from shmloader.images.making import Making
+from shmloader.images.following import Following
 from shmloader.images.pictures import PictureDataset
-from shmloader.images.reader import Reader
 from shmloader.images.rows import Rows
-from shmloader.images.views import ViewsReader
 
 __all__ = ["ImageFolder", "from_bytes"]
 
@@ -18,7 +16,7 @@ __all__ = ["ImageFolder", "from_bytes"]
 _EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 
 
-def from_bytes(transform: Any = None, *, exact: bool = True, scale_on_device: bool = False) -> Reader | ViewsReader:
+def from_bytes(transform: Any = None, *, exact: bool = True, scale_on_device: bool = False) -> Following:
     """A function that makes samples of files' bytes, for datasets that come in archives: WebDataset, LMDB, Streaming.
 
     Args:
@@ -37,7 +35,7 @@ def from_bytes(transform: Any = None, *, exact: bool = True, scale_on_device: bo
         >>> read = images.from_bytes(images.training(224))
         >>> samples = webdataset.WebDataset(urls).to_tuple("jpg", "cls").map_tuple(read, int)
     """
-    return Making(transform, exact).reader(scale_on_device)
+    return Following(transform, exact, scale_on_device)
 
 
 class ImageFolder(PictureDataset):
@@ -97,9 +95,8 @@ class ImageFolder(PictureDataset):
         if empty and not allow_empty:
             known = f"Supported extensions are: {', '.join(_EXTENSIONS)}" if is_valid_file is None else ""
             raise FileNotFoundError(f"Found no valid file for the classes {', '.join(empty)}. {known}")
-        making = Making(transform, exact)
         kept = None if rows is None else Rows(rows, (path for path, _ in self.samples))
-        super().__init__(making.reader(scale_on_device, kept), "\n".join(["ImageFolder:", *making.notes]))
+        super().__init__(Following(transform, exact, scale_on_device, kept), "ImageFolder:")
 
     def __repr__(self) -> str:
         return f"ImageFolder of {len(self.samples)} pictures in {len(self.classes)} classes, in {self.root}"

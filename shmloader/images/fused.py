@@ -5,19 +5,19 @@ from __future__ import annotations
 import os
 import random
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import Dataset
 
 from shmloader.images import timm_dataset
 from shmloader.images.columns import Columns, columns
-from shmloader.images.making import Making
+from shmloader.images.following import Following
 from shmloader.images.pictures import PictureDataset
-from shmloader.images.reader import Reader
+from shmloader.images.reader import copied
 from shmloader.images.rows import Rows
-from shmloader.images.views import ViewsReader
+from shmloader.images.wrapped import Wrapped
 
 __all__ = ["Fused", "Unfused", "fuse"]
 
@@ -26,58 +26,83 @@ _FOLDER = "torchvision.datasets.folder"
 _LOADERS = ("default_loader", "pil_loader")
 
 
-class Wrapped(Dataset[Any]):
-    """A dataset inside another, whose samples the outer one may make in another way.  All else is the inner one's own.
+class Unfused(Wrapped):
+    """What fuse() gives where nothing can be fused: the dataset as it is, that says why.
 
     Args:
-        dataset: the inner one.
-        notes: see explain().
+        dataset: it.
+        notes: why.
     """
-
-    def __init__(self, dataset: Any, notes: str) -> None:
-        self.dataset = dataset
-        self._notes = notes
-
-    def explain(self, measure: bool = False) -> str:
-        """What is fused, and what is not and why: a line for each transform; see Fused."""
-        return self._notes
-
-    def __len__(self) -> int:
-        return len(self.dataset)
-
-    def __getattr__(self, name: str) -> Any:
-        # Of a copy that is being made nothing is there yet; and no protocol is the dataset's but what it lists here.
-        if name == "dataset" or (name.startswith("__") and name != "__getitems__"):
-            raise AttributeError(name)
-        return getattr(self.dataset, name)
-
-
-class Unfused(Wrapped):
-    """What fuse() gives where nothing can be fused: the dataset as it is, that says why."""
 
     is_fused = False
     on_device = None
 
+    def __init__(self, dataset: Any, notes: str) -> None:
+        super().__init__(dataset)
+        self._notes = notes
+
     def __getitem__(self, index: int) -> Any:
         return self.dataset[index]
+
+    def explain(self, measure: bool = False) -> str:
+        """Why it is not fused: a line for each transform."""
+        return self._notes
 
     def __repr__(self) -> str:
         return f"Not fused: {self.dataset!r}"
 
 
 class Fused(PictureDataset, Wrapped):
-    """What fuse() gives: the dataset's samples, made in another way."""
+    """What fuse() gives: the dataset's samples, made in another way.
 
-    def __init__(self, dataset: Any, notes: str, reader: Reader | ViewsReader) -> None:
-        Wrapped.__init__(self, dataset, notes)
-        PictureDataset.__init__(self, reader, notes)
+    Args:
+        dataset: it.
+        heading: what explain() begins with.
+        reader: of its transform.
+    """
+
+    def __init__(self, dataset: Any, heading: str, reader: Following) -> None:
+        Wrapped.__init__(self, dataset)
+        PictureDataset.__init__(self, reader, heading)
+        self._loader = dataset.loader
 
     @property
     def _of(self) -> Any:
         return self.dataset
 
+    @property
+    def _reader(self) -> Any:
+        of = self.dataset
+        if of.loader is not self._loader or of.transform is None:
+            return _Itself(of, _why_not(of))
+        return super()._reader
+
     def __repr__(self) -> str:
         return f"Fused: {self.dataset!r}"
+
+
+class _Itself:
+    """Makes samples as a dataset does that was fused, and that was changed since so that it cannot be.
+
+    Args:
+        dataset: it.
+        why: it cannot be.
+    """
+
+    on_device = None
+
+    def __init__(self, dataset: Any, why: str) -> None:
+        self._dataset = dataset
+        self.notes = [f"  it is not fused any more: {why or 'its loader was changed'}"]
+
+    def __call__(self, source: Any, out: Any = None, *, at: int = 0, must_fit: bool = True) -> Any:
+        sample = self._dataset.loader(source)
+        if self._dataset.transform is not None:
+            sample = self._dataset.transform(sample)
+        return sample if out is None or not must_fit else copied(sample, out)
+
+    def costs(self, sources: Sequence[Any]) -> list[tuple[str, float]]:
+        return []
 
 
 def fuse(
@@ -153,26 +178,25 @@ def fuse(
             "like it (of a Subset, the dataset inside), or read bytes by images.from_bytes"
         )
     name = type(dataset).__name__
-    why_not = _why_not(dataset)
-    if why_not:
-        return Unfused(dataset, f"{name} is not fused: {why_not}")
-    making = Making(dataset.transform, exact)
-    if not making.is_fused:
+    why = _why_not(dataset)
+    if why:
+        return Unfused(dataset, f"{name} is not fused: {why}")
+    reader = Following(dataset.transform, exact)
+    if not reader.is_fused:
         heading = f"{name} is not fused, because none of its transforms can be:"
-        return Unfused(dataset, "\n".join([heading, *making.notes]))
+        return Unfused(dataset, "\n".join([heading, *reader.notes]))
     said = ""
     if not _is_stock(dataset):
-        if not _agrees(dataset):
+        if not _agrees(dataset, Fused(dataset, "", Following(dataset.transform, exact=True))):
             return Unfused(
                 dataset, f"{name} is not fused: its __getitem__ gives other samples than its loader and transform do"
             )
         said = ", whose __getitem__ gave the same for three samples"
     kept = None if rows is None else Rows(rows, (path for path, *_ in dataset.samples))
-    reader = making.reader(scale_on_device, kept)
-    if scale_on_device and reader.on_device is None:
+    reader = Following(dataset.transform, exact, scale_on_device, kept)
+    if scale_on_device and not reader.is_scaled_on_device:
         said += "; nothing can be scaled on the device"
-    heading = f"{name} is fused{'' if exact else ', not exact'}{said}:"
-    return Fused(dataset, "\n".join([heading, *making.notes]), reader)
+    return Fused(dataset, f"{name} is fused{'' if exact else ', not exact'}{said}:", reader)
 
 
 def _why_not(dataset: Any) -> str:
@@ -185,6 +209,8 @@ def _why_not(dataset: Any) -> str:
         return f"torchvision reads images by {torchvision.get_image_backend()}"
     if dataset.transform is None:
         return "it has no transform, so its samples are PIL images"
+    if dataset.transform is not dataset.transform:
+        return "its transform is another object each time"
     if getattr(dataset, "__getitems__", None) is not None:
         return "it makes several samples at a time (__getitems__)"
     return ""
@@ -195,12 +221,11 @@ def _is_stock(dataset: Any) -> bool:
     return own == (_FOLDER, "DatasetFolder.__getitem__")
 
 
-def _agrees(dataset: Any) -> bool:
+def _agrees(dataset: Any, fused: Fused) -> bool:
     """Whether three samples are what loader and transform make of them, and leave the generators alike."""
     length = len(dataset.samples)
     if not length or len(dataset) != length:
         return False
-    fused = Fused(dataset, "", Making(dataset.transform, exact=True).reader(scale_on_device=False))
     states = _states()
     try:
         for index in sorted({0, length // 2, length - 1}):

@@ -6,9 +6,10 @@ from typing import Any
 
 from shmloader.images.filters import NEAREST, filter_number
 
-__all__ = ["fill_of", "is_changed", "key_of", "pair", "resample_of", "said", "version_of"]
+__all__ = ["fill_of", "is_changed", "is_known", "key_of", "pair", "resample_of", "said", "version_of"]
 
 _V1, _V2 = ("torchvision.transforms.transforms", "torchvision.transforms.autoaugment"), "torchvision.transforms.v2."
+_ELSEWHERE = ("timm.data.", "open_clip.transform", "torchvision.transforms._presets", "torch.nn.modules.container")
 # An instance that has one of these of its own does not do what its class does.
 _METHODS = (
     *("forward", "transform", "make_params", "_get_params", "get_params", "__call__"),
@@ -20,6 +21,12 @@ def version_of(transform: Any) -> int:
     """1 or 2; 0 where it is not torchvision's."""
     module = type(transform).__module__
     return 1 if module in _V1 else 2 if module.startswith(_V2) else 0
+
+
+def is_known(transform: Any) -> bool:
+    """Whether it may be one of the transforms that are read by their attributes."""
+    module = type(transform).__module__
+    return bool(version_of(transform)) or (module.startswith(_ELSEWHERE) and hasattr(transform, "__dict__"))
 
 
 def key_of(transform: Any) -> tuple[str, str]:

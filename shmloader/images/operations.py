@@ -17,6 +17,7 @@ import torch
 
 from shmloader.images.canvas import Canvas, Step
 from shmloader.images.random_numbers import Draws
+from shmloader.images.torch_blur import blur
 
 __all__ = [
     "Act",
@@ -261,7 +262,7 @@ class Distort:
 
 @dataclass(frozen=True)
 class Blur:
-    """torchvision's GaussianBlur: torch's convolution, whose sums have no defined order, so it is called as it is.
+    """torchvision's GaussianBlur: see torch_blur.
 
     Args:
         transform: it.
@@ -281,17 +282,7 @@ class Blur:
             weights = _gaussian(across, sigma)
             picture.convolve(weights, weights if down == across else _gaussian(down, sigma))
             return
-        # The channels of a pixel lie side by side, as in the tensor that torchvision makes of a PIL image.
-        pixels = np.empty((picture.height, picture.width, picture.channels), np.uint8)
-        picture.write(pixels.transpose(2, 0, 1))
-        tensor = torch.from_numpy(pixels).permute(2, 0, 1)
-        if self.version == 1:
-            blurred = import_module("torchvision.transforms.functional").gaussian_blur(
-                tensor, of.kernel_size, [sigma, sigma]
-            )
-        else:
-            blurred = of.transform(tensor, {"sigma": [sigma, sigma]})
-        picture.load(blurred.permute(1, 2, 0).numpy())
+        blur(picture, of, self.version, sigma)
 
 
 def _gaussian(size: int, sigma: float) -> np.ndarray[Any, Any]:

@@ -10,8 +10,7 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset
 
-from shmloader.images.reader import Reader
-from shmloader.images.views import ViewsReader
+from shmloader.images.following import Following
 
 __all__ = ["PictureDataset"]
 
@@ -19,18 +18,25 @@ _MEASURED = 32  # samples
 
 
 class PictureDataset(Dataset[Any]):
-    """Samples (image, target) by a Reader.
+    """Samples (image, target).  Who sets another `transform`, also of the dataset inside, gets samples by that one.
 
     Args:
         reader: what makes images.
-        notes: what it does, in words.
+        heading: what explain() begins with.
     """
 
     is_fused = True
 
-    def __init__(self, reader: Reader | ViewsReader, notes: str) -> None:
-        self._reader = reader
-        self._notes = notes
+    def __init__(self, reader: Following, heading: str) -> None:
+        self._following = reader
+        self._heading = heading
+
+    @property
+    def _reader(self) -> Any:
+        """What makes images now."""
+        if self._of.transform is not self._following.transform:
+            self._following.transform = self._of.transform
+        return self._following
 
     def explain(self, measure: bool = False) -> str:
         """What is fused, and what is not and why: a line for each transform.
@@ -39,8 +45,9 @@ class PictureDataset(Dataset[Any]):
             measure: whether the text also says what each part of a sample costs: microseconds of CPU, over up to 32
                 samples that are made for it.  The generators are left as they were.
         """
+        notes = "\n".join([self._heading, *self._reader.notes])
         if not measure or not len(self._of.samples):
-            return self._notes
+            return notes
         samples = self._of.samples
         paths = [samples[at][0] for at in range(0, len(samples), max(1, len(samples) // _MEASURED))][:_MEASURED]
         states = torch.get_rng_state(), random.getstate(), np.random.get_state()
@@ -53,7 +60,7 @@ class PictureDataset(Dataset[Any]):
             np.random.set_state(states[2])
         total = sum(cost for _, cost in costs)
         lines = [f"  {name}: {cost:.0f} us" for name, cost in costs]
-        return "\n".join([self._notes, f"A sample costs {total:.0f} us of CPU, over {len(paths)} samples:", *lines])
+        return "\n".join([notes, f"A sample costs {total:.0f} us of CPU, over {len(paths)} samples:", *lines])
 
     @property
     def _of(self) -> Any:
@@ -63,7 +70,8 @@ class PictureDataset(Dataset[Any]):
     @property
     def on_device(self) -> Callable[[Any], Any] | None:
         """For `DataLoader(device=..., on_device=...)`: makes of batches what samples did not become; None: nothing."""
-        return self._reader.on_device
+        on_device: Callable[[Any], Any] | None = self._reader.on_device
+        return on_device
 
     def __len__(self) -> int:
         return len(self._of.samples)

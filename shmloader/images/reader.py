@@ -21,7 +21,7 @@ from shmloader.images.random_numbers import Draws, drawing
 from shmloader.images.recipe import Recipe
 from shmloader.images.rows import Rows
 
-__all__ = ["Reader"]
+__all__ = ["Reader", "copied"]
 
 # Room for a picture's bytes on their way to numbers, that nobody uses now: as with decoders.
 _idle: list[np.ndarray[Any, Any]] = []
@@ -118,7 +118,7 @@ class Reader:
     def _called(self, sample: Any, rest: Sequence[Callable[[Any], Any]], out: torch.Tensor | None) -> Any:
         for transform in rest:
             sample = transform(sample)
-        return sample if out is None else _copied(sample, out)
+        return sample if out is None else copied(sample, out)
 
     def _finished(
         self, canvas: Canvas, draws: Draws, finish: Finish, out: torch.Tensor | None, must_fit: bool = True
@@ -203,7 +203,7 @@ def _name(step: Step) -> str:
     return said(step.transform) if isinstance(step, Call) else type(step).__name__
 
 
-def _copied(sample: Any, out: torch.Tensor) -> torch.Tensor:
+def copied(sample: Any, out: torch.Tensor) -> torch.Tensor:
     if not isinstance(sample, torch.Tensor) or sample.shape != out.shape or sample.dtype != out.dtype:
         of = f"{sample.dtype} of {tuple(sample.shape)}" if isinstance(sample, torch.Tensor) else type(sample).__name__
         raise ValueError(f"out is {out.dtype} of shape {tuple(out.shape)}, and the sample {of}: give an `out` like it")

@@ -234,6 +234,8 @@ class _Reading:
             # v2 keeps them as left, right, top and bottom
             sides = (left, top, right, bottom) if version == 1 else (left, right, top, bottom)
         fill = fill_of(transform, version)
+        if not isinstance(fill, (int, float, tuple, list, type(None))):
+            return f"Pillow has no colour {fill!r}"
         padded = bool(transform.pad_if_needed)
         self._steps.append(PaddedCrop(size, sides, padded, str(transform.padding_mode), fill, crop, version))
         return ""

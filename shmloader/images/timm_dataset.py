@@ -5,16 +5,15 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from torch.utils.data import Dataset
-
-from shmloader.images.making import Making
+from shmloader.images.following import Following
+from shmloader.images.wrapped import Wrapped
 
 __all__ = ["TimmPictures", "why_not"]
 
 _LOG = logging.getLogger("timm.data.dataset")  # where timm itself says what it skips
 
 
-class TimmPictures(Dataset[Any]):
+class TimmPictures(Wrapped):
     """What fuse() gives for timm's ImageDataset.
 
     Args:
@@ -22,36 +21,27 @@ class TimmPictures(Dataset[Any]):
         exact, scale_on_device: see fuse().
 
     Attributes:
-        transform: as timm's.  Setting another one, as timm's create_loader does, fuses that one.
-        on_device: see fuse().
+        transform: as timm's.  If another one is set, as timm's create_loader does, that one is fused.
     """
 
     is_fused = True
 
     def __init__(self, dataset: Any, exact: bool, scale_on_device: bool) -> None:
-        self.dataset = dataset
-        self._exact, self._scale_on_device = exact, scale_on_device
-        self.transform = dataset.transform
+        super().__init__(dataset)
+        self._following = Following(_of(dataset), exact, scale_on_device)
 
     @property
-    def transform(self) -> Any:
-        return self.dataset.transform
+    def _reader(self) -> Following:
+        """What makes images now."""
+        transform = _of(self.dataset)
+        if transform is not self._following.transform:
+            self._following.transform = transform
+        return self._following
 
-    @transform.setter
-    def transform(self, transform: Any) -> None:
-        making = Making(_as_it_is if transform is None else transform, self._exact)
-        self._reader = making.reader(self._scale_on_device)
-        self._notes = "\n".join(["timm's ImageDataset is fused:", *making.notes])
-        self.on_device = self._reader.on_device
-        self.dataset.transform = transform
-
-    def __len__(self) -> int:
-        return len(self.dataset)
-
-    def __getattr__(self, name: str) -> Any:
-        if name == "dataset" or name.startswith("__"):  # a copy that is being made has nothing yet
-            raise AttributeError(name)
-        return getattr(self.dataset, name)
+    @property
+    def on_device(self) -> Any:
+        """See fuse()."""
+        return self._reader.on_device
 
     def __getitem__(self, index: int) -> Any:
         return self._sample(index, None)
@@ -62,7 +52,7 @@ class TimmPictures(Dataset[Any]):
 
     def explain(self) -> str:
         """What is fused, and what is not and why: a line for each transform."""
-        return self._notes
+        return "\n".join(["timm's ImageDataset is fused:", *self._reader.notes])
 
     def __repr__(self) -> str:
         return f"Fused: {self.dataset!r}"
@@ -96,6 +86,10 @@ def why_not(dataset: Any) -> str:
     if dataset.input_img_mode != "RGB":
         return f"its pictures are of the mode {dataset.input_img_mode}"
     return ""
+
+
+def _of(dataset: Any) -> Any:
+    return _as_it_is if dataset.transform is None else dataset.transform
 
 
 def _as_it_is(image: Any) -> Any:

@@ -193,7 +193,15 @@ def augment_of(transform: Any) -> Augment | str:
 
 
 def _moved(canvas: Canvas, options: dict[str, Any], matrix: tuple[float, ...]) -> None:
-    canvas.picture.affine(matrix, _filter(options), options.get("fillcolor"))
+    canvas.picture.affine(matrix, _filter(options), _fill(canvas, options))
+
+
+def _fill(canvas: Canvas, options: dict[str, Any]) -> Any:
+    """The colour, as it is: timm does not repeat a number for each channel, and Pillow raises where it has others."""
+    fill = options.get("fillcolor")
+    if isinstance(fill, (tuple, list)) and len(fill) != canvas.channels:
+        raise ValueError(f"fillcolor={fill!r} is none of a picture of {canvas.channels} channels")
+    return fill
 
 
 def _filter(options: dict[str, Any]) -> int:
@@ -202,7 +210,7 @@ def _filter(options: dict[str, Any]) -> int:
 
 
 def _rotate(canvas: Canvas, options: dict[str, Any], degrees: float) -> None:
-    canvas.picture.rotate(degrees, _filter(options), False, None, options.get("fillcolor"))
+    canvas.picture.rotate(degrees, _filter(options), False, None, _fill(canvas, options))
 
 
 def _posterize(canvas: Canvas, options: dict[str, Any], bits: int) -> None:

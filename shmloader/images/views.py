@@ -63,10 +63,9 @@ class ViewsReader:
         readers: of each view.
     """
 
-    on_device = None
-
     def __init__(self, readers: Sequence[Reader]) -> None:
         self._readers = tuple(readers)
+        self.on_device: Callable[[Any], Any] | None = None
 
     def costs(self, sources: Sequence[Any]) -> list[tuple[str, float]]:
         """What each part of each view costs, made alone; see Reader."""

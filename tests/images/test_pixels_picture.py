@@ -35,6 +35,7 @@ WRONG: list[tuple[Callable[[pixels.Picture], object], str]] = [
     (lambda p: p.permute((0, 1, 3)), "channels 0, 1 and 2"),
     (lambda p: p.gaussian_blur(float("inf")), "blur by inf"),
     (lambda p: p.convolve(np.zeros(2, np.float32), np.ones(1, np.float32)), "odd"),
+    (lambda p: p.convolve_window(np.ones((3, 2), np.float32)), "odd"),
     (lambda p: p.affine((1, 2, 3), 0), "3 coefficients"),
     (lambda p: p.affine((1, 0, 0, 0, 1, 0), 1), "interpolation 1"),
     (lambda p: p.affine((1, 0, 0, 0, 1, 0), 0, (1, 2)), "colour of 2"),
@@ -140,3 +141,31 @@ def test_memory_stays_after_the_largest_picture() -> None:
             gc.collect()
             peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - peak < 8 << 10
+
+
+def test_a_window_of_weights_is_added_up_row_by_row() -> None:
+    """With one rounding a weight, as a fused multiply-add has it; there may be a path that has none."""
+    random = np.random.default_rng(5)
+    did = []
+    sizes = [(7, 9, 3, 5), (33, 40, 9, 9), (1, 20, 1, 3), (4, 4, 7, 7), (50, 70, 1, 1), (12, 3, 23, 5), (4, 4, 9, 1)]
+    for height, width, down, across in sizes:
+        weights = random.uniform(-1, 1, (down, across)).astype(np.float32)
+        weights *= np.float32(1) / weights.sum() if abs(weights.sum()) > 1 else np.float32(0.5)
+        array = random.integers(0, 256, (height, width, 3), dtype=np.uint8)
+        rows, columns = (np.pad(np.arange(n), k // 2, mode="reflect") for n, k in ((height, down), (width, across)))
+        sums = np.zeros((height, width, 3), np.float32)
+        for y in range(down):
+            for x in range(across):
+                there = array[rows[y : y + height]][:, columns[x : x + width]].astype(np.float64)
+                sums = (there * np.float64(weights[y, x]) + sums).astype(np.float32)  # exact, and rounded once
+        picture = pixels.Picture()
+        picture.load(array)
+        did.append(picture.convolve_window(weights))
+        is_mirrored = down // 2 < height and across // 2 < width
+        assert is_mirrored or not did[-1]
+        expected = np.clip(np.rint(sums), 0, 255) if did[-1] else array
+        np.testing.assert_array_equal(np.asarray(picture).transpose(1, 2, 0), expected)
+    assert did == [True] * 6 + [False] or not any(did)
+    plain = pixels.Picture("plain")
+    plain.load(array)
+    assert not plain.convolve_window(np.ones((1, 1), np.float32))

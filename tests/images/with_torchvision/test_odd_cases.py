@@ -68,6 +68,8 @@ CASES: dict[str, Any] = {
     "turned by three quarters, smooth": lambda of: [
         of.RandomAffine((270, 270), None, None, (3, 4), MODE.BICUBIC, 7, (5, 10))
     ],
+    "an edge with a colour by kind": lambda of: [of.RandomCrop(9, 4, True, {Image.Image: 3}, "edge")],
+    "resized to nothing": lambda of: [of.Resize(2, max_size=3), of.PILToTensor()],
     "too small": lambda of: [of.ColorJitter(0.5), of.RandomCrop(60)],
     "one's own error": lambda of: [of.RandomHorizontalFlip(), own, of.ColorJitter(0.5)],
     "erased by two numbers": lambda of: [of.ColorJitter(0.5), of.PILToTensor(), of.RandomErasing(1.0, value=(1, 2))],
@@ -88,6 +90,23 @@ def test_same_samples_and_errors(folder: Path, case: str, of: Any) -> None:
     for index in range(len(plain)):
         for seed in range(3):
             assert made(fused, index, seed) == made(plain, index, seed), (plain.samples[index], seed)
+
+
+@pytest.mark.parametrize("policy", ["rand-m9-n4", "original", "augmix-m5-w2"])
+def test_three_numbers_of_a_colour_where_the_picture_has_one_channel(folder: Path, policy: str) -> None:
+    """timm fills with the mean of three channels, so Pillow refuses what moves a picture of mode L."""
+    timm = pytest.importorskip("timm.data.auto_augment")
+    options = {"img_mean": (124, 116, 104)}
+    if policy.startswith("augmix"):
+        augment = timm.augment_and_mix_transform(policy, options)
+    else:
+        make = timm.rand_augment_transform if policy.startswith("rand") else timm.auto_augment_transform
+        augment = make(policy, options)
+    plain = torchvision.datasets.ImageFolder(folder, v1.Compose([v1.Grayscale(), augment, v1.PILToTensor()]))
+    fused = images.fuse(plain)
+    outcomes = [(made(fused, 2, seed), made(plain, 2, seed)) for seed in range(20)]
+    assert all(one == other for one, other in outcomes)
+    assert any(one[0][0] is TypeError for one, _ in outcomes)
 
 
 def test_a_kept_exception_keeps_no_sample_from_being_made(folder: Path) -> None:
