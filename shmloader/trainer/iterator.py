@@ -39,7 +39,6 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, NoReturn
 
-import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from shmloader import _torch
@@ -69,6 +68,7 @@ from shmloader.trainer.indices import Draws
 from shmloader.trainer.next_epoch import Overlapping
 from shmloader.trainer.pool import given_pool
 from shmloader.trainer.schedule import schedule_of
+from shmloader.trainer.templates import context_of
 
 
 class RingIterator(Overlapping, _torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
@@ -157,7 +157,7 @@ class RingIterator(Overlapping, _torch._MultiProcessingDataLoaderIter):  # type:
         self._read, self._open = self._delivery.take, self._schedule.open
         self._worker_ended = self._schedule.ended
         self._crew = Crew(
-            loader.multiprocessing_context or torch.multiprocessing,
+            context_of(loader, options),
             self._ring,
             segment,
             respawn=options.respawns,
