@@ -56,9 +56,8 @@ def _check_start_method(context: Any) -> None:
         method = getattr(context, "get_start_method", str)()
     if method not in ("spawn", "forkserver"):
         raise ValueError(
-            f"template=True needs the start method 'spawn' or 'forkserver', but workers are started by {method!r}: what "
-            "is forked from this process has its dataset already. Leave template out, or give "
-            "multiprocessing_context='spawn'"
+            f"template=True needs the start method 'spawn' or 'forkserver', but workers are started by {method!r}: a "
+            "worker that is forked has the dataset already. Leave template out, or give multiprocessing_context='spawn'"
         )
 
 

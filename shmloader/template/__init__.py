@@ -1,1 +1,1 @@
-"""A process that has imported torch and unpickled the dataset, and forks the workers: NOTE [ Template ] in server.py."""
+"""A process that imports torch, unpickles the dataset and forks the workers: NOTE [ Template ] in server.py."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import select
@@ -13,7 +14,7 @@ from multiprocessing import context, process, util
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-from shmloader.system.spawn_arguments import Parcel, Pages, Pickler
+from shmloader.system.spawn_arguments import Pages, Parcel, Pickler
 from shmloader.template import messages
 from shmloader.template.messages import FORK, FORKED, REFUSED
 from shmloader.template.server import Given, arguments_with
@@ -43,7 +44,7 @@ class Spawning:
     def pickle(self, value: Any, file: Any) -> None:
         """Pickle a value for the other process."""
         before = context.get_spawning_popen()
-        context.set_spawning_popen(self)
+        context.set_spawning_popen(self)  # type: ignore[arg-type]
         try:
             Pickler(file).dump(value)
         finally:
@@ -152,10 +153,8 @@ class Popen:
 
     def _send(self, number: int) -> None:
         if self.returncode is None:
-            try:
+            with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self.sentinel, number)
-            except ProcessLookupError:
-                pass
 
     def interrupt(self) -> None:
         """Send SIGINT."""

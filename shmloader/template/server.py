@@ -127,6 +127,7 @@ class _Template:
             if threads.count() > 1:
                 messages.answer(channel, THREADS, 0)
                 return
+            util._flush_std_streams()  # type: ignore[attr-defined]  # otherwise each worker writes it once more
             before = signal.pthread_sigmask(signal.SIG_BLOCK, GROUP if request.outlives else ())
             template = os.getpid()
             try:
@@ -185,7 +186,7 @@ class _Template:
         except BaseException:
             sys.excepthook(*sys.exc_info())
         finally:
-            util._flush_std_streams()
+            util._flush_std_streams()  # type: ignore[attr-defined]
             os._exit(code)
 
 

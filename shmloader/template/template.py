@@ -6,6 +6,7 @@ See NOTE [ Template ] in server.py.
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import multiprocessing
 import os
@@ -17,6 +18,8 @@ import weakref
 from multiprocessing.process import BaseProcess
 from multiprocessing.util import Finalize
 from typing import Any
+
+import torch
 
 from shmloader._multiprocessing import close_pipes
 from shmloader.system.group_signals import blocked_at_start
@@ -94,7 +97,8 @@ class Template:
         with let_through():  # to import torch, and to unpickle the dataset, takes long
             self._have(worker.parcel)
         process, channel = self._process, self._channel
-        assert process is not None and channel is not None
+        assert process is not None
+        assert channel is not None
         try:
             return Popen(worker, channel, outlives, lambda: _end_of(process))
         except Threaded:
@@ -103,6 +107,8 @@ class Template:
 
     def _have(self, parcel: Parcel) -> None:
         """Have the template hold what all workers are given, as it is now."""
+        if why := _why_not():
+            raise Refused(why)
         if self._lives() and self._for is not None and self._for() is parcel:
             return
         shared = {name: parcel[name] for name in SHARED}
@@ -202,6 +208,20 @@ class Template:
         if not sys.is_finalizing():
             with held_in_del(self):
                 self.end()
+
+
+def _why_not() -> str:
+    """Why this process can have no template; empty if it can."""
+    strategy = torch.multiprocessing.get_sharing_strategy()
+    if strategy != "file_descriptor":
+        return f"torch shares tensors by {strategy!r}, and would keep what was pickled to be compared"
+    try:
+        os.close(os.pidfd_open(os.getpid()))
+    except OSError as error:
+        if error.errno == errno.ENOSYS:
+            return "this kernel has no pidfd_open, which Linux has had since 5.3"
+        raise
+    return ""
 
 
 def _end_of(process: BaseProcess | None) -> str:

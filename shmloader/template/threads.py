@@ -16,7 +16,7 @@ from typing import Any
 class Threads:
     """Counts the threads of this process at each import, as the first finder of sys.meta_path.  It finds nothing."""
 
-    started_threads: list[str]  # the modules whose import started native threads, as far as it can be seen
+    started_threads: list[str]  # the modules that were imported while native threads started
 
     def __init__(self) -> None:
         self.started_threads = []
@@ -25,7 +25,7 @@ class Threads:
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> None:
         """Called when the import of a module begins."""
-        self.look(name)
+        self.look(_importer() if name.partition(".")[0] in sys.stdlib_module_names else name)
 
     def look(self, next_import: str) -> None:
         """Note the module that was imported since the last look, if there are more threads now."""
@@ -33,6 +33,14 @@ class Threads:
         if now > self._count:
             self.started_threads.append(self._importing)
         self._importing, self._count = next_import, now
+
+
+def _importer() -> str:
+    """The module that imports another one now."""
+    frame = sys._getframe()
+    while frame.f_back is not None and frame.f_code.co_name != "<module>":
+        frame = frame.f_back
+    return str(frame.f_globals.get("__name__", "the interpreter"))
 
 
 def count() -> int:
@@ -53,7 +61,8 @@ def end() -> list[str]:
         The modules that have started threads, where some are left; otherwise none.
     """
     native: list[str] = []
-    for finder in [each for each in sys.meta_path if hasattr(each, "started_threads")]:
+    counters: list[Any] = [each for each in sys.meta_path if hasattr(each, "started_threads")]
+    for finder in counters:
         finder.look("")
         native += finder.started_threads
         sys.meta_path.remove(finder)

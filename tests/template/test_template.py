@@ -6,6 +6,8 @@ import gc
 import os
 import pathlib
 import random
+import resource
+import select
 import signal
 import threading
 import time
@@ -21,6 +23,7 @@ from conftest import BOTH, Augmented, assert_same, seed_all
 from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
 import shmloader
+from shmloader.template import messages
 
 SPAWNED = {"multiprocessing_context": "spawn", "template": True}
 
@@ -179,14 +182,14 @@ class Loud(Where):
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         if self.token.exists():
-            raise ValueError("this dataset is broken")
+            raise ValueError("broken")
 
 
 @pytest.mark.long
 def test_a_dataset_that_cannot_be_unpickled(tmp_path: pathlib.Path) -> None:
     loader = shmloader.DataLoader(Loud(tmp_path / "token"), batch_size=2, num_workers=2, **SPAWNED)
     for _ in range(2):
-        with pytest.raises(RuntimeError, match="could not unpickle the dataset:\n(.|\n)*ValueError: this dataset is broken"):
+        with pytest.raises(RuntimeError, match=r"could not unpickle the dataset:\n(.|\n)*ValueError: broken$"):
             iter(loader)
     (tmp_path / "token").unlink()
     assert Epoch(loader).indices == list(range(16))
@@ -208,7 +211,7 @@ def test_a_dataset_that_cannot_be_pickled() -> None:
     dataset = Where()
     dataset.value = threading.Lock()  # type: ignore[assignment]
     loader = shmloader.DataLoader(dataset, num_workers=2, **SPAWNED)
-    with warnings.catch_warnings(), pytest.raises(TypeError, match="cannot pickle '_thread.lock' object"):
+    with warnings.catch_warnings(), pytest.raises(TypeError, match="cannot pickle '_thread"):
         warnings.simplefilter("ignore")
         iter(loader)
 
@@ -389,8 +392,65 @@ def test_workers_have_the_trainers_environment(monkeypatch: pytest.MonkeyPatch) 
         assert Epoch(loader).values == {3}
 
 
+class StartsLater(Where):
+    """Starts a thread in the template when a worker is asked for, long after the dataset was unpickled."""
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        os.register_at_fork(after_in_parent=threading.Thread(target=forever, daemon=True).start)
+
+
+@pytest.mark.long
+def test_nothing_is_forked_beside_a_thread_that_starts_later() -> None:
+    loader = shmloader.DataLoader(StartsLater(), batch_size=2, num_workers=2, **SPAWNED)
+    with pytest.warns(RuntimeWarning, match="threads were started there after the dataset was unpickled"):
+        iter(loader).close()
+    assert Epoch(loader).indices == list(range(16))
+    loader.close()
+
+
+@pytest.mark.long
+def test_a_worker_that_nobody_has_taken_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The trainer may be interrupted between its request and the answer."""
+    with shmloader.DataLoader(Where(), batch_size=2, num_workers=1, **SPAWNED) as loader:
+        template = psutil.Process(Epoch(loader).template)
+
+        def interrupted(channel: int) -> Any:
+            poll = select.poll()
+            poll.register(channel, select.POLLIN)
+            poll.poll()
+            assert len(template.children()) == 1
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(messages, "receive_answer", interrupted)
+            iter(loader)
+        while template.children():
+            time.sleep(0.01)
+        assert Epoch(loader).template == template.pid
+
+
+@pytest.mark.long
+def test_no_process_is_left_for_a_worker() -> None:
+    """The error is what it is without a template."""
+    with shmloader.DataLoader(Where(), batch_size=2, num_workers=2, **SPAWNED) as loader:
+        template = Epoch(loader).template
+        resource.prlimit(template, resource.RLIMIT_NOFILE, (16, 16))
+        with pytest.raises(OSError, match="too many open files: this process may have"):
+            iterators = [iter(loader) for _ in range(16)]
+            assert iterators
+
+
+@pytest.mark.long
+def test_torch_that_shares_by_name_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.multiprocessing, "get_sharing_strategy", lambda: "file_system")
+    loader = shmloader.DataLoader(Where(), batch_size=2, num_workers=1, **SPAWNED)
+    with pytest.warns(RuntimeWarning, match="template=True has no effect on this loader: torch shares tensors by"):
+        assert Epoch(loader).indices == list(range(16))
+
+
 @pytest.mark.parametrize("given", [None, "fork"])
 def test_forked_workers_need_none(given: str | None) -> None:
-    with pytest.raises(ValueError, match="template=True needs the start method 'spawn' or 'forkserver', but .* 'fork'"):
+    with pytest.raises(ValueError, match=r"template=True needs the start method .*, but .* by 'fork'"):
         shmloader.DataLoader(Where(), num_workers=1, multiprocessing_context=given, template=True)
     assert len(list(shmloader.DataLoader(Where(), num_workers=0, template=True))) == 16
