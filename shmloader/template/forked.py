@@ -12,12 +12,15 @@ import sys
 from collections.abc import Callable
 from multiprocessing import context, process, util
 from multiprocessing.process import BaseProcess
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from shmloader.system.spawn_arguments import Pages, Parcel, Pickler
 from shmloader.template import messages
 from shmloader.template.messages import FORK, FORKED, REFUSED
 from shmloader.template.server import Given, arguments_with
+
+if TYPE_CHECKING:
+    from shmloader.template.running import Running
 
 SHARED = ("dataset", "collate_fn", "init_fn")  # what the template unpickles; the rest may be another in each epoch
 SERVER_GONE = 255  # the exit code of a process whose end nobody tells, as under forkserver
@@ -89,7 +92,7 @@ class TemplateProcess(BaseProcess):
     def end_of_template(self) -> str:
         """How the template process ended, where that has ended this one; otherwise empty."""
         popen = self._popen  # type: ignore[attr-defined]
-        return popen.end_of_template() if isinstance(popen, Popen) and popen.returncode == SERVER_GONE else ""
+        return popen.template.how_it_ended() if isinstance(popen, Popen) and popen.returncode == SERVER_GONE else ""
 
     @staticmethod
     def _Popen(worker: Any) -> Any:
@@ -104,9 +107,8 @@ class Popen:
 
     Args:
         worker: The process.
-        channel: To the template.
+        template: The process that forks it.
         outlives: Whether the worker goes on when its group is sent a signal.
-        end_of_template: Says how the template ended.
 
     Raises:
         Threaded: The template has threads by now, and forks nothing.
@@ -116,12 +118,10 @@ class Popen:
 
     method = "template"
 
-    def __init__(
-        self, worker: TemplateProcess, channel: socket.socket, outlives: bool, end_of_template: Callable[[], str]
-    ) -> None:
+    def __init__(self, worker: TemplateProcess, template: Running, outlives: bool) -> None:
         util._flush_std_streams()  # type: ignore[attr-defined]
         self.returncode: int | None = None
-        self.end_of_template = end_of_template
+        self.template = template
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs, ours:
             body = os.memfd_create("shmloader_worker", os.MFD_CLOEXEC)
@@ -130,7 +130,7 @@ class Popen:
                 write_prepared(file)
                 spawning.pickle(worker, file)
                 os.lseek(body, 0, os.SEEK_SET)
-                messages.send_request(channel, FORK, outlives, [body, theirs.fileno(), *spawning.descriptors])
+                messages.send_request(template.channel, FORK, outlives, [body, theirs.fileno(), *spawning.descriptors])
             finally:
                 os.close(body)
             theirs.close()

@@ -14,9 +14,10 @@ NOTE [ Template ]
     4. A channel that the trainer has closed means that nobody wants its worker any more: it is killed.  So a trainer
        that was interrupted while it waited for an answer leaves no worker behind.
     5. In each epoch the trainer pickles the dataset, and compares a hash of that with the one of what the template has
-       unpickled (template.py).  Is it another one, then the template drops what it has and unpickles the new one.
-    6. What is forked beside threads may wait for ever for a lock that one of them held.  So the template counts its
-       threads (threads.py), before each fork too.  Where there are any, the trainer starts workers without a template.
+       unpickled (template.py).  If it is another one, the template drops what it has and unpickles the new one.
+    6. A process that is forked beside threads may wait for ever for a lock that one of them held.  So the template
+       counts its threads (threads.py), before each fork too.  Where there are any, the trainer starts workers without a
+       template.
     7. The template drops signals to its group, whatever `workers_outlive_signals` says: whether its workers end is for
        them to decide.  They are forked with these signals blocked, until their own handlers are in place.
 """

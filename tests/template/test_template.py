@@ -117,14 +117,14 @@ def test_a_killed_worker_is_replaced_by_the_template(tmp_path: pathlib.Path) -> 
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("how", "said"),
+    ("how", "cause"),
     [(die, "is killed by signal: Killed."), (leave, "exited unexpectedly with exit code 3.")],
 )
-def test_the_exit_code_of_a_worker_comes_through(tmp_path: pathlib.Path, how: Any, said: str) -> None:
+def test_the_exit_code_of_a_worker_comes_through(tmp_path: pathlib.Path, how: Any, cause: str) -> None:
     loader = shmloader.DataLoader(Deadly(tmp_path / "token", how=how), batch_size=2, num_workers=2, **SPAWNED)
     with pytest.raises(RuntimeError) as raised:
         list(loader)
-    assert "exited unexpectedly\nDataLoader worker (pid" in str(raised.value) and said in str(raised.value)
+    assert "exited unexpectedly\nDataLoader worker (pid" in str(raised.value) and cause in str(raised.value)
     assert "It held batch 2 of this epoch (indices [4, 5])" in str(raised.value)
     assert Epoch(loader).indices == list(range(16))  # and another epoch goes on from the same template
     loader.close()
@@ -232,9 +232,9 @@ def forever() -> None:
 @pytest.mark.parametrize("start", ["spawn", "forkserver"])
 def test_workers_are_spawned_where_the_template_has_threads(start: str) -> None:
     loader = shmloader.DataLoader(Threads(), batch_size=2, num_workers=2, multiprocessing_context=start, template=True)
-    with pytest.warns(RuntimeWarning, match=f"threads were started by {__name__}") as said:
+    with pytest.warns(RuntimeWarning, match=f"threads were started by {__name__}") as caught:
         first, second = Epoch(loader), Epoch(loader)
-    assert len([one for one in said if "template" in str(one.message)]) == 1
+    assert len([one for one in caught if "template" in str(one.message)]) == 1
     assert first.indices == second.indices == list(range(16))
     assert first.workers == first.unpickled  # each for itself
 
@@ -404,9 +404,31 @@ class StartsLater(Where):
 def test_nothing_is_forked_beside_a_thread_that_starts_later() -> None:
     loader = shmloader.DataLoader(StartsLater(), batch_size=2, num_workers=2, **SPAWNED)
     with pytest.warns(RuntimeWarning, match="threads were started there after the dataset was unpickled"):
-        iter(loader).close()
+        assert Epoch(loader).indices == list(range(16))
     assert Epoch(loader).indices == list(range(16))
     loader.close()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", ["threads", "broken"])
+def test_workers_of_another_iterator_live_on(kind: str, tmp_path: pathlib.Path) -> None:
+    """The dataset that the next iterator is to have cannot go into the template, which is still their parent."""
+    loader = shmloader.DataLoader(Where(), batch_size=2, num_workers=2, **SPAWNED)
+    iterator = iter(loader)
+    found = [next(iterator)]
+    vars(loader)["dataset"] = Threads() if kind == "threads" else Loud(tmp_path / "token")
+    if kind == "threads":
+        with pytest.warns(RuntimeWarning, match="template=True has no effect"):
+            assert Epoch(loader).indices == list(range(16))
+    else:
+        with pytest.raises(RuntimeError, match="could not unpickle the dataset"):
+            iter(loader)
+    found += iterator
+    assert torch.cat([batch[0] for batch in found]).tolist() == list(range(16))
+    template = psutil.Process(int(found[0][2][0]))
+    del iterator
+    gc.collect()
+    assert not template.is_running()
 
 
 @pytest.mark.long
