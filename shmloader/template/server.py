@@ -25,6 +25,7 @@ NOTE [ Template ]
 from __future__ import annotations
 
 import contextlib
+import errno
 import gc
 import importlib
 import os
@@ -43,7 +44,7 @@ from shmloader.core.process import outlive_signals
 from shmloader.system.group_signals import GROUP
 from shmloader.system.parents_death import begin
 from shmloader.template import messages, threads
-from shmloader.template.messages import FORK, FORKED, REFUSED, THREADS, Request
+from shmloader.template.messages import FORK, FORKED, LOAD, REFUSED, THREADS, Request
 
 _held: dict[str, Any] = {}  # what all workers are given alike, unpickled
 _given: list[int] = []  # descriptors that came with what is being unpickled
@@ -112,15 +113,22 @@ class _Template:
             request = messages.receive_request(self._channel)
         except ConnectionError:
             request = None
-        except OSError as error:
-            messages.send_text(self._channel, f"failed\n{error}")
-            return
         if request is None:
             os._exit(0)
-        if request.kind == FORK:
+        if request.lost:
+            self._refuse(request)
+        elif request.kind == FORK:
             self._fork(request)
         else:
             messages.send_text(self._channel, _load(request))
+
+    def _refuse(self, request: Request) -> None:
+        """Say that no descriptor is left for what was sent along."""
+        if request.kind == LOAD:
+            messages.send_text(self._channel, f"failed\n{os.strerror(errno.EMFILE)}")
+        elif len(request.descriptors) > 1:  # otherwise it is the channel that was lost, whose end says enough
+            messages.answer(request.descriptors[1], REFUSED, errno.EMFILE)
+        messages.close_all(request.descriptors)
 
     def _fork(self, request: Request) -> None:
         body, channel, *given = request.descriptors
@@ -134,6 +142,7 @@ class _Template:
             try:
                 pid = os.fork()
                 if not pid:
+                    os.close(channel)
                     self._be_worker(request.outlives, template, body, given)
             finally:
                 signal.pthread_sigmask(signal.SIG_SETMASK, before)
