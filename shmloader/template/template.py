@@ -89,7 +89,7 @@ class Template:
             return running
         shared = {name: parcel[name] for name in SHARED}
         if running is None or self._digest is None or _digest_of(shared) != self._digest:
-            self._running = None  # what breaks this off leaves none that may be in the midst of it
+            self._running = None  # an exception below leaves no process that may still be unpickling
             self._digest = self._for = None
             running = self._load(running, shared)
         self._for = weakref.ref(parcel)
