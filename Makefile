@@ -89,7 +89,7 @@ help:
 	@echo '             ARGS="peers --rounds 1 --cases scalar" or any other of python -m bench --help'
 	@echo 'make di-engine   an environment for DI-engine, whose loader is then measured too'
 	@echo 'make test    lint, types and tests; ARGS="-k name" goes to pytest alone'
-	@echo 'make test-long   kill workers at random, torment loaders in 19 ways, then the long tests; about 20 minutes'
+	@echo 'make test-long   kill workers at random, torment loaders in 20 ways, then the long tests; about 20 minutes'
 	@echo '             SEED=  ARGS="--only interrupts --seconds 600" or any other of python -m tests.chaos --help'
 	@echo 'make test-quiet   whether reports name the cause, and tune picks among the best; ten minutes, alone on the machine'
 	@echo 'make test-ecosystem   train with Lightning, accelerate, transformers, timm and ignite, through either loader;'

@@ -24,6 +24,7 @@ from shmloader.trainer import start
 if off_the_ring.why_not_here() is None:  # otherwise there are no extensions, or names are missing that these build on
     from shmloader.statistics.account import begun, close_trace
     from shmloader.trainer.replacements import pool_of
+    from shmloader.trainer.templates import end_template
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -115,6 +116,13 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
         detail: Whether workers look at their own Python stacks while they make one batch of 16 (default False), so that
             `report()` names the function and the line that takes the most.  SHMLOADER_DETAIL=1 has all loaders do it.
 
+        template: Whether one process, the template, imports torch and unpickles the dataset, and forks all workers
+            (default False: each spawned worker does both).  It lives as long as the loader, so later epochs and
+            replacements start in milliseconds.  Workers share what the dataset opens while it is unpickled: open files
+            in `__getitem__` or in `worker_init_fn`.  Where modules start threads in the template, workers start as
+            without it, and a RuntimeWarning names the modules.  It needs the start method spawn or forkserver, and
+            does nothing without workers.  See docs/how-workers-start.md.
+
         strict_pinning: With `pin_memory=True`, wait for all streams of all devices before a slot is filled again, and
             not only for those that were current while its batch was lent (default False).  You need it where C++ copies
             a batch on a stream that Python has not made current, and does not wait for the copy.
@@ -150,6 +158,7 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
     on_bad_sample = "raise"
     max_bad_samples: int | float | None = None
     detail = False
+    template = False
 
     def __init__(
         self,
@@ -187,6 +196,7 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
         on_bad_sample: str = "raise",
         max_bad_samples: int | float | None = None,
         detail: bool = False,
+        template: bool = False,
     ) -> None:
         options = Options(
             spare_slots=spare_slots,
@@ -205,6 +215,7 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
             on_bad_sample=on_bad_sample,
             max_bad_samples=max_bad_samples,
             detail=detail,
+            template=template,
         )
         options.give_to(self)
         super().__init__(
@@ -412,6 +423,7 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
         self._end_workers()
         if off_the_ring.why_not_here() is None:
             close_trace(self)
+            end_template(self)
 
     def _end_workers(self) -> None:
         """The same, where we do so by ourselves: what records this loader goes on with its next workers."""

@@ -5,6 +5,7 @@ Whether a value is one of those that an option may have is checked where the opt
 
 from __future__ import annotations
 
+import multiprocessing
 from typing import Any
 
 import torch
@@ -31,6 +32,8 @@ def check_requirements(loader: Any, options: Options) -> None:
         )
     if options.chunk_size is not None:
         _check_rows(loader)
+    if options.template and loader.num_workers:
+        _check_start_method(loader.multiprocessing_context)
 
 
 def _check_device(device: torch.device, options: Options) -> None:
@@ -43,6 +46,19 @@ def _check_device(device: torch.device, options: Options) -> None:
         )
     if device.type != "cpu" and device.index is not None and device.index >= accelerator.count():
         raise ValueError(f"device={options.device!r} does not exist: there are {accelerator.count()}, counted from 0")
+
+
+def _check_start_method(context: Any) -> None:
+    if isinstance(context, str) or context is None:
+        default = multiprocessing.get_start_method(allow_none=True) or multiprocessing.get_all_start_methods()[0]
+        method = context or default
+    else:
+        method = getattr(context, "get_start_method", str)()
+    if method not in ("spawn", "forkserver"):
+        raise ValueError(
+            f"template=True needs the start method 'spawn' or 'forkserver', but workers are started by {method!r}: a "
+            "worker that is forked has the dataset already. Leave template out, or give multiprocessing_context='spawn'"
+        )
 
 
 def _in_order_of_samples(options: Options) -> list[str]:

@@ -12,7 +12,7 @@ cdef extern from *:
     /* A real-time signal nobody uses by habit.  The kernel sends it when the *thread* that started this process
      * ends, so the handler asks whether the process itself is gone; if not, the signal will come again. */
     #define ORPHANED (SIGRTMAX - 3)
-    static pid_t process_trainer;
+    static pid_t process_trainer, process_starter;
 
     static void process_on_group_signal(int number, siginfo_t *from, void *context);
 
@@ -22,19 +22,20 @@ cdef extern from *:
     {
         struct sigaction term;
         (void)number, (void)context;
-        if (getppid() != process_trainer)
+        if (getppid() != process_starter)
             _exit(1);
         if (from->si_code == SI_QUEUE && from->si_pid == process_trainer && !sigaction(SIGTERM, NULL, &term) &&
             term.sa_flags & SA_SIGINFO && term.sa_sigaction == process_on_group_signal)
             _exit(0);
     }
 
-    static int process_die_with(pid_t trainer)
+    static int process_die_with(pid_t trainer, pid_t starter)
     {
         struct sigaction action;
         sigset_t blocked;
         process_trainer = trainer;
-        if (getppid() != trainer)
+        process_starter = starter;
+        if (getppid() != starter)
             return 0;
         memset(&action, 0, sizeof action);
         action.sa_sigaction = process_on_orphaned;
@@ -44,7 +45,7 @@ cdef extern from *:
         sigaddset(&blocked, ORPHANED);
         pthread_sigmask(SIG_UNBLOCK, &blocked, NULL);   /* a fork inherits its thread's mask */
         prctl(PR_SET_PDEATHSIG, ORPHANED);
-        return getppid() == trainer;                    /* not where it died before the kernel was asked */
+        return getppid() == starter;                    /* not where it died before the kernel was asked */
     }
 
     static const int process_group_signals[] = {SIGTERM, SIGINT, SIGHUP};
@@ -101,21 +102,22 @@ cdef extern from *:
 
     static int process_end(pid_t worker) { return sigqueue(worker, ORPHANED, (union sigval){0}); }
     """
-    bint process_die_with(int trainer)
+    bint process_die_with(int trainer, int starter)
     int process_outlive_signals(int trainer)
     int process_end(int worker)
 
 
-def die_with(int trainer) -> bool:
-    """Have this process end at once when its parent, the trainer, does, whatever it is doing then.
+def die_with(int trainer, int starter) -> bool:
+    """Have this process end at once when its parent ends, whatever it is doing then.
 
     Args:
         trainer: the trainer's pid.
+        starter: the pid of the process that has started this one: the trainer, or its template process.
 
     Returns:
-        False where the trainer is not the parent: it has died already, or another process starts workers for it.
+        False where the starter is not the parent: it has died already, or another process starts workers for it.
     """
-    return process_die_with(trainer)
+    return process_die_with(trainer, starter)
 
 
 def outlive_signals(int trainer) -> None:

@@ -44,6 +44,11 @@ ABOUT = {
     "chunk_size": About(
         "samples", "DataLoader(dataset, batch_size=8, num_workers=2, chunk_size=4)", "chunk_size=0, num_workers=2"
     ),
+    "template": About(
+        "yes or no",
+        'DataLoader(dataset, num_workers=2, multiprocessing_context="spawn", template=True)',
+        "template=1",
+    ),
     "detail": About("yes or no", "DataLoader(dataset, num_workers=2, detail=True)", "detail=1"),
     "device": About("", 'DataLoader(dataset, num_workers=2, device="cpu")', 'device="gpu"'),
     "device_prefetch": About(

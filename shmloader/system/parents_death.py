@@ -8,24 +8,34 @@ import select
 import sys
 import threading
 import time
-from functools import cache
 from importlib.machinery import PathFinder
 from importlib.util import module_from_spec
 from multiprocessing.context import get_spawning_popen
 from typing import Any
 
 PROCESS = "shmloader.core.process"
+_follower = 0  # the pid of the process that follow() was called in; a forked child has another one
 
 
-@cache
-def follow(trainer: int) -> None:
+def follow(trainer: int, starter: int | None = None) -> None:
     """End this process when the trainer ends; at once, if it has ended already.
 
     Under fork and spawn the trainer is the parent, and the kernel does it.  Under forkserver the parent is the server,
-    and a thread sleeps on the trainer's descriptor instead.
+    and a thread sleeps on the trainer's descriptor instead.  Called again in the same process, it does nothing.
+
+    Args:
+        trainer: The trainer's pid.
+        starter: The pid of the trainer's template process, if that is the parent.  It ends when the trainer does, and
+            so the kernel ends this process as well.  None: no template process has started this one.
     """
-    if _process().die_with(trainer):
+    global _follower
+    if _follower == os.getpid():
         return
+    _follower = os.getpid()
+    if _process().die_with(trainer, trainer if starter is None else starter):
+        return
+    if starter is not None:  # it has ended between the fork and now
+        os._exit(1)
     try:
         end: tuple[Any, int] = _end_with, os.pidfd_open(trainer)
     except ProcessLookupError:
@@ -54,16 +64,17 @@ def _end_after(trainer: int) -> None:
         time.sleep(1)
 
 
-def begin(trainer: int, outlives: bool) -> None:
+def begin(trainer: int, outlives: bool, starter: int | None = None) -> None:
     """What a worker does first.
 
     Args:
         trainer: The trainer's pid.
         outlives: Whether the worker goes on when its group is sent a signal: NOTE [ Group signals ].
+        starter: As in follow().
     """
     if outlives:
         _process().outlive_signals(trainer)
-    follow(trainer)
+    follow(trainer, starter)
 
 
 class FollowingName(str):
@@ -87,7 +98,8 @@ class FollowingName(str):
     _outlives: bool
 
     def __reduce__(self) -> tuple[Any, ...]:
-        if get_spawning_popen() is None:
+        popen = get_spawning_popen()
+        if popen is None or hasattr(popen, "refer"):  # a template's child follows it before it unpickles anything
             return str, (str(self),)
         following = "__import__('runpy').run_path(script)['begin'](trainer, outlives) or name"
         known = {"script": __file__, "trainer": os.getpid(), "outlives": self._outlives, "name": str(self)}

@@ -14,6 +14,7 @@ import os
 import pickle
 import resource
 from multiprocessing import reduction
+from multiprocessing.context import get_spawning_popen
 from typing import Any
 
 import torch
@@ -45,6 +46,9 @@ class Parcel(dict[str, Any]):
         self._packed: _Packed | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
+        refer = getattr(get_spawning_popen(), "refer", None)
+        if refer is not None:  # a template process holds what takes long to pickle, and forks this process
+            return refer(self)  # type: ignore[no-any-return]
         # In torch's file_system strategy each pickle of a tensor counts as one reader, and its memory's name goes when
         # all that were counted have gone: there it cannot be another's as well.
         shared = torch.multiprocessing.get_sharing_strategy() == "file_descriptor"
@@ -87,9 +91,9 @@ class _Packed:
         self._places: tuple[int, int, list[int | Trainers]] | None = None
         self._fd = os.memfd_create("shmloader_parcel", os.MFD_CLOEXEC)
         try:
-            pages = _Pages(self._fd)
+            pages = Pages(self._fd)
             with unblocked(), let_through():  # it may take long
-                _Pickler(pages).dump(value)
+                Pickler(pages).dump(value)
             self._named = given[self._first :]
             self._files = [file_of(fd) for fd in self._named]
             self._given = self._named
@@ -122,14 +126,14 @@ class _Packed:
         os.close(self._fd)
 
 
-class _Pickler(reduction.ForkingPickler):
+class Pickler(reduction.ForkingPickler):
     """Arrays and tensors of a frozen dataset go as places in its memory, and not as copies."""
 
     def reducer_override(self, value: Any) -> Any:
         return reduced(value)
 
 
-class _Pages:
+class Pages:
     """A file for a pickler.  It asks whether there is memory before it takes it, or the OOM killer would come."""
 
     def __init__(self, fd: int) -> None:

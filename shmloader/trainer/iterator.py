@@ -40,7 +40,6 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, NoReturn
 
-import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from shmloader import _torch
@@ -66,6 +65,7 @@ from shmloader.trainer.delivery import Delivery
 from shmloader.trainer.replacements import given_pool
 from shmloader.trainer.schedule import schedule_of
 from shmloader.trainer.seeds import begin_iterator, left_of_streams, seed_of_workers
+from shmloader.trainer.templates import context_of
 
 
 class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
@@ -144,7 +144,7 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
         self._schedule.attach(self._ring)
         self._tally = tally_of(loader, options)
         crew = Crew(
-            loader.multiprocessing_context or torch.multiprocessing,
+            context_of(loader, options),
             self._ring,
             segment,
             respawn=options.respawns,

@@ -92,6 +92,15 @@ BUSY = ("boundary", "overlapped", "steady")
 
 
 @pytest.mark.long
+def test_start_measures_each_way(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["start", "--rounds", "1", "--restarts", "1", "--workers", "1", "--megabytes", "0"]
+    assert main([*arguments, "--ways", "fork", "template", "--into", str(tmp_path)]) == 0
+    ways = json.loads((tmp_path / "start.json").read_text())["summary"]["small, 1 workers"]
+    assert set(ways) == {"fork", "template"} and all(of["next"]["median"] > 0 for of in ways.values())
+    assert "further epoch" in capsys.readouterr().out
+
+
+@pytest.mark.long
 def test_latency_measures_both_loaders(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["latency", "--rounds", "1", "--restarts", "1", "--start-methods", "fork"]
     assert main([*arguments, "--into", str(tmp_path)]) == 0

@@ -25,7 +25,7 @@ import torch
 import torch.utils.data
 
 import shmloader
-from tests.chaos.inside import ENDS, ERRORS, Case, Inside, digest, seed_all
+from tests.chaos.inside import ENDS, ERRORS, Case, Inside, children, digest, seed_all
 from tests.chaos.outside import NOISE, Outside, Told
 from tests.conftest import own_shm
 
@@ -194,6 +194,29 @@ class Respawn(Kills):
         if flaws:
             return flaws
         return [flaw for k, got in enumerate(told.epochs()) for flaw in judge_epoch(got, expected[k], k)]
+
+
+class Templates(Respawn):
+    """A template process is killed, or workers that it has forked: others take their places, and no batch is lost."""
+
+    name = "templates"
+    share = 0.5
+
+    def draw(self, random: random.Random) -> Case:
+        case = super().draw(random)
+        case["start"] = random.choice(["spawn", "forkserver"])
+        case["ours"]["template"] = True
+        case["at"] = random.randrange(1, case["batches"])  # while it starts, its death is an error
+        return case
+
+    def outside(self, trial: Outside, case: Case) -> None:
+        trial.until("batch", times=case["at"])
+        for number in case["signals"]:
+            trial.pause(0.02)
+            family = [[pid, *children(pid)] for pid in trial.workers()]
+            found = [pid for each in family for pid in each if len(each) > 1]
+            if found and not trial.has_said("epoch", 1):  # torch's loader has no process that forks others
+                trial.kill(trial.random.choice(found), number)
 
 
 class Ends(Scenario):
@@ -1121,6 +1144,7 @@ class Epochs(Errors):
 ALL: list[type[Scenario]] = [
     Kills,
     Respawn,
+    Templates,
     Ends,
     Stops,
     EndsWhileStopped,

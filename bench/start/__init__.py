@@ -1,0 +1,1 @@
+"""How long workers take to start, by each way of starting them."""

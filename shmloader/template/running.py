@@ -1,0 +1,114 @@
+"""A template process that runs, in the trainer: started, killed, and how it ended."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import socket
+import sys
+import weakref
+from multiprocessing.util import Finalize
+from typing import Any
+
+from shmloader._multiprocessing import close_pipes
+from shmloader.system.group_signals import blocked_at_start
+from shmloader.system.parents_death import FollowingName
+from shmloader.system.signals import held, held_in_del
+from shmloader.template import threads
+from shmloader.template.server import serve
+
+_GONE = 5.0  # seconds after which a killed process is waited for no longer: the kernel does not let go of it
+
+
+class _Name(FollowingName):
+    """The template's name, which it unpickles before it imports the user's script.
+
+    What FollowingName does, it does; then threads that modules start are counted.
+    """
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        made, arguments = super().__reduce__()
+        if made is str:
+            return made, arguments
+        following, known = arguments
+        counting = "__import__('runpy').run_path(threads)['begin']()"
+        return made, (f"{counting} or {following}", {**known, "threads": threads.__file__})
+
+
+class Running:
+    """A template process.  It is killed when nothing refers to this object: neither the loader's Template nor a worker.
+
+    Attributes:
+        channel: To the process.
+    """
+
+    def __init__(self) -> None:
+        self._owner = os.getpid()
+        self._ended = False
+        spawning: Any = multiprocessing.get_context("spawn")
+        self.channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._process = spawning.Process(target=serve, args=(theirs, os.getpid()), daemon=True)
+        _enlist(self)
+        name = self._process.name
+        self._process.name = _Name(name, True)
+        with theirs, held():
+            try:
+                with blocked_at_start(spawning):
+                    self._process.start()
+            finally:
+                self._process.name = name
+
+    @property
+    def lives(self) -> bool:
+        """Whether the process is there."""
+        return not self._ended and bool(self._process.is_alive())
+
+    def kill(self) -> None:
+        """Kill the process, and with it the workers that it has forked.  Who waits for its answer gets none."""
+        if self._owner == os.getpid() and self._process.pid is not None:
+            self._process.kill()  # it has nothing to put in order
+
+    def end(self) -> None:
+        """Kill the process, and give back what this one has of it.  Called again, it does nothing."""
+        if self._ended or self._owner != os.getpid():
+            return
+        with held():
+            self.kill()
+            self.channel.close()
+            if self._process.pid is not None:
+                self._process.join(_GONE)
+                if not self._process.is_alive():
+                    close_pipes(self._process)
+            self._ended = True
+
+    def how_it_ended(self) -> str:
+        """How the process ended; empty while it lives."""
+        if not self._ended:
+            self._process.join(_GONE)
+        code = self._process.exitcode
+        if code is None:
+            return ""
+        how = f"is killed by signal: {signal.strsignal(-code)}" if code < 0 else f"ended with exit code {code}"
+        return f"the template process (pid {self._process.pid}), which forks workers, {how}"
+
+    def __del__(self, is_finalizing: Any = sys.is_finalizing) -> None:
+        if not is_finalizing() and hasattr(self, "_process"):
+            with held_in_del(self):
+                self.end()
+
+
+_running: dict[int, weakref.WeakSet[Running]] = {}  # by process: those that it made
+
+
+def _enlist(template: Running) -> None:
+    """Have it killed at the interpreter's exit, where multiprocessing would wait for one that was stopped."""
+    if os.getpid() not in _running:
+        Finalize(None, _kill_all, exitpriority=0)
+        _running[os.getpid()] = weakref.WeakSet()
+    _running[os.getpid()].add(template)
+
+
+def _kill_all() -> None:
+    for template in list(_running.get(os.getpid(), ())):
+        template.kill()  # and not end(): another thread may be waiting for its answer

@@ -1,0 +1,239 @@
+"""What a template process does: it imports torch and the user's script, unpickles the dataset once, and forks workers.
+
+NOTE [ Template ]
+
+    1. A spawned worker imports torch, which takes a second or two, and unpickles the dataset.  With `template=True` one
+       process does both, and forks each worker, first ones and replacements alike.  It lives as long as its loader, so
+       a later epoch only forks.
+    2. The trainer spawns it, whatever the start method is.  So the trainer is its parent, and the kernel ends it when
+       the trainer ends; under forkserver only a thread could see to that, and nothing is forked beside a thread.
+       The template is the parent of its workers, and they end when it does, in the same way (parents_death.py).
+    3. The trainer waits for a worker's end on a pidfd.  The template opens it before it reaps the worker, because later
+       the number may be another process's, and sends it through the worker's channel, a pair of sockets.  Later it
+       sends the exit code there.
+    4. A channel that the trainer has closed means that nobody wants its worker any more: it is killed.  So a trainer
+       that was interrupted while it waited for an answer leaves no worker behind.
+    5. In each epoch the trainer pickles the dataset, and compares a hash of that with the one of what the template has
+       unpickled (template.py).  If it is another one, the template drops what it has and unpickles the new one.
+    6. A process that is forked beside threads may wait for ever for a lock that one of them held.  So the template
+       counts its threads (threads.py), before each fork too.  Where there are any, the trainer starts workers without a
+       template.
+    7. The template drops signals to its group, whatever `workers_outlive_signals` says: whether its workers end is for
+       them to decide.  They are forked with these signals blocked, until their own handlers are in place.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import gc
+import importlib
+import os
+import pickle
+import select
+import signal
+import socket
+import sys
+import traceback
+from multiprocessing import util
+from typing import Any, NoReturn
+
+import torch
+
+from shmloader.core.process import outlive_signals
+from shmloader.system.group_signals import GROUP
+from shmloader.system.parents_death import begin
+from shmloader.template import messages, threads
+from shmloader.template.messages import FORK, FORKED, LOAD, REFUSED, THREADS, Request
+
+_held: dict[str, Any] = {}  # what all workers are given alike, unpickled
+_given: list[int] = []  # descriptors that came with what is being unpickled
+
+
+class Given:
+    """Stands for a descriptor in a pickle, by its place among those that came with it."""
+
+    def __init__(self, place: int) -> None:
+        self._place = place
+
+    def detach(self) -> int:
+        """The descriptor.  Whoever asks closes it."""
+        return os.dup(_given[self._place])
+
+
+def arguments_with(others: dict[str, Any]) -> dict[str, Any]:
+    """In a worker: its arguments, of which the template holds some.  It keeps none of them."""
+    arguments = {**_held, **others}
+    _held.clear()
+    return arguments
+
+
+def serve(channel: socket.socket, trainer: int) -> NoReturn:
+    """Be the template process of a loader, until the trainer ends it.
+
+    Args:
+        channel: To the trainer.
+        trainer: Its pid.
+    """
+    outlive_signals(trainer)
+    for needed in ("shmloader.worker.loop", "shmloader.template.forked"):
+        importlib.import_module(needed)
+    torch.set_num_threads(1)  # as in workers: otherwise the dataset may start more, where it computes while unpickled
+    _Template(channel, trainer).serve()
+
+
+class _Template:
+    def __init__(self, channel: socket.socket, trainer: int) -> None:
+        self._channel = channel
+        self._trainer = trainer
+        self._trainers_death = os.pidfd_open(trainer)
+        self._poll = select.poll()
+        self._poll.register(channel.fileno(), select.POLLIN)
+        self._workers: dict[int, tuple[int, int]] = {}  # by descriptor of its death: a worker's pid and channel
+        self._deaths: dict[int, int] = {}  # by channel: the descriptor of its worker's death
+
+    def serve(self) -> NoReturn:
+        while True:
+            fd, _ = self._poll.poll()[0]  # one at a time: what is done for it may close others, and open new ones
+            if fd in self._workers:
+                self._bury(fd)
+            elif fd in self._deaths:
+                self._kill(fd)
+            else:
+                self._obey()
+
+    def _kill(self, channel: int) -> None:
+        """The trainer has closed the channel of a worker."""
+        self._poll.unregister(channel)
+        with contextlib.suppress(ProcessLookupError):  # it has ended, and is to be reaped
+            signal.pidfd_send_signal(self._deaths[channel], signal.SIGKILL)
+
+    def _obey(self) -> None:
+        try:
+            request = messages.receive_request(self._channel)
+        except ConnectionError:
+            request = None
+        if request is None:
+            os._exit(0)
+        if request.lost:
+            self._refuse(request)
+        elif request.kind == FORK:
+            self._fork(request)
+        else:
+            messages.send_text(self._channel, _load(request))
+
+    def _refuse(self, request: Request) -> None:
+        """Say that no descriptor is left for what was sent along."""
+        if request.kind == LOAD:
+            messages.send_text(self._channel, f"failed\n{os.strerror(errno.EMFILE)}")
+        elif len(request.descriptors) > 1:  # otherwise it is the channel that was lost, whose end says enough
+            messages.answer(request.descriptors[1], REFUSED, errno.EMFILE)
+        messages.close_all(request.descriptors)
+
+    def _fork(self, request: Request) -> None:
+        body, channel, *given = request.descriptors
+        try:
+            if threads.count() > 1:
+                messages.answer(channel, THREADS, 0)
+                return
+            util._flush_std_streams()  # type: ignore[attr-defined]  # otherwise each worker writes it once more
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, GROUP if request.outlives else ())
+            template = os.getpid()
+            try:
+                pid = os.fork()
+                if not pid:
+                    os.close(channel)
+                    self._be_worker(request.outlives, template, body, given)
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            channel = self._watch(pid, channel)
+        except OSError as error:
+            messages.answer(channel, REFUSED, error.errno or 0)
+        finally:
+            messages.close_all([fd for fd in (body, channel, *given) if fd >= 0])
+
+    def _watch(self, pid: int, channel: int) -> int:
+        """Tell the trainer of a worker.  Returns what of the channel is left to be closed: nothing."""
+        try:
+            death = os.pidfd_open(pid)
+        except OSError:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+            raise
+        self._workers[death] = pid, channel
+        self._deaths[channel] = death
+        self._poll.register(death, select.POLLIN)
+        self._poll.register(channel, 0)  # it is heard of when the other end is closed
+        messages.answer(channel, FORKED, pid, death)
+        return -1
+
+    def _bury(self, death: int) -> None:
+        """Reap a worker that has ended, and say how it did."""
+        pid, channel = self._workers.pop(death)
+        del self._deaths[channel]
+        _, status = os.waitpid(pid, 0)
+        messages.send_code(channel, os.waitstatus_to_exitcode(status))
+        self._poll.unregister(death)
+        messages.close_all([death])
+        with contextlib.suppress(KeyError):  # the trainer had closed it
+            self._poll.unregister(channel)
+        messages.close_all([channel])
+
+    def _be_worker(self, outlives: bool, template: int, body: int, given: list[int]) -> NoReturn:
+        """In the child: do what a process does that multiprocessing has spawned, and end."""
+        code = 1
+        try:
+            begin(self._trainer, outlives, template)
+            messages.close_all([*self._workers, *self._deaths])
+            self._channel.close()
+            _given[:] = given
+            with open(body, "rb", closefd=False) as file:
+                _be_like(pickle.load(file))
+                process = pickle.load(file)
+            _given.clear()
+            messages.close_all([body, *given])
+            code = process._bootstrap(parent_sentinel=self._trainers_death)
+        except BaseException:
+            sys.excepthook(*sys.exc_info())
+        finally:
+            util._flush_std_streams()  # type: ignore[attr-defined]
+            os._exit(code)
+
+
+def _be_like(prepared: dict[str, Any]) -> None:
+    """Have the variables of the environment, and the folders of modules, that the trainer has."""
+    if os.environ != prepared["environment"]:
+        os.environ.clear()
+        os.environ.update(prepared["environment"])
+    sys.path[:] = prepared["path"]
+
+
+def _load(request: Request) -> str:
+    """Unpickle what all workers are given.  Returns a word, and in further lines what there is to say about it."""
+    body, *given = request.descriptors
+    gc.unfreeze()
+    if _held:
+        _held.clear()
+        gc.collect()
+    collecting = gc.isenabled()
+    gc.disable()  # otherwise it walks through a list of a million tuples again and again while that grows
+    _given[:] = given
+    try:
+        with open(body, "rb", closefd=False) as file:
+            _be_like(pickle.load(file))
+            _held.update(pickle.load(file))
+    except Exception:
+        _held.clear()
+        return f"failed\n{traceback.format_exc()}"
+    finally:
+        _given.clear()
+        messages.close_all(request.descriptors)
+        if collecting:
+            gc.enable()
+    started = threads.end()
+    if started:
+        return "\n".join(["threads", *started])
+    if torch.cuda.is_initialized():
+        return "cuda"
+    gc.freeze()  # what is here is here to stay, and no collection is to copy its pages in a worker
+    return "loaded"

@@ -1,0 +1,9 @@
+"""A module that starts a thread of which Python does not know, after it has imported another one."""
+
+import ctypes
+import json.tool
+
+begun = ctypes.c_ulong()
+_libc = ctypes.CDLL(None)
+_libc.pthread_create(ctypes.byref(begun), None, _libc.pause, None)
+assert json.tool
