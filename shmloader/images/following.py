@@ -25,7 +25,8 @@ _INNER = ("transforms", "transf", "_modules")
 class Following:
     """Reads samples by a transform; where the transform was changed since the last sample, it is read again first.
 
-    It costs a comparison of each known transform's attributes a sample, about 0.3 microseconds each.
+    It costs a comparison of each known transform's attributes a sample: 3 microseconds for the four of a recipe with a
+    crop, 5 with TrivialAugmentWide and RandomErasing (one core of an AMD EPYC).
 
     Args:
         transform, exact: see Making.
