@@ -6,6 +6,7 @@ from typing import TypeVar
 
 from shmloader.frozen import ranks
 from shmloader.frozen.plan import LEAST, planned
+from shmloader.system import heap
 from shmloader.system.sealed_memory import Writer, no_room
 
 Kind = TypeVar("Kind")
@@ -62,11 +63,18 @@ workers share one copy. Change the list before you freeze the dataset, or assign
     """
     if least < 0:
         raise ValueError(f"least is {least}. It counts items, so it is 0 or more")
+    if _replace(dataset, least, share_with_ranks):
+        heap.trim()  # the originals are gone, and workers that are forked later would copy the pages that glibc keeps
+    return dataset
+
+
+def _replace(dataset: object, least: int, share_with_ranks: bool) -> bool:
+    """Replace what can be frozen; false where there is nothing."""
     writer = Writer()
     try:
         plan = planned(dataset, writer, least)
         if plan.is_empty:
-            return dataset
+            return False
         memory = writer.sealed()
     except MemoryError as error:
         if str(error).startswith("freezing"):
@@ -77,4 +85,4 @@ workers share one copy. Change the list before you freeze the dataset, or assign
     if share_with_ranks:
         memory = ranks.one_of_machine(memory)
     plan.carry_out(memory)
-    return dataset
+    return True

@@ -159,6 +159,8 @@ def _actions(program: Program) -> str | None:
                 return "whether the sample of an epoch that is left was read depends on how much was prefetched"
             if midway and not fresh and bool(workers) != bool(program.workers) and program.order.kind in DRAWS:
                 return "without workers, an epoch that is left may have drawn nothing"
+            if midway and not fresh and "generator" in program.order.kind and program.resumes("workers"):
+                return "torch's sampler draws once more at its end, and how soon that is depends on the workers"
             if midway and not fresh and unordered:
                 return "which batches of an epoch come before it is left"
             if midway and not fresh and (keeps or program.data.kind in OF_STREAMS):

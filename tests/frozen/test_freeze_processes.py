@@ -73,6 +73,33 @@ def test_a_copy_ends_with_what_holds_it() -> None:
     assert mapped() == before
 
 
+def test_nothing_is_kept_of_what_the_originals_took() -> None:
+    ran = run_script(
+        """
+        import gc, torch, shmloader
+
+        def own_bytes():
+            with open("/proc/self/smaps_rollup") as file:
+                return sum(int(line.split()[1]) << 10 for line in file if line.startswith("Pss_Anon:"))
+
+        class Boxes(torch.utils.data.Dataset):
+            def __init__(self, length):
+                self.paths = [f"{k:0100d}.jpg" for k in range(length)]
+                self.boxes = [(float(k), k + 1.0, k / 3, k / 7) for k in range(length)]
+
+        shmloader.freeze(Boxes(1000))  # all is imported by now
+        before = own_bytes()
+        dataset = Boxes(100_000)
+        took = own_bytes() - before
+        shmloader.freeze(dataset)
+        print(took, own_bytes() - before)
+        """
+    )
+    assert ran.status == 0, ran.err
+    took, kept = map(int, ran.out.split())
+    assert took > 30 << 20 and kept < took // 6, (took, kept)
+
+
 def test_a_killed_trainer_leaves_nothing() -> None:
     ran = run_script(
         """
