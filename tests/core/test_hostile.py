@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 import pickle
+import re
 import signal
 import struct
 import subprocess
