@@ -150,7 +150,7 @@ class Crew:
 
     def _start_watch(self) -> None:
         try:
-            self._watch = Watch(self.workers, self._ring, self._ended)
+            self._watch = Watch(self.workers, self._ring, self._segment.mapping, self._ended)
         except OSError as error:
             raise _explained(error, self._count, self._count) from None
 

@@ -11,6 +11,7 @@ import weakref
 from contextlib import nullcontext
 from multiprocessing.process import BaseProcess
 
+from shmloader.core.ring import Mapping
 from shmloader.core.trainer import TrainerSide
 from shmloader.system.signals import let_through
 
@@ -21,6 +22,7 @@ class Watch:
     Args:
         workers: They have been started.  None may be added later.
         ring: The trainer's side.
+        mapping: The ring's memory, which stays mapped for as long as the thread is there.
         ended: Before the alarm, the index of the worker that has ended is added here.
 
     Raises:
@@ -28,7 +30,7 @@ class Watch:
             EAGAIN: this user may have no further thread.
     """
 
-    def __init__(self, workers: list[BaseProcess], ring: TrainerSide, ended: set[int]) -> None:
+    def __init__(self, workers: list[BaseProcess], ring: TrainerSide, mapping: Mapping, ended: set[int]) -> None:
         deaths: list[int] = []
         self._bye = os.eventfd(0, os.EFD_CLOEXEC)
         try:
@@ -36,7 +38,7 @@ class Watch:
                 deaths.append(_death(worker))
             self.thread = threading.Thread(
                 target=_watch,
-                args=(deaths, self._bye, weakref.ref(ring), ended),
+                args=(deaths, self._bye, weakref.ref(ring), mapping, ended),
                 name="shmloader_watch",
                 daemon=True,
             )
@@ -140,9 +142,10 @@ def _death(worker: BaseProcess) -> int:
         return os.dup(worker.sentinel)  # this kernel has no pidfd, or the process is gone already
 
 
-def _watch(deaths: list[int], bye: int, ring: weakref.ref[TrainerSide], ended: set[int]) -> None:
+def _watch(deaths: list[int], bye: int, ring: weakref.ref[TrainerSide], mapping: Mapping, ended: set[int]) -> None:
     # The interpreter's end stops this thread wherever it is, and what it holds is never freed.  It holds the ring only
     # weakly, because the ring knows the epoch, the epoch its sampler, the sampler the dataset, the dataset its module.
+    # It does hold the memory: if that is page-locked, copies may be under way until the process is gone.
     poll = select.poll()
     for fd in (*deaths, bye):
         poll.register(fd, select.POLLIN)

@@ -170,7 +170,7 @@ class Late:
             for _ in range(99): self.what()
         except self.error as error: self.say(str(error))
 if SILENT:  # not a function of this module: the thread would keep the module's names
-    watch._watch = eval("lambda deaths, bye, ring, ended: select.select([bye], [], [])", {"select": select})
+    watch._watch = eval("lambda deaths, bye, *_: select.select([bye], [], [])", {"select": select})
 it = iter(shmloader.DataLoader(Numbers(), num_workers=2, on_worker_death="MODE"))
 next(it)
 late = Late(it.__next__)
