@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import time
-from importlib import import_module
+from collections.abc import Callable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -18,102 +20,58 @@ from torch.utils.data import Dataset
 
 from bench.core import jpegs
 from bench.core.loaders import LOADERS, OURS, TORCH, Job
-from bench.recipes.recipes import RECIPES
+from bench.recipes import dali_recipes, ways
+from bench.recipes.ways import DALI
 from shmloader import images
 
-__all__ = ["FAST", "FLOOR", "FUSED", "LOADED", "V1", "V2", "WAYS", "load", "samples"]
+__all__ = ["load", "parts", "samples"]
 
-V1, V2, FUSED, FAST, FLOOR = "v1", "v2", "fused", "fast", "floor"
-WAYS = {
-    V1: "torchvision v1 (timm's recipe: timm)",
-    V2: "torchvision v2",
-    FUSED: "images.fuse",
-    FAST: "images.fuse, exact=False",
-    FLOOR: "our decoder alone",
-}
-LOADED = (V1, V2, FUSED, FAST)
 SEED = 5
 SLICE = 8  # files that one way reads before it is the other's turn
 WARM_UP = 2  # batches a worker that a loader makes before it is timed
 LEAST = 4  # batches that are timed
 
 
-class Samples:
-    """What torchvision's ImageFolder has, of files in one folder.
-
-    Args:
-        folder: where the files are.
-        transform: of a PIL image.
-    """
-
-    def __init__(self, folder: str, transform: Any) -> None:
-        self.samples = [(path, 0) for path in jpegs.files(Path(folder))]
-        self.loader = import_module("torchvision.datasets.folder").default_loader
-        self.transform = transform
-
-    def __len__(self) -> int:
-        return len(self.samples)
-
-    def __getitem__(self, index: int) -> tuple[Any, int]:
-        path, target = self.samples[index]
-        return self.transform(self.loader(path)), target
-
-
-class _Images(Dataset[torch.Tensor]):
-    """The images of another dataset, again and again."""
-
-    def __init__(self, dataset: Any, length: int) -> None:
-        self._dataset = dataset
-        self._length = length
-
-    def __len__(self) -> int:
-        return self._length
-
-    def __getitem__(self, index: int) -> torch.Tensor:
-        image: torch.Tensor = self._dataset[index % len(self._dataset)][0].as_subclass(torch.Tensor)
-        return image
-
-
-def _dataset(recipe: str, way: str, folder: str) -> Any:
-    if way == FLOOR:
-        return images.fuse(Samples(folder, _cropped()))
-    from torchvision.transforms import v2
-
-    version = v2 if way == V2 else import_module("torchvision.transforms")
-    dataset = Samples(folder, RECIPES[recipe].open(version))
-    return images.fuse(dataset, exact=way == FUSED) if way in (FUSED, FAST) else dataset
-
-
-def _cropped() -> Any:
-    """As little as a sample can be made by: a box, decoded to bytes."""
-    from torchvision import transforms
-
-    return transforms.Compose([transforms.RandomResizedCrop(224), transforms.PILToTensor()])
-
-
-def samples(recipe: str, ways: list[str], folder: str, seconds: float) -> dict[str, float]:
+def samples(recipe: str, by: list[str], folder: str, seconds: float) -> dict[str, float]:
     """Microseconds of processor time a sample, of each way, in one thread on one core.
 
-    The turns are short, so that whatever else the machine does meets all ways.
+    The turns are short, so that whatever else the machine does meets all ways.  DALI has a process of its own, because
+    its threads work on the next batch in the turns of others.
     """
+    _settle()
+    files = jpegs.files(Path(folder))
+    makers = {way: _maker(recipe, way, folder) for way in by}
+    took, made = dict.fromkeys(by, 0.0), 0
+    for make in makers.values():
+        make(range(SLICE))  # to warm up
+    while made == 0 or min(took.values()) < seconds:
+        for begin in range(0, len(files) - SLICE + 1, SLICE):
+            for way, make in makers.items():
+                _seed(SEED + made)
+                before = time.process_time()
+                make(range(begin, begin + SLICE))
+                took[way] += time.process_time() - before
+            made += SLICE
+    return {way: 1e6 * spent / made for way, spent in took.items()}
+
+
+def _settle() -> None:
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     torch.set_num_threads(1)
-    datasets = {way: _dataset(recipe, way, folder) for way in ways}
-    took, made = dict.fromkeys(ways, 0.0), 0
-    length = len(next(iter(datasets.values())))
-    for dataset in datasets.values():
-        dataset[0]  # to warm up
-    while made == 0 or min(took.values()) < seconds:
-        for begin in range(0, length, SLICE):
-            here = range(begin, min(begin + SLICE, length))
-            for way, dataset in datasets.items():
-                _seed(SEED + made + begin)
-                before = time.process_time()
-                for index in here:
-                    dataset[index]
-                took[way] += time.process_time() - before
-        made += length
-    return {way: 1e6 * spent / made for way, spent in took.items()}
+
+
+def _maker(recipe: str, way: str, folder: str) -> Callable[[range], None]:
+    """What makes the samples of SLICE files.  DALI chooses them itself."""
+    if way == DALI:
+        made = dali_recipes.batches(recipe, jpegs.files(Path(folder)), SLICE, threads=1)
+        return lambda _: next(made)
+    dataset = ways.dataset(recipe, way, folder)
+
+    def make(indices: range) -> None:
+        for index in indices:
+            dataset[index]
+
+    return make
 
 
 def _seed(seed: int) -> None:
@@ -122,17 +80,62 @@ def _seed(seed: int) -> None:
     np.random.seed(seed)
 
 
+def parts(recipe: str, folder: str) -> dict[str, float]:
+    """Microseconds of processor time of each part of a fused sample: what explain(measure=True) says."""
+    _settle()
+    _seed(SEED)
+    from torchvision import transforms
+
+    from bench.recipes.recipes import RECIPES
+
+    fused: Any = images.fuse(ways.Samples(folder, RECIPES[recipe].open(transforms)))
+    lines = re.findall(r"^  (.*): (\d+) us$", fused.explain(measure=True), re.MULTILINE)
+    found: dict[str, float] = {}
+    for name, cost in lines:
+        part = re.sub(r"^view \d+, ", "", name)  # all views' parts of a name are one part
+        found[part] = found.get(part, 0) + float(cost)
+    return found
+
+
+class _Repeated(Dataset[Any]):
+    """A dataset again and again."""
+
+    def __init__(self, dataset: Any, length: int) -> None:
+        self._dataset = dataset
+        self._length = length
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __getitem__(self, index: int) -> Any:
+        sample = self._dataset[index % len(self._dataset)]
+        return [_plain(view) for view in sample] if isinstance(sample, list) else _plain(sample)
+
+
+def _plain(image: Any) -> torch.Tensor:
+    plain: torch.Tensor = image.as_subclass(torch.Tensor)  # v2 gives tensors of a class of its own
+    return plain
+
+
 def load(recipe: str, way: str, folder: str, seconds: float, workers: int, batch_size: int) -> dict[str, float]:
-    """Images a second by a loader with workers: ours where the dataset is fused, and torch's otherwise."""
-    dataset = _Images(_dataset(recipe, way, folder), 1 << 30)
-    sample = dataset[0]
-    loader = OURS if way in (FUSED, FAST) else TORCH
-    job = Job(dataset, batch_size, None, workers, "fork", batch_size * sample.nbytes)
-    iterator = iter(LOADERS[loader].open(job))
+    """Images a second by a loader with workers: ours where the dataset is fused, DALI's own, torch's otherwise."""
+    batches = _batches(recipe, way, folder, workers, batch_size)
     for _ in range(WARM_UP * workers):
-        next(iterator)
+        next(batches)
     begin, count = time.perf_counter(), 0
     while (spent := time.perf_counter() - begin) < seconds or count < LEAST:
-        next(iterator)
+        next(batches)
         count += 1
     return {"images_per_second": count * batch_size / spent}
+
+
+def _batches(recipe: str, way: str, folder: str, workers: int, batch_size: int) -> Iterator[Any]:
+    if way == DALI:
+        files = jpegs.files(Path(folder))
+        several = list(chain.from_iterable([files] * -(-batch_size // len(files))))  # at least one batch an epoch
+        return dali_recipes.batches(recipe, several, batch_size, threads=workers)
+    dataset = _Repeated(ways.dataset(recipe, way, folder), 1 << 30)
+    sample = dataset[0]
+    nbytes = sum(view.nbytes for view in sample) if isinstance(sample, list) else sample.nbytes
+    job = Job(dataset, batch_size, None, workers, "fork", batch_size * nbytes)
+    return iter(LOADERS[OURS if way in ways.OURS else TORCH].open(job))

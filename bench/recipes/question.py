@@ -1,4 +1,4 @@
-"""Whole recipes of augmentation: what a sample costs by torchvision, by timm, and fused."""
+"""Whole recipes of augmentation: what a sample costs by torchvision, timm, albumentations and DALI, and fused."""
 
 from __future__ import annotations
 
@@ -11,31 +11,36 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 
 from bench.core import jpegs
 from bench.core.question import Question, Turn, add_choice, add_workers, count, seconds
-from bench.core.results import print_lines
-from bench.core.spread import shown, spread
-from bench.recipes.measure import LOADED, V1, V2, WAYS
+from bench.core.spread import spread
 from bench.recipes.recipes import RECIPES
+from bench.recipes.show import LOAD, PARTS, SAMPLES, draw, print_tables
+from bench.recipes.ways import DALI, V1, WAYS
 
 __all__ = ["Recipes", "summary"]
 
 MADE = 64  # files
-SAMPLES, LOAD = "samples", "load"
 
 
 class Recipes(Question):
     name = "recipes"
-    asks = "whole recipes of augmentation, JPEG files to samples: torchvision v1 and v2, timm, and images.fuse"
-    more = "A recipe whose library is not installed is named and skipped.  Writes recipes.json."
+    asks = "whole recipes of augmentation, JPEG files to samples: torchvision, timm, albumentations, DALI, images.fuse"
+    more = (
+        "A recipe or a way whose library is not installed is named and skipped.  Writes recipes.json and recipes.png."
+    )
     rounds = 3
 
     @staticmethod
     def add_options(parser: argparse.ArgumentParser) -> None:
         add_choice(parser, "--recipes", tuple(RECIPES), "which recipes to measure")
-        add_choice(parser, "--parts", (SAMPLES, LOAD), "CPU a sample in one process; images a second with workers")
+        add_choice(
+            parser,
+            "--parts",
+            (SAMPLES, LOAD, PARTS),
+            "CPU a sample in one process; images a second with workers; what each part of a fused sample costs",
+        )
         parser.add_argument("--seconds", type=seconds, default=2.0, help="length of one measurement")
         parser.add_argument("--data", type=Path, help="folder of JPEG files; the bench makes some where none is given")
         parser.add_argument("--batch-size", type=count, default=64, help="images in a batch, with workers")
@@ -68,62 +73,57 @@ class Recipes(Question):
             yield
 
     def turns(self, at: int) -> list[Turn]:
-        given, turns = self.given, []
-        for recipe in given.recipes:
-            why_not = RECIPES[recipe].why_not()
-            both = {"recipe": recipe, "folder": self._folder, "seconds": given.seconds}
-            ways = [way for way in WAYS if way != V2 or recipe != "timm"]
-            ways = ways[at % len(ways) :] + ways[: at % len(ways)]  # who goes first changes from round to round
-            if SAMPLES in given.parts:
-                turns.append(
-                    Turn(
-                        {"part": SAMPLES, "recipe": recipe},
-                        "bench.recipes.measure:samples",
-                        {**both, "ways": ways},
-                        12 * given.seconds,
-                        given.timeout + 40 * given.seconds,
-                        failure=why_not,
-                    )
-                )
-            if LOAD in given.parts:
-                turns += [
-                    Turn(
+        return [turn for recipe in self.given.recipes for turn in self._turns(recipe, at)]
+
+    def _turns(self, recipe: str, at: int) -> Iterator[Turn]:
+        given, failure = self.given, RECIPES[recipe].why_not()
+        where = {"recipe": recipe, "folder": self._folder}
+        both = {**where, "seconds": given.seconds}
+        ways = [name for name, way in WAYS.items() if way.has(recipe)]
+        ways = ways[at % len(ways) :] + ways[: at % len(ways)]  # who goes first changes from round to round
+        together = [way for way in ways if way != DALI]
+        for by in [together, *([[DALI]] if DALI in ways else [])] if SAMPLES in given.parts else []:
+            yield Turn(
+                {"part": SAMPLES, "recipe": recipe, "ways": " ".join(sorted(by))},
+                "bench.recipes.measure:samples",
+                {**both, "by": by},
+                12 * given.seconds,
+                given.timeout + 60 * given.seconds,
+                failure=failure,
+            )
+        if PARTS in given.parts:
+            yield Turn(
+                {"part": PARTS, "recipe": recipe},
+                "bench.recipes.measure:parts",
+                where,
+                4,
+                given.timeout,
+                failure=failure,
+            )
+        if LOAD in given.parts:
+            for way in ways:
+                if WAYS[way].has_loader:
+                    yield Turn(
                         {"part": LOAD, "recipe": recipe, "way": way},
                         "bench.recipes.measure:load",
                         {**both, "way": way, "workers": given.workers, "batch_size": given.batch_size},
                         2 * given.seconds,
                         given.timeout + 4 * given.seconds,
-                        failure=why_not,
+                        failure=failure,
                     )
-                    for way in ways
-                    if way in LOADED
-                ]
-        return turns
 
     def summary(self, measurements: list[dict[str, Any]]) -> dict[str, Any]:
         return summary(measurements)
 
     def failed(self, result: dict[str, Any]) -> bool:
         """Whether a recipe failed whose library is there."""
-        return any("failure" in of and not RECIPES[of["recipe"]].why_not() for of in result["measurements"])
+        return any("failure" in one and not RECIPES[one["recipe"]].why_not() for one in result["measurements"])
 
     def show(self, out: Console, result: dict[str, Any]) -> None:
-        for part, title in ((SAMPLES, "microseconds of CPU a sample"), (LOAD, "images a second, with workers")):
-            if part not in self.given.parts:
-                continue
-            table = Table(title=title)
-            for heading in ("recipe", *WAYS.values()):
-                table.add_column(heading, justify="left" if heading == "recipe" else "right")
-            for recipe, by in result["summary"][part].items():
-                if "failure" not in by:
-                    table.add_row(RECIPES[recipe].label, *(_cell(by.get(way)) for way in WAYS))
-            out.print(table)
-            missing = {name: by["failure"] for name, by in result["summary"][part].items() if "failure" in by}
-            print_lines(out, [f"{RECIPES[name].label}: not measured: {why}" for name, why in missing.items()])
+        print_tables(out, result)
 
-
-def _cell(of: Any) -> str:
-    return "-" if of is None else f"{shown(of['figure'])} ({shown(of['ratio'])}x)"
+    def draw(self, result: dict[str, Any], path: Path) -> None:
+        draw(result, path)
 
 
 def summary(measurements: list[dict[str, Any]]) -> dict[str, Any]:
@@ -131,30 +131,40 @@ def summary(measurements: list[dict[str, Any]]) -> dict[str, Any]:
 
     Returns:
         by part and recipe: of each way its `figure` (microseconds of CPU a sample; images a second) and its `ratio`,
-        how many times as quick it is as v1 (or timm) in the same round; or `failure`, why there are none.
+        how many times as quick it is as v1 (or timm) in the same round; of PARTS, of each part of a fused sample the
+        spread of its microseconds; or `failure`, why there are none.
     """
-    rounds: dict[tuple[str, str, int], dict[str, float]] = {}
-    result: dict[str, Any] = {SAMPLES: {}, LOAD: {}}
-    for of in measurements:
-        if "failure" in of:
-            result[of["part"]][of["recipe"]] = {"failure": of["failure"]}
+    result: dict[str, Any] = {SAMPLES: {}, LOAD: {}, PARTS: {}}
+    rounds: dict[tuple[str, str], dict[int, dict[str, float]]] = {}
+    for one in measurements:
+        part, recipe = one["part"], one["recipe"]
+        if "failure" in one:
+            result[part][recipe] = {"failure": one["failure"]}
             continue
-        by = rounds.setdefault((of["part"], of["recipe"], of["round"]), {})
-        by.update({way: of[way] for way in WAYS if way in of} if of["part"] == SAMPLES else {})
-        if of["part"] == LOAD:
-            by[of["way"]] = of["images_per_second"]
-    for part, recipe in dict.fromkeys(key[:2] for key in rounds):
-        if "failure" in result[part].get(recipe, {}):
-            continue
-        its = [by for (its_part, its_recipe, _), by in rounds.items() if (its_part, its_recipe) == (part, recipe)]
-        result[part][recipe] = {
-            way: {
-                "figure": spread(by[way] for by in its if way in by),
-                "ratio": spread(
-                    by[V1] / by[way] if part == SAMPLES else by[way] / by[V1] for by in its if way in by and V1 in by
-                ),
-            }
-            for way in WAYS
-            if any(way in by for by in its)
-        }
+        its = rounds.setdefault((part, recipe), {}).setdefault(one["round"], {})
+        if part == LOAD:
+            its[one["way"]] = one["images_per_second"]
+        else:
+            its |= {name: value for name, value in one.items() if name not in ("part", "recipe", "ways", "round")}
+    for (part, recipe), by_round in rounds.items():
+        if "failure" not in result[part].get(recipe, {}):
+            result[part][recipe] = _of_recipe(part, list(by_round.values()))
     return result
+
+
+def _of_recipe(part: str, rounds: list[dict[str, float]]) -> dict[str, Any]:
+    names = dict.fromkeys(name for one in rounds for name in one)
+    if part == PARTS:
+        return {name: spread(one[name] for one in rounds if name in one) for name in names}
+
+    def ratio(one: dict[str, float], way: str) -> float:
+        return one[V1] / one[way] if part == SAMPLES else one[way] / one[V1]
+
+    return {
+        way: {
+            "figure": spread(one[way] for one in rounds if way in one),
+            "ratio": spread(ratio(one, way) for one in rounds if way in one and V1 in one),
+        }
+        for way in WAYS
+        if way in names
+    }

@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import Any
 
 from bench.core.loaders import missing
+from shmloader import images
 
 __all__ = ["RECIPES", "Recipe"]
 
@@ -68,6 +69,22 @@ def _timm(of: Any) -> Any:
     return create_transform(224, is_training=True, auto_augment=policy, interpolation="bicubic", re_prob=0.25)
 
 
+def _dino(of: Any) -> Any:
+    """DINOv2's crops: https://github.com/facebookresearch/dinov2, dinov2/data/augmentations.py."""
+    from torchvision.transforms import InterpolationMode
+
+    def view(size: int, scale: tuple[float, float], blurred: float, *last: Any) -> Any:
+        crop = of.RandomResizedCrop(size, scale=scale, interpolation=InterpolationMode.BICUBIC)
+        jitter = of.RandomApply([of.ColorJitter(0.4, 0.4, 0.2, 0.1)], p=0.8)
+        blur = of.RandomApply([of.GaussianBlur(9, (0.1, 2.0))], p=blurred)
+        steps = [crop, of.RandomHorizontalFlip(), jitter, of.RandomGrayscale(0.2), blur, *last]
+        return of.Compose(steps + _numbers(of))
+
+    whole, part = (0.32, 1.0), (0.05, 0.32)
+    first, second = view(224, whole, 1.0), view(224, whole, 0.1, of.RandomSolarize(128, p=0.2))
+    return images.views(first, second, *[view(96, part, 0.5)] * 8)
+
+
 _SIMCLR: tuple[Callable[[Any], Any], ...] = (
     lambda of: of.RandomApply([of.ColorJitter(0.8, 0.8, 0.8, 0.2)], p=0.8),
     lambda of: of.RandomGrayscale(0.2),
@@ -86,4 +103,5 @@ RECIPES = {
     "clip": Recipe("resize 224 bicubic, middle", _evaluation(224, "bicubic")),
     "evaluation": Recipe("resize 256, middle", _evaluation(256, "bilinear")),
     "simclr": Recipe("SimCLR", _training("bilinear", *_SIMCLR)),
+    "dino": Recipe("DINOv2: two crops of 224, eight of 96", _dino),
 }

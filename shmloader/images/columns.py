@@ -7,6 +7,7 @@ from typing import Any
 
 from torch.utils.data import Dataset
 
+from shmloader.images.explanation import explained
 from shmloader.images.following import Following
 
 __all__ = ["Columns", "OnColumn", "columns", "on_column"]
@@ -42,9 +43,18 @@ class Columns(Dataset[Any]):
         """The sample, its image written in its place in a batch where that has its shape: see docs/images.md."""
         return self._sample(self.dataset[int(index)], row if self._label is None else row[0])
 
-    def explain(self) -> str:
-        """What is fused, and what is not and why: a line for each transform."""
-        return "\n".join(["A datasets.Dataset is fused:", *self._reader.notes])
+    def explain(self, measure: bool = False) -> str:
+        """What is fused, and what is not and why: a line for each transform.
+
+        Args:
+            measure: whether the text also says what each part of a sample costs: microseconds of CPU, over up to 32
+                samples that are made for it.  The generators are left as they were.
+        """
+
+        def file(at: int) -> bytes:
+            return _bytes_of(self.dataset[at][self._image])
+
+        return explained("A datasets.Dataset is fused:", self._reader, measure, len(self), file)
 
     def __repr__(self) -> str:
         return f"Fused: {self.dataset!r}"

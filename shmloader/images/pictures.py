@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import torch
 from torch.utils.data import Dataset
 
+from shmloader.images.explanation import explained
 from shmloader.images.following import Following
 
 __all__ = ["PictureDataset"]
-
-_MEASURED = 32  # samples
 
 
 class PictureDataset(Dataset[Any]):
@@ -45,22 +42,8 @@ class PictureDataset(Dataset[Any]):
             measure: whether the text also says what each part of a sample costs: microseconds of CPU, over up to 32
                 samples that are made for it.  The generators are left as they were.
         """
-        notes = "\n".join([self._heading, *self._reader.notes])
-        if not measure or not len(self._of.samples):
-            return notes
         samples = self._of.samples
-        paths = [samples[at][0] for at in range(0, len(samples), max(1, len(samples) // _MEASURED))][:_MEASURED]
-        states = torch.get_rng_state(), random.getstate(), np.random.get_state()
-        try:
-            self._reader.costs(paths)  # once before, because the first of all finds nothing in the caches
-            costs = self._reader.costs(paths)
-        finally:
-            torch.set_rng_state(states[0])
-            random.setstate(states[1])
-            np.random.set_state(states[2])
-        total = sum(cost for _, cost in costs)
-        lines = [f"  {name}: {cost:.0f} us" for name, cost in costs]
-        return "\n".join([notes, f"A sample costs {total:.0f} us of CPU, over {len(paths)} samples:", *lines])
+        return explained(self._heading, self._reader, measure, len(samples), lambda at: samples[at][0])
 
     @property
     def _of(self) -> Any:

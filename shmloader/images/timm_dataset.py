@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
+from shmloader.images.explanation import explained
 from shmloader.images.following import Following
 from shmloader.images.wrapped import Wrapped
 
@@ -50,9 +51,20 @@ class TimmPictures(Wrapped):
         """The sample, its image written in its place in a batch where that has its shape: see docs/images.md."""
         return self._sample(index, row[0])
 
-    def explain(self) -> str:
-        """What is fused, and what is not and why: a line for each transform."""
-        return "\n".join(["timm's ImageDataset is fused:", *self._reader.notes])
+    def explain(self, measure: bool = False) -> str:
+        """What is fused, and what is not and why: a line for each transform.
+
+        Args:
+            measure: whether the text also says what each part of a sample costs: microseconds of CPU, over up to 32
+                samples that are made for it.  The generators are left as they were.
+        """
+
+        def file(at: int) -> bytes:
+            with self.dataset.reader[at][0] as opened:
+                data: bytes = opened.read()
+            return data
+
+        return explained("timm's ImageDataset is fused:", self._reader, measure, len(self), file)
 
     def __repr__(self) -> str:
         return f"Fused: {self.dataset!r}"

@@ -148,6 +148,7 @@ def _actions(program: Program) -> str | None:
     """Follow the actions: is there an iterator, an epoch, a state?"""
     open_, midway, saved, fresh, nested = False, False, False, False, False
     lost_midway = moved = resumed = False
+    shortened = 0
     keeps = program.order.kind in STATEFUL or program.data.kind == "stream with state"
     persistent = bool(program.get("persistent_workers"))
     workers = program.workers  # of the loader in use: a resume may make one with another number
@@ -214,6 +215,9 @@ def _actions(program: Program) -> str | None:
                 return "what was drawn for an epoch that was prefetched at the save stays drawn"
             if action.what == "batch_size" and program.batch_size is None:
                 return "no batches"
+            shortened += action.what == "length"  # by one sample each time
+            if shortened > program.data.length:
+                return "a dataset of fewer samples than none raises in len(), which torch asks for later than we"
             if action.what == "length" and (program.is_stream and program.data.kind in OF_STREAMS):
                 return "the worker's copy of a stream keeps its length"
             if action.what in ("batch_size", "length") and program.does("resume"):

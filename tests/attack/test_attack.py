@@ -112,6 +112,15 @@ def test_a_sample_that_raised_once_does_not_raise_again_in_a_run_that_goes_on() 
         assert judged(program.with_options(num_workers=1)) is None, position
 
 
+def test_a_dataset_is_not_shortened_below_nothing() -> None:
+    shorten = Do("change", what="length")
+    for length, why in ((0, "fewer samples than none"), (1, None)):
+        found = rules.why_not(replace(EPOCH, data=Data(length=length), actions=(shorten, *EPOCH.actions)))
+        assert found is None if why is None else why in (found or ""), length
+    twice = replace(EPOCH, data=Data(length=1), actions=(shorten, *EPOCH.actions, shorten, *EPOCH.actions))
+    assert "fewer samples than none" in (rules.why_not(twice) or "")
+
+
 def test_a_small_shm_is_the_programs_alone() -> None:
     program = replace(EPOCH, data=Data(form="large", length=24), batch_size=4, shm="512k")
     assert judged(program.with_options(num_workers=2, ring_memory="posix", prefetch_factor=4)) is None

@@ -1,7 +1,8 @@
-"""The bench of recipes: what its rounds come to, and what it does without torchvision or timm."""
+"""The bench of recipes: what its rounds come to, its picture, and what it does without the libraries it compares."""
 
 from __future__ import annotations
 
+import argparse
 import json
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,16 @@ pytest.importorskip("matplotlib")
 pytest.importorskip("rich")
 
 from bench.__main__ import main
-from bench.core.question import Turn
-from bench.recipes.question import summary
+from bench.core.question import Turn, add_shared_options
+from bench.recipes.question import Recipes, summary
 from bench.recipes.recipes import RECIPES
+
+
+def _parsed(*options: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    add_shared_options(parser, 3)
+    Recipes.add_options(parser)
+    return parser.parse_args(options)
 
 
 def test_ratios_are_taken_within_a_round() -> None:
@@ -27,6 +35,9 @@ def test_ratios_are_taken_within_a_round() -> None:
             {**loaded, "way": "v1", "images_per_second": 100.0},
             {**loaded, "way": "fused", "images_per_second": 300.0},
             {"part": "samples", "recipe": "timm", "round": 0, "failure": "no timm"},
+            {**sample, "ways": "dali", "round": 0, "dali": 2000.0},
+            {"part": "parts", "recipe": "crop", "round": 0, "RandomResizedCrop": 70.0},
+            {"part": "parts", "recipe": "crop", "round": 1, "RandomResizedCrop": 90.0},
         ]
     )
     assert found["samples"]["crop"]["fused"]["ratio"] == {"median": 3.0, "min": 2.0, "max": 4.0}
@@ -34,6 +45,20 @@ def test_ratios_are_taken_within_a_round() -> None:
     assert found["load"]["crop"]["fused"]["ratio"]["median"] == 3
     assert found["samples"]["timm"] == {"failure": "no timm"}
     assert "v2" not in found["samples"]["crop"]
+    assert found["samples"]["crop"]["dali"]["ratio"] == {"median": 2.0, "min": 2.0, "max": 2.0}
+    assert found["parts"]["crop"] == {"RandomResizedCrop": {"median": 80.0, "min": 70.0, "max": 90.0}}
+
+
+def test_dali_is_timed_in_a_process_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bench.recipes.ways.Way.has", lambda way, recipe: way.only is None or recipe in way.only)
+    asked = Recipes(_parsed("--recipes", "crop", "simclr", "--parts", "samples"))
+    by = [turn.arguments["by"] for turn in asked.turns(0)]
+    assert [sorted(ways) for ways in by] == [
+        ["albumentations", "fast", "floor", "fused", "v1", "v2"],
+        ["dali"],
+        ["albumentations", "fast", "floor", "fused", "v1", "v2"],
+    ]
+    assert by[0] != asked.turns(1)[0].arguments["by"]  # another way goes first
 
 
 def test_a_recipe_whose_library_is_missing_is_named_and_is_no_error(
@@ -52,7 +77,8 @@ def test_a_recipe_whose_library_is_missing_is_named_and_is_no_error(
     said = capsys.readouterr().out
     assert "timm is not installed" in said and "SimCLR" in said
     found = json.loads((tmp_path / "recipes.json").read_text())["summary"]
-    assert set(found["samples"]) == set(found["load"]) == set(RECIPES)
+    assert set(found["samples"]) == set(found["load"]) == set(found["parts"]) == set(RECIPES)
+    assert (tmp_path / "recipes.png").read_bytes().startswith(b"\x89PNG")
 
 
 @pytest.mark.long
@@ -62,5 +88,6 @@ def test_it_measures_samples_and_loaders(tmp_path: Path) -> None:
     options = ["--rounds", "1", "--seconds", "0.05", "--batch-size", "4", "--workers", "1", "--recipes", "trivial"]
     assert main(["recipes", *options, "--into", str(tmp_path)]) == 0
     found = json.loads((tmp_path / "recipes.json").read_text())["summary"]
-    assert set(found["samples"]["trivial"]) == {"v1", "v2", "fused", "fast", "floor"}
+    assert set(found["samples"]["trivial"]) >= {"v1", "v2", "fused", "fast", "floor"}
+    assert "TrivialAugmentWide" in " ".join(found["parts"]["trivial"])
     assert found["load"]["trivial"]["fused"]["figure"]["median"] > 0

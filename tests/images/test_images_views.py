@@ -197,3 +197,12 @@ def test_what_each_part_costs(paths: list[str]) -> None:
         costs = text.removeprefix(fused.explain()).splitlines()[2:]
         assert [line.strip().rpartition(": ")[0][:45] for line in costs] == [part[:45] for part in parts]
         assert all(int(line.rpartition(": ")[2].removesuffix(" us")) >= 0 for line in costs)
+
+
+def test_a_sample_that_cannot_be_read_has_no_costs(paths: list[str], tmp_path: Path) -> None:
+    broken = tmp_path / "broken.jpg"
+    broken.write_bytes(b"no picture")
+    text = images.fuse(tv.DatasetFolder([*paths[:2], str(broken)], LARGE)).explain(measure=True)
+    assert "over 2 samples" in text and "one of 3 samples failed" in text
+    text = images.fuse(tv.DatasetFolder([str(broken)], LARGE)).explain(measure=True)
+    assert "over 0 samples" in text and "one of 1 samples failed" in text

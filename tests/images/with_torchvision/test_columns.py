@@ -76,6 +76,14 @@ def test_several_views_and_no_label(dataset: Any) -> None:
         assert np.array_equal(fused[k][1], np.array(expected))
 
 
+def test_what_each_part_costs(dataset: Any) -> None:
+    fused = images.fuse(dataset.select([0, 3, 6]), TRANSFORMS["training"])
+    before = torch.get_rng_state()
+    text = fused.explain(measure=True)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert text.startswith(fused.explain()) and "over 3 samples" in text and "  read the file: " in text
+
+
 def test_loaded(dataset: Any) -> None:
     fused = images.fuse(dataset, TRANSFORMS["training"])
     assert "TrivialAugmentWide" in fused.explain() and "called" not in fused.explain()

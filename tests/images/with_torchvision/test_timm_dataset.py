@@ -51,6 +51,8 @@ def test_the_same_samples(folder: Path, caplog: pytest.LogCaptureFixture) -> Non
     caplog.clear()
     assert_same(expected, outcome(fused))
     assert [record.message[:25] for record in caplog.records] == ["Skipped sample (index 2). "[:25]]
+    text = fused.explain(measure=True)
+    assert f"over {len(fused) - 1} samples" in text and "  read the file: " in text and "Truncated File Read" in text
     fused.transform = timm.create_transform(40)
     assert dataset.transform is fused.transform and fused[0][0].shape == (3, 40, 40)
     assert_same(outcome(dataset), outcome(pickle.loads(pickle.dumps(fused))))
