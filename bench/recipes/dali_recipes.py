@@ -11,6 +11,11 @@ __all__ = ["NEEDS", "RECIPES", "batches"]
 NEEDS = ("nvidia.dali",)
 MEAN, STD = [0.485 * 255, 0.456 * 255, 0.406 * 255], [0.229 * 255, 0.224 * 255, 0.225 * 255]
 
+_POLICIES: dict[str, tuple[str, str, dict[str, int]]] = {
+    "trivial": ("trivial_augment", "trivial_augment_wide", {}),
+    "rand": ("rand_augment", "rand_augment", {"n": 2, "m": 9}),
+}
+
 Steps = Callable[[Any, Any], Any]  # of nvidia.dali and the files' bytes
 
 
@@ -22,9 +27,9 @@ def _cropped(filter: str, policy: str = "") -> Steps:
         picture = fn.resize(picture, size=(224, 224), interp_type=interpolation, antialias=True)
         picture = fn.flip(picture, horizontal=fn.random.coin_flip())
         if policy:
-            auto: Any = import_module(f"nvidia.dali.auto_aug.{policy}")
-            given = {"n": 2, "m": 9} if policy == "rand_augment" else {}
-            picture = getattr(auto, policy)(picture, shape=(224, 224), **given)
+            module, name, given = _POLICIES[policy]
+            auto: Any = import_module(f"nvidia.dali.auto_aug.{module}")
+            picture = getattr(auto, name)(picture, shape=(224, 224), **given)
         return _scaled(dali, picture)
 
     return steps
@@ -47,8 +52,8 @@ def _scaled(dali: Any, picture: Any) -> Any:
 RECIPES: dict[str, Steps] = {
     "crop": _cropped("INTERP_LINEAR"),
     "bicubic": _cropped("INTERP_CUBIC"),
-    "trivial": _cropped("INTERP_LINEAR", "trivial_augment"),
-    "rand": _cropped("INTERP_LINEAR", "rand_augment"),
+    "trivial": _cropped("INTERP_LINEAR", "trivial"),
+    "rand": _cropped("INTERP_LINEAR", "rand"),
     "clip": _middle(224, "INTERP_CUBIC"),
     "evaluation": _middle(256, "INTERP_LINEAR"),
 }

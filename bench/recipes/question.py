@@ -132,14 +132,15 @@ def summary(measurements: list[dict[str, Any]]) -> dict[str, Any]:
     Returns:
         by part and recipe: of each way its `figure` (microseconds of CPU a sample; images a second) and its `ratio`,
         how many times as quick it is as v1 (or timm) in the same round; of PARTS, of each part of a fused sample the
-        spread of its microseconds; or `failure`, why there are none.
+        spread of its microseconds; and `failure`, why there are none, or none of some way.
     """
     result: dict[str, Any] = {SAMPLES: {}, LOAD: {}, PARTS: {}}
     rounds: dict[tuple[str, str], dict[int, dict[str, float]]] = {}
+    failures: dict[tuple[str, str], str] = {}
     for one in measurements:
         part, recipe = one["part"], one["recipe"]
         if "failure" in one:
-            result[part][recipe] = {"failure": one["failure"]}
+            failures.setdefault((part, recipe), one["failure"])
             continue
         its = rounds.setdefault((part, recipe), {}).setdefault(one["round"], {})
         if part == LOAD:
@@ -147,8 +148,9 @@ def summary(measurements: list[dict[str, Any]]) -> dict[str, Any]:
         else:
             its |= {name: value for name, value in one.items() if name not in ("part", "recipe", "ways", "round")}
     for (part, recipe), by_round in rounds.items():
-        if "failure" not in result[part].get(recipe, {}):
-            result[part][recipe] = _of_recipe(part, list(by_round.values()))
+        result[part][recipe] = _of_recipe(part, list(by_round.values()))
+    for (part, recipe), why in failures.items():
+        result[part].setdefault(recipe, {})["failure"] = why
     return result
 
 

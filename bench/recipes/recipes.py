@@ -65,7 +65,8 @@ def _evaluation(resized: int, by: str) -> Callable[[Any], Any]:
 
 def _timm(of: Any) -> Any:
     create_transform: Any = import_module("timm.data").create_transform
-    policy = "rand-m9-mstd0.5-inc1"
+    # Without mmax9 some magnitudes ask Pillow to keep 0 bits of a colour, which it refuses since its version 13.
+    policy = "rand-m9-mstd0.5-mmax9-inc1"
     return create_transform(224, is_training=True, auto_augment=policy, interpolation="bicubic", re_prob=0.25)
 
 
