@@ -18,8 +18,12 @@ As of Python 3.10 to 3.14 there are:
                                         Without it a thread that waits for a batch then says that a worker was lost.
 
     forkserver._forkserver._forkserver_pid
-                                        the fork server, to see how it ended.
-                                        Without it, who cannot start a worker is told less.
+                                        the fork server, to see whether it runs, and how it ended.
+                                        Without it, the error of a worker that cannot start says less.
+
+    forkserver._forkserver._preload_modules
+                                        what the fork server imports first.
+                                        Without it workers import torch, each for itself, unless users preload it.
 
 And two that are not underscored, yet not documented either: `context.get_spawning_popen` and the classes
 `popen_spawn_posix.Popen` and `popen_forkserver.Popen`.
@@ -87,6 +91,14 @@ def close_pipes(process: BaseProcess) -> None:
     close = getattr(getattr(process, "_popen", None), "close", None)
     if close is not None:
         close()
+
+
+def preload_in_fork_server(module: str) -> None:
+    """Have the fork server import a module beside `__main__`, unless it runs, or the user has said what it imports."""
+    server = getattr(forkserver, "_forkserver", None)
+    runs = getattr(server, "_forkserver_pid", 0) is not None
+    if not runs and getattr(server, "_preload_modules", None) == ["__main__"]:
+        forkserver.set_forkserver_preload(["__main__", module])
 
 
 def end_of_fork_server(patience: float = 0.5) -> int | None:

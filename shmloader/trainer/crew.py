@@ -14,7 +14,7 @@ import warnings
 from multiprocessing.process import BaseProcess
 from typing import Any, NoReturn
 
-from shmloader._multiprocessing import close_pipes, end_of_fork_server
+from shmloader._multiprocessing import close_pipes, end_of_fork_server, preload_in_fork_server
 from shmloader._torch import raise_if_any_worker_failed, unwatch_pids, watch_pids
 from shmloader.core.trainer import TrainerSide
 from shmloader.ring.segment import Segment, too_many_files
@@ -102,6 +102,8 @@ class Crew:
             arguments: What all workers are given alike (loop.py).
         """
         warn_before_fork(self._context)
+        if getattr(self._context, "get_start_method", str)() == "forkserver":
+            preload_in_fork_server("shmloader.worker.preloaded")
         self._spin, self._arguments, self._count = spin, Parcel(arguments), count
         with held():
             try:
