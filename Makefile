@@ -132,8 +132,11 @@ di-engine: $(DI_ENGINE)/installed
 # (tests/conftest.py).
 PYTESTS := --numprocesses $(shell echo $$(($$(nproc) < 4 ? $$(nproc) + 1 : 4))) --dist worksteal
 
+# Most of the time goes into forks, and those take half as long where Python's memory lies in huge pages.
+IN_HUGE_PAGES := GLIBC_TUNABLES=glibc.malloc.hugetlb=1 PYTHONMALLOC=malloc
+
 test: lint
-	$(BIN)/pytest $(PYTESTS) $(ARGS)
+	$(IN_HUGE_PAGES) $(BIN)/pytest $(PYTESTS) $(ARGS)
 
 # What finds the rare moments.  Each part is bounded: 600 kills in three ways (two minutes), all scenarios of tests/chaos
 # by turns (seven), the tests marked long (eight).  As a gate it draws from one seed, so that it says the same of a change
@@ -146,7 +149,7 @@ test-long: $(STAMP)
 	$(BIN)/python -W ignore tests/chaos/soak.py --seed $(LONG) --kills $(KILLS) --seconds 300 --share steal
 	$(BIN)/python -W ignore tests/chaos/soak.py --seed $(LONG) --kills $(KILLS) --seconds 300 --share chunks
 	$(BIN)/python -W ignore -m tests.chaos --seed $(LONG) --seconds $(CHAOS) $(ARGS)
-	$(BIN)/pytest $(PYTESTS) -m "long and not quiet"
+	$(IN_HUGE_PAGES) $(BIN)/pytest $(PYTESTS) -m "long and not quiet"
 
 # What depends on time: whether reports name the cause, and whether tune's pick is among the best.  No gate: it fails where
 # others use the machine.  SHMLOADER_VERDICT_RUNS=20 has each situation run 20 times.
@@ -177,11 +180,10 @@ test-torch:
 test-3.14:
 	@$(PYTHON) tests/project/python_314.py $(ARGS)
 
-# Programs follow from the seed: SEED=1 draws the same in each run.  Without one, the time of day is the seed.  Most of
-# the time goes into forks, which take half as long where Python's memory lies in huge pages.
+# Programs follow from the seed: SEED=1 draws the same in each run.  Without one, the time of day is the seed.
 SECONDS ?= 60
 attack: $(STAMP)
-	GLIBC_TUNABLES=glibc.malloc.hugetlb=1 PYTHONMALLOC=malloc $(BIN)/python -m tests.attack $(call option,SEED,--seed) --seconds $(SECONDS) $(ARGS)
+	$(IN_HUGE_PAGES) $(BIN)/python -m tests.attack $(call option,SEED,--seed) --seconds $(SECONDS) $(ARGS)
 
 soak: $(STAMP)
 	$(BIN)/python -W ignore tests/chaos/soak.py $(ARGS)

@@ -501,16 +501,20 @@ def _settled(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 
 _frozen = 0  # modules whose objects the collector does not look at
+_collected = 0  # times
+
+FROZEN_EVERY = 20  # tests, which leave about a thousand objects of pytest's behind
 
 
 def collect() -> None:
-    """Collect.  Modules that were imported since, torch's compiler for one, need not be walked through twice a test.
+    """Collect, and have later collections pass over what is left: modules, pytest's reports of tests.
 
     A test that calls gc.unfreeze() undoes this for all that come after it, which then take ten times as long.
     """
-    global _frozen
+    global _frozen, _collected
     gc.collect()
-    if len(sys.modules) > _frozen + 20 or not gc.get_freeze_count():
+    _collected += 1
+    if _collected % FROZEN_EVERY == 0 or len(sys.modules) > _frozen + 20 or not gc.get_freeze_count():
         _frozen = len(sys.modules)
         gc.freeze()
 
