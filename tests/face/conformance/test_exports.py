@@ -12,7 +12,7 @@ from torch.utils.data import _utils
 
 import shmloader
 
-# Served by torch's own iterator, and imported from torch: the README says that `shmloader` has the datasets, samplers,
+# Served by torch's own iterator, and imported from torch: docs/api.md lists that `shmloader` has the datasets, samplers,
 # random_split, default_collate and get_worker_info.
 DATAPIPES = {
     name
