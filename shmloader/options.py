@@ -123,7 +123,9 @@ class Options:
     device: torch.device | str | None = field(default=None, metadata=_rule(_none_or(_device)))
     device_prefetch: int = field(
         default=2,
-        metadata=_rule(_integer(1, "a positive integer", "Each takes a batch of memory on the device; the default is 2")),
+        metadata=_rule(
+            _integer(1, "a positive integer", "Each takes a batch of memory on the device; the default is 2")
+        ),
     )
     on_device: Callable[[Any], Any] | None = field(default=None, metadata=_rule(_none_or(_function_of_a_batch)))
     strict_pinning: bool = field(
@@ -156,7 +158,9 @@ class Options:
         for each in fields(self):
             each.metadata["check"](each.name, getattr(self, each.name))
         if self.on_device is not None and self.device is None:
-            raise ValueError("on_device was given without device. Name the device to deliver to: device='cuda' or 'cpu'.")
+            raise ValueError(
+                "on_device was given without device. Name the device to deliver to: device='cuda' or 'cpu'."
+            )
         if self.max_bad_samples is not None and self.on_bad_sample == "raise":
             raise ValueError(
                 f"max_bad_samples={self.max_bad_samples!r} needs on_bad_sample='skip'. Without it, the first bad "

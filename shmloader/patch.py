@@ -233,7 +233,8 @@ def _made_of(theirs: Any) -> type:
         made = types.new_class(theirs.__name__, (theirs, DataLoader), exec_body=members)
     except TypeError as error:
         raise ValueError(
-            f"patch_torch() cannot cover {_name(theirs)}: no class can inherit from it and from shmloader.DataLoader. {error}"
+            f"patch_torch() cannot cover {_name(theirs)}: no class can inherit from it and from shmloader.DataLoader. "
+            f"{error}"
         ) from error
     _made[theirs] = weakref.ref(made)
     return made
@@ -286,7 +287,11 @@ def _serves_torchs_iterator(loader: Any) -> None:
     if kind is _TorchLoader or kind in _said or not loader.num_workers or kind.__module__.startswith("torch."):
         return
     _said.add(kind)
-    remedy = _remedy(kind) if issubclass(kind, _TorchLoader) else "patch_torch() cannot cover it, because it does not inherit from torch's DataLoader."
+    remedy = (
+        _remedy(kind)
+        if issubclass(kind, _TorchLoader)
+        else "patch_torch() cannot cover it, because it does not inherit from torch's DataLoader."
+    )
     off_the_ring.warn_once(
         f"patch_torch() does not reach {_name(kind)}, which torch's own iterator serves. Its batches do not ride "
         f"shmloader's ring. {remedy}",

@@ -147,7 +147,8 @@ def _called(on_device: OnDevice, batch: Any) -> Any:
         return on_device(batch)
     except StopIteration as error:
         raise RuntimeError(
-            "on_device raised StopIteration. It would end the epoch early and without an error. Give next() in it a default."
+            "on_device raised StopIteration. It would end the epoch early and without an error. Give next() in it a "
+            "default."
         ) from error
 
 

@@ -126,8 +126,8 @@ class Watch:
         if lost:
             warnings.warn(
                 f"{type(self._parts[0]).__name__}.{lost[0]} was changed in place while the next epoch was prefetched. "
-                "The sampler was changed after that, so the epoch is drawn again, and the attribute cannot be restored. "
-                "Leave prefetch_epochs out for this sampler, or have it replace the attribute.",
+                "The sampler was changed after that, so the epoch is drawn again, and the attribute cannot be "
+                "restored. Leave prefetch_epochs out for this sampler, or have it replace the attribute.",
                 RuntimeWarning,
                 stacklevel=4,
             )

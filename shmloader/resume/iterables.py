@@ -234,8 +234,8 @@ def _say_read_through(loader: Any, lacking: list[int]) -> None:
     else:
         _said.add(kind)
         text = (
-            f"the dataset {kind} has no state_dict(), so a resumed loader cannot jump to its place. The samples that it "
-            "delivered are read again and dropped. Give it a state_dict() and a load_state_dict()."
+            f"the dataset {kind} has no state_dict(), so a resumed loader cannot jump to its place. The samples that "
+            "it delivered are read again and dropped. Give it a state_dict() and a load_state_dict()."
         )
     warnings.warn(text, RuntimeWarning, stacklevel=6)
 

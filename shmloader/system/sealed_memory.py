@@ -53,7 +53,8 @@ class SealedMemory(mmap.mmap):
     def __reduce__(self) -> tuple[Any, ...]:
         if get_spawning_popen() is None:
             raise TypeError(
-                "sealed memory can be pickled only for a process that is being spawned. Copy its bytes for any other use."
+                "sealed memory can be pickled only for a process that is being spawned. Copy its bytes for any other "
+                "use."
             )
         return _received, (reduction.DupFd(self.fd),)
 

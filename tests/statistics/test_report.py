@@ -423,7 +423,7 @@ def test_a_picture(loader: Any, tmp_path: Path) -> None:
 
 def test_no_picture(loader: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("matplotlib")
-    with pytest.raises(ValueError, match="there is nothing to draw. No batch was taken from a ring yet"):
+    with pytest.raises(ValueError, match=r"there is nothing to draw. No batch was taken from a ring yet"):
         dataclasses.replace(loader.report(), log=()).plot(tmp_path / "wait.png")
     real = builtins.__import__
 

@@ -253,7 +253,7 @@ def test_where_nobody_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     next(batches)
     assert any("while the dataset blocks all signals" in note for note in loader.report().verdict.notes), "alive"
     del batches
-    with pytest.raises(ValueError, match="detail should be True or False, but got detail=1. True has workers look"):
+    with pytest.raises(ValueError, match=r"detail should be True or False, but got detail=1. True has workers look"):
         shmloader.DataLoader([1], detail=1)  # type: ignore[arg-type]
     with pytest.raises(RuntimeError, match="only the ring can honour detail=True"):
         shmloader.DataLoader(torch.utils.data.datapipes.iter.IterableWrapper([1]), num_workers=1, detail=True)

@@ -55,8 +55,8 @@ def notes_of(
         told.append(f"measurements of the pick differ by {pick.spread:.0%}: something else ran, or samples differ much")
     if pick.setting.num_workers > cores:
         told.append(
-            f"that is more workers than cores ({cores} for each rank). It pays if samples wait for a disk, a network or "
-            "a lock, and if that can serve so many at once"
+            f"that is more workers than cores ({cores} for each rank). It pays if samples wait for a disk, a network "
+            "or a lock, and if that can serve so many at once"
         )
     if memory.ranks > 1:
         told.append(
