@@ -12,7 +12,7 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class DistributedSampler(torch.utils.data.DistributedSampler[T_co]):
-    """Gives each rank its share of the samples, as torch's sampler does.  Another number of ranks can continue an epoch.
+    """Gives each rank its share of the samples, as torch's sampler does; other ranks can continue its epochs.
 
     It has torch's arguments, and gives what torch's gives.  A loader that has loaded a state asks for the rest of the
     epoch with `after`.

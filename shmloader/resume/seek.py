@@ -2,7 +2,7 @@
 
 torch's own samplers give the same order again from the same seed or generator.  The part that was delivered is skipped,
 sample by sample where that is possible, so that the batch size may change.  shmloader's DistributedSampler divides the
-rest of all ranks' order.  A sampler with its own `state_dict` and `load_state_dict` resumes by these.  Any other sampler
+rest of all ranks' order.  A sampler with its own `state_dict` and `load_state_dict` resumes by these.  Any other one
 starts again, and its batches are skipped; that is right if it gives the same order again.
 """
 

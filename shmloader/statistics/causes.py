@@ -1,7 +1,7 @@
-"""Why a loop waits for its batches: one function for each cause, which says None where it is not that.
+"""Why a loop waits for its batches: one function for each cause, which returns None if the cause does not apply.
 
-The order is that of verdict.py: a cause that hides others comes first.  A cause is sure where what was measured is well
-beyond the limit, so that a busy machine cannot have made it.
+verdict.py has their order: a cause that hides others comes first.  A cause is sure if the measured value is well beyond
+its limit, so that a busy machine cannot have produced it.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from dataclasses import dataclass
 
 from shmloader.statistics.evidence import DELAYED, Evidence
 
-SLOW = 2.0  # times as long as the others' median makes a straggler
+SLOW = 2.0  # times the others' median: such a worker is a straggler
 IDLE = 0.25  # of the workers' time, while the trainer waits
-BUSY = 0.25  # of their time, below which it is not for lack of workers that a loop waits
+BUSY = 0.25  # of their time: below it, more workers do not help
 COPIED = 0.1  # of the batches
-ENDLESS = 50  # workers a core, that nobody would ever start
-BLOCKED = 4  # workers a core, where they read or sleep, before more of them are not the advice any more
+ENDLESS = 50  # workers a core: nobody would start so many
+BLOCKED = 4  # workers a core that wait for a disk or sleep: beyond it, more workers are not the advice
 
 
 @dataclass(frozen=True)
@@ -26,10 +26,10 @@ class Cause:
     Attributes:
         name: "device", "rank", "first_batch", "spare_slots", "hand_out", "worker", "order", "cores", "workers",
             "collate", "read" or "decode".
-        why: What was seen.
+        why: The evidence.
         change: What to change.
-        effect: What that would bring, by what was measured.
-        sure: Whether it is well beyond what chance can do.
+        effect: What the change would gain, computed from the measurements.
+        sure: Whether the evidence is well beyond chance.
     """
 
     name: str
@@ -46,7 +46,7 @@ def device(of: Evidence) -> Cause | None:
     if sent is None or not cycle:
         return None
     part = sent.p50_s / cycle
-    # the loop waits, though batches were there whenever the thread that copies asked the ring
+    # the loop waits, although batches were ready whenever the thread that copies asked the ring
     between = of.steady_share >= 0.1 and (of.stats.empty_share or 0.0) < 0.25
     if part < (0.3 if between else 0.7):
         return None
@@ -66,7 +66,7 @@ def device(of: Evidence) -> Cause | None:
 
 
 def rank(of: Evidence) -> Cause | None:
-    """Another rank's loader is slower than the others', and all wait for it in the step; or this one's is."""
+    """The loader of one rank, this one or another, is slower than the others', and all wait for it in the step."""
     if len(of.ranks) < 2:
         return None
     slowest = max(range(len(of.ranks)), key=lambda number: of.ranks[number])
@@ -116,7 +116,7 @@ def first_batch(of: Evidence) -> Cause | None:
 
 
 def spare_slots(of: Evidence) -> Cause | None:
-    """The loop holds more batches than may be lent, and the copies take time."""
+    """The loop holds more batches than the ring lends, and the copies take time."""
     note = copies(of)
     waits = of.stats.waits or {}
     share = waits.get("hand_out", 0.0) / of.stats.wait.total_s if of.stats.wait.total_s else 0.0
@@ -129,12 +129,12 @@ def spare_slots(of: Evidence) -> Cause | None:
 
 
 def copies(of: Evidence) -> tuple[str, str] | None:
-    """How many batches were copied out since spare_slots were lent, and what to change; None if hardly any were."""
+    """How many batches were copied out because the ring lends no more, and what to change; None if hardly any were."""
     copied = (of.stats.copied_spare or 0) / max(1, of.stats.taken_batches or 0)
     if copied < COPIED / 2:
         return None
     lent, keeps = of.settings.spare_slots, of.stats.held_batches
-    if copied < 1 and lent:  # so many of each `keeps` in a row are copies
+    if copied < 1 and lent:  # of `keeps` batches in a row, all but `lent` are copies
         keeps = max(keeps or 0, round(lent / (1 - copied)))
     if keeps is None or keeps <= lent:
         return (
@@ -148,7 +148,7 @@ def copies(of: Evidence) -> tuple[str, str] | None:
 
 
 def hand_out(of: Evidence) -> Cause | None:
-    """Next() itself takes the time: the sampler, or so small batches that there is nothing else."""
+    """Next() itself takes the time: the sampler, or batches so small that nothing else takes time."""
     waits = of.stats.waits
     if waits is None or not of.stats.wait.total_s:
         return None
@@ -173,14 +173,14 @@ def hand_out(of: Evidence) -> Cause | None:
 
 
 def no_workers(of: Evidence) -> Cause | None:
-    """There are no workers: the loop waits while its batches are made."""
+    """There are no workers, so the loop waits while its batches are made."""
     if of.settings.num_workers or not of.wait_s:
         return None
     most = max(1, int(of.cores))
     needed = math.ceil(of.wait_s / of.step_s) if of.step_s else most
     count = max(1, min(needed, most))
     best = max(of.step_s, of.wait_s / count)
-    persists = ", persistent_workers=True" if of.settings.prefetch_epochs else ""  # which it needs, with workers
+    persists = ", persistent_workers=True" if of.settings.prefetch_epochs else ""  # with workers, it needs this
     return Cause(
         "workers",
         f"batches are made in this process, {ms(of.wait_s)} each, while your loop waits",
@@ -218,7 +218,7 @@ def worker(of: Evidence) -> Cause | None:
 
 
 def order(of: Evidence) -> Cause | None:
-    """Workers stand idle while the trainer waits: some batches take much longer, and those behind them must wait."""
+    """Workers are idle while the trainer waits: some batches take much longer, and later ones must wait for them."""
     if len(of.workers) < 2 or of.idle_share < IDLE:
         return None
     if of.settings.is_stream:  # no other worker can take it over
@@ -242,7 +242,7 @@ def order(of: Evidence) -> Cause | None:
 
 
 def cores(of: Evidence) -> Cause | None:
-    """More workers than cores, which take the cores from one another."""
+    """There are more workers than cores, and they take the cores from one another."""
     count = len(of.workers)
     if count <= of.cores or of.delayed_share < DELAYED or of.runs_share < 0.5:
         return None
@@ -257,7 +257,7 @@ def cores(of: Evidence) -> Cause | None:
 
 
 def work(of: Evidence) -> Cause | None:
-    """Workers are at work all the time, and it is not enough: too few of them, or too much work."""
+    """Workers are busy all the time and cannot keep up: there are too few of them, or a batch takes too much work."""
     if not of.workers or not of.work_s or of.busy_share < BUSY:
         return None
     count, needed = max(len(of.workers), of.settings.num_workers), of.needed_workers
@@ -300,12 +300,12 @@ CHEAPER = {
 
 
 def steal(of: Evidence) -> str:
-    """The option by which workers take over what others do not come to, as this loader may be given it."""
+    """The option by which workers take over the work of others, as this loader can be given it."""
     return 'schedule="steal"' + ("" if of.settings.in_order else " in place of in_order=False")
 
 
 def smaller_chunks(of: Evidence) -> str:
-    """The option by which workers make a batch together."""
+    """The option by which several workers make one batch."""
     return "chunk_size" if of.settings.chunk_size is None else f"a chunk_size below {of.settings.chunk_size}"
 
 
@@ -316,17 +316,17 @@ def shared(of: Evidence) -> str:
 
 
 def hottest(of: Evidence) -> str:
-    """The function that takes the most, if that is known."""
+    """The function that takes the most time, if that is known."""
     if not of.stats.hot:
         return ""
     hot = of.stats.hot[0]
     where = f", {hot.file}:{hot.line}" if hot.file else ""
     said = f"; {hot.share:.0%} in {hot.function}{where}"
-    return said.encode(errors="backslashreplace").decode()  # a file's name need not be UTF-8, but what is printed must
+    return said.encode(errors="backslashreplace").decode()  # a file's name need not be UTF-8, but printed text must be
 
 
 def ms(time: float) -> str:
-    """A time in seconds, as people say it."""
+    """A time in seconds, with the unit that suits it."""
     return f"{time * 1e6:.0f} us" if time < 1e-3 else f"{time * 1e3:.1f} ms" if time < 1 else f"{time:.1f} s"
 
 

@@ -1,4 +1,4 @@
-"""The picture of a report: a lane for the loop, one for each worker, and what the loop's time went into."""
+"""The picture of a report: a lane for the loop, one for each worker, and where the loop's time went."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PARTS = {
 
 
 def draw(path: str | os.PathLike[str], verdict: Verdict, stats: Stats, log: Sequence[Taken]) -> None:
-    """Draw a report, of which these are the parts."""
+    """Draw a report from its parts."""
     try:
         from matplotlib.figure import Figure
     except ImportError:
@@ -80,7 +80,7 @@ def _draw_lanes(axes: Any, log: list[Taken], workers: list[int]) -> None:
 
 
 def _draw_shares(axes: Any, stats: Stats) -> None:
-    """What the loop's time went into, from left to right."""
+    """Where the loop's time went, from left to right."""
     at = 0.0
     waits = stats.waits or {}
     rest = max(0.0, stats.wait.total_s - sum(waits.values()))  # iter(), for the first batches

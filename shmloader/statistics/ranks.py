@@ -1,4 +1,4 @@
-"""The other ranks' waits, if they are asked: in a step that synchronises, the slowest one's is everybody's."""
+"""The other ranks' waits, if they are asked.  In a step that synchronises, all ranks wait for the slowest one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from shmloader.statistics.evidence import Evidence
 
 
 def with_ranks(of: Evidence) -> Evidence:
-    """The same, with how long each rank waits for a batch.
+    """The same evidence, with each rank's wait for a batch.
 
     Raises:
         RuntimeError: torch.distributed is not initialised, or not all ranks have asked by its timeout.

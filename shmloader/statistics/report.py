@@ -23,8 +23,8 @@ class Report:
     """Whether a loop waits for its batches, why, and what to change.  Print it; rich prints it in colour.
 
     Attributes:
-        verdict: What was found: `kind`, `share`, `sure`, `cause` (with `name`, `why`, `change`, `effect`), `notes`.
-        stats: What it was found in.
+        verdict: The finding: `kind`, `share`, `sure`, `cause` (with `name`, `why`, `change`, `effect`), `notes`.
+        stats: The figures behind it.
         log: The last batches, one by one, for `plot`.
     """
 
@@ -38,7 +38,7 @@ class Report:
         )
 
     def lines(self) -> list[tuple[str, str]]:
-        """What it says, each line with its title; the verdict has none."""
+        """The lines of the report, each with its title; the verdict has none."""
         said = [("", self.verdict.text)]
         if (cause := self.verdict.cause) is not None:
             said += [("cause", cause.why), ("change", cause.change), ("effect", cause.effect)]
@@ -75,10 +75,10 @@ class Report:
         return Panel(Group(*parts), border_style=colour, title="loader", title_align="left")
 
     def plot(self, path: str | os.PathLike[str]) -> None:
-        """Draw the last batches: what each worker did when, when the loop waited, and what its time went into.
+        """Draw the last batches: what each worker did when, when the loop waited, and where its time went.
 
         Args:
-            path: Where to; its ending says the format: .png, .svg, .pdf.
+            path: The file.  Its ending is the format: .png, .svg, .pdf.
 
         Raises:
             ImportError: matplotlib is not installed.
@@ -97,7 +97,7 @@ def _wrapped(text: str, indent: int = INDENT) -> str:
 
 
 def measured(stats: Stats) -> str:
-    """What the verdict was made of, in a line or two."""
+    """The figures behind the verdict, in a line or two."""
     said = f"{plural(stats.batches, 'batch', 'es')} in {stats.elapsed_s:.1f} s, "
     said += f"{rate(stats.batches_per_s)}; next() {_spread(stats.wait)}, step {_spread(stats.step)}"
     if stats.first_wait.count:
@@ -119,7 +119,7 @@ WORKERS = ("worker", "batches", "each", "fetch", "idle", "no slot", "on a core",
 
 
 def rows_of_workers(stats: Stats) -> list[tuple[str, ...]]:
-    """A row for each worker; of many, those that differ most."""
+    """A row for each worker; if there are many, for those that differ most."""
     rows: list[tuple[str, ...]] = []
     workers = [worker for worker in stats.workers or () if worker.published]
     waited = sum(worker.waited_for_s for worker in workers)

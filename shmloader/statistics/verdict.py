@@ -1,4 +1,4 @@
-"""The verdict: whether a loop waits for its batches, why, what to change, and what that would bring."""
+"""The verdict: whether a loop waits for its batches, why, what to change, and what the change would gain."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from shmloader.statistics import causes
 from shmloader.statistics.causes import Cause, copies, ms, plural, were
 from shmloader.statistics.evidence import DELAYED, Evidence
 
-INPUT = 0.10  # of the time in next(), from which on a loop is input-bound
-CONSUMER = 0.03  # below which it is not
-FEW = 50  # batches, below which nothing is sure
-SHORT = 0.5  # seconds, as well
+INPUT = 0.10  # of the time in next(): from here on, a loop is input-bound
+CONSUMER = 0.03  # below this, it is consumer-bound
+FEW = 50  # batches: with fewer, nothing is sure
+SHORT = 0.5  # seconds: in less, nothing is sure
 
 Kind = Literal["input-bound", "balanced", "consumer-bound", "unknown"]
 
@@ -34,7 +34,7 @@ ORDER = (
 
 @dataclass(frozen=True)
 class Verdict:
-    """What was found.
+    """The finding.
 
     Attributes:
         kind: "input-bound": next() takes 10 % of the time or more.  "consumer-bound": less than 3 %.  "balanced":
@@ -42,8 +42,8 @@ class Verdict:
         share: The share of the time in next(); None if nothing was measured.
         sure: Whether share and cause are well beyond what chance and other processes can do.
         text: The verdict in a sentence.
-        cause: Why; None where the loop does not wait, or no cause is known.
-        notes: What else there is to say.
+        cause: Why it waits; None if it does not wait, or no cause is known.
+        notes: Further remarks.
     """
 
     kind: Kind
@@ -55,7 +55,7 @@ class Verdict:
 
 
 def verdict_of(of: Evidence) -> Verdict:
-    """What follows from what was measured."""
+    """The verdict that follows from the evidence."""
     share = of.share
     if share is None or of.stats.wait.count < 2:
         return Verdict("unknown", None, False, "nothing to judge yet: iterate over the loader first", None, notes(of))
@@ -68,13 +68,13 @@ def verdict_of(of: Evidence) -> Verdict:
 
 
 def cause_of(of: Evidence, kind: Kind) -> Cause | None:
-    """The first of the causes that it is; of a loop that hardly waits, only what makes the step longer."""
+    """The first cause that applies.  For a loop that hardly waits, only causes that make the step longer."""
     found = (cause(of) for cause in (ORDER[:2] if kind == "consumer-bound" else ORDER))
     return next((cause for cause in found if cause is not None), None)
 
 
 def is_sure(of: Evidence, kind: Kind, cause: Cause | None) -> bool:
-    """Whether the last batches say the same in each part of them, and the cause is sure itself."""
+    """Whether each part of the last batches gives the same verdict, and the cause is sure too."""
     stats = of.stats
     if stats.wait.count < FEW or stats.wait.total_s + stats.step.total_s < SHORT:
         return False
@@ -93,7 +93,7 @@ def is_sure(of: Evidence, kind: Kind, cause: Cause | None) -> bool:
 
 
 def share_is_clear(of: Evidence) -> bool:
-    """Whether the share is so far beyond a limit that no part of it needs to be looked at."""
+    """Whether the share is so far beyond a limit that its parts need no check."""
     share = of.share or 0.0
     return share >= 2 * INPUT or share < CONSUMER / 2
 
@@ -119,7 +119,7 @@ def text(of: Evidence, kind: Kind, share: float, sure: bool) -> str:
 
 
 def notes(of: Evidence, cause: Cause | None = None) -> tuple[str, ...]:
-    """What else is worth a line, whatever the verdict."""
+    """Further remarks, for any verdict."""
     stats, found = of.stats, []
     if (copied := copies(of)) is not None and (cause is None or cause.name != "spare_slots"):
         found.append(f"{copied[0]}: {copied[1]}")
