@@ -1,4 +1,4 @@
-"""What a user should know beside the pick: what ended the search, and what was not measured."""
+"""Notes beside the pick: why the search ended, and what was not measured."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from shmloader.commands.tuning.search import IDLE, Search
 from shmloader.commands.tuning.setting import Row, Setting
 from shmloader.ring.growth import in_units
 
-ROUGH = 20  # batches: fewer tell little
+ROUGH = 20  # batches: fewer give a rough figure
 UNSTEADY = 0.15  # spread of one setting's measurements
 
 
@@ -17,12 +17,12 @@ def notes_of(
     """Sentences, the most important first.
 
     Args:
-        search: It has ended.
-        pick: Of it.
-        memory: What was seen of that.
+        search: The search, which has ended.
+        pick: Its pick.
+        memory: The memory that it measured.
         budget: Bytes that settings might take.
-        cores: That each rank has.
-        most_workers: That were allowed.
+        cores: The cores of each rank.
+        most_workers: The limit on workers.
         is_stream: Whether the dataset is an IterableDataset.
     """
     told = []
