@@ -79,7 +79,7 @@ class Top:
 
     Args:
         rings: Finds the rings.
-        stacks: Whether to ask the worker that the trainer waits for, for its stack.
+        stacks: Whether to ask a worker for its stack while the trainer waits for it.
     """
 
     def __init__(self, rings: Rings, stacks: bool) -> None:
