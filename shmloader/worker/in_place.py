@@ -7,21 +7,21 @@ A dataset may have, beside `__getitem__(index)`,
     __getitem_into__(index, row)
 
 which gives the same sample, but may write its tensors and arrays straight into the slot.  `row` has the structure of a
-sample: in place of a tensor or an array it has one of the same shape and dtype over the sample's place in the batch, and
-None everywhere else.  The dataset returns the parts that it has filled in their places.  It may return anything else
-instead, which is copied.  So `return row[0], label` is a sample whose image was written in place.
+sample: in place of a tensor or an array it has one of the same shape and dtype over the sample's place in the batch,
+and None everywhere else.  The dataset returns the parts that it has filled in their places.  It may return anything
+else instead, which is copied.  So `return row[0], label` is a sample whose image was written in place.
 
-The shapes come from the dataset's `row_spec`.  Without one they come from the first sample of an epoch, which each worker
-gets by __getitem__ (in chunks: see 2).  If a sample does not fit (another shape, dtype or structure), the batch is made
-without places: its rows so far are copied out, and the other samples come by __getitem__.  The next batch has places for
-samples of the new shape.
+The shapes come from the dataset's `row_spec`.  Without one they come from the first sample of an epoch, which each
+worker gets by __getitem__ (in chunks: see 2).  If a sample does not fit (another shape, dtype or structure), the batch
+is made without places: its rows so far are copied out, and the other samples come by __getitem__.  The next batch has
+places for samples of the new shape.
 
     1. default_collate gets a list of samples as always, and finds that their rows lie where it would put them
        (batch_writer.pyx).  So it makes the same batch.
     2. In chunks, several workers write into one slot.  Places of the wrong shape would lie in other workers' rows.  So
-       the first sample of each chunk comes by __getitem__ and gives the shapes.  One worker may have places, and another
-       may not, but what is stacked must lie at the same offset either way.  So either all tensors of a sample have
-       places or none has, and the places are forgotten before anything is stacked that does not lie in them.
+       the first sample of each chunk comes by __getitem__ and gives the shapes.  One worker may have places, and
+       another may not, but what is stacked must lie at the same offset either way.  So either all tensors of a sample
+       have places or none has, and the places are forgotten before anything is stacked that does not lie in them.
     3. Only default_collate is known to use nothing of a tensor but its elements.  A collate function of the user's gets
        samples by __getitem__.
     4. A class that overrides only __getitem__ wants its own samples, so the __getitem_into__ of its base is not called.
