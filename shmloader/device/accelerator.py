@@ -40,7 +40,10 @@ PORTABLE = 1  # cuMemHostRegister, cudaHostRegister: page-locked for all context
 
 @dataclass(frozen=True)
 class Streams:
-    """Streams, events on streams that may be gone, a stream of unknown origin; whether these are all: NOTE [ Streams ]."""
+    """Streams, events on streams that may be gone, a stream of unknown origin, and whether all are known.
+
+    See NOTE [ Streams ].
+    """
 
     those: Collection[Any]
     events: list[Any]

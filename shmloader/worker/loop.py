@@ -259,7 +259,7 @@ class Worker:
         if self._skips is not None and (said := self._skips.report()):
             try:
                 self._ring.report(said)
-            except Exception:  # there is no memory for the report, and the batch must not seem to be without bad samples
+            except Exception:  # there is no memory for the report, and the batch must not pass for one without bad ones
                 write_instead(self._writer, self._ring, None, self._where)
         return FILLED
 
