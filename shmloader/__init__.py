@@ -1,8 +1,8 @@
-"""shmloader: a drop-in for torch's DataLoader, whose batches travel through a ring of shared memory.
+"""shmloader: a drop-in replacement for torch's DataLoader, whose batches travel through a ring of shared memory.
 
-`import shmloader as loader` is all that a training script needs: `loader.DataLoader` and `loader.DistributedSampler`
-are ours, and the datasets, other samplers and collate functions beside them are torch's own.  `shmloader.images.decode`
-decodes pictures; import it by its name.
+A training script needs only `import shmloader as loader`: `loader.DataLoader` and `loader.DistributedSampler` are ours,
+and the datasets, other samplers and collate functions beside them are torch's.  `shmloader.images.decode` decodes
+pictures; import it by its name.
 """
 
 from torch.utils.data import (
@@ -40,7 +40,7 @@ from shmloader.row_wise import row_wise  # noqa: E402
 
 _gil.warn(_had_gil)
 
-__version__ = "0.2.0"  # the one place: pyproject.toml reads it here
+__version__ = "0.2.0"  # pyproject.toml reads it here
 
 __all__ = [
     "AsyncDataLoader",

@@ -1,4 +1,4 @@
-"""AsyncDataLoader: batches of jobs without end, each made by whichever worker is free."""
+"""AsyncDataLoader: an endless series of batches of jobs; any free worker makes the next one."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from shmloader.batch import objects
 from shmloader.dataloader import DataLoader
 
 try:
-    from cloudpickle import dumps as _dump_code  # what pickle cannot: lambdas, functions inside functions
+    from cloudpickle import dumps as _dump_code  # for what pickle cannot: lambdas, functions inside functions
 except ImportError:
     _dump_code = None
 
 
 class AsyncDataLoader:
-    """Does jobs in worker processes, ahead of you, and gives their results in batches, as long as you ask for more.
+    """Runs jobs in worker processes in advance, and gives their results in batches, as long as you ask for more.
 
-    It is made after DI-engine's loader of that name (`ding.utils.data.dataloader`), with the same arguments and the
-    same use.  Here the samples of a batch keep the order of their jobs, and an exception in a job is raised where its
-    batch would have come.
+    It follows DI-engine's loader of that name (`ding.utils.data.dataloader`), with the same arguments and the same use.
+    Here the samples of a batch keep the order of their jobs, and an exception in a job is raised in the place of its
+    batch.
 
     Args:
-        data_source: A function that is called in this process, with `batch_size`, for each batch.  It returns a list of
-            that many callables, each of which makes one sample in a worker, or of that many samples.  They are pickled;
-            callables that pickle refuses go by cloudpickle, if that is installed.  StopIteration ends the loader.
+        data_source: A function that is called in this process with `batch_size`, once for each batch.  It returns a
+            list of that many callables, each of which makes one sample in a worker, or of that many samples.  They are
+            pickled; cloudpickle, if installed, pickles callables that pickle refuses.  StopIteration ends the loader.
 
         batch_size: How many samples a batch has.
 
@@ -93,7 +93,7 @@ class AsyncDataLoader:
 
 
 class _Batches:
-    """The source's jobs, pickled, batch by batch.  They take the place of a batch sampler's indices."""
+    """The source's jobs, pickled, batch by batch.  They replace a batch sampler's indices."""
 
     def __init__(self, source: Callable[[int], list[Any]], batch_size: int) -> None:
         self._source = source
@@ -124,7 +124,7 @@ def _pickled(job: Any) -> bytes:
 
 
 class _Jobs(Dataset[Any]):
-    """Does jobs.  A job that cannot be called is a sample already."""
+    """Runs jobs.  A job that cannot be called is a sample already."""
 
     def __getitem__(self, job: bytes) -> Any:
         made = pickle.loads(job)

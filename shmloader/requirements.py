@@ -1,6 +1,6 @@
-"""What the values of a loader's options need: of its other arguments, its dataset and this machine.
+"""What the options of a loader require of its other arguments, its dataset and this machine.
 
-Whether a value is one of those that an option may have is checked where the option is defined, in options.py.
+options.py checks whether a value is one that an option may have.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from shmloader.row_wise import is_row_wise
 
 
 def check_requirements(loader: Any, options: Options) -> None:
-    """Raise a ValueError where a loader cannot have these options."""
+    """Raise a ValueError if a loader cannot have these options."""
     if options.device is not None:
         _check_device(torch.device(options.device), options)
     if isinstance(loader.dataset, IterableDataset) or _torch.is_pipe(loader.dataset):

@@ -1,4 +1,4 @@
-"""What torch's own datasets are that are made of other datasets: Subset, ConcatDataset, ChainDataset, StackDataset."""
+"""The datasets inside torch's own wrappers: Subset, ConcatDataset, ChainDataset, StackDataset."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from torch.utils.data import ChainDataset, ConcatDataset, StackDataset, Subset
 
 
 def hearers(dataset: Any) -> Iterator[Any]:
-    """Whoever can be told epochs: the dataset, if it has a set_epoch(); if not, those of which torch has made it.
+    """The datasets with a set_epoch(): this one, or those inside torch's wrappers.
 
-    Such a wrapper hands nothing on, and nobody else can reach what is in a worker's copy of it.
+    The wrappers do not pass set_epoch() on, and only a worker can reach the datasets in its own copy.
     """
     if callable(getattr(dataset, "set_epoch", None)):
         yield dataset
@@ -21,9 +21,9 @@ def hearers(dataset: Any) -> Iterator[Any]:
 
 
 def is_got_one_by_one(dataset: Any) -> bool:
-    """Whether a dataset's `__getitems__` does no more than to get one sample after the other.
+    """Whether a dataset's `__getitems__` only gets one sample after the other.
 
-    Those of Subset and StackDataset do, where that is so of all that they are made of.
+    Those of Subset and StackDataset do, if all datasets inside them do.
     """
     if getattr(dataset, "__getitems__", None) is None:
         return True

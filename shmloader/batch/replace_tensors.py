@@ -53,12 +53,12 @@ def updated(container: Any, items: dict[Any, Any] | list[Any]) -> Any:
     """A container with other items, made as torch's default_collate and pin_memory() make it.
 
     Args:
-        container: A mapping or a sequence.  If it cannot be changed, its class will do.
+        container: A mapping or a sequence.  If it cannot be changed, its class is enough.
         items: All of them.  If the container cannot be copied or does not take them, they are returned as they are.
     """
     try:
         if isinstance(container, (MutableMapping, MutableSequence)):
-            clone: Any = copy.copy(container)  # it may have attributes besides its items
+            clone: Any = copy.copy(container)  # because it may have attributes besides its items
             if isinstance(items, dict):
                 clone.update(items)
             else:
@@ -66,7 +66,7 @@ def updated(container: Any, items: dict[Any, Any] | list[Any]) -> Any:
                     clone[k] = item
             return clone
         return (container if isinstance(container, type) else type(container))(items)
-    except TypeError:  # a range, say
+    except TypeError:  # a range, for example
         return items
 
 
@@ -79,7 +79,7 @@ def _instance(of: Any, part: Callable[[Any], Any]) -> Any:
 
 
 def tensors_of(batch: Any) -> Iterator[torch.Tensor]:
-    """All tensors of a batch, in containers and in attributes of objects.  No object is looked into twice."""
+    """All tensors of a batch, in containers and in attributes of objects.  Each object is visited once."""
     met: set[int] = set()
     left = [batch]
     while left:
