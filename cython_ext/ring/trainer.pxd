@@ -51,4 +51,5 @@ cdef class TrainerSide(Ring):
     cdef void measure_taken(self, ring_given *given, Lease lease) noexcept
     cdef void ring_one(self) noexcept nogil
     cdef int wait_until(self, double seconds) except -1
+    cdef int forget_epochs(self) except -1
     cdef void drop_words(self) noexcept

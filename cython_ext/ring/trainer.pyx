@@ -433,6 +433,7 @@ cdef class TrainerSide(Ring):
         if self.mapping.closed:
             return
         self.unread = None
+        self.forget_epochs()
         self.turns.close()
         self.mapping.closed = True
         self.mapping.give_back(0, self.slot_at)
@@ -440,6 +441,16 @@ cdef class TrainerSide(Ring):
         if self.slots.lent:
             self.mapping.whole = False
             self.drop_words()
+
+    cdef int forget_epochs(self) except -1:
+        """Keep the numbers of the epoch, and nothing of the user's.
+
+        A batch that the user keeps refers to this object, and must not keep the dataset and the sampler alive.
+        """
+        cdef EpochCounts last = self.current, numbers = EpochCounts()
+        numbers.opened, numbers.samples, numbers.reading = last.opened, last.samples, last.reading
+        self.current, self.next = numbers, None
+        return 0
 
     cdef void drop_words(self) noexcept:
         """Unmap the words of a closed ring of which something is lent, once no thread is inside any more: one that is
