@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from conftest import ROOT
+from scripts import ROOT
 from torch.utils.data import dataloader as torchs
 
 import shmloader

@@ -14,7 +14,8 @@ import hypothesis.strategies as st
 import numpy
 import pytest
 import torch
-from conftest import BOTH, Raised, assert_same, bits, iterate, run_script
+from conftest import BOTH, Raised, assert_same, bits, iterate
+from scripts import run_script
 
 import shmloader
 from shmloader.core.tensors import tensor_over
@@ -827,7 +828,8 @@ def test_a_torch_that_does_not_offer_dlpack_in_c() -> None:
             test_in_place.test_they_are_written_there_and_nowhere_else(options)
         test_in_place.test_rows_that_a_dataset_keeps_are_not_written_again({"num_workers": 1, "chunk_size": 3})
         print("as ever")
-        """
+        """,
+        fresh=True,
     )
     assert (ran.status, ran.out) == (0, "as ever\n"), ran.err
 

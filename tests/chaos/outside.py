@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tests.chaos.inside import Case, Inside, children
-from tests.conftest import session_members, wait_until_gone
+from tests.scripts import session_members, wait_until_gone
 
 SILENCE = 30.0  # seconds without a word and without an end: it hangs
 GRACE = 8.0  # seconds that what a process started may outlive it; a worker that is importing torch needs some

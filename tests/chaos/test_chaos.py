@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from conftest import run_script
+from scripts import run_script
 
 SCRIPT = """
 import os, subprocess, sys, time
@@ -89,5 +89,5 @@ def test_signals_that_its_caller_ignores() -> None:
 
 
 def test_nothing_is_left_to_import_under_a_limit() -> None:
-    ran = run_script("import sys, tests.chaos.inside; print('numpy.random' in sys.modules)")
+    ran = run_script("import sys, tests.chaos.inside; print('numpy.random' in sys.modules)", fresh=True)
     assert ran.out == "True\n", ran.err

@@ -15,7 +15,8 @@ from typing import Any, cast
 
 import pytest
 import torch
-from conftest import run_script, write_files
+from conftest import write_files
+from scripts import run_script
 
 import shmloader
 from shmloader import off_the_ring

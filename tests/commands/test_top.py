@@ -21,7 +21,8 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import ROOT, children
+from conftest import children
+from scripts import ROOT
 from torch.utils.data import Dataset
 
 import shmloader

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import start_script, wait_until_gone
+from scripts import start_script, wait_until_gone
 from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
 import shmloader

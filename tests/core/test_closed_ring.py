@@ -8,8 +8,8 @@ import threading
 from typing import Any
 
 import pytest
-from conftest import run_script
 from hostile import BothSides
+from scripts import run_script
 
 from shmloader.core.free_slots import Slots
 from shmloader.core.lease import Lease

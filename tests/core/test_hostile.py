@@ -17,8 +17,9 @@ from typing import Any
 import numpy
 import pytest
 import torch
-from conftest import ROOT, assert_same, run_script
+from conftest import assert_same
 from hostile import BothSides, entry_at, poke
+from scripts import ROOT, run_script
 
 import shmloader
 from shmloader.core.ring import ANY, FILLED, SKIPPED

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ROOT, label, run_script
+from conftest import label
+from scripts import ROOT, run_script
 
 import shmloader
 

@@ -14,8 +14,9 @@ from typing import Any
 import numpy
 import pytest
 import torch
-from conftest import BOTH, assert_same, bits, run_script
+from conftest import BOTH, assert_same, bits
 from hostile import BothSides
+from scripts import run_script
 from torch.utils.data import default_collate
 from torch.utils.data._utils.collate import collate, default_collate_fn_map
 

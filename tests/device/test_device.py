@@ -18,8 +18,9 @@ from typing import Any
 import numpy
 import pytest
 import torch
-from conftest import Augmented, assert_same, run_script, seed_all
+from conftest import Augmented, assert_same, seed_all
 from gpu_double import DoubleGpu, installed
+from scripts import run_script
 from torch.nn.utils.rnn import PackedSequence, pack_sequence
 
 import shmloader

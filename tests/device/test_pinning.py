@@ -14,9 +14,10 @@ from typing import Any
 import numpy
 import pytest
 import torch
-from conftest import ASKS_CUDA_ALONE, assert_same, run_script
+from conftest import ASKS_CUDA_ALONE, assert_same
 from gpu_double import installed
 from page_locked import Numbered, pinned, settled, wait_for
+from scripts import run_script
 
 import shmloader
 from shmloader.core.trainer import TrainerSide

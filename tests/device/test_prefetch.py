@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import run_script
 from gpu_double import installed
+from scripts import run_script
 
 import shmloader
 from shmloader.device import prefetch as prefetch_module
@@ -302,7 +302,8 @@ def test_exit_waits_once_for_functions_that_never_return() -> None:
         for _ in iterators:
             entered.acquire()
         began = time.monotonic()
-        """
+        """,
+        fresh=True,
     )
     assert (ran.status, ran.out) == (0, "waited once True\n"), ran.err
 

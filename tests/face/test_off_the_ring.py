@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import Augmented, assert_same_outcome, run_script
+from conftest import Augmented, assert_same_outcome
+from scripts import run_script
 from torch.utils.data.datapipes.iter import IterableWrapper
 
 import shmloader
@@ -313,7 +314,8 @@ def test_torchs_class_may_take_more_type_parameters() -> None:
         torch.utils.data.DataLoader = Two
         import shmloader
         print(shmloader.DataLoader[int])
-        """
+        """,
+        fresh=True,
     )
     assert ran.status == 0 and "DataLoader[int]" in ran.out, ran.err
     assert "DataLoader[int]" in str(shmloader.DataLoader[int])
@@ -364,5 +366,5 @@ ELSEWHERE = """
 
 
 def test_elsewhere_it_warns_once_and_loads_as_torch_does() -> None:
-    ran = run_script(ELSEWHERE)
+    ran = run_script(ELSEWHERE, fresh=True)
     assert ran.status == 0 and "done" in ran.out, f"{ran.out}\n{ran.err}"

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 import torch.utils.data
-from conftest import Augmented, assert_same, run_script, seed_all
+from conftest import Augmented, assert_same, seed_all
+from scripts import run_script
 from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 

@@ -21,8 +21,9 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import ROOT, assert_same, script_file, shm_entries
+from conftest import assert_same, shm_entries
 from PIL import Image
+from scripts import ROOT, script_file
 
 from examples import train_ddp
 from examples.image_folder import find_images

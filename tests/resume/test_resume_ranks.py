@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 import torch.utils.data
-from conftest import ROOT, Augmented, assert_same, script_file, seed_all
+from conftest import Augmented, assert_same, seed_all
+from scripts import ROOT, script_file
 
 import shmloader
 

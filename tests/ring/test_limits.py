@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import run_script, write_files
+from conftest import write_files
+from scripts import run_script
 
 import shmloader
 from shmloader.ring import segment
@@ -129,7 +130,7 @@ finally:
 def test_a_real_group_answers_by_an_error_and_not_by_the_oom_killer(memory: str) -> None:
     if not os.path.isdir("/sys/fs/cgroup/memory"):
         pytest.skip("no control groups of version 1 here")
-    ran = run_script(GROUPED.replace("MEMORY", memory))
+    ran = run_script(GROUPED.replace("MEMORY", memory), fresh=True)
     if "not permitted" in ran.out:
         pytest.skip("this user may not make control groups")
     assert ran.status == 0, ran.err

@@ -14,8 +14,9 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import Augmented, descriptors, run_script
+from conftest import Augmented, descriptors
 from hostile import BothSides
+from scripts import run_script
 
 import shmloader
 from shmloader.ring import growth, segment

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import run_script
+from scripts import run_script
 from software_cuda import runtime
 from software_cuda.loops import BATCHES, LATE, SIZE, changed, copied, loader
 
@@ -48,7 +48,7 @@ def script(text: str, status: int = 0, **environment: Any) -> Any:
     """What is said by a script that ends as it should."""
     added = {f"SOFTWARE_CUDA_{name.upper()}": str(value) for name, value in environment.items()}
     with unittest.mock.patch.dict(os.environ, added):
-        ran = run_script(SCRIPT + text)
+        ran = run_script(SCRIPT + text, fresh=True)
     assert ran.status == status and "VIOLATION" not in ran.err, ran.err
     return ran.out
 

@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import close_to, run_script
+from conftest import close_to
 from gpu_double import installed
+from scripts import run_script
 from torch.utils.data import Dataset
 
 import shmloader

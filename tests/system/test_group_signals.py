@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import BOTH, Items, assert_same, compare, run_script, start_script
+from conftest import BOTH, Items, assert_same, compare
+from scripts import run_script, start_script
 
 import shmloader
 

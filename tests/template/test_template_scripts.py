@@ -6,7 +6,7 @@ import os
 import signal
 
 import pytest
-from conftest import run_script, start_script, wait_until_gone
+from scripts import run_script, start_script, wait_until_gone
 
 pytestmark = pytest.mark.long
 

@@ -16,8 +16,9 @@ from typing import Any
 import pytest
 import torch
 from at_line import AtLine
-from conftest import BOTH, Augmented, children, run_script
+from conftest import BOTH, Augmented, children
 from interrupts import left_since, present
+from scripts import run_script
 
 import shmloader
 from shmloader.system import signals

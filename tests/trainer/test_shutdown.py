@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import Augmented, own_threads, run_script, session_members, shm_entries, start_script, wait_until_gone
+from conftest import Augmented, own_threads, shm_entries
+from scripts import run_script, session_members, start_script, wait_until_gone
 
 import shmloader
 from shmloader.trainer.crew import Crew

@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import BOTH, WARNS_OF_PICKLING, Items, descriptors, run_script
+from conftest import BOTH, WARNS_OF_PICKLING, Items, descriptors
+from scripts import run_script
 from torch.multiprocessing.reductions import rebuild_cuda_tensor
 from torch.utils.data import Dataset, get_worker_info
 

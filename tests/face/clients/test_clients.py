@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import Augmented, assert_same, run_script, seed_all
+from conftest import Augmented, assert_same, seed_all
+from scripts import run_script
 
 import shmloader
 

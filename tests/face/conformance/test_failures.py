@@ -17,7 +17,8 @@ from typing import Any
 import pytest
 import torch
 import torch.utils.data
-from conftest import Augmented, Raised, compare, iterate, run_script, seed_all, started
+from conftest import Augmented, Raised, compare, iterate, seed_all, started
+from scripts import run_script
 from torch.utils.data import IterableDataset, _utils, get_worker_info
 
 import shmloader
