@@ -261,14 +261,15 @@ enum { CACHE_UNIT = 64, CACHE_PLACE_BITS = 36, CACHE_TAG_BITS = 26, CACHE_LINES 
 
 /* What one dataset's processes count, relaxed: NOTE [ Figures ], but for that these have several writers. */
 typedef struct {
-    _Alignas(RING_LINE) _Atomic uint64_t found, kept, missed; /* pictures; missed: decoded, and not kept */
+    _Alignas(RING_LINE) _Atomic uint64_t found;
+    _Atomic uint64_t kept, missed;                            /* pictures; missed: decoded, and not kept */
     _Atomic uint64_t found_bytes, kept_bytes, missed_bytes;   /* that their samples take */
     _Atomic uint64_t others;                                  /* pictures that the decoder does not take */
 } cache_line;
 
 typedef struct {
     _Alignas(RING_LINE) uint64_t magic; /* written once, before anybody else can find the memory */
-    uint64_t version, slots, table_at, bytes_at, identity[2];
+    uint64_t version, slots, table_at, bytes_at;
     _Alignas(RING_LINE) _Atomic uint64_t used;   /* bytes that were given out */
     _Atomic uint64_t budget;                     /* how many may be */
     _Atomic uint64_t full;                       /* 1: the machine or the disk has no more, whatever the budget says */
