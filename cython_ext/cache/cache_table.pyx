@@ -141,7 +141,7 @@ cdef class CacheTable:
         if len(key) != KEY:
             raise ValueError(f"a key has {KEY} bytes")
         memcpy(of, PyBytes_AS_STRING(key), KEY)
-        for step in range(PROBES):
+        for step in range(<uint64_t>PROBES):
             word = cache_look(self.at(of, step))
             if cache_state(word) != CACHE_ENTRY:
                 break
@@ -301,7 +301,7 @@ cdef class Claim:
         if len(key) != KEY or self.slot >= 0:
             raise ValueError(f"a key has {KEY} bytes, and a claim one slot")
         memcpy(of, PyBytes_AS_STRING(key), KEY)
-        for step in range(PROBES):
+        for step in range(<uint64_t>PROBES):
             word = cache_look(self.table.at(of, step))
             if cache_state(word) == CACHE_ENTRY:
                 if cache_tag(word) == cache_tag(cache_entry_of(of[1], 0)):

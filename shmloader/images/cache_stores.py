@@ -25,6 +25,7 @@ from shmloader.system.limits import allowed_memory, available_memory
 __all__ = ["HEAD", "FileStore", "MemoryStore", "Store", "Unusable", "open_store"]
 
 HEAD = struct.Struct("<16sQQ")  # key, bytes behind it, sum
+_NAME = f"shmloader_cache_{VERSION}"  # of common memory; other versions do not read it
 _SLOT = 2048  # bytes of the budget for which the table has a slot: a picture of 36 x 36 pixels
 _LEAST_SLOTS, _MOST_SLOTS = 1 << 14, 1 << 30
 _STEP = 16 << 20  # bytes after which somebody looks whether the machine has more
@@ -93,9 +94,7 @@ class MemoryStore:
     def __init__(self, options: CacheOptions, first: Place | None) -> None:
         budget = options.budget
         assert budget is not None
-        self._fd = open_common(
-            f"shmloader_cache_{VERSION}", lambda fd: CacheTable(fd, _slots(budget / _SLOT), budget), first
-        )
+        self._fd = open_common(_NAME, lambda fd: CacheTable(fd, _slots(budget / _SLOT), budget), first)
         weakref.finalize(self, os.close, self._fd).atexit = False  # a process that ends closes it
         self.table = CacheTable(self._fd)
         if self.table.budget < budget:
@@ -157,7 +156,7 @@ class FileStore:
         there = os.fstat(self._file)
         self._slots = _checked(self._file, options.path)
         self._bytes_at = _TABLE_AT + 8 * self._slots
-        self._fd = open_common(f"shmloader_cache_{VERSION}_{there.st_dev}_{there.st_ino}", self._begin, first)
+        self._fd = open_common(f"{_NAME}_{there.st_dev}_{there.st_ino}", self._begin, first)
         weakref.finalize(self, os.close, self._fd).atexit = False
         self.table = CacheTable(self._fd, has_bytes=False)
         if self.table.slots != self._slots:
