@@ -117,7 +117,9 @@ def shared(folder: str, ranks: int, workers: int) -> dict[str, float]:
 def _ranks(root: str, cache: Any, ranks: int, workers: int) -> tuple[float, float, float]:
     context = multiprocessing.get_context("fork")
     found, all_read = context.SimpleQueue(), context.Barrier(ranks)
-    others = [context.Process(target=_rank, args=(rank, root, cache, workers, all_read, found)) for rank in range(ranks)]
+    others = [
+        context.Process(target=_rank, args=(rank, root, cache, workers, all_read, found)) for rank in range(ranks)
+    ]
     for process in others:
         process.start()
     figures = [found.get() for _ in range(ranks)]

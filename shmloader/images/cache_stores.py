@@ -252,6 +252,7 @@ def _grow(fd: int, size: int) -> None:
         with contextlib.suppress(PermissionError):  # another one has made it larger meanwhile, and it cannot shrink
             os.ftruncate(fd, size)
 
+
 def _checked(file: int, path: str) -> int:
     """How many slots the file's table has.
 
