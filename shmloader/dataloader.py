@@ -337,7 +337,7 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
             return
         if why := off_the_ring.why_not(self):
             raise RuntimeError(f"start() needs a loader that rides shmloader's ring: {why}")
-        start.start(self, iterators.of(self), lambda: iterators.begin_epoch(self, True, self._torchs))
+        start.start(self, iterators.living(self), lambda: iterators.begin_epoch(self, True, self._torchs))
 
     def state_dict(self) -> dict[str, Any]:
         """Where the user is: what `load_state_dict` needs to go on from there, in another process too.
@@ -358,7 +358,7 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
             if self._others("state_dict"):
                 return super().state_dict()  # type: ignore[misc,no-any-return]
             place.counts_with = self.num_workers
-        return place.tell()
+        return place.state()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Have the next `iter()` go on where the loader was whose state this is.
@@ -427,7 +427,7 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
 
     def _end_workers(self) -> None:
         """The same, where we do so by ourselves: what records this loader goes on with its next workers."""
-        for iterator in iterators.of(self):
+        for iterator in iterators.living(self):
             iterator.close()
         self._iterator = None
         start.drop(self)
