@@ -22,7 +22,7 @@ from shmloader.images import cache_stores
 __all__ = ["NUMBERS", "WAYS", "samples", "shared"]
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-NUMBERS = {"uint8": {}, "float32": {"mean": MEAN, "std": STD}}
+NUMBERS: dict[str, dict[str, Any]] = {"uint8": {}, "float32": {"mean": MEAN, "std": STD}}
 WAYS = ("none", "all fits", "half fits", "file")
 SEED = 5
 SLICE = 8  # files that one way reads before it is the other's turn

@@ -93,8 +93,9 @@ class Cache(Question):
             out,
             [
                 f"a picture takes {shown(of['bytes'], 1e-3)} KB",
-                f"{settings['ranks']} ranks of {settings['workers']} workers take {shown(shared['share'], all_of_it=True)} "
-                f"of the cache's {shown(shared['kept'], 1e-6)} MB together, beyond what they take without",
+                f"{settings['ranks']} ranks of {settings['workers']} workers take "
+                f"{shown(shared['share'], all_of_it=True)} of the cache's "
+                f"{shown(shared['kept'], 1e-6)} MB together, beyond what they take without",
             ],
         )
         print_lines(out, failures(result["measurements"], "what"), style="red")

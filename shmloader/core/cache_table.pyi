@@ -1,7 +1,7 @@
 """Types of the extension built from cython_ext/cache/cache_table.pyx, where each is explained."""
 
-from collections.abc import Buffer, Callable
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 UNIT: int
 VERSION: int
@@ -15,7 +15,7 @@ class Figures(NamedTuple):
     missed_bytes: int
     others: int
 
-def sum_of(data: Buffer, at: int, end: int) -> int: ...
+def sum_of(data: Any, at: int, end: int) -> int: ...
 
 class CacheTable:
     slots: int
@@ -41,7 +41,7 @@ class CacheTable:
     def count_missed(self, line: int, bytes: int) -> None: ...
     def count_other(self, line: int) -> None: ...
     def figures(self, line: int) -> Figures: ...
-    def load(self, words: Buffer, end: int) -> None: ...
+    def load(self, words: Any, end: int) -> None: ...
 
 class Claim:
     slot: int

@@ -15,7 +15,7 @@ from typing import Any
 
 from shmloader.core.cache_table import Claim
 from shmloader.core.jpeg import Decoder
-from shmloader.images.cache_options import CacheOptions, cache_options, size_text
+from shmloader.images.cache_options import cache_options, size_text
 from shmloader.images.cache_stores import HEAD, Store, Unusable, open_store
 from shmloader.system.common_memory import Place
 from shmloader.system.limits import allowed_memory

@@ -53,13 +53,10 @@ def cache_options(value: Any) -> CacheOptions:
 
 def size_text(size: float) -> str:
     """Bytes, for people."""
-    for unit in ("bytes", "KiB", "MiB", "GiB"):
-        if size < 1024:
-            break
-        size /= 1024
-    else:
-        unit = "TiB"
-    return f"{size:.0f} {unit}" if unit == "bytes" or size >= 100 else f"{size:.1f} {unit}"
+    unit = 0
+    while size >= 1024 and unit < 4:
+        size, unit = size / 1024, unit + 1
+    return f"{size:.{0 if unit == 0 or size >= 100 else 1}f} {('bytes', 'KiB', 'MiB', 'GiB', 'TiB')[unit]}"
 
 
 def _path(value: Any) -> str:

@@ -138,14 +138,16 @@ class FileStore:
     NOTE [ Cache file ]
 
         1. The file has a header, a table and pictures.  No process maps it: a mapped file that is truncated, or that a
-           full disk or a broken one has no page for, is SIGBUS.  It is read and written by calls, which say what failed.
-        2. While it is used, its table is in common memory, where words are claimed and published as NOTE [ Cache table ]
-           says.  Who publishes an entry writes that word into the file as well, behind the picture's bytes.  So the file
-           has no claims, and none of a dead process.
-        3. After a loss of power a word may be on the disk whose bytes are not.  So each picture that is read is compared
-           with its sum.  A word whose picture is broken is cleared in the file, and the next run keeps that picture again.
-        4. Who makes the common memory of a file locks the file (flock), so that processes that cannot see it, of another
-           machine, container or user, do not write to the same places.  They read, and add nothing.
+           full disk or a broken one has no page for, is SIGBUS.  It is read and written by calls, which say what
+           failed.
+        2. While it is used, its table is in common memory, where words are claimed and published as
+           NOTE [ Cache table ] has it.  Who publishes an entry writes that word into the file as well, after the
+           picture's bytes.  So the file has no claims, and none of a dead process.
+        3. After a loss of power a word may be on the disk whose bytes are not.  So each picture that is read is
+           compared with its sum.  A word whose picture is broken is cleared in the file, and the next run keeps that
+           picture again.
+        4. Who makes the common memory of a file locks the file (flock), so that processes that cannot see it, of
+           another machine, container or user, do not write to the same places.  They read, and add nothing.
     """
 
     def __init__(self, options: CacheOptions, pictures: int, first: Place | None) -> None:
@@ -156,11 +158,14 @@ class FileStore:
         there = os.fstat(self._file)
         self._slots = _checked(self._file, options.path)
         self._bytes_at = _TABLE_AT + 8 * self._slots
-        self._fd = open_common(f"{_NAME}_{there.st_dev}_{there.st_ino}", self._begin, first)
+        ends = f"_{there.st_dev}_{there.st_ino}"
+        self._fd = open_common(_NAME + ends, self._begin, first)
         weakref.finalize(self, os.close, self._fd).atexit = False
+        if f"{ends} " not in os.readlink(f"/proc/self/fd/{self._fd}"):  # where it was found before: of another file
+            raise OSError(errno.ESTALE, f"{options.path} was made again while it was in use")
         self.table = CacheTable(self._fd, has_bytes=False)
         if self.table.slots != self._slots:
-            raise OSError(errno.ESTALE, f"{options.path} was made again while it was in use")
+            raise OSError(errno.ESTALE, f"{options.path} has another table than when it was first used")
         with contextlib.suppress(OSError):
             fcntl.flock(self._file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         if options.budget is not None:
@@ -265,11 +270,11 @@ def _checked(file: int, path: str) -> int:
         _, version, slots = _HEADER.unpack(header)
         if version != _FORMAT:
             raise Unusable(
-                f"{path} is of version {version}, and this shmloader reads and writes version {_FORMAT}. Delete the file, "
-                "or give another path"
+                f"{path} is of version {version}, and this shmloader reads and writes version {_FORMAT}. Delete the "
+                "file, or give another path"
             )
         if _LEAST_SLOTS <= slots <= _MOST_SLOTS and not slots & (slots - 1):
-            return slots
+            return int(slots)
     raise ValueError(f"{path} is no cache of pictures, and is not overwritten: give another path")
 
 

@@ -142,10 +142,10 @@ def fuse(
             it and takes a little longer.  From the second one on, also in later runs, only the crop's rows of a picture
             are decoded, each up to the crop's right edge.  An entry holds while the picture's path, size and time of
             change stay the same.  The file belongs to this list of pictures: give each dataset a file of its own.
-        cache: keeps pictures decoded, as they come, so that later epochs, other workers, ranks and jobs of yours on the
-            machine need not decode them again: a budget of memory ("16 GB", or 0.3 of what this process may have), a
-            file ("train.cache"), which later runs find, or a file and its budget, ("train.cache", "200 GB").  Nothing
-            is evicted.  A picture takes 1.5 bytes a pixel where its chroma is halved (4:2:0).  Samples stay the same, to
+        cache: keeps pictures decoded, as they come, so that no later epoch and no other worker, rank or job of yours
+            decodes them again: a budget of memory ("16 GB", or 0.3 of what this process may have), a file
+            ("train.cache"), which later runs find, or a file and its budget, ("train.cache", "200 GB").  Nothing is
+            evicted.  A picture takes 1.5 bytes a pixel where its chroma is halved (4:2:0).  Samples stay the same, to
             the bit.  docs/caching.md has the figures.
         image, label: of a Hugging Face dataset, the names of the columns; label=None: a sample is the image alone.
 
@@ -160,8 +160,8 @@ def fuse(
         TypeError: the dataset has no `samples`, `loader` or `transform`; or `transform` is given with one that has its
             own; or `cache` is none of these, or is given with a dataset whose pictures are not files with paths.
         OSError: `rows` cannot be made, or there is no folder for `cache`.
-        ValueError: `cache` names a file that is something else; `rows` is another file, or the file of another dataset of this process; there is no such column, or
-            it has no pictures.
+        ValueError: `cache` names a file that is something else; `rows` is another file, or the file of another dataset
+            of this process; there is no such column, or it has no pictures.
 
     Example:
         >>> train = images.fuse(torchvision.datasets.ImageFolder("train", transform))
@@ -171,8 +171,8 @@ def fuse(
     if cache is not None and type(dataset).__module__ in _WITHOUT_PATHS:
         raise TypeError(
             f"{type(dataset).__module__.partition('.')[0]}'s {type(dataset).__name__} gives pictures as bytes, and "
-            "cache= knows a picture by its path, size and time of change. Leave cache out; or have the pictures as files, "
-            "and fuse a torchvision.datasets.ImageFolder, or use images.ImageFolder"
+            "cache= knows a picture by its path, size and time of change. Leave cache out; or have the pictures as "
+            "files, and fuse a torchvision.datasets.ImageFolder, or use images.ImageFolder"
         )
     if type(dataset).__module__ == "datasets.arrow_dataset":
         return columns(dataset, transform, image, label, exact, scale_on_device)

@@ -6,19 +6,21 @@ Jobs that were started apart are to share memory, and it is to be gone when the 
 has a name in a folder stays behind after kill -9, so the memory has none that outlives it.
 
     1. It is a memfd: the kernel frees it with the last descriptor and the last mapping, whoever dies how.
-    2. It is found in /proc.  Each process that uses it holds a descriptor, and the kernel shows that to all processes of
-       the same user as /proc/PID/fd/NUMBER, a link to "/memfd:NAME (deleted)".  Who opens that link has the same memory,
-       and keeps it, even if the other one ends in that moment.  So there is nothing to pass on, no server, and nobody
-       whose death would take it away from the others.
-    3. Two that look at the same time find nothing and would make two.  So they look, and make, one after the other: under
-       a lock on the file of their pid namespace, /proc/self/ns/pid, which every process has and nobody can leave behind.
-       The kernel releases it with its holder.  Its reach is that of /proc: who does not see the other's processes does
-       not wait for them either.  It is held for milliseconds, when a dataset is made, and never while samples are.
+    2. It is found in /proc.  Each process that uses it holds a descriptor, and the kernel shows that to all processes
+       of the same user as /proc/PID/fd/NUMBER, a link to "/memfd:NAME (deleted)".  Who opens that link has the same
+       memory, and keeps it, even if the other one ends in that moment.  So there is nothing to pass on, no server, and
+       nobody whose death would take it away from the others.
+    3. Two that look at the same time find nothing and would make two.  So they look, and make, one after the other:
+       under a lock on the file of their pid namespace, /proc/self/ns/pid, which every process has and nobody can leave
+       behind.  The kernel releases it with its holder.  Its reach is that of /proc: who does not see the other's
+       processes does not wait for them either.  It is held for milliseconds, when a dataset is made, and never while
+       samples are.
     4. Any user of the namespace could keep that lock.  So it is waited for no longer than PATIENCE.  Then two memories
        may come to be, each with a budget of its own: a waste, and no error.
-    5. It is sealed when it is whole, and only sealed memory of this process's user counts as found.  So nobody sees half
-       of a beginning, no mapping loses its end, and nobody reads what another user put there.
-    6. A process that is given a dataset by pickle knows in which process and where the memory was, and looks there first.
+    5. It is sealed when it is whole, and only sealed memory of this process's user counts as found.  So nobody sees
+       half of a beginning, no mapping loses its end, and nobody reads what another user put there.
+    6. A process that is given a dataset by pickle knows in which process and where the memory was, and looks there
+       first.
 
 Rejected: a name in /dev/shm or a file in a temporary folder (left behind); System V memory (as well, and limited);
 passing descriptors through a socket (whoever serves it must live as long as all others); a name in the abstract
