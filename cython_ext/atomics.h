@@ -247,11 +247,11 @@ static inline uint64_t ring_remembered(const ring_memory *m)
  *        writes them, and publishes the entry last.  So an entry's bytes are whole, whoever was killed when.
  *     3. An entry stays as it is.  Nothing is evicted: under random access each picture is asked for once an epoch, so
  *        what was kept first is worth as much as what would come in its place.
- *     4. A claim names a process by its pid and its start.  A pid that was given again is another start.  The claim of a
- *        process that has ended is taken over, by compare-and-swap from the very word that was judged, by the next one
+ *     4. A claim names a process by its pid and its start.  A pid that was given again has another start.  The claim of
+ *        a process that has ended is taken over, by compare-and-swap from the very word that was judged, by the next one
  *        whose way leads there.  No two processes agree on that beforehand.
  *     5. A living process may be taken for dead, for pids of another namespace mean nothing here.  Then its publish
- *        fails, for its claim is gone, and its bytes are lost.  All that a mistake costs is a picture decoded twice.
+ *        fails, because its claim is gone, and its bytes are lost.  A mistake costs a picture that is decoded twice.
  *
  * Pages of the table belong to memory without a file, so no full disk can strike when a word is written.  The model in
  * tests/core/model/cache_model.py visits every interleaving; each of its faults breaks one of these rules. */

@@ -26,13 +26,13 @@ if TYPE_CHECKING or off_the_ring.why_not_here() is None:
     from shmloader.wrapped_datasets import with_parts
 
 
-def _said_by(loader: Any) -> list[tuple[str, str]]:
+def _lines_of_dataset(loader: Any) -> list[tuple[str, str]]:
     """What a loader's dataset, and those that torch has made it of, say of themselves: docs/caching.md."""
-    said: list[tuple[str, str]] = []
+    found: list[tuple[str, str]] = []
     for part in with_parts(loader.dataset):
         if (lines := getattr(type(part), "__report_lines__", None)) is not None:
-            said += [line for line in lines(part) if line not in said]
-    return said
+            found += [line for line in lines(part) if line not in found]
+    return found
 
 
 def serve_metrics() -> None:
@@ -115,7 +115,7 @@ class Measured:
         verdict = verdict_of(of)
         if verdict.kind == "unknown" and (elsewhere := read_elsewhere.read_by_another(self)) is not None:
             verdict = dataclasses.replace(verdict, text=elsewhere)
-        return Report(verdict, stats, log, _said_by(self))
+        return Report(verdict, stats, log, _lines_of_dataset(self))
 
     def trace(self, path: str | os.PathLike[str], batches: int = 200) -> Trace:
         """Record what happens to the next batches, and write it as a file for Perfetto (ui.perfetto.dev) or Chrome.

@@ -39,7 +39,7 @@ def _tree(folder: str) -> Iterator[str]:
 
 def _dataset(root: str, number: str, exact: bool, cache: Any, name: str) -> Any:
     """A dataset whose memory is found by those of this bench alone, and by none of the user's jobs."""
-    cache_stores._NAME = f"shmloader_bench_{os.getsid(0)}_{name}"
+    cache_stores.NAME = f"shmloader_bench_{os.getsid(0)}_{name}"
     return images.ImageFolder(root, images.training(224, **NUMBERS[number]), exact=exact, cache=cache)
 
 
@@ -125,8 +125,8 @@ def _ranks(root: str, cache: Any, ranks: int, workers: int) -> tuple[float, floa
     figures = [found.get() for _ in range(ranks)]
     for process in others:
         process.join()
-    memory, kept, _ = next(of for of in figures if of[0])
-    return memory, kept, sum(of[2] for of in figures)
+    memory, kept, _ = next(each for each in figures if each[0])
+    return memory, kept, sum(each[2] for each in figures)
 
 
 def _rank(rank: int, root: str, cache: Any, workers: int, all_read: Any, found: Any) -> None:
@@ -141,10 +141,10 @@ def _rank(rank: int, root: str, cache: Any, workers: int, all_read: Any, found: 
     for _ in range(len(loader) - 1):
         next(batches)
     all_read.wait()  # all workers of all ranks have read their pictures, and live
-    of = dataset._following.cache
-    table = None if of is None else of._opened().table
+    used = dataset._following.cache
+    table = None if used is None else used._opened().table
     memory = float(_of_session()) if rank == 0 else 0.0
-    found.put((memory, 0.0 if table is None else table.used, 0.0 if table is None else table.figures(of._line).kept))
+    found.put((memory, 0.0 if table is None else table.used, 0.0 if table is None else table.figures(used._line).kept))
     all_read.wait()
 
 

@@ -79,20 +79,20 @@ class Cache(Question):
         return summary(measurements)
 
     def show(self, out: Console, result: dict[str, Any]) -> None:
-        settings, of = result["settings"], result["summary"]
+        settings, figures = result["settings"], result["summary"]
         title = f"cache; files: {settings['files']}, rounds: {settings['rounds']}, medians \\[min..max]"
         table = Table(title=title, title_justify="left")
         for heading in ("samples", "no cache, us", *(f"{way}, times" for way in WAYS[1:]), "first epoch", "equal"):
             table.add_column(heading, justify="right", no_wrap=True)
-        for name, row in of["samples"].items():
+        for name, row in figures["samples"].items():
             ratios = [shown(row[way], all_of_it=True) for way in WAYS[1:]]
             table.add_row(name, shown(row["none"]), *ratios, shown(row["first"]), "yes" if row["equal"] else "NO")
         out.print(table)
-        shared = of["shared"]
+        shared = figures["shared"]
         print_lines(
             out,
             [
-                f"a picture takes {shown(of['bytes'], 1e-3)} KB",
+                f"a picture takes {shown(figures['bytes'], 1e-3)} KB",
                 f"{settings['ranks']} ranks of {settings['workers']} workers take "
                 f"{shown(shared['share'], all_of_it=True)} of the cache's "
                 f"{shown(shared['kept'], 1e-6)} MB together, beyond what they take without",
@@ -114,12 +114,12 @@ def summary(measurements: list[dict[str, Any]]) -> dict[str, Any]:
     made = [found for found in good if found["what"] != SHARED]
     rows: dict[str, Any] = {}
     for what in dict.fromkeys(found["what"] for found in made):
-        of = [found for found in made if found["what"] == what]
+        rounds = [found for found in made if found["what"] == what]
         rows[what] = {
-            "none": spread(found["none"] for found in of),
-            **{way: spread(found["none"] / found[way] for found in of) for way in WAYS[1:]},
-            "first": spread(found["first"] / found["none"] for found in of),
-            "equal": all(found["equal"] for found in of),
+            "none": spread(found["none"] for found in rounds),
+            **{way: spread(found["none"] / found[way] for found in rounds) for way in WAYS[1:]},
+            "first": spread(found["first"] / found["none"] for found in rounds),
+            "equal": all(found["equal"] for found in rounds),
         }
     shared = [found for found in good if found["what"] == SHARED]
     return {

@@ -65,7 +65,7 @@ cdef class CacheTable:
 
     Args:
         fd: the memory.  The table does not close it.
-        slots: a power of two: the memory is new, and becomes a table of so many slots.  0: it is a table.
+        slots: a power of two: the memory is new, and becomes a table with that number of slots.  0: it is a table.
         budget: of a new table, how many bytes may be given out.
         has_bytes: whether the pictures' bytes are in this memory, behind the table.
 
@@ -283,7 +283,7 @@ cdef class Claim:
         self.mine = cache_claim_of(pid, start)
 
     def __dealloc__(self):
-        if self.process == getpid():    # else it is its parent's, and goes on there
+        if self.process == getpid():    # in a forked child the claim is the parent's, and goes on there
             self.release()
 
     def take(self, bytes key, has_ended):

@@ -1,6 +1,6 @@
 """A cache of decoded pictures, which all workers, ranks and jobs of a user share: docs/caching.md.
 
-What is kept is the samples of a whole picture as its file has them, before chroma is brought to the size of luma: NOTE
+It has the samples of whole pictures as their files have them, before chroma is brought to the size of luma: NOTE
 [ Kept planes ] in cython_ext/jpeg/planes.c.  Any crop, of any size and by any filter, is made of these, and is the crop
 of the file to the bit.  NOTE [ Cache table ] in cython_ext/atomics.h tells how processes keep pictures side by side.
 """
@@ -15,8 +15,10 @@ from typing import Any
 
 from shmloader.core.cache_table import Claim
 from shmloader.core.jpeg import Decoder
-from shmloader.images.cache_options import cache_options, size_text
-from shmloader.images.cache_stores import HEAD, Store, Unusable, open_store
+from shmloader.images.cache_file import FileStore
+from shmloader.images.cache_memory import MemoryStore
+from shmloader.images.cache_options import CacheOptions, cache_options, size_text
+from shmloader.images.cache_stores import HEAD, Store, Unusable
 from shmloader.system.common_memory import Place
 from shmloader.system.limits import allowed_memory
 from shmloader.system.processes import start_of
@@ -132,28 +134,28 @@ class Cache:
         """How many pictures came from it, and what more bytes would bring; empty where nothing was asked for yet."""
         if (store := self._opened()) is None:
             return f"{self._options}: it cannot be had here, and each picture is decoded"
-        table, of = store.table, store.table.figures(self._line)
-        asked = of.found + of.kept + of.missed + of.others
-        if not asked:
+        table, figures = store.table, store.table.figures(self._line)
+        pictures = figures.found + figures.kept + figures.missed + figures.others
+        if not pictures:
             return ""
-        said = f"{of.found / asked:.0%} of the pictures came from the cache ({of.found:,} of {asked:,})"
-        said += f"; it has {size_text(table.used)} of {size_text(table.budget)}"
-        if of.others:
-            said += f"; {of.others / asked:.0%} are no baseline JPEG files and cannot be kept"
-        if of.missed:
-            share = of.missed / asked
-            more = share * self._pictures * of.missed_bytes / of.missed
-            said += f"; {share:.0%} did not fit, and {size_text(more)} more would hold them"
-            said += f". That would spare decoding {share:.0%} of each epoch"
+        text = f"{figures.found / pictures:.0%} of the pictures came from the cache ({figures.found:,} of {pictures:,})"
+        text += f"; it has {size_text(table.used)} of {size_text(table.budget)}"
+        if figures.others:
+            text += f"; {figures.others / pictures:.0%} are no baseline JPEG files and cannot be kept"
+        if figures.missed:
+            share = figures.missed / pictures
+            more = share * self._pictures * figures.missed_bytes / figures.missed
+            text += f"; {share:.0%} did not fit, and {size_text(more)} more would hold them"
+            text += f". That would spare decoding {share:.0%} of each epoch"
             if table.is_full:
-                said += ", but there is no more memory or disk"
-        return said
+                text += ", but there is no more memory or disk"
+        return text
 
     def _opened(self) -> Store | None:
         """The store, in this process."""
         if self._store is None and not self._is_off:
             try:
-                self._store = open_store(self._options, self._pictures, self._place)
+                self._store = _open_store(self._options, self._pictures, self._place)
             except Unusable as why:
                 self._is_off = True
                 self._warn(f"{why}. Pictures are decoded each time")
@@ -161,6 +163,27 @@ class Cache:
 
     def _warn(self, text: str) -> None:
         warnings.warn(f"{self._options}: {text}", RuntimeWarning, stacklevel=2)
+
+
+def _open_store(options: CacheOptions, pictures: int, first: Place | None = None) -> Store:
+    """The store that all processes of this user and machine have.
+
+    Args:
+        options: what the user wants.
+        pictures: of the dataset.
+        first: where another process had its memory.
+
+    Raises:
+        Unusable: it cannot be had.
+        ValueError: the file is something else.
+        FileNotFoundError: there is no such folder.
+    """
+    try:
+        return MemoryStore(options, first) if options.path is None else FileStore(options, pictures, first)
+    except (FileNotFoundError, IsADirectoryError):
+        raise
+    except (OSError, MemoryError) as error:
+        raise Unusable(f"{error}. Give more memory, another path, or no cache") from error
 
 
 def _key(path: str, status: tuple[int, int]) -> bytes:

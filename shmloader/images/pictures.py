@@ -58,8 +58,8 @@ class PictureDataset(Dataset[Any]):
 
     def __report_lines__(self) -> list[tuple[str, str]]:
         """What report() of a loader says of this dataset: titles and texts."""
-        said = "" if self._following.cache is None else self._following.cache.report()
-        return [("cache", said)] if said else []
+        text = "" if self._following.cache is None else self._following.cache.report()
+        return [("cache", text)] if text else []
 
     def __len__(self) -> int:
         return len(self._of.samples)

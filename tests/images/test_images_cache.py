@@ -28,7 +28,7 @@ from shmloader import images
 from shmloader.core import jpeg
 from shmloader.core.cache_table import Claim
 from shmloader.images import cache as cache_module
-from shmloader.images import cache_stores
+from shmloader.images import cache_memory, cache_stores
 from shmloader.images.cache import Cache
 from shmloader.images.cache_options import cache_options
 from shmloader.system import common_memory
@@ -42,7 +42,7 @@ SIZE = 120 * 160 * 3 // 2  # bytes that one's samples take, and a little more
 def alone(monkeypatch: pytest.MonkeyPatch) -> str:
     """Memory of this test alone: all tests of this machine, and its user's jobs, would have the same."""
     name = f"shmloader_test_{os.getpid()}_{random.SystemRandom().getrandbits(40)}"
-    monkeypatch.setattr(cache_stores, "_NAME", name)
+    monkeypatch.setattr(cache_stores, "NAME", name)
     return name
 
 
@@ -244,11 +244,11 @@ def test_what_fits_is_kept_and_stays(root: str) -> None:
         later = counted(lambda: check(same(samples(dataset), plain)))
         assert fit - 3 <= later["cached"] <= fit and later["cached"] + later["decoded"] == len(dataset)
     assert first["cached"] == 0
-    said = dataset._following.cache.report()
+    text = dataset._following.cache.report()
     missing = len(dataset) - later["cached"]
-    assert f"{later['cached'] * 2:,} of {3 * len(dataset):,}" in said and "did not fit" in said
-    more = float(said.partition("did not fit, and ")[2].split()[0])  # KiB or MiB
-    assert abs(more * (1 << 10 if "KiB more" in said else 1 << 20) / (missing * SIZE) - 1) < 0.1
+    assert f"{later['cached'] * 2:,} of {3 * len(dataset):,}" in text and "did not fit" in text
+    more = float(text.partition("did not fit, and ")[2].split()[0])  # KiB or MiB
+    assert abs(more * (1 << 10 if "KiB more" in text else 1 << 20) / (missing * SIZE) - 1) < 0.1
 
 
 def test_the_largest_budget_counts(root: str) -> None:
@@ -295,7 +295,7 @@ def warned(work: Callable[[], Any]) -> list[str]:
 
 def test_a_control_group_without_room(root: str, groups: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its limit is near: nothing more is kept, one warning, and training goes on."""
-    monkeypatch.setattr(cache_stores, "_STEP", SIZE)
+    monkeypatch.setattr(cache_memory, "_STEP", SIZE)
     (groups / "membership").write_text("0::/box\n")
     write_files(groups / "box", memory__max=400 << 20, memory__current=9 << 20)
     dataset, plain = folder(root, cache=0.02), samples(folder(root))
@@ -310,8 +310,8 @@ def test_a_control_group_without_room(root: str, groups: Path, monkeypatch: pyte
 
 def test_more_than_the_machine_has(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shmloader.images.cache.allowed_memory", lambda: 4 << 20)
-    (said,) = warned(lambda: folder(root, cache="8 MB"))
-    assert "more than the 4.0 MiB" in said and "smaller budget" in said
+    (text,) = warned(lambda: folder(root, cache="8 MB"))
+    assert "more than the 4.0 MiB" in text and "smaller budget" in text
 
 
 # ---------------------------------------------------------------------------------------------------------------- files
@@ -321,7 +321,7 @@ def test_the_next_run_finds_the_file_warm(root: str, tmp_path: Path) -> None:
     path, plain = tmp_path / "train.cache", samples(folder(root))
     samples(folder(root, cache=path))
     gc.collect()
-    assert not memories(cache_stores._NAME)
+    assert not memories(cache_stores.NAME)
     dataset = folder(root, cache=str(path))
     assert counted(lambda: check(same(samples(dataset), plain))) == ALL_CACHED
     size = path.stat().st_size
@@ -360,8 +360,8 @@ def test_a_file_of_another_version(root: str, tmp_path: Path) -> None:
         file.seek(16)
         file.write(b"\x09")
     before, found = path.read_bytes(), []
-    (said,) = warned(lambda: found.append(folder(root, cache=path)))
-    assert "version 9" in said and "version 1" in said and "Delete the file, or give another path" in said
+    (text,) = warned(lambda: found.append(folder(root, cache=path)))
+    assert "version 9" in text and "version 1" in text and "Delete the file, or give another path" in text
     assert not warned(lambda: check(same(samples(pickle.loads(pickle.dumps(found[0]))), plain)))
     assert same(samples(found[0]), plain) and path.read_bytes() == before
     assert "cannot be had" in found[0]._following.cache.report()
@@ -420,8 +420,8 @@ def test_a_write_that_fails(root: str, tmp_path: Path, kept: int, monkeypatch: p
         return pwritev(fd, parts, at)
 
     monkeypatch.setattr(os, "pwritev", full)
-    (said,) = warned(lambda: [check(same(samples(dataset), plain)) for _ in range(2)])
-    assert "train.cache" in said and "No space left on device" in said and "Make room" in said
+    (text,) = warned(lambda: [check(same(samples(dataset), plain)) for _ in range(2)])
+    assert "train.cache" in text and "No space left on device" in text and "Make room" in text
     assert counted(lambda: samples(dataset))["cached"] == kept
 
 
@@ -431,8 +431,8 @@ def test_a_disk_without_room_for_the_file(root: str, tmp_path: Path, monkeypatch
 
     monkeypatch.setattr(os, "posix_fallocate", full)
     found: list[Any] = []
-    (said,) = warned(lambda: found.append(folder(root, cache=tmp_path / "train.cache")))
-    assert "No space left" in said and "another path" in said and not os.listdir(tmp_path / "train")[2:]
+    (text,) = warned(lambda: found.append(folder(root, cache=tmp_path / "train.cache")))
+    assert "No space left" in text and "another path" in text and not os.listdir(tmp_path / "train")[2:]
     assert same(samples(found[0]), samples(folder(root))) and os.listdir(tmp_path) == ["train"]
 
 
@@ -445,8 +445,8 @@ def test_a_file_that_others_use_is_read_alone(root: str, tmp_path: Path) -> None
     with path.open() as other:
         fcntl.flock(other, fcntl.LOCK_SH)
         found: list[Any] = []
-        (said,) = warned(lambda: found.append(folder(root, cache=path)))
-        assert "another machine, container or user" in said and "Give each of these a file of its own" in said
+        (text,) = warned(lambda: found.append(folder(root, cache=path)))
+        assert "another machine, container or user" in text and "Give each of these a file of its own" in text
         assert counted(lambda: samples(found[0]))["cached"] == 4 and path.stat().st_size == size
 
 
@@ -517,16 +517,16 @@ def test_jobs_that_were_started_apart_share_it(root: str, alone: str) -> None:
     dataset = folder(root, cache="8 MB")
     samples(dataset)
     inode = dataset._following.cache._store.place[2]
-    text = f"""
+    script = f"""
         import torch
         from shmloader import images
-        from shmloader.images import cache_stores
-        cache_stores._NAME = {alone!r}
+        from shmloader.images import cache_memory, cache_stores
+        cache_stores.NAME = {alone!r}
         dataset = images.ImageFolder({root!r}, images.training(40), cache="8 MB")
         [dataset[k] for k in range(len(dataset))]
         print(images.counts()["cached"], dataset._following.cache._store.place[2])
         """
-    ran = run_script(text)
+    ran = run_script(script)
     assert ran.out.split() == [str(PICTURES), str(inode)], ran
     del dataset
     gc.collect()
@@ -545,8 +545,8 @@ def test_what_cannot_be_fused_has_no_cache(root: str) -> None:
     if dataset is None:
         dataset = type("Own", (), {"samples": folder(root).samples, "loader": len, "transform": None})()
     found: list[Any] = []
-    (said,) = warned(lambda: found.append(images.fuse(dataset, cache="8 MB")))
-    assert "cache='8 MB' has no effect" in said and not found[0].is_fused
+    (text,) = warned(lambda: found.append(images.fuse(dataset, cache="8 MB")))
+    assert "cache='8 MB' has no effect" in text and not found[0].is_fused
 
 
 def test_a_copy_finds_the_same(root: str) -> None:
@@ -679,5 +679,5 @@ def test_killed_at_random_in_the_first_epoch(root: str, tmp_path: Path, kills: i
         for path, _ in dataset.samples:
             os.utime(path, ns=(changed, changed))
         assert same(samples(dataset), samples(folder(root)))  # nothing that is torn
-        if dataset._following.cache._store.table.takes(PICTURES * SIZE * 2):  # else the rest need not fit
+        if dataset._following.cache._store.table.takes(PICTURES * SIZE * 2):  # otherwise the rest need not fit
             assert counted(lambda: samples(dataset)) == ALL_CACHED  # and no claim is left
