@@ -10,11 +10,11 @@ has a name in a folder stays behind after kill -9, so the memory has none that o
        of the same user as /proc/PID/fd/NUMBER, a link to "/memfd:NAME (deleted)".  Who opens that link has the same
        memory, and keeps it, even if the other one ends in that moment.  So there is nothing to pass on, no server, and
        nobody whose death would take it away from the others.
-    3. Two that look at the same time find nothing and would make two.  So they look, and make, one after the other:
-       under a lock on the file of their pid namespace, /proc/self/ns/pid, which every process has and nobody can leave
-       behind.  The kernel releases it with its holder.  Its reach is that of /proc: who does not see the other's
-       processes does not wait for them either.  It is held for milliseconds, when a dataset is made, and never while
-       samples are.
+    3. Two that look at the same time find nothing and would make two.  So whoever finds nothing looks again, and makes
+       it, under a lock on the file of its pid namespace, /proc/self/ns/pid, which every process has and nobody can leave
+       behind.  The kernel releases it with its holder.  Its reach is that of /proc: a process that does not see the
+       other's processes does not wait for them either.  It is held for milliseconds, when the first dataset of a machine
+       is made, and never while samples are.
     4. Any user of the namespace could keep that lock.  So it is waited for no longer than PATIENCE.  Then two memories
        may come to be, each with a budget of its own: a waste, and no error.
     5. It is sealed when it is whole, and only sealed memory of this process's user counts as found.  So nobody sees
@@ -41,7 +41,7 @@ from shmloader.system.processes import processes_of
 
 __all__ = ["Place", "held", "open_common"]
 
-PATIENCE = 5.0  # seconds
+PATIENCE = 10.0  # seconds
 _LOCK = "/proc/self/ns/pid"
 
 Place = tuple[int, int, int]  # a process, its descriptor, the file's number
@@ -64,6 +64,8 @@ def open_common(name: str, make: Callable[[int], Any], first: Place | None = Non
     if first is not None and (fd := _opened(f"/proc/{first[0]}/fd/{first[1]}", first[2])) is not None:
         return fd
     os.stat(_LOCK)  # without /proc each process would make memory of its own
+    if (fd := _found(name)) is not None:
+        return fd
     with _alone():
         if (fd := _found(name)) is not None:
             return fd
