@@ -11,9 +11,9 @@ has a name in a folder stays behind after kill -9, so the memory has none that o
        memory, and keeps it, even if the other one ends in that moment.  So there is nothing to pass on, no server, and
        nobody whose death would take it away from the others.
     3. Two that look at the same time find nothing and would make two.  So whoever finds nothing looks again, and makes
-       it, under a lock on the file of its pid namespace, /proc/self/ns/pid, which every process has and nobody can leave
+       it, under a lock on the file of its pid namespace, /proc/self/ns/pid, which every process has and none can leave
        behind.  The kernel releases it with its holder.  Its reach is that of /proc: a process that does not see the
-       other's processes does not wait for them either.  It is held for milliseconds, when the first dataset of a machine
+       other's processes does not wait for them either.  It is held for milliseconds, when a machine's first dataset
        is made, and never while samples are.
     4. Any user of the namespace could keep that lock.  So it is waited for no longer than PATIENCE.  Then two memories
        may come to be, each with a budget of its own: a waste, and no error.

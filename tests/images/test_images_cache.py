@@ -103,6 +103,21 @@ def test_samples_are_the_same(root: str, tmp_path: Path, exact: bool, where: str
         assert counted(lambda seed=seed: check(same(samples(dataset, seed), plain[seed]))) == ALL_CACHED
 
 
+@pytest.mark.parametrize("exact", [True, False])
+def test_samples_of_a_fused_dataset(root: str, exact: bool) -> None:
+    """Whatever its transforms, also one of the user's own, and transforms that are changed later."""
+    paths = [path for path, _ in folder(root).samples]
+    for last in (tv.PILToTensor(), tv.ToTensor()):
+        transform = tv.Compose([tv.RandomResizedCrop(), tv.RandomHorizontalFlip(), last])
+        plain = images.fuse(tv.DatasetFolder(paths, transform), exact=exact)
+        cached = images.fuse(tv.DatasetFolder(paths, transform), exact=exact, cache="8 MB")
+        for seed in range(3):
+            assert same(samples(cached, seed), samples(plain, seed))
+        for dataset in (plain, cached):
+            dataset.transform = tv.Compose([tv.Resize(30), tv.CenterCrop((20, 20)), last])
+        assert counted(lambda one=cached, other=plain: check(same(samples(one), samples(other))))["cached"] == PICTURES
+
+
 def test_fused_datasets_and_views(root: str) -> None:
     whole = tv.Compose([tv.RandomResizedCrop(30), tv.RandomHorizontalFlip(), tv.ToTensor()])
     two = images.views(images.training(30), images.training(20, mean=(0.5,) * 3, std=(0.5,) * 3))

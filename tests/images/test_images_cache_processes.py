@@ -71,6 +71,23 @@ def test_workers_share_it(root: str, tmp_path: Path, method: str, where: str) ->
         assert epochs.report.count("cache:") == 1  # type: ignore[attr-defined]
 
 
+def test_workers_that_stay_and_loaders_that_are_built_again(root: str) -> None:
+    """And a dataset that is built again while the other one is there."""
+    dataset, plain = folder(root, cache="8 MB"), folder(root)
+    for number in range(2):
+        dataset = folder(root, cache="8 MB") if number else dataset
+        found = []
+        for of in (dataset, plain):
+            torch.manual_seed(number)
+            with shmloader.DataLoader(
+                of, batch_size=4, num_workers=2, persistent_workers=True, multiprocessing_context="fork"
+            ) as loader:
+                found.append([batch[0].clone() for _ in range(2) for batch in loader])
+        assert same(*found)
+    figures = dataset._following.cache._store.table.figures(dataset._following.cache._line)
+    assert (figures.found, figures.kept) == (2 * PICTURES, 0)
+
+
 def test_a_resumed_epoch_goes_on(root: str) -> None:
     def resumed(cache: Any) -> list[torch.Tensor]:
         def loader() -> Any:
@@ -118,10 +135,7 @@ def test_datasets_whose_pictures_have_no_paths_are_refused() -> None:
 
 
 def test_what_cannot_be_fused_has_no_cache(root: str) -> None:
-    dataset: Any = tv.ImageFolder(root, lambda image: image) if hasattr(tv, "ImageFolder") else None
-    if dataset is None:
-        dataset = type("Own", (), {"samples": folder(root).samples, "loader": len, "transform": None})()
-    found: list[Any] = []
+    dataset, found = tv.DatasetFolder([path for path, _ in folder(root).samples], lambda image: image), []
     (text,) = warned(lambda: found.append(images.fuse(dataset, cache="8 MB")))
     assert "cache='8 MB' has no effect" in text and not found[0].is_fused
 
