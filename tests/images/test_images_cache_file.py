@@ -108,7 +108,7 @@ def test_a_disk_that_fills_up(root: str) -> None:
         from shmloader import images
 
         mount_small_shm("360k")
-        dataset = images.ImageFolder({root!r}, images.training(40), cache="/dev/shm/train.cache")
+        dataset = images.ImageFolder({root!r}, images.training(40), cache=("/dev/shm/train.cache", "8 MB"))
         plain = images.ImageFolder({root!r}, images.training(40))
         with warnings.catch_warnings(record=True) as found:
             warnings.simplefilter("always")
