@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from bench.cache.question import Cache
 from bench.core import agreement
 from bench.core.against import Against
 from bench.core.question import UNFINISHED, Question, add_shared_options, answer, expected, minutes
@@ -23,7 +24,10 @@ from bench.skew.question import Skew
 from bench.start.question import Start
 from bench.transport.question import Transport
 
-_ALL = (Peers, Growth, Transport, Latency, Resume, Deaths, Device, Experiment, Skew, Images, Recipes, Memory, Start)
+_ALL = (
+    *(Peers, Growth, Transport, Latency, Resume, Deaths, Device, Experiment, Skew, Images, Recipes, Memory, Start),
+    Cache,
+)
 QUESTIONS = {asks.name: asks for asks in _ALL}
 WHOLE = ("peers", "growth", "latency", "deaths")
 

@@ -23,6 +23,16 @@ if TYPE_CHECKING or off_the_ring.why_not_here() is None:
     from shmloader.system.cores import cores, ranks_here
     from shmloader.system.limits import available_memory
     from shmloader.trainer.bad_samples import BadSamples, bad_samples_of
+    from shmloader.wrapped_datasets import with_parts
+
+
+def _lines_of_dataset(loader: Any) -> list[tuple[str, str]]:
+    """What a loader's dataset, and those that torch has made it of, say of themselves: docs/caching.md."""
+    found: list[tuple[str, str]] = []
+    for part in with_parts(loader.dataset):
+        if (lines := getattr(type(part), "__report_lines__", None)) is not None:
+            found += [line for line in lines(part) if line not in found]
+    return found
 
 
 def serve_metrics() -> None:
@@ -105,7 +115,7 @@ class Measured:
         verdict = verdict_of(of)
         if verdict.kind == "unknown" and (elsewhere := read_elsewhere.read_by_another(self)) is not None:
             verdict = dataclasses.replace(verdict, text=elsewhere)
-        return Report(verdict, stats, log)
+        return Report(verdict, stats, log, _lines_of_dataset(self))
 
     def trace(self, path: str | os.PathLike[str], batches: int = 200) -> Trace:
         """Record what happens to the next batches, and write it as a file for Perfetto (ui.perfetto.dev) or Chrome.

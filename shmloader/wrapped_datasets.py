@@ -20,6 +20,13 @@ def hearers(dataset: Any) -> Iterator[Any]:
         yield from hearers(part)
 
 
+def with_parts(dataset: Any) -> Iterator[Any]:
+    """A dataset, and all that torch has made it of."""
+    yield dataset
+    for part in _parts(dataset):
+        yield from with_parts(part)
+
+
 def is_got_one_by_one(dataset: Any) -> bool:
     """Whether a dataset's `__getitems__` only gets one sample after the other.
 

@@ -40,7 +40,7 @@ void jpeg_free(jpeg_decoder *d)
 
 int jpeg_open(jpeg_decoder *d, const uint8_t *data, size_t bytes)
 {
-    d->is_whole = 0;
+    d->is_whole = d->is_lent = 0;
     if (d->kept_room > KEPT) { /* one large picture must not cost its memory for good */
         free(d->kept);
         d->kept = NULL;
@@ -323,9 +323,10 @@ static int read_scan(jpeg_decoder *d)
     return said;
 }
 
-static int read_all(jpeg_decoder *d, const jpeg_request *q)
+int jpeg_read_all(jpeg_decoder *d)
 {
-    jpeg_request all = {.width = d->header.width, .height = d->header.height, .is_smooth = q->is_smooth};
+    jpeg_request all = {.width = d->header.width, .height = d->header.height};
+    if (d->is_whole) return JPEG_OK;
     jpeg_plan(d, &all);
     if (!jpeg_make_kept_room(d)) return JPEG_NO_MEMORY;
     int said = read_scan(d);
@@ -336,9 +337,9 @@ static int read_all(jpeg_decoder *d, const jpeg_request *q)
 int jpeg_decode(jpeg_decoder *d, const jpeg_request *request)
 {
     jpeg_request q = *request;
-    if (!q.is_kept) d->is_whole = 0;
-    if (q.is_kept && !d->is_whole) {
-        int said = read_all(d, &q);
+    if (!q.is_kept && !d->is_lent) d->is_whole = 0;
+    if (q.is_kept) {
+        int said = jpeg_read_all(d);
         if (said != JPEG_OK) return said;
     }
     if ((q.width == q.out_width && q.height == q.out_height) || d->header.components == 1)

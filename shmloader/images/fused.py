@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import sys
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,6 +13,7 @@ import numpy as np
 import torch
 
 from shmloader.images import timm_dataset
+from shmloader.images.cache import Cache
 from shmloader.images.columns import Columns, columns
 from shmloader.images.following import Following
 from shmloader.images.pictures import PictureDataset
@@ -24,6 +26,7 @@ __all__ = ["Fused", "Unfused", "fuse"]
 _NEEDED = ("samples", "loader", "transform")
 _FOLDER = "torchvision.datasets.folder"
 _LOADERS = ("default_loader", "pil_loader")
+_WITHOUT_PATHS = ("datasets.arrow_dataset", "timm.data.dataset")
 
 
 class Unfused(Wrapped):
@@ -112,6 +115,7 @@ def fuse(
     exact: bool = True,
     scale_on_device: bool = False,
     rows: str | os.PathLike[str] | None = None,
+    cache: Any = None,
     image: str = "image",
     label: str | None = "label",
 ) -> Fused | Unfused | Columns | timm_dataset.TimmPictures:
@@ -138,6 +142,11 @@ def fuse(
             it and takes a little longer.  From the second one on, also in later runs, only the crop's rows of a picture
             are decoded, each up to the crop's right edge.  An entry holds while the picture's path, size and time of
             change stay the same.  The file belongs to this list of pictures: give each dataset a file of its own.
+        cache: keeps pictures decoded, as they come, so that no later epoch and no other worker, rank or job of yours
+            decodes them again: a budget of memory ("16 GB", or 0.3 of what this process may have), a file
+            ("train.cache"), which later runs find, or a file and its budget, ("train.cache", "200 GB").  Nothing is
+            evicted.  A picture takes 1.5 bytes a pixel where its chroma is halved (4:2:0).  Samples stay the same, to
+            the bit.  docs/caching.md has the figures.
         image, label: of a Hugging Face dataset, the names of the columns; label=None: a sample is the image alone.
 
     Returns:
@@ -149,16 +158,22 @@ def fuse(
 
     Raises:
         TypeError: the dataset has no `samples`, `loader` or `transform`; or `transform` is given with one that has its
-            own.
-        OSError: `rows` cannot be made.
-        ValueError: `rows` is another file, or the file of another dataset of this process; there is no such column, or
-            it has no pictures.
+            own; or `cache` is none of these, or is given with a dataset whose pictures are not files with paths.
+        OSError: `rows` cannot be made, or there is no folder for `cache`.
+        ValueError: `cache` names a file that is something else; `rows` is another file, or the file of another dataset
+            of this process; there is no such column, or it has no pictures.
 
     Example:
         >>> train = images.fuse(torchvision.datasets.ImageFolder("train", transform))
         >>> print(train.explain())
         >>> loader = shmloader.DataLoader(train, batch_size=256, shuffle=True, num_workers=8)
     """
+    if cache is not None and type(dataset).__module__ in _WITHOUT_PATHS:
+        raise TypeError(
+            f"{type(dataset).__module__.partition('.')[0]}'s {type(dataset).__name__} gives pictures as bytes, and "
+            "cache= knows a picture by its path, size and time of change. Leave cache out; or have the pictures as "
+            "files, and fuse a torchvision.datasets.ImageFolder, or use images.ImageFolder"
+        )
     if type(dataset).__module__ == "datasets.arrow_dataset":
         return columns(dataset, transform, image, label, exact, scale_on_device)
     if transform is not None:
@@ -180,23 +195,34 @@ def fuse(
     name = type(dataset).__name__
     why = _why_not(dataset)
     if why:
-        return Unfused(dataset, f"{name} is not fused: {why}")
+        return _unfused(dataset, f"{name} is not fused: {why}", cache)
     reader = Following(dataset.transform, exact)
     if not reader.is_fused:
         heading = f"{name} is not fused, because none of its transforms can be:"
-        return Unfused(dataset, "\n".join([heading, *reader.notes]))
+        return _unfused(dataset, "\n".join([heading, *reader.notes]), cache)
     said = ""
     if not _is_stock(dataset):
         if not _agrees(dataset, Fused(dataset, "", Following(dataset.transform, exact=True))):
-            return Unfused(
-                dataset, f"{name} is not fused: its __getitem__ gives other samples than its loader and transform do"
-            )
+            why = f"{name} is not fused: its __getitem__ gives other samples than its loader and transform do"
+            return _unfused(dataset, why, cache)
         said = ", whose __getitem__ gave the same for three samples"
     kept = None if rows is None else Rows(rows, (path for path, *_ in dataset.samples))
-    reader = Following(dataset.transform, exact, scale_on_device, kept)
+    cached = None if cache is None else Cache(cache, len(dataset.samples))
+    reader = Following(dataset.transform, exact, scale_on_device, kept, cached)
     if scale_on_device and not reader.is_scaled_on_device:
         said += "; nothing can be scaled on the device"
     return Fused(dataset, f"{name} is fused{'' if exact else ', not exact'}{said}:", reader)
+
+
+def _unfused(dataset: Any, notes: str, cache: Any) -> Unfused:
+    if cache is not None:
+        warnings.warn(
+            f"cache={cache!r} has no effect: {notes}. Pictures are decoded each time. docs/images.md says what can be "
+            "fused",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+    return Unfused(dataset, notes)
 
 
 def _why_not(dataset: Any) -> str:

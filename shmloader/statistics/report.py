@@ -26,11 +26,13 @@ class Report:
         verdict: The finding: `kind`, `share`, `sure`, `cause` (with `name`, `why`, `change`, `effect`), `notes`.
         stats: The figures behind it.
         log: The last batches, one by one, for `plot`.
+        of_dataset: What the dataset says of itself: titles and texts.
     """
 
     verdict: Verdict
     stats: Stats
     log: Sequence[Taken] = ()
+    of_dataset: Sequence[tuple[str, str]] = ()
 
     def __str__(self) -> str:
         return "\n".join(
@@ -45,6 +47,7 @@ class Report:
         elif self.verdict.kind == "input-bound":
             said += [("cause", "none that is known here; the figures below, and plot(), show where the time goes")]
         said += [("also", note) for note in self.verdict.notes]
+        said += self.of_dataset
         if self.stats.batches:
             said.append(("measured", measured(self.stats)))
         said += [("", line) for line in table_of_workers(self.stats)]

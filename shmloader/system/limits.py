@@ -24,6 +24,16 @@ def available_memory() -> int:
     return min([_of_the_machine(), *_of_the_groups()])
 
 
+def allowed_memory() -> int:
+    """Bytes that the machine has, or fewer where a control group allows fewer: of all its processes together."""
+    limits = [_of_the_machine("MemTotal:")]
+    for folder in control_groups.folders("memory"):
+        for limit, _, _ in FILES:
+            with contextlib.suppress(OSError, ValueError):  # it is not there, or it says "max"
+                limits.append(int((folder / limit).read_text()))
+    return min(limits)
+
+
 def available_to_groups() -> int | None:
     """Bytes that the control groups of this process leave it; None if none has a limit.
 
@@ -43,10 +53,10 @@ def available_processes() -> int | None:
     return min(left, default=None)
 
 
-def _of_the_machine() -> int:
+def _of_the_machine(name: str = "MemAvailable:") -> int:
     with open("/proc/meminfo", encoding="ascii") as lines:
         for line in lines:
-            if line.startswith("MemAvailable:"):
+            if line.startswith(name):
                 return int(line.split()[1]) * 1024
     return 1 << 62  # kernels before 3.14 do not report it
 
