@@ -43,6 +43,7 @@ class Parcel(dict[str, Any]):
 
     def __init__(self, arguments: dict[str, Any]) -> None:
         super().__init__(arguments)
+        self.is_open = True  # a further process may be given it
         self._packed: _Packed | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -56,12 +57,16 @@ class Parcel(dict[str, Any]):
         if given is None:
             return dict, (dict(self),)
         if self._packed is None or not self._packed.give(given):
-            self.close()
+            self._drop()
             self._packed = _Packed(dict(self), given)
         return self._packed.reference()
 
     def close(self) -> None:
-        """Give the memory back once no process reads it any more.  For the next process it is pickled anew."""
+        """Give the memory back, because no further process is expected.  For one it would be pickled once more."""
+        self.is_open = False
+        self._drop()
+
+    def _drop(self) -> None:
         if self._packed is not None:
             self._packed.close()
             self._packed = None

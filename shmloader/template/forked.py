@@ -14,6 +14,7 @@ from multiprocessing import context, process, util
 from multiprocessing.process import BaseProcess
 from typing import TYPE_CHECKING, Any
 
+from shmloader.system.signals import let_through
 from shmloader.system.spawn_arguments import Pages, Parcel, Pickler
 from shmloader.template import messages
 from shmloader.template.messages import FORK, FORKED, REFUSED
@@ -44,12 +45,12 @@ class Spawning:
         """What stands for the arguments of a worker: those that the template does not hold."""
         return arguments_with, ({name: value for name, value in parcel.items() if name not in SHARED},)
 
-    def pickle(self, value: Any, file: Any) -> None:
+    def pickle(self, value: Any, file: Any, pickler: Callable[[Any], Any] = Pickler) -> None:
         """Pickle a value for the other process."""
         before = context.get_spawning_popen()
         context.set_spawning_popen(self)  # type: ignore[arg-type]
         try:
-            Pickler(file).dump(value)
+            pickler(file).dump(value)
         finally:
             context.set_spawning_popen(before)
 
@@ -134,11 +135,19 @@ class Popen:
             finally:
                 os.close(body)
             theirs.close()
+            with let_through():  # where the template was stopped, only Ctrl-C ends the wait
+                _readable(ours.fileno(), None)
             how, self.pid, self.sentinel = messages.receive_answer(ours.fileno())
             if how != FORKED:
                 raise OSError(self.pid, os.strerror(self.pid)) if how == REFUSED else Threaded
             self._channel = ours.detach()
         self.finalizer: Any = util.Finalize(self, util.close_fds, (self.sentinel, self._channel))  # type: ignore
+        template.workers.add(self)
+
+    @property
+    def runs(self) -> bool:
+        """Whether its process is there."""
+        return self.returncode is None and not _readable(self.sentinel, 0)
 
     def poll(self, flag: int = os.WNOHANG) -> int | None:
         """The exit code; None while it lives."""

@@ -116,11 +116,15 @@ def send_code(channel: int, code: int) -> None:
 
 
 def receive_code(channel: int) -> int | None:
-    """The exit code of a worker; None where the template process has ended without a word."""
-    try:
-        packet = os.read(channel, _CODE.size)
-    except ConnectionError:
-        return None
+    """The exit code of a worker; None where the template process has ended without a word.
+
+    It stays there to be read once more, because two threads may ask at once.
+    """
+    with _as_socket(channel) as end:
+        try:
+            packet = end.recv(_CODE.size, socket.MSG_PEEK)
+        except ConnectionError:
+            return None
     return int(_CODE.unpack(packet)[0]) if packet else None
 
 
