@@ -80,8 +80,9 @@ class DatasetTemplates:
         found.give(parcel, timeout)
         return found
 
-    def _note(self, used: Template, loader: Any) -> None:
-        for template in [*self._templates, used]:
+    def _note(self, used: Template | None, loader: Any) -> None:
+        """The loader uses this one from now on, or none."""
+        for template in [*self._templates, *([used] if used else ())]:
             users = [user for user in template.users if user is not loader]
             if template is used and loader is not None:
                 users.append(loader)
@@ -92,17 +93,14 @@ class DatasetTemplates:
         if not self.is_mine:
             return
         if not self._lock.acquire(blocking=False):
-            for template in self._only_of(loader):
-                if loader in template.users:
+            for template in self._templates:
+                if list(template.users) == [loader]:
                     template.kill()  # who has the lock may be waiting for its answer
             self._lock.acquire()
         try:
-            for template in self._only_of(loader):
+            self._note(None, loader)
+            for template in [one for one in self._templates if not one.users]:
                 self._templates.remove(template)
                 template.end()
         finally:
             self._lock.release()
-
-    def _only_of(self, loader: Any) -> list[Template]:
-        """The templates that no other loader uses."""
-        return [template for template in self._templates if all(user is loader for user in template.users)]

@@ -44,6 +44,8 @@ def _share_of(loader: Any) -> Share:
     known = _shares.get(loader)
     templates = _templates_of(loader.dataset, known)
     if known is None or known.templates is not templates:
+        if known is not None:
+            known.templates.leave(loader)
         known = _shares[loader] = Share(templates, weakref.ref(loader))
     return known
 

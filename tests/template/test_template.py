@@ -131,47 +131,6 @@ def test_the_exit_code_of_a_worker_comes_through(tmp_path: pathlib.Path, how: An
 
 
 @pytest.mark.long
-def test_loaders_over_one_dataset_have_one_template() -> None:
-    """A loader that is made again in each epoch starts from the template of the one before."""
-    dataset = Where()
-    epochs = []
-    for batch_size in (2, 4):
-        loader = shmloader.DataLoader(dataset, batch_size=batch_size, num_workers=2, **SPAWNED)
-        epochs.append(Epoch(loader))
-        del loader
-    gc.collect()
-    one, other = (shmloader.DataLoader(dataset, batch_size=2, num_workers=2, **SPAWNED) for _ in range(2))
-    dataset.value = 7
-    iterator = iter(one)
-    next(iterator)
-    epochs.append(Epoch(other))
-    assert len({epoch.template for epoch in epochs}) == 1 and epochs[-1].values == {7}
-    other.close()
-    assert len(list(iterator)) == 7  # the other one's workers go on
-    assert Epoch(one).template == epochs[0].template
-    template = psutil.Process(epochs[0].template)
-    one.close()
-    assert not template.is_running()
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("kept", ["the dataset", "the loader"])
-def test_a_template_ends_with_its_loaders_and_the_dataset(kept: str) -> None:
-    dataset = Where()
-    loader = shmloader.DataLoader(dataset, batch_size=2, num_workers=1, **SPAWNED)
-    template = psutil.Process(Epoch(loader).template)
-    if kept == "the dataset":
-        del loader
-    else:
-        del dataset
-    gc.collect()
-    assert template.is_running()
-    dataset = loader = None  # type: ignore[assignment]
-    gc.collect()
-    assert not template.is_running()
-
-
-@pytest.mark.long
 def test_the_template_is_killed(tmp_path: pathlib.Path) -> None:
     """Its workers end with it, and the error says what ended them."""
     loader = shmloader.DataLoader(Deadly(tmp_path / "token", how=kill_template), batch_size=2, num_workers=2, **SPAWNED)

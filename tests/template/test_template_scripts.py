@@ -184,9 +184,10 @@ class Hangs(Slow):
         return index
 
 if __name__ == "__main__":
-    made = shmloader.DataLoader(
-        Hangs(), batch_size=2, num_workers=2, multiprocessing_context="spawn", template=True, timeout=3
-    )
+    dataset = Hangs()
+    options = {"batch_size": 2, "num_workers": 2, "multiprocessing_context": "spawn", "template": True}
+    begun = iter(shmloader.DataLoader(dataset, **options))  # otherwise the start of the template has 3 seconds, too
+    made = shmloader.DataLoader(dataset, timeout=3, **options)
     try:
         list(made)
     except RuntimeError as error:
