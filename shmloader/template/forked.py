@@ -17,14 +17,15 @@ from typing import TYPE_CHECKING, Any
 from shmloader.system.signals import let_through
 from shmloader.system.spawn_arguments import Pages, Parcel, Pickler
 from shmloader.template import messages
-from shmloader.template.messages import FORK, FORKED, REFUSED
+from shmloader.template.messages import FORK, FORKED, REFUSED, UNKNOWN
 from shmloader.template.server import Given, arguments_with
+from shmloader.template.surroundings import Surroundings
 
 if TYPE_CHECKING:
     from shmloader.template.running import Running
 
 SHARED = ("dataset", "collate_fn", "init_fn")  # what the template unpickles; the rest may be another in each epoch
-SERVER_GONE = 255  # the exit code of a process whose end nobody tells, as under forkserver
+ANSWERED = 2.0  # seconds that a fork may take; an interrupt meanwhile would leave a worker that nobody knows
 REAPED = 0.5  # seconds that the template has to reap a worker, and to say how it ended
 
 
@@ -57,7 +58,15 @@ class Spawning:
 
 def write_prepared(file: Pages) -> None:
     """Write what makes a process like this one, apart from what it is given."""
-    file.write(pickle.dumps({"environment": dict(os.environ), "path": _path()}))
+    file.write(pickle.dumps(Surroundings(dict(os.environ), _path(), _folder())))
+
+
+def _folder() -> str | None:
+    """The folder that it is in; None where that was removed."""
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        return None
 
 
 def _path() -> list[str]:
@@ -93,7 +102,7 @@ class TemplateProcess(BaseProcess):
     def end_of_template(self) -> str:
         """How the template process ended, where that has ended this one; otherwise empty."""
         popen = self._popen  # type: ignore[attr-defined]
-        return popen.template.how_it_ended() if isinstance(popen, Popen) and popen.returncode == SERVER_GONE else ""
+        return popen.template.how_it_ended() if isinstance(popen, Popen) and popen.returncode == UNKNOWN else ""
 
     @staticmethod
     def _Popen(worker: Any) -> Any:
@@ -135,8 +144,9 @@ class Popen:
             finally:
                 os.close(body)
             theirs.close()
-            with let_through():  # where the template was stopped, only Ctrl-C ends the wait
-                _readable(ours.fileno(), None)
+            if not _readable(ours.fileno(), ANSWERED):
+                with let_through():  # the template was stopped, or has no core: Ctrl-C may end the wait
+                    _readable(ours.fileno(), None)
             how, self.pid, self.sentinel = messages.receive_answer(ours.fileno())
             if how != FORKED:
                 raise OSError(self.pid, os.strerror(self.pid)) if how == REFUSED else Threaded
@@ -157,7 +167,7 @@ class Popen:
         """The same, after it has been waited for so many seconds at most; None: for ever."""
         if self.returncode is None and _readable(self.sentinel, timeout):
             code = messages.receive_code(self._channel) if _readable(self._channel, REAPED) else None
-            self.returncode = SERVER_GONE if code is None else code
+            self.returncode = UNKNOWN if code is None else code
         return self.returncode
 
     def _send(self, number: int) -> None:

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 LOAD, FORK = 1, 2
 FORKED, REFUSED, THREADS = 1, 2, 3  # how a request to fork was answered
+UNKNOWN = 255  # the exit code of a process whose end nobody tells, as under forkserver
 AT_ONCE = 200  # descriptors in a packet; the kernel takes 253
 LONGEST = 32 << 10  # bytes of a text that a packet carries
 
@@ -63,8 +64,9 @@ def receive_request(channel: socket.socket) -> Request | None:
 
 
 def send_text(channel: socket.socket, text: str) -> None:
-    """Send a line of one word, and what there is to say."""
-    channel.send(text.encode(errors="replace")[:LONGEST])
+    """Send a line of one word, and what there is to say.  Of a long text the end is sent, which says most."""
+    word, line, rest = text.encode(errors="replace").partition(b"\n")
+    channel.send(word + line + rest[-(LONGEST - len(word) - 1) :])
 
 
 def receive_text(channel: socket.socket) -> str:

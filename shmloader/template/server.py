@@ -44,7 +44,7 @@ from shmloader.core.process import outlive_signals
 from shmloader.system.group_signals import GROUP
 from shmloader.system.parents_death import begin
 from shmloader.template import messages, threads
-from shmloader.template.messages import FORK, FORKED, LOAD, REFUSED, THREADS, Request
+from shmloader.template.messages import FORK, FORKED, LOAD, REFUSED, THREADS, UNKNOWN, Request
 
 _held: dict[str, Any] = {}  # what all workers are given alike, unpickled
 _given: list[int] = []  # descriptors that came with what is being unpickled
@@ -171,8 +171,11 @@ class _Template:
         """Reap a worker that has ended, and say how it did."""
         pid, channel = self._workers.pop(death)
         del self._deaths[channel]
-        _, status = os.waitpid(pid, 0)
-        messages.send_code(channel, os.waitstatus_to_exitcode(status))
+        try:
+            _, status = os.waitpid(pid, 0)
+            messages.send_code(channel, os.waitstatus_to_exitcode(status))
+        except ChildProcessError:  # a handler of the dataset's has reaped it, or SIGCHLD is ignored
+            messages.send_code(channel, UNKNOWN)
         self._poll.unregister(death)
         messages.close_all([death])
         with contextlib.suppress(KeyError):  # the trainer had closed it
@@ -188,7 +191,7 @@ class _Template:
             self._channel.close()
             _given[:] = given
             with open(body, "rb", closefd=False) as file:
-                _be_like(pickle.load(file))
+                pickle.load(file).follow()
                 process = pickle.load(file)
             _given.clear()
             messages.close_all([body, *given])
@@ -198,14 +201,6 @@ class _Template:
         finally:
             util._flush_std_streams()  # type: ignore[attr-defined]
             os._exit(code)
-
-
-def _be_like(prepared: dict[str, Any]) -> None:
-    """Have the variables of the environment, and the folders of modules, that the trainer has."""
-    if os.environ != prepared["environment"]:
-        os.environ.clear()
-        os.environ.update(prepared["environment"])
-    sys.path[:] = prepared["path"]
 
 
 def _load(request: Request) -> str:
@@ -220,7 +215,7 @@ def _load(request: Request) -> str:
     _given[:] = given
     try:
         with open(body, "rb", closefd=False) as file:
-            _be_like(pickle.load(file))
+            pickle.load(file).enter()
             _held.update(pickle.load(file))
     except Exception:
         _held.clear()

@@ -45,6 +45,7 @@ class Template:
         self.refusal = ""
         self._functions: tuple[int, ...] = ()  # by their ids, the functions it was given last
         self._running: Running | None = None
+        self._loading: Running | None = None  # what is unpickling at the moment
         self._digests = Digests()
         self._digest: bytes | None = None  # of what the process has unpickled
         self._parcels: list[weakref.ref[Parcel]] = []  # those whose processes it may fork
@@ -90,20 +91,30 @@ class Template:
         self._running = self._digest = None  # an exception below leaves no process that may still be unpickling
         self._parcels, self.refusal = [], ""
         self._functions = _functions(parcel)
-        fresh = running is None
-        running = running or Running()
+        if running is None or not self._give(running, parcel, timeout):
+            running = Running()
+            try:
+                if not self._give(running, parcel, timeout):
+                    raise RuntimeError(_ended(running))
+            except BaseException:
+                running.end()
+                raise
+        self._running = running
+
+    def _give(self, running: Running, parcel: Parcel, timeout: float) -> bool:
+        """The same with a process; False if that has ended."""
+        self._loading = running
         try:
             digest = self._digests.take(_shared(parcel))  # while the process imports torch
-            try:
-                _load(running, _shared(parcel), timeout)
-            except Refused as why:
-                self.refusal, self._digest = str(why), digest
-                raise
-        except BaseException:
-            if fresh:
-                running.end()
+            loaded = _load(running, _shared(parcel), timeout)
+        except Refused as why:
+            self.refusal, self._digest = str(why), digest
             raise
-        self._digest, self._running = digest, running
+        finally:
+            self._loading = None
+        if loaded:
+            self._digest = digest
+        return loaded
 
     def fork(self, worker: TemplateProcess, outlives: bool) -> Popen:
         """Have a worker forked with what was given last.
@@ -122,12 +133,17 @@ class Template:
             raise EOFError("it has ended")
         if not any(known() is worker.parcel for known in self._parcels):
             self._parcels.append(weakref.ref(worker.parcel))
-        return Popen(worker, running, outlives)
+        try:
+            return Popen(worker, running, outlives)
+        except (EOFError, ConnectionError):
+            self._running = None
+            raise
 
     def kill(self) -> None:
         """Kill the process, where no worker of it is left.  Who waits for its answer gets none."""
-        if (running := self._running) is not None and not running.has_workers:
-            running.kill()
+        for running in (self._running, self._loading):
+            if running is not None and not running.has_workers:
+                running.kill()
 
     def end(self) -> None:
         """End the process, once no worker of it is left.  Called again, it does nothing."""
@@ -144,8 +160,8 @@ def _functions(parcel: Parcel) -> tuple[int, ...]:
     return tuple(id(parcel[name]) for name in SHARED if name != "dataset")
 
 
-def _load(running: Running, shared: dict[str, Any], timeout: float) -> None:
-    """Have a template process unpickle this."""
+def _load(running: Running, shared: dict[str, Any], timeout: float) -> bool:
+    """Have a template process unpickle this; False if the process has ended."""
     body = os.memfd_create("shmloader_template", os.MFD_CLOEXEC)
     try:
         spawning, file = Spawning(), Pages(body)
@@ -166,9 +182,12 @@ def _load(running: Running, shared: dict[str, Any], timeout: float) -> None:
         raise Refused("unpickling the dataset initialises CUDA, which does not survive a fork")
     if word == "failed":
         raise RuntimeError(f"the template process, which forks workers, could not unpickle the dataset:\n{rest}")
-    if word != "loaded":
-        end = running.how_it_ended() or "the template process, which forks workers, does not answer"
-        raise RuntimeError(f"{end}, while it imported the script or unpickled the dataset. {OUT_OF_MEMORY}")
+    return word == "loaded"
+
+
+def _ended(running: Running) -> str:
+    end = running.how_it_ended() or "the template process, which forks workers, does not answer"
+    return f"{end}, while it imported the script or unpickled the dataset. {OUT_OF_MEMORY}"
 
 
 def _answer(running: Running, timeout: float) -> str:
