@@ -16,6 +16,7 @@ from typing import Any
 from torch.utils.data import Dataset
 
 import shmloader
+from bench.core import session
 from bench.core.loaders import Job
 from bench.core.throughput import HEADROOM
 
@@ -64,6 +65,7 @@ def start(way: str, megabytes: int, workers: int, restarts: int) -> dict[str, An
 
     Returns:
         first, epoch: seconds from the first iter() to the first batch, and to the end of that epoch;
+        first_cpu: seconds of processor time until the first batch, of all processes;
         next, next_epoch: the same of each further epoch, lists;
         again: the same as next, of a new loader over the dataset, a list;
         replaced: seconds from the death of a worker until its batch has come, made by another one.
@@ -106,12 +108,20 @@ def _arena(dataset: Any, workers: int) -> Any:
 def _epochs(loader: Any, restarts: int) -> dict[str, Any]:
     to_first: list[float] = []
     to_last: list[float] = []
+    cpu: list[float] = []
     for _ in range(1 + restarts):
-        begun = time.perf_counter()
+        used, begun = session.used(os.getsid(0))[0], time.perf_counter()
         iterator = iter(loader)
         next(iterator)
         to_first.append(time.perf_counter() - begun)
+        cpu.append(session.used(os.getsid(0))[0] - used)
         for _ in iterator:
             pass
         to_last.append(time.perf_counter() - begun)
-    return {"first": to_first[0], "epoch": to_last[0], "next": to_first[1:], "next_epoch": to_last[1:]}
+    return {
+        "first": to_first[0],
+        "first_cpu": cpu[0],
+        "epoch": to_last[0],
+        "next": to_first[1:],
+        "next_epoch": to_last[1:],
+    }

@@ -19,6 +19,7 @@ from bench.start.measure import ARENA
 WAYS = {"fork": 0.3, "forkserver": 6.0, "spawn": 6.0, "template": 3.0, "template, frozen": 3.0, ARENA: 3.0}
 MOMENTS = {
     "first": "first epoch: first batch",
+    "first_cpu": "first epoch: processor time",
     "epoch": "first epoch: all of it",
     "next": "further epoch: first batch",
     "next_epoch": "further epoch: all of it",
@@ -76,14 +77,14 @@ class Start(Question):
         )
         table.add_column("dataset, workers")
         table.add_column("workers by")
-        for heading in (*MOMENTS.values(), f"first batch\nto {ARENA}"):
+        for heading in (*MOMENTS.values(), f"first batch\nto {ARENA}", f"processor time\nto {ARENA}"):
             table.add_column(heading, justify="right")
         for case, ways in result["summary"].items():
             for way, moments in ways.items():
                 first = way == next(iter(ways))
                 figures = (shown(moments[moment], 1e3, all_of_it=True) for moment in MOMENTS)
-                ratio = shown(moments["ratio"], all_of_it=True)
-                table.add_row(case if first else "", way, *figures, ratio, end_section=way == list(ways)[-1])
+                ratios = (shown(moments[of], all_of_it=True) for of in ("ratio", "cpu_ratio"))
+                table.add_row(case if first else "", way, *figures, *ratios, end_section=way == list(ways)[-1])
         out.print(table)
         print_lines(out, failures(result["measurements"], "case", "subject"), style="red")
         print_lines(out, [in_one_line(result["machine"])])
@@ -98,11 +99,12 @@ def _case(megabytes: int, workers: int) -> str:
 
 
 def _of(rounds: list[dict[str, dict[str, Any]]], way: str) -> dict[str, Any]:
-    """Of one case and way each of MOMENTS, and the ratio of the first batch to the arena's of the same round."""
+    """Of one case and way each of MOMENTS, and the ratios of the first batch to the arena's of the same round."""
     mine = [by[way] for by in rounds if way in by]
     figures = {moment: spread(_median(one[moment]) for one in mine if moment in one) for moment in MOMENTS}
     both = [by for by in rounds if way in by and ARENA in by]
-    return figures | {"ratio": spread(by[way]["first"] / by[ARENA]["first"] for by in both)}
+    ratios = {of: spread(by[way][of] / by[ARENA][of] for by in both) for of in ("first", "first_cpu")}
+    return figures | {"ratio": ratios["first"], "cpu_ratio": ratios["first_cpu"]}
 
 
 def _median(figure: float | list[float]) -> float:

@@ -108,6 +108,11 @@ class Running:
         how = f"is killed by signal: {signal.strsignal(-code)}" if code < 0 else f"ended with exit code {code}"
         return f"the template process (pid {self._process.pid}), which forks workers, {how}"
 
+    @property
+    def was_killed(self) -> bool:
+        """Whether it has ended by SIGKILL."""
+        return bool(self._process.exitcode == -signal.SIGKILL)
+
     def __del__(self, is_finalizing: Any = sys.is_finalizing) -> None:
         if not is_finalizing() and hasattr(self, "_process"):
             with held_in_del(self):

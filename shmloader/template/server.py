@@ -217,7 +217,7 @@ def _load(request: Request) -> str:
         with open(body, "rb", closefd=False) as file:
             pickle.load(file).enter()
             _held.update(pickle.load(file))
-    except Exception:
+    except BaseException:  # sys.exit() too: the trainer has to say where it was called
         _held.clear()
         return f"failed\n{traceback.format_exc()}"
     finally:

@@ -187,7 +187,8 @@ def _load(running: Running, shared: dict[str, Any], timeout: float) -> bool:
 
 def _ended(running: Running) -> str:
     end = running.how_it_ended() or "the template process, which forks workers, does not answer"
-    return f"{end}, while it imported the script or unpickled the dataset. {OUT_OF_MEMORY}"
+    what = f"{end}, while it imported the script or unpickled the dataset."
+    return f"{what} {OUT_OF_MEMORY}" if running.was_killed else what
 
 
 def _answer(running: Running, timeout: float) -> str:

@@ -201,10 +201,19 @@ class Ends(Where):
         os._exit(4)
 
 
+class Leaves(Where):
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        raise SystemExit("x" * 100_000 + "the end")
+
+
 @pytest.mark.long
 def test_a_dataset_that_ends_the_process_while_it_is_unpickled() -> None:
-    with pytest.raises(RuntimeError, match="ended with exit code 4, while it imported the script or unpickled"):
+    with pytest.raises(
+        RuntimeError, match=r"ended with exit code 4, while it imported the script or unpickled [a-z ]+\.$"
+    ):
         iter(shmloader.DataLoader(Ends(), num_workers=1, **SPAWNED))
+    with pytest.raises(RuntimeError, match=r"could not unpickle the dataset:\nx+the end$"):
+        iter(shmloader.DataLoader(Leaves(), num_workers=1, **SPAWNED))
 
 
 def test_a_dataset_that_cannot_be_pickled() -> None:
