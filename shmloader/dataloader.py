@@ -117,8 +117,9 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
             `report()` names the function and the line that takes the most.  SHMLOADER_DETAIL=1 has all loaders do it.
 
         template: Whether one process, the template, imports torch and unpickles the dataset, and forks all workers
-            (default False: each spawned worker does both).  It lives as long as the loader, so later epochs and
-            replacements start in milliseconds.  Workers share what the dataset opens while it is unpickled: open files
+            (default False: each spawned worker does both).  Loaders over one dataset share it, and it lives as long as
+            one of them or the dataset, so later epochs, later loaders and replacements start in a tenth of a
+            second.  Workers share what the dataset opens while it is unpickled: open files
             in `__getitem__` or in `worker_init_fn`.  Where modules start threads in the template, workers start as
             without it, and a RuntimeWarning names the modules.  It needs the start method spawn or forkserver, and
             does nothing without workers.  See docs/how-workers-start.md.

@@ -16,7 +16,7 @@ from shmloader.template.template import Refused
 
 @dataclasses.dataclass
 class Share:
-    """What a loader has of the templates of its dataset."""
+    """A loader's part in the templates of its dataset."""
 
     templates: DatasetTemplates
     loader: weakref.ref[Any]
@@ -27,7 +27,7 @@ class TemplateContext:
     """What a crew starts its workers with.
 
     Args:
-        share: What the loader has of its dataset's templates.
+        share: The templates of the loader's dataset.
         plain: The loader's own context.
         timeout: Seconds that unpickling the dataset may take; 0: any number.
         outlives: Whether workers go on when their group is sent a signal.

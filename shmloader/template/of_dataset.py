@@ -64,7 +64,7 @@ class DatasetTemplates:
             raise Refused("threads were started there after the dataset was unpickled") from None
 
     def _having(self, parcel: Parcel, loader: Any, timeout: float) -> Template:
-        """A template that holds what is in the parcel, as that is now; as it was, for a parcel that was served."""
+        """A template that holds what is in the parcel, as that is now, or as it was when it was served first."""
         own_first = sorted(self._templates, key=lambda template: loader not in template.users)
         for found in own_first:
             if found.serves(parcel):

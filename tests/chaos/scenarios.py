@@ -909,7 +909,7 @@ class Threads(Scenario):
         got: list[list[Any]] = [[] for _ in trial.case["leave"]]
 
         def run(number: int, most: int, loader: Any) -> None:
-            loader = loader or trial.loader()
+            loader = trial.loader() if loader is None else loader  # a loader of a stream has no truth
             kept: list[Any] = [loader]  # in a cycle, so that the collector ends it, in whatever thread
             kept.append(kept)
             try:
