@@ -188,8 +188,8 @@ def _too_many_tensors(shared: int) -> str:
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return (
         f"the dataset has more tensors than this process may open files: {shared} were shared with the workers. The "
-        f"limit is {most} (ulimit -n), and each tensor takes a descriptor. Store them as one tensor, raise the limit, "
-        "or use multiprocessing_context='fork', which shares nothing"
+        f"limit is {most} (ulimit -n), and each tensor takes a descriptor. Store them as one tensor, freeze "
+        "the dataset (shmloader.freeze), raise the limit, or use multiprocessing_context='fork', which shares nothing"
     )
 
 

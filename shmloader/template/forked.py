@@ -36,6 +36,9 @@ class Spawning:
 
     def __init__(self) -> None:
         self.descriptors: list[int] = []
+        self._kept: list[
+            Any
+        ] = []  # what was pickled; a tensor made to be pickled has its descriptor only as long as this
 
     def duplicate_for_child(self, fd: int) -> int:
         """Have a descriptor go along.  Returns its place."""
@@ -51,7 +54,8 @@ class Spawning:
         before = context.get_spawning_popen()
         context.set_spawning_popen(self)  # type: ignore[arg-type]
         try:
-            pickler(file).dump(value)
+            self._kept.append(pickler(file))
+            self._kept[-1].dump(value)
         finally:
             context.set_spawning_popen(before)
 

@@ -172,6 +172,13 @@ def _load(running: Running, shared: dict[str, Any], timeout: float) -> bool:
         os.lseek(body, 0, os.SEEK_SET)
         with contextlib.suppress(ConnectionError):  # it has ended, and there is no answer
             messages.send_request(running.channel, LOAD, True, [body, *spawning.descriptors])
+    except OSError as error:
+        if error.errno != errno.ETOOMANYREFS:
+            raise
+        raise Refused(
+            f"Linux sends no more descriptors at a time for this user than `ulimit -n` says, and {len(spawning.descriptors)}"
+            " are needed for the dataset's tensors (shmloader.freeze needs one for all)"
+        ) from None
     finally:
         os.close(body)
     word, _, rest = _answer(running, timeout).partition("\n")

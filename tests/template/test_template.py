@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
 import pathlib
@@ -351,6 +352,41 @@ def test_tensors_are_shared_and_a_write_into_one_is_no_change() -> None:
         third = Epoch(loader)
     total = sum(range(450))
     assert [first.values, second.values, third.values] == [{total}, {total + 997}, {total + 997 + 996}]
+
+
+class Passing(Where):
+    """Its tensor is made when it is pickled, and nobody keeps it."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "made": torch.full((1000,), 7)}
+
+    def __getitem__(self, index: int) -> list[int]:
+        return [*super().__getitem__(index)[:-1], int(self.made.sum())]
+
+
+@pytest.mark.long
+def test_a_tensor_that_is_made_to_be_pickled() -> None:
+    with shmloader.DataLoader(Passing(), batch_size=2, num_workers=2, **SPAWNED) as loader:
+        epochs = [Epoch(loader) for _ in range(2)]
+    assert [epoch.values for epoch in epochs] == [{7000}] * 2
+    assert epochs[0].template == epochs[1].template
+
+
+@pytest.mark.long
+def test_linux_sends_no_more_descriptors_for_this_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where several ranks start at once; root may send any number."""
+
+    def send(*_: Any) -> None:
+        raise OSError(errno.ETOOMANYREFS, os.strerror(errno.ETOOMANYREFS))
+
+    loader = shmloader.DataLoader(Tensors(3), batch_size=2, num_workers=1, **SPAWNED)
+    with (
+        monkeypatch.context() as patch,
+        pytest.warns(RuntimeWarning, match="and 3 are needed for the dataset's tensors"),
+    ):
+        patch.setattr(messages, "send_request", send)
+        assert Epoch(loader).indices == list(range(16))
+    loader.close()
 
 
 @pytest.mark.long
