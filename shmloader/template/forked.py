@@ -36,9 +36,7 @@ class Spawning:
 
     def __init__(self) -> None:
         self.descriptors: list[int] = []
-        self._kept: list[
-            Any
-        ] = []  # what was pickled; a tensor made to be pickled has its descriptor only as long as this
+        self._kept: list[Any] = []  # otherwise a tensor that was made to be pickled is gone, and its descriptor closed
 
     def duplicate_for_child(self, fd: int) -> int:
         """Have a descriptor go along.  Returns its place."""

@@ -4,7 +4,7 @@ NOTE [ Template ]
 
     1. A spawned worker imports torch, which takes a second or two, and unpickles the dataset.  With `template=True` one
        process does both, and forks each worker, first ones and replacements alike.  It serves all loaders over one
-       dataset, and lives as long as one of them or the dataset (trainer/templates.py), so that a later epoch, or a later
+       dataset, and lives as long as one of them or the dataset (trainer/templates.py).  So a later epoch, or a later
        loader, only forks.
     2. The trainer spawns it, whatever the start method is.  So the trainer is its parent, and the kernel ends it when
        the trainer ends; under forkserver only a thread could see to that, and nothing is forked beside a thread.
@@ -15,9 +15,9 @@ NOTE [ Template ]
     4. A channel that the trainer has closed means that nobody wants its worker any more: it is killed.  So a trainer
        that was interrupted while it waited for an answer leaves no worker behind.
     5. In each epoch the trainer compares a hash of the dataset with the one of what the template has unpickled
-       (digest.py).  If it is another one, the template drops what it has and unpickles the new one.  It does not while a
-       worker may have to be replaced that has seen the old one, nor while loaders with functions of their own use it by
-       turns: then there is another template (of_dataset.py).
+       (digest.py).  If it is another one, the template drops what it has and unpickles the new one.  It does not while
+       a worker may have to be replaced that has seen the old one, nor while loaders with functions of their own use it
+       by turns: then there is another template (of_dataset.py).
     6. A process that is forked beside threads may wait for ever for a lock that one of them held.  So the template
        counts its threads (threads.py), before each fork too.  Where there are any, the trainer starts workers without a
        template.
