@@ -176,7 +176,7 @@ def _load(running: Running, shared: dict[str, Any], timeout: float) -> bool:
         if error.errno != errno.ETOOMANYREFS:
             raise
         raise Refused(
-            f"Linux sends no more descriptors at a time for one user than `ulimit -n` says, and the dataset's tensors need "
+            f"Linux sends no more descriptors for one user than `ulimit -n` says, and the dataset's tensors need "
             f"{len(spawning.descriptors)} (shmloader.freeze has one for all)"
         ) from None
     finally:
