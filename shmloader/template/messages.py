@@ -10,6 +10,7 @@ import array
 import contextlib
 import errno
 import os
+import select
 import socket
 import struct
 from typing import NamedTuple
@@ -109,6 +110,13 @@ def receive_answer(channel: int) -> tuple[int, int, int]:
             raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
         how, number = _ANSWER.unpack(packet)
         return how, number, received[0] if received else -1
+
+
+def is_closed(channel: int) -> bool:
+    """Whether the other end of a worker's channel is closed."""
+    poll = select.poll()
+    poll.register(channel, 0)
+    return bool(poll.poll(0))
 
 
 def send_code(channel: int, code: int) -> None:

@@ -136,6 +136,8 @@ class _Template:
     def _fork(self, request: Request) -> None:
         body, channel, *given = request.descriptors
         try:
+            if messages.is_closed(channel):  # the trainer was interrupted, and its ring may be gone
+                return
             if threads.count() > 1:
                 messages.answer(channel, THREADS, 0)
                 return
