@@ -10,6 +10,8 @@ import os
 import signal
 import tempfile
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +19,6 @@ from torch.utils.data import Dataset
 
 import shmloader
 from bench.core import session
-from bench.core.loaders import Job
-from bench.core.throughput import HEADROOM
 
 SAMPLES = 320  # of a short epoch
 BATCH = 8
@@ -64,9 +64,9 @@ def start(way: str, megabytes: int, workers: int, restarts: int) -> dict[str, An
         restarts: Epochs after the first one.
 
     Returns:
-        first, epoch: seconds from the first iter() to the first batch, and to the end of that epoch;
+        first, epoch: seconds from making the loader to the first batch, and to the end of that epoch;
         first_cpu: seconds of processor time until the first batch, of all processes;
-        next, next_epoch: the same of each further epoch, lists;
+        next, next_epoch: the same of each further epoch, from iter() on, lists;
         again: the same as next, of a new loader over the dataset, a list;
         replaced: seconds from the death of a worker until its batch has come, made by another one.
     """
@@ -77,13 +77,13 @@ def start(way: str, megabytes: int, workers: int, restarts: int) -> dict[str, An
             return _epochs(_arena(dataset, workers), restarts)
         if "frozen" in way:
             dataset = shmloader.freeze(dataset)
-        with _loader(dataset, way, workers) as loader:
-            result = _epochs(loader, restarts)
-            result["again"] = [_epochs(_loader(dataset, way, workers), 0)["first"] for _ in range(restarts)]
-            Path(token).touch()
-            for _ in _loader(dataset, way, workers, on_worker_death="respawn"):
-                came = time.perf_counter()
-            result["replaced"] = came - float(Path(f"{token}-at").read_text(encoding="utf-8"))
+        made = partial(_loader, dataset, way, workers)
+        result = _epochs(made, restarts)
+        result["again"] = [_epochs(made, 0)["first"] for _ in range(restarts)]
+        Path(token).touch()
+        for _ in made(on_worker_death="respawn"):
+            came = time.perf_counter()
+        result["replaced"] = came - float(Path(f"{token}-at").read_text(encoding="utf-8"))
         return result
 
 
@@ -99,18 +99,24 @@ def _loader(dataset: Any, way: str, workers: int, **options: Any) -> Any:
     )
 
 
-def _arena(dataset: Any, workers: int) -> Any:
+def _arena(dataset: Any, workers: int) -> Callable[[], Any]:
+    """Makes SPDL's pipeline.  What it imports is imported here, because a worker imports what this module does."""
+    from bench.core.loaders import Job
+    from bench.core.throughput import HEADROOM, import_modules
     from bench.peers.loaders import LOADERS
 
-    return LOADERS["spdl-arena"].open(Job(dataset, BATCH, None, workers, "spawn", HEADROOM))
+    import_modules(LOADERS["spdl-arena"])
+    return partial(LOADERS["spdl-arena"].open, Job(dataset, BATCH, None, workers, "spawn", HEADROOM))
 
 
-def _epochs(loader: Any, restarts: int) -> dict[str, Any]:
+def _epochs(make: Callable[[], Any], restarts: int) -> dict[str, Any]:
+    loader: Any = None
     to_first: list[float] = []
     to_last: list[float] = []
     cpu: list[float] = []
     for _ in range(1 + restarts):
         used, begun = session.used(os.getsid(0))[0], time.perf_counter()
+        loader = loader or make()  # SPDL's starts its process then
         iterator = iter(loader)
         next(iterator)
         to_first.append(time.perf_counter() - begun)
