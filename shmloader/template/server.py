@@ -65,10 +65,11 @@ class Given:
 
 
 def arguments_with(others: dict[str, Any]) -> dict[str, Any]:
-    """In a worker: its arguments, of which the template holds some.  It keeps none of them."""
-    arguments = {**_held, **others}
-    _held.clear()
-    return arguments
+    """In a worker: its arguments, of which the template holds some.
+
+    The worker holds them until it ends, as a forked one does: to free a million paths would copy all their pages.
+    """
+    return {**_held, **others}
 
 
 def serve(channel: socket.socket, trainer: int) -> NoReturn:

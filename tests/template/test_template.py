@@ -354,6 +354,26 @@ def test_tensors_are_shared_and_a_write_into_one_is_no_change() -> None:
     assert [first.values, second.values, third.values] == [{total}, {total + 997}, {total + 997 + 996}]
 
 
+class Freed(Where):
+    """Says in a worker that it is freed."""
+
+    def __init__(self, said: pathlib.Path) -> None:
+        super().__init__()
+        self.said = said
+
+    def __del__(self) -> None:
+        if getattr(self, "unpickled", os.getpid()) != os.getpid():
+            self.said.touch()
+
+
+@pytest.mark.long
+def test_a_worker_does_not_free_the_dataset(tmp_path: pathlib.Path) -> None:
+    """That would take long, and copy the pages that it shares with others."""
+    with shmloader.DataLoader(Freed(tmp_path / "freed"), batch_size=2, num_workers=2, **SPAWNED) as loader:
+        assert Epoch(loader).indices == list(range(16))
+    assert not (tmp_path / "freed").exists()
+
+
 class Passing(Where):
     """Its tensor is made when it is pickled, and nobody keeps it."""
 
