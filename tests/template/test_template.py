@@ -362,7 +362,7 @@ class Freed(Where):
         self.said = said
 
     def __del__(self) -> None:
-        if getattr(self, "unpickled", os.getpid()) != os.getpid():
+        if self.unpickled not in (0, os.getpid()):
             self.said.touch()
 
 
