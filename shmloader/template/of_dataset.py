@@ -7,7 +7,7 @@ import threading
 import weakref
 from typing import Any
 
-from shmloader.system.signals import let_through
+from shmloader.system.signals import held, let_through
 from shmloader.system.spawn_arguments import Parcel
 from shmloader.template.forked import Popen, TemplateProcess, Threaded
 from shmloader.template.template import Refused, Template, why_not
@@ -92,15 +92,16 @@ class DatasetTemplates:
         """The loader was closed, and its iterators with it: end what no other loader uses."""
         if not self.is_mine:
             return
-        if not self._lock.acquire(blocking=False):
-            for template in self._templates:
-                if list(template.users) == [loader]:
-                    template.kill()  # who has the lock may be waiting for its answer
-            self._lock.acquire()
-        try:
-            self._note(None, loader)
-            for template in [one for one in self._templates if not one.users]:
-                self._templates.remove(template)
-                template.end()
-        finally:
-            self._lock.release()
+        with held():  # an interrupt before `try` would leave it locked
+            if not self._lock.acquire(blocking=False):
+                for template in self._templates:
+                    if list(template.users) == [loader]:
+                        template.kill()  # who has the lock may be waiting for its answer
+                self._lock.acquire()
+            try:
+                self._note(None, loader)
+                for template in [one for one in self._templates if not one.users]:
+                    self._templates.remove(template)
+                    template.end()
+            finally:
+                self._lock.release()
