@@ -117,11 +117,12 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
             loaders.
 
         template: Whether one process, the template, imports torch, unpickles the dataset, and forks all workers
-            (default False: each spawned worker does both).  It lives as long as the loader, so later epochs and
-            replacements start in milliseconds.  Workers share what the dataset opens while it is unpickled: open files
-            in `__getitem__` or in `worker_init_fn`.  If modules start threads in the template, workers start as without
-            it, and a RuntimeWarning names the modules.  It needs the start method spawn or forkserver, and does nothing
-            without workers.  See docs/how-workers-start.md.
+            (default False: each spawned worker does both).  Loaders over one dataset share it.  It lives as long as one
+            of them or the dataset, so later epochs, later loaders and replacements start in a tenth of a second.
+            Workers share what the dataset opens while it is unpickled: open files in `__getitem__` or in
+            `worker_init_fn`.  If modules start threads in the template, workers start as without it, and a
+            RuntimeWarning names the modules.  It needs the start method spawn or forkserver, and does nothing without
+            workers.  See docs/how-workers-start.md.
 
         strict_pinning: With `pin_memory=True`, wait for all streams of all devices before a slot is filled again, and
             not only for those that were current while its batch was lent (default False).  You need it if C++ code

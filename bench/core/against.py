@@ -20,7 +20,7 @@ from bench.core import child
 from bench.core.cases import CASES
 from bench.core.loaders import OURS, PREFETCH
 from bench.core.question import Question, Turn
-from bench.core.results import ROOT, commit, failures, in_one_line, machine, print_lines
+from bench.core.results import ROOT, by_round, commit, failures, in_one_line, machine, print_lines
 from bench.core.spread import Spread, shown, spread
 from bench.core.throughput import IN_ALL
 
@@ -162,11 +162,8 @@ def summary(case: str, measurements: list[dict[str, Any]]) -> dict[str, Any]:
         ratio: of each of RATIOS here to there, of one round;
         slower: whether the median of the batches a second is below LEAST and no round is above 1.
     """
-    rounds: dict[int, dict[str, Any]] = {}
-    for of in measurements:
-        if of["case"] == case and "failure" not in of:
-            rounds.setdefault(of["round"], {})[of["subject"]] = of
-    pairs = [by for by in rounds.values() if len(by) == 2]
+    rounds = by_round([of for of in measurements if of["case"] == case], "subject")
+    pairs = [by for by in rounds if len(by) == 2]
     result: dict[str, Any] = {
         side: {figure: spread(by[side][figure] for by in pairs) for figure in RATIOS} for side in (HERE, THERE)
     }

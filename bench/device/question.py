@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.core.question import Question, Turn, add_workers, seconds
-from bench.core.results import failures, in_one_line, machine, print_lines
+from bench.core.results import by_round, failures, in_one_line, machine, print_lines
 from bench.core.spread import shown, spread
 from bench.device import measure
 
@@ -128,11 +128,7 @@ def summary(measurements: list[dict[str, Any]]) -> dict[str, Any]:
     trainer's wait for the GIL; page_locking, page_locking_cpu, page_locking_quarter: seconds that it adds to a next(),
     as locking() has them.
     """
-    rounds: dict[int, dict[str, Any]] = {}
-    for of in measurements:
-        if "failure" not in of:
-            rounds.setdefault(of["round"], {})[of["subject"]] = of
-    known = list(rounds.values())
+    known = by_round(measurements, "subject")
 
     def each(subject: str, figure: str) -> Any:
         return spread(by[subject][figure] for by in known if subject in by)

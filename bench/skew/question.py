@@ -14,7 +14,7 @@ from rich.table import Table
 
 from bench.core.picture import INK, OURS, TORCH, finish, unframe
 from bench.core.question import Question, Turn, add_choice, add_workers, count, seconds
-from bench.core.results import failures, in_one_line, print_lines
+from bench.core.results import by_round, failures, in_one_line, print_lines
 from bench.core.spread import shown, spread
 from bench.skew.measure import LOADERS, SKEWS
 
@@ -170,18 +170,15 @@ def summary(case: str, loaders: list[str], measurements: list[dict[str, Any]]) -
         limit: samples a second if the workers had nothing else to do;
         loaders: of each its samples_per_second, the same as a ratio to torch's of the same round, idle and late.
     """
-    rounds: dict[int, dict[str, Any]] = {}
-    for of in measurements:
-        if of["case"] == case and "failure" not in of:
-            rounds.setdefault(of["round"], {})[of["subject"]] = of
+    rounds = by_round([of for of in measurements if of["case"] == case], "subject")
     figures = {}
     for loader in loaders:
-        its = [by for by in rounds.values() if loader in by]
+        its = [by for by in rounds if loader in by]
         figures[loader] = {
             **{figure: spread(by[loader][figure] for by in its) for figure in ("samples_per_second", "idle", "late")},
             "ratio": spread(
                 by[loader]["samples_per_second"] / by["torch"]["samples_per_second"] for by in its if "torch" in by
             ),
         }
-    limit = next((of["limit"] for by in rounds.values() for of in by.values()), None)
+    limit = next((of["limit"] for by in rounds for of in by.values()), None)
     return {"limit": limit, "loaders": figures}

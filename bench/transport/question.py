@@ -19,7 +19,7 @@ from bench.core.ceiling import CEILINGS, MEANING
 from bench.core.loaders import PREFETCH, SPARE
 from bench.core.picture import INK, OURS, PALE, TORCH, finish, unframe
 from bench.core.question import Question, Turn, add_choice, add_start_method, add_workers, seconds
-from bench.core.results import failures, in_one_line, print_lines
+from bench.core.results import by_round, failures, in_one_line, print_lines
 from bench.core.spread import Spread, shown, spread
 from bench.core.throughput import IN_ALL
 
@@ -191,15 +191,12 @@ def summary(case: str, measurements: list[dict[str, Any]]) -> dict[str, Any]:
         for each ceiling its bytes_per_second;
         ratio and trainer_cpu_ratio: shmloader's batches a second, and processor time a batch, to torch's.
     """
-    rounds: dict[int, dict[str, Any]] = {}
-    for of in measurements:
-        if of["case"] == case and "failure" not in of:
-            rounds.setdefault(of["round"], {})[of["subject"]] = of
+    rounds = by_round([of for of in measurements if of["case"] == case], "subject")
 
     def over(figure: str, subject: str, to: str | None = None) -> Spread | None:
         values = [
             by[subject][figure] / (by[to][figure] if to else 1)
-            for by in rounds.values()
+            for by in rounds
             if subject in by and (to is None or by.get(to, {}).get(figure))
         ]
         return spread(values)

@@ -42,6 +42,7 @@ class Parcel(dict[str, Any]):
 
     def __init__(self, arguments: dict[str, Any]) -> None:
         super().__init__(arguments)
+        self.is_open = True  # a further process may be given it
         self._packed: _Packed | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -55,12 +56,16 @@ class Parcel(dict[str, Any]):
         if given is None:
             return dict, (dict(self),)
         if self._packed is None or not self._packed.give(given):
-            self.close()
+            self._drop()
             self._packed = _Packed(dict(self), given)
         return self._packed.reference()
 
     def close(self) -> None:
-        """Give the memory back when no process reads it.  For the next process it is pickled again."""
+        """Give the memory back, because no further process is expected.  For another one it is pickled again."""
+        self.is_open = False
+        self._drop()
+
+    def _drop(self) -> None:
         if self._packed is not None:
             self._packed.close()
             self._packed = None
@@ -181,8 +186,8 @@ def _too_many_tensors(shared: int) -> str:
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return (
         f"the dataset has more tensors than this process may open files: {shared} were shared with the workers. The "
-        f"limit is {most} (ulimit -n), and each tensor takes a descriptor. Store them as one tensor, raise the limit, "
-        "or use multiprocessing_context='fork', which shares nothing"
+        f"limit is {most} (ulimit -n), and each tensor takes a descriptor. Store them as one tensor, freeze "
+        "the dataset (shmloader.freeze), raise the limit, or use multiprocessing_context='fork', which shares nothing"
     )
 
 

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from tests.chaos.inside import Case, Inside, children
+from tests.chaos.inside import Case, Inside, children, has_template
 from tests.scripts import session_members, wait_until_gone
 
 SILENCE = 30.0  # seconds without a word and without an end: it hangs
@@ -77,6 +77,7 @@ class Outside:
         self, body: Callable[[Inside], None], kind: Any, ours: bool, case: Case, random: random.Random
     ) -> None:
         self.random = random
+        self._has_template = ours and has_template(case)
         self.said: list[list[Any]] = []
         self._began = self._heard = time.monotonic()
         self._names = set(os.listdir("/dev/shm"))
@@ -149,8 +150,14 @@ class Outside:
         return seconds
 
     def workers(self) -> list[int]:
-        """Living children of the process, oldest first."""
-        return sorted(children(self.pid))
+        """Living workers of the process, oldest first."""
+        if not self._has_template:
+            return sorted(children(self.pid))
+        return sorted(pid for template in self.templates() for pid in children(template))
+
+    def templates(self) -> list[int]:
+        """Living template processes: they fork workers."""
+        return sorted(children(self.pid)) if self._has_template else []
 
     def kill(self, pid: int, number: int) -> bool:
         try:

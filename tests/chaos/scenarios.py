@@ -25,7 +25,7 @@ import torch
 import torch.utils.data
 
 import shmloader
-from tests.chaos.inside import ENDS, ERRORS, Case, Inside, children, digest, seed_all
+from tests.chaos.inside import ENDS, ERRORS, Case, Inside, digest, has_template, seed_all
 from tests.chaos.outside import NOISE, Outside, Told
 from tests.conftest import own_shm
 
@@ -75,6 +75,10 @@ class Scenario:
         # drawn values are torch's where each worker makes the batches that torch's would, from the first epoch on
         case["draws"] = not case["persistent"] and not case["ours"].keys() & {"schedule", "chunk_size"}
         return case
+
+    def with_template(self, case: Case, random: random.Random) -> Case:
+        """The same case with workers that a template process forks."""
+        return {**case, "start": random.choice(["spawn", "forkserver"]), "ours": {**case["ours"], "template": True}}
 
     # ------------------------------------------------------------------------------------------------------ running
 
@@ -155,7 +159,7 @@ class Kills(Scenario):
             if trial.ours:
                 loader.close()
             del loader
-        if trial.case["start"] == "fork":
+        if trial.case["start"] == "fork" or has_template(trial.case):
             trial.count_again()
 
     def outside(self, trial: Outside, case: Case) -> None:
@@ -204,18 +208,15 @@ class Templates(Respawn):
 
     def draw(self, random: random.Random) -> Case:
         case = super().draw(random)
-        case["start"] = random.choice(["spawn", "forkserver"])
-        case["ours"]["template"] = True
         case["at"] = random.randrange(1, case["batches"])  # while it starts, its death is an error
-        return case
+        return self.with_template(case, random)
 
     def outside(self, trial: Outside, case: Case) -> None:
         trial.until("batch", times=case["at"])
         for number in case["signals"]:
             trial.pause(0.02)
-            family = [[pid, *children(pid)] for pid in trial.workers()]
-            found = [pid for each in family for pid in each if len(each) > 1]
-            if found and not trial.has_said("epoch", 1):  # torch's loader has no process that forks others
+            found = [*trial.templates(), *trial.workers()]
+            if found and not trial.has_said("epoch", 1):
                 trial.kill(trial.random.choice(found), number)
 
 
@@ -256,7 +257,7 @@ class Stops(Scenario):
         trial.until("epoch")
         for _ in range(6):
             trial.pause(0.05)
-            victim = trial.random.choice([trial.pid, *trial.workers()])
+            victim = trial.random.choice([trial.pid, *trial.templates(), *trial.workers()])
             if trial.kill(victim, signal.SIGSTOP):
                 trial.pause(0.1)
                 trial.kill(victim, signal.SIGCONT)
@@ -292,8 +293,8 @@ class EndsWhileStopped(Scenario):
         trial.count_again()
 
     def outside(self, trial: Outside, case: Case) -> None:
-        if trial.until("begun") and (workers := trial.workers()):
-            trial.kill(trial.random.choice(workers), signal.SIGSTOP)
+        if trial.until("begun") and (processes := [*trial.templates(), *trial.workers()]):
+            trial.kill(trial.random.choice(processes), signal.SIGSTOP)
 
     def judge(self, case: Case, told: Told, expected: Expected) -> list[str]:
         return self.judge_end(told, ({"exit": 3, "exception": 1}.get(case["end"], 0),))
@@ -608,6 +609,9 @@ class Orphans(Scenario):
             case["misdeeds"] = {"17": random.choice(["hang", "hang in C"])}
         return case
 
+    def with_template(self, case: Case, random: random.Random) -> Case:
+        return {**super().with_template(case, random), "most": 5}
+
     def inside(self, trial: Inside) -> None:
         loader = trial.loader()
         trial.say("now")
@@ -766,7 +770,7 @@ class Scarcity(Scenario):
         raise NotImplementedError
 
     def inside(self, trial: Inside) -> None:
-        if trial.case["start"] == "fork":
+        if trial.case["start"] == "fork" or has_template(trial.case):
             trial.count()
         with self.scarce(trial):
             loader = trial.loader()
@@ -905,7 +909,7 @@ class Threads(Scenario):
         got: list[list[Any]] = [[] for _ in trial.case["leave"]]
 
         def run(number: int, most: int, loader: Any) -> None:
-            loader = loader or trial.loader()
+            loader = trial.loader() if loader is None else loader  # a loader of a stream has no truth
             kept: list[Any] = [loader]  # in a cycle, so that the collector ends it, in whatever thread
             kept.append(kept)
             try:
@@ -1001,7 +1005,7 @@ class Closes(Scenario):
             thread.start()
             time.sleep(trial.random.random() * trial.case["most"])
             if trial.ours:
-                eval(trial.case["how"])
+                eval(trial.case["how"], {"loader": loader, "iterator": iterator})  # else this frame keeps both
             else:
                 iterator._shutdown_workers()
             thread.join()
