@@ -17,7 +17,9 @@ from shmloader.images.following import Following
 from shmloader.images.pictures import PictureDataset
 from shmloader.images.reader import copied
 from shmloader.images.rows import Rows
+from shmloader.images.shard_pictures import ShardPictures, shard_pictures
 from shmloader.images.wrapped import Wrapped
+from shmloader.storage.shards import Shards
 
 __all__ = ["Fused", "Unfused", "fuse"]
 
@@ -114,7 +116,7 @@ def fuse(
     rows: str | os.PathLike[str] | None = None,
     image: str = "image",
     label: str | None = "label",
-) -> Fused | Unfused | Columns | timm_dataset.TimmPictures:
+) -> Fused | Unfused | Columns | ShardPictures | timm_dataset.TimmPictures:
     """Make a dataset of picture files decode each picture once, no more of it than its crop, straight to its size.
 
     The samples stay the same: the same draws from torch's, Python's and NumPy's generators in the same order, so the
@@ -127,9 +129,10 @@ def fuse(
             `transform`, and a `target_transform` where it has one.  If its class has a __getitem__ of its own, it is
             fused only where three of its samples are the same either way and draw the same random numbers.  Or a
             Hugging Face datasets.Dataset with a column of pictures: its samples become (image, label), each picture is
-            turned upright as `datasets` does, and is RGB.  Or timm's ImageDataset.
-        transform: of a Hugging Face dataset: torchvision's, timm's, images.views(...), images.training(...), or any
-            function of a PIL image.
+            turned upright as `datasets` does, and is RGB.  Or timm's ImageDataset.  Or shmloader.Shards: its samples
+            become (image, label) too, a label of a tar decoded as WebDataset does.
+        transform: of a Hugging Face dataset, or of shards: torchvision's, timm's, images.views(...),
+            images.training(...), or any function of a PIL image.
         exact: to the bit as Pillow and torchvision make them.  Else faster, and a pixel differs by less than 1 of 255
             on average.
         scale_on_device: samples stay uint8, a quarter of the bytes of float32; give the loader `fused.on_device`,
@@ -138,7 +141,9 @@ def fuse(
             it and takes a little longer.  From the second one on, also in later runs, only the crop's rows of a picture
             are decoded, each up to the crop's right edge.  An entry holds while the picture's path, size and time of
             change stay the same.  The file belongs to this list of pictures: give each dataset a file of its own.
-        image, label: of a Hugging Face dataset, the names of the columns; label=None: a sample is the image alone.
+        image, label: of a Hugging Face dataset, or of shards, the names of the columns; label=None: a sample is the
+            image alone.  In tars "image" is the first of jpg, jpeg, png, webp and such that a sample has, and "label"
+            is cls.
 
     Returns:
         A dataset with the attributes of the other one, and:
@@ -161,10 +166,15 @@ def fuse(
     """
     if type(dataset).__module__ == "datasets.arrow_dataset":
         return columns(dataset, transform, image, label, exact, scale_on_device)
+    if isinstance(dataset, Shards):
+        if type(dataset).__getitem__ is not Shards.__getitem__:
+            why = "its class has a __getitem__ of its own, so its samples are others than the shards'"
+            return Unfused(dataset, f"{type(dataset).__name__} is not fused: {why}")
+        return shard_pictures(dataset, transform, image, label, exact, scale_on_device)
     if transform is not None:
         raise TypeError(
-            f"{type(dataset).__name__} got a transform beside its own. Give `transform` with a Hugging Face dataset "
-            "alone."
+            f"{type(dataset).__name__} got a transform beside its own. Give `transform` with a Hugging Face dataset, "
+            "or with shards, alone."
         )
     if type(dataset).__module__ == "timm.data.dataset" and type(dataset).__name__ == "ImageDataset":
         why = timm_dataset.why_not(dataset)
