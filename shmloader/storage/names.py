@@ -6,19 +6,16 @@ import glob
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from shmloader.storage import remote
 
 __all__ = ["ARROW", "PARQUET", "TAR", "format_of", "is_remote", "local_path", "shards_of"]
 
-Urls = "str | os.PathLike[str] | Iterable[str | os.PathLike[str]]"
-
 TAR, PARQUET, ARROW = "tar", "parquet", "arrow"
 _FORMATS = {".tar": TAR, ".parquet": PARQUET, ".pq": PARQUET, ".arrow": ARROW, ".feather": ARROW, ".ipc": ARROW}
 _COMPRESSED = re.compile(r"\.(tgz|tbz2?|txz|tzst|tar\.(gz|bz2|xz|zst|zstd|lz4|z))$", re.IGNORECASE)
-_BRACES = re.compile(r"^(.*?)\{([^{}]*)\}(.*)$", re.DOTALL)
 _RANGE = re.compile(r"^(-?\d+)\.\.(-?\d+)(?:\.\.(-?\d+))?$")
 _PROTOCOL = re.compile(r"^([a-zA-Z][a-zA-Z0-9+.-]*)(://|::)")
 
@@ -96,19 +93,34 @@ def _format(shard: str) -> str:
 
 def _braces(text: str) -> Iterator[str]:
     """What braces stand for: {000..127} and {train,val}, as the shell and WebDataset have them."""
-    found = _BRACES.match(text)
-    if found is None:
+    begin = text.find("{")
+    if begin < 0:
         yield text
         return
-    before, inside, after = found.groups()
-    if (numbers := _RANGE.match(inside)) is None and "," not in inside:
+    parts, end = _alternatives(text, begin)
+    numbers = _RANGE.match(parts[0]) if len(parts) == 1 else None
+    if len(parts) == 1 and numbers is None:
         raise ValueError(f"{text!r} has braces that are no range. Write {{000..127}} or {{train,val}}")
-    parts = inside.split(",") if numbers is None else _range(*numbers.groups())
-    for part in parts:
-        yield from _braces(f"{before}{part}{after}")
+    inside = _range(*numbers.groups()) if numbers else (one for part in parts for one in _braces(part))
+    for middle in inside:
+        for rest in _braces(text[end:]):
+            yield f"{text[:begin]}{middle}{rest}"
 
 
-def _range(first: str, last: str, step: str | None) -> Iterator[str]:
+def _alternatives(text: str, begin: int) -> tuple[list[str], int]:
+    """What stands between the commas of a brace, and where the text goes on behind it."""
+    depth, at, parts = 0, begin + 1, []
+    for end in range(begin, len(text)):
+        depth += (text[end] == "{") - (text[end] == "}")
+        if depth == 0 or (depth == 1 and text[end] == ","):
+            parts.append(text[at:end])
+            at = end + 1
+        if depth == 0:
+            return parts, at
+    raise ValueError(f"{text!r} has a brace that is not closed. Close it, as in {{000..127}}")
+
+
+def _range(first: str, last: str, step: str | None = None) -> Iterator[str]:
     begin, end = int(first), int(last)
     by = abs(int(step or 1)) or 1
     width = max(len(first), len(last)) if any(re.match(r"^-?0\d", of) for of in (first, last)) else 0

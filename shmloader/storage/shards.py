@@ -124,6 +124,12 @@ class Shards(Dataset[Any]):
         self._use(index)
         return index
 
+    def facts(self) -> dict[str, Any]:
+        """Of the index: where it is, its bytes, and how many members or row groups it knows."""
+        index = self._index()
+        parts = len(index["member_place" if self.is_tar else "group_rows"])
+        return {"index": index.path, "bytes": os.stat(index.path).st_size, "parts": parts}
+
     def __len__(self) -> int:
         return len(self._source())
 
