@@ -394,10 +394,11 @@ def _length(urls: str, ready: Any, lengths: Any) -> None:
 
 def test_several_processes_make_one_index(shards: str, tmp_path: Path) -> None:
     context = multiprocessing.get_context("fork")
-    ready, lengths = context.Barrier(4), context.SimpleQueue()
+    ready, lengths = context.Event(), context.SimpleQueue()
     processes = [context.Process(target=_length, args=(shards, ready, lengths)) for _ in range(4)]
     for process in processes:
         process.start()
+    ready.set()
     assert [lengths.get() for _ in processes] == [(60, "000007")] * 4
     for process in processes:
         process.join()
