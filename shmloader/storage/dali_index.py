@@ -40,7 +40,8 @@ def list_by_dali(shard: str) -> TarListing | None:
     for _, _, name in members:
         names += name.encode("utf-8", "surrogateescape")
         ends.append(len(names))
-    places, sizes = (array.array("Q", [member[at] for member in members]) for at in (0, 1))
+    places = array.array("Q", [place for place, _, _ in members])
+    sizes = array.array("Q", [size for _, size, _ in members])
     return grouped(shard, bytes(names), ends, places, sizes)
 
 

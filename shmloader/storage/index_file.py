@@ -30,7 +30,7 @@ __all__ = ["Columns", "IndexFile", "write"]
 _MAGIC = b"shmloader index1"
 _HEADER = struct.Struct("<16sQQ")  # magic, where the header lies, its bytes
 _ALIGNED = 64
-_FORMATS = {"u8": "Q", "u4": "I", "text": "B"}
+_FORMATS: dict[str, Any] = {"u8": "Q", "u4": "I", "text": "B"}
 
 Columns = dict[str, Any]  # by name: arrays of u8 or u4, and bytes
 
@@ -55,7 +55,7 @@ def write(path: str, kind: str, columns: Columns) -> None:
         summed = blake2b(digest_size=16)
         for name, column in columns.items():
             kind_of = "text" if isinstance(column, bytes) else {8: "u8", 4: "u4"}[column.itemsize]
-            data = memoryview(column if isinstance(column, bytes) else np.ascontiguousarray(column))
+            data = memoryview(column if isinstance(column, bytes) else np.ascontiguousarray(column).data)
             where[name] = kind_of, at, len(data)
             if data.nbytes:
                 block = data.cast("B")

@@ -25,6 +25,11 @@ class Listing:
 
     stamp: str
 
+    @property
+    def samples(self) -> int:
+        """How many it has."""
+        raise NotImplementedError
+
 
 @dataclass
 class TarListing(Listing):
@@ -93,11 +98,14 @@ def grouped(
             "sample, and each of its extensions is there once. Write the shard again with another key for each sample"
         ) from None
     found = TarListing(
-        "",
-        keys,
-        *(np.frombuffer(of, U64) for of in (key_ends, sample_ends, kept_places, kept_sizes)),
-        np.frombuffer(kinds, U32),
-        extensions,
+        stamp="",
+        keys=keys,
+        key_ends=np.frombuffer(key_ends, U64),
+        sample_ends=np.frombuffer(sample_ends, U64),
+        places=np.frombuffer(kept_places, U64),
+        sizes=np.frombuffer(kept_sizes, U64),
+        kinds=np.frombuffer(kinds, U32),
+        extensions=extensions,
     )
     if sparse:
         of_member = {int(old): new for new, old in enumerate(np.frombuffer(which, U64))}

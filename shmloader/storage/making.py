@@ -215,11 +215,7 @@ def _listed_here(wanted: Wanted, which: list[int], done: Callable[[], None]) -> 
 def _listed(kind: str, shard: str) -> Listing:
     for _ in range(2):
         before = local_stamp(os.stat(shard))
-        listing: Listing
-        if kind == TAR:
-            listing = list_by_dali(shard) or list_local(shard)
-        else:
-            listing = list_rows_local(kind, shard)
+        listing: Listing = list_by_dali(shard) or list_local(shard) if kind == TAR else list_rows_local(kind, shard)
         if local_stamp(os.stat(shard)) == before:
             listing.stamp = before
             return listing

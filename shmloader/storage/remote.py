@@ -20,7 +20,7 @@ import inspect
 import os
 import queue
 import threading
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, TypeVar
 
 __all__ = ["Asker", "FarFiles", "asking", "matching", "read_whole", "stamp_of"]
@@ -49,7 +49,7 @@ def stamp_of(info: dict[str, Any]) -> str:
     return f"{info.get('size')} {tag}"
 
 
-# ---------------------------------------------------------------------------------------------------- before the workers
+# --------------------------------------------------------------------------------------------------- before the workers
 
 
 class Asker:
@@ -152,7 +152,7 @@ def read_whole(url: str, options: dict[str, Any]) -> bytes:
     return asking(options, asked)
 
 
-# ----------------------------------------------------------------------------------------------------------- in a worker
+# ---------------------------------------------------------------------------------------------------------- in a worker
 
 
 class _Threads:
@@ -251,5 +251,3 @@ class OfThisProcess:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return OfThisProcess, (self._make,)
-
-

@@ -49,8 +49,8 @@ async def list_rows_far(kind: str, url: str, asker: Asker, size: int) -> RowList
     """The same of a file that fsspec reads."""
     if kind != PARQUET:
         raise ValueError(
-            f"{url} is an Arrow file, and these are mapped, so they have to lie here. Copy it to a local disk, or write "
-            "it as Parquet"
+            f"{url} is an Arrow file, and these are mapped, so they have to lie here. Copy it to a local disk, or "
+            "write it as Parquet"
         )
     arrow = pyarrow()
     try:

@@ -29,8 +29,8 @@ MiB = 1 << 20
 class Shards(Dataset[Any]):
     """A map-style dataset of samples that lie in shards: WebDataset's tar archives, Parquet or Arrow files.
 
-    Any sample can be read without the others, by an index of where each lies.  So shuffling, samplers, resume, ranks and
-    stealing are what they are for any other dataset.  Shards that lie here are read by `pread`; others (s3://, gs://,
+    Any sample can be read without the others, by an index of where each lies.  So shuffling, samplers, resume, ranks
+    and stealing are what they are for any other dataset.  Shards that lie here are read by `pread`; others (s3://, gs://,
     hf://, https://) by fsspec, in ranges.
 
     The index is made at the first len(), with a progress bar, or before by `shmloader index URLS`.  It is a file beside
@@ -42,8 +42,8 @@ class Shards(Dataset[Any]):
         columns: What of a sample is read; None (default): all.  Of tars the extensions of its members, of tables the
             names of columns: ("jpg;png", "cls").  The first that is there is taken, and "image=jpg;png" calls it image.
         decode: Tars: False (default): members are bytes.  True: txt, cls, json, npy and npz become what WebDataset's
-            decode() makes of them, others stay bytes.  A dict: the same, with functions of bytes for further extensions,
-            or None for those that stay bytes.  Tables: a dict with functions of values, by column.
+            decode() makes of them, others stay bytes.  A dict: the same, with functions of bytes for further
+            extensions, or None for those that stay bytes.  Tables: a dict with functions of values, by column.
         index: The index's file (default: beside the shards, or in the user's cache).
         storage_options: For fsspec's file system: credentials, timeouts.
         open_files: How many shards a process has open at a time (default 64).
@@ -141,7 +141,7 @@ class Shards(Dataset[Any]):
         return self._source().values(self._checked(index), columns, decoded)
 
     def __place__(self, index: Any) -> int:
-        """What a sample shares with those that are cheap to read after it: the number of its shard, or its row group."""
+        """What a sample shares with those that are cheap to read after it: its shard's number, or its row group's."""
         return self._source().place(self._checked(index))
 
     def __prefetch__(self, indices: Iterable[Any], columns: Sequence[Column] | None = None) -> None:
@@ -200,9 +200,7 @@ class Shards(Dataset[Any]):
         if self._kind == TAR:
             self._read_by = Tars(self.urls, index, self._near, self._far, self._ahead, self.decode)
         else:
-            self._read_by = Tables(
-                self._kind, self.urls, index, self._far, self._ahead, self.decode, self._cache_bytes
-            )
+            self._read_by = Tables(self._kind, self.urls, index, self._far, self._ahead, self.decode, self._cache_bytes)
 
 
 def columns_of(columns: Iterable[str]) -> list[Column]:

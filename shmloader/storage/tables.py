@@ -106,7 +106,7 @@ class Tables:
         if reads:
             self._ahead.announce(reads)
 
-    # --------------------------------------------------------------------------------------------------------- row groups
+    # ------------------------------------------------------------------------------------------------------- row groups
 
     def _table(self, group: int, wanted: Sequence[Column] | None) -> Any:
         kept, key = self._kept(), (group, _key(wanted))
@@ -176,10 +176,7 @@ class Tables:
 
     def _check(self, shard: int) -> None:
         url = self._shards[shard]
-        if is_remote(url):
-            now = stamp_of(self._far().info(url).result())
-        else:
-            now = local_stamp(os.stat(url))
+        now = stamp_of(self._far().info(url).result()) if is_remote(url) else local_stamp(os.stat(url))
         if now != self._index.text("stamp", shard):
             raise changed(url)
 

@@ -102,11 +102,12 @@ def _by_tarfile(shard: str, file: Any, size: int) -> TarListing:
     try:
         with tarfile.open(fileobj=_Seeking(file), mode="r:", encoding="utf-8", errors="surrogateescape") as archive:
             while (member := archive.next()) is not None:
-                archive.members.clear()  # it would keep all of them
+                archive.members = []  # type: ignore[attr-defined]  # it would keep all of them
                 if not member.isreg():
                     continue
                 if member.sparse is not None:
-                    sparse[len(ends)] = [(begin, count) for begin, count in member.sparse if count]
+                    parts: Any = member.sparse  # which typeshed has as a number
+                    sparse[len(ends)] = [(begin, count) for begin, count in parts if count]
                 names += member.name.encode("utf-8", "surrogateescape")
                 ends.append(len(names))
                 places.append(member.offset_data)
@@ -152,7 +153,7 @@ class _Seeking(io.RawIOBase):
         return data
 
 
-# ------------------------------------------------------------------------------------------------------------ what is no
+# ----------------------------------------------------------------------------------------------------------- what is no
 
 
 def _refuse_others(shard: str, first: bytes, size: int) -> None:
@@ -163,7 +164,9 @@ def _refuse_others(shard: str, first: bytes, size: int) -> None:
                 f"read at random, and must not be compressed. Unpack it ({remedy})"
             )
     if size == 0:
-        raise ValueError(f"{shard} is empty, and a tar archive has 1,024 bytes at least. Write it again, or leave it out")
+        raise ValueError(
+            f"{shard} is empty, and a tar archive has 1,024 bytes or more. Write it again, or leave it out"
+        )
 
 
 def _refuse_cut_off(shard: str, size: int, needed: int) -> None:

@@ -19,7 +19,6 @@ from fsspec.asyn import AsyncFileSystem
 from storage_tars import photographs, samples_of, write
 
 import shmloader
-
 from shmloader.storage.read_ahead import ReadAhead
 
 
@@ -284,7 +283,7 @@ def test_what_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
         len(shmloader.Shards("nosuch://bucket/0.tar"))
 
 
-# ------------------------------------------------------------------------------------------------------- read ahead alone
+# ----------------------------------------------------------------------------------------------------- read ahead alone
 
 
 class Read:
@@ -324,5 +323,3 @@ def test_a_key_is_announced_twice_and_taken_twice() -> None:
     assert log == ["a"] and ahead.bytes == 0
     ahead.announce([("c", 5000, lambda: Read(log, "c"))])  # one at least is under way
     assert ahead.take("c").key == "c"
-
-

@@ -36,7 +36,7 @@ def expected(tmp_path: Path) -> list[dict[str, Any]]:
     return [sample for path in sorted(tmp_path.glob("*.tar")) for sample in samples_of(path)]
 
 
-# ------------------------------------------------------------------------------------------------- ten ways to meet them
+# ------------------------------------------------------------------------------------------------- ways to meet them
 
 
 class Labels(torch.utils.data.Dataset[Any]):
@@ -159,7 +159,9 @@ def test_columns(shards: str) -> None:
         "cls": b"3",
         "image": b"\3" * 103,
     }
-    with pytest.raises(KeyError, match=r"sample '000000' of .*000\.tar has no npy and no json\. It has jpg, cls, txt\."):
+    with pytest.raises(
+        KeyError, match=r"sample '000000' of .*000\.tar has no npy and no json\. It has jpg, cls, txt\."
+    ):
         shmloader.Shards(shards, ["npy;json"])[0]
     with pytest.raises(TypeError, match=r"Write columns=\['jpg'\]"):
         shmloader.Shards(shards, "jpg")
@@ -180,7 +182,9 @@ def test_decode(tmp_path: Path) -> None:
     assert sample["pkl"] == members["pkl"] and sample["jpg"] == b"bytes"
     sample = shmloader.Shards(path, decode={"jpg": len, "cls": None, "left.id": str})[0]
     assert (sample["jpg"], sample["cls"], sample["left.id"], sample["txt"]) == (5, b" 12\n", "b'5'", "grün")
-    with pytest.raises(ValueError, match=r"0\.jpg in .*0\.tar cannot be decoded: ValueError: .* It has 5 bytes\. Give "):
+    with pytest.raises(
+        ValueError, match=r"0\.jpg in .*0\.tar cannot be decoded: ValueError: .* It has 5 bytes\. Give "
+    ):
         shmloader.Shards(path, decode={"jpg": int})[0]
 
 
@@ -239,7 +243,7 @@ def test_a_list_of_wids(shards: str, tmp_path: Path) -> None:
 
 
 def test_bad_numbers(shards: str) -> None:
-    with pytest.raises(ValueError, match="open_files is 0. It has to be 1 or more"):
+    with pytest.raises(ValueError, match=r"open_files is 0\. It has to be 1 or more"):
         shmloader.Shards(shards, open_files=0)
 
 

@@ -59,7 +59,9 @@ def test_rows(tmp_path: Path, kind: str) -> None:
     assert [dataset.__place__(at) for at in (0, 5, 6, 19, 20, 26)] == [0, 0, 1, 3, 4, 5]
     some = shmloader.Shards(write(tmp_path, kind), ["label", "n=title;name"], decode={"label": str})
     assert some[7] == {"label": "7", "n": "picture 7"}
-    with pytest.raises(KeyError, match=r"0\.\w+ has no column 'x' and no 'y'\. Its columns are image, raw, label, name\."):
+    with pytest.raises(
+        KeyError, match=r"0\.\w+ has no column 'x' and no 'y'\. Its columns are image, raw, label, name\."
+    ):
         shmloader.Shards(write(tmp_path, kind), ["x;y"])[0]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import random
@@ -44,8 +45,20 @@ PLAIN: dict[str, list[tuple[str, bytes]]] = {
     "two members a sample": [("0.jpg", b"x" * 700), ("0.cls", b"1"), ("1.jpg", b"y" * 512), ("1.cls", b"2")],
     "dots in folders": [("a.b/c.jpg", b"1"), ("a.b/c.cls", b"2"), ("a.b/c", b"no extension"), ("d.e/f.g.h", b"3")],
     "the first dot": [("0.seg.png", b"1"), ("0.png", b"2"), ("0.", b"3"), ("1.tar.gz", b"4")],
-    "hidden": [(".hidden.jpg", b"1"), ("d/.hidden", b"2"), ("d/.other.jpg", b"3"), ("d.e/.x", b"4"), ("d.e/f/.x", b"5")],
-    "WebDataset's own": [("__meta__", b"1"), ("__a__/0.jpg", b"2"), ("__a/0.jpg", b"3"), ("___.x", b"4"), ("____/a.b", b"5")],
+    "hidden": [
+        (".hidden.jpg", b"1"),
+        ("d/.hidden", b"2"),
+        ("d/.other.jpg", b"3"),
+        ("d.e/.x", b"4"),
+        ("d.e/f/.x", b"5"),
+    ],
+    "WebDataset's own": [
+        ("__meta__", b"1"),
+        ("__a__/0.jpg", b"2"),
+        ("__a/0.jpg", b"3"),
+        ("___.x", b"4"),
+        ("____/a.b", b"5"),
+    ],
     "empty members": [("0.jpg", b""), ("0.cls", b"1"), ("1.jpg", b"2"), ("1.cls", b""), ("2.jpg", b"")],
     "capitals": [("A.JPG", b"1"), ("A.Cls", b"2"), ("a.ÄÖ", b"3")],
     "unicode": [("bär/ö.jpg", b"1"), ("bär/ö.cls", b"2"), ("日本.jpg", b"3"), ("\udcff.jpg", b"not utf-8")],
@@ -94,9 +107,11 @@ def test_global_pax_header_and_unknown_kinds(tmp_path: Path, by_tarfile: list[st
             member = tarfile.TarInfo(name)
             member.type, member.size = kind, 5 if kind in b"07V" else 0
             archive.addfile(member, io.BytesIO(b"12345"))
-    assert ours(str(path)) == samples_of(path) == [
-        {"__key__": "0", "__url__": str(path), "jpg": b"12345", "cont": b"12345", "cls": b"12345"}
-    ]
+    assert (
+        ours(str(path))
+        == samples_of(path)
+        == [{"__key__": "0", "__url__": str(path), "jpg": b"12345", "cont": b"12345", "cls": b"12345"}]
+    )
     assert not by_tarfile
 
 
@@ -226,10 +241,8 @@ def drawn(draw: random.Random, path: Path) -> None:
             member.linkname = draw.choice(["x", LONG]) if member.type in b"12" else ""
             member.mtime = draw.choice([0, 1.5])
             member.size = draw.choice([0, 1, 511, 512, 513, 5000]) if member.type in b"07" else 0
-            try:
+            with contextlib.suppress(ValueError):  # ustar has no room for it
                 archive.addfile(member, io.BytesIO(draw.randbytes(member.size)))
-            except ValueError:  # ustar has no room for it
-                pass
 
 
 def test_drawn_archives(tmp_path: Path, by_tarfile: list[str]) -> None:
