@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 import torch
 
 from bench.core.loaders import LOADERS, OURS, Job
@@ -163,7 +162,7 @@ def index(members: int, size: int) -> dict[str, float]:
         wall, cpu = time.perf_counter(), time.process_time()
         shards.make_index()
         wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
-        before, opened = psutil.Process().memory_info().rss, []
+        before, opened = _rss(), []
         kept = []
         for _ in range(OPENED):
             begin = time.perf_counter()
@@ -171,7 +170,7 @@ def index(members: int, size: int) -> dict[str, float]:
             len(again)
             opened.append(time.perf_counter() - begin)
             kept.append(again)
-        rss = (psutil.Process().memory_info().rss - before) / OPENED
+        rss = (_rss() - before) / OPENED
         begin = time.process_time()
         with tarfile.open(path) as archive:
             listed = sum(1 for _, _ in zip(range(20_000), archive, strict=False))
@@ -184,6 +183,10 @@ def index(members: int, size: int) -> dict[str, float]:
             "bytes": os.stat(shards.index_path).st_size / members,
             "rss": rss,
         }
+
+
+def _rss() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def far(folder: str, depth: int, seconds: float, latency: float, megabytes: float) -> dict[str, float]:
