@@ -77,12 +77,12 @@ def local_stamp(status: os.stat_result) -> str:
     return f"{status.st_size} {status.st_mtime_ns}"
 
 
-def find_or_make(wanted: Wanted, anew: bool = False) -> IndexFile:
+def find_or_make(wanted: Wanted, rebuild: bool = False) -> IndexFile:
     """The index of the shards as they are now.
 
     Args:
         wanted: Which.
-        anew: Whether it is made in any case.
+        rebuild: Whether it is made in any case.
 
     Raises:
         FileNotFoundError: A shard is not there.
@@ -90,11 +90,11 @@ def find_or_make(wanted: Wanted, anew: bool = False) -> IndexFile:
         OSError: The index can be written nowhere.
     """
     stamps = _local_stamps(wanted)
-    found = None if anew else _found(wanted, stamps)
+    found = None if rebuild else _found(wanted, stamps)
     if found is not None and not _changed(found, stamps):
         return found
     with _alone(wanted):
-        if not anew:  # another process may have made it meanwhile
+        if not rebuild:  # another process may have made it meanwhile
             found = _found(wanted, stamps)
             if found is not None and not _changed(found, stamps):
                 return found

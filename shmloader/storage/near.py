@@ -99,7 +99,7 @@ def changed(shard: str) -> RuntimeError:
     """The error of a shard that is another one than its index says."""
     return RuntimeError(
         f"{shard} has changed since its index was made, so places in the index are wrong. Size and time have to stay "
-        "as they were. Make the dataset again, or run `shmloader index --anew` on its shards"
+        "as they were. Make the dataset again, or run `shmloader index --rebuild` on its shards"
     )
 
 

@@ -120,7 +120,7 @@ class Shards(Dataset[Any]):
 
     def make_index(self) -> IndexFile:
         """Make the index again, whatever is there."""
-        index = find_or_make(self._which, anew=True)
+        index = find_or_make(self._which, rebuild=True)
         self._use(index)
         return index
 

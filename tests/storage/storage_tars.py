@@ -51,3 +51,11 @@ def photographs(count: int) -> Members:
         yield f"{k:06}.jpg", bytes([k % 256]) * (100 + k)
         yield f"{k:06}.cls", str(k % 10).encode()
         yield f"{k:06}.txt", f"picture {k}".encode()
+
+
+def members_of_three(folder: Any) -> str:
+    """Write three archives of 20 samples each; returns their names with braces."""
+    members = [*photographs(60)]
+    for k in range(3):
+        write(folder / f"train-{k:03}.tar", members[60 * k : 60 * (k + 1)])
+    return os.fspath(folder / "train-{000..002}.tar")

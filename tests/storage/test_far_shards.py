@@ -251,7 +251,7 @@ def test_shards_that_change_vanish_or_are_cut(far: str, tmp_path: Path) -> None:
     assert len(dataset) == 40
     whole = (tmp_path / "1.tar").read_bytes()
     write(tmp_path / "0.tar", [("0.jpg", bytes(9000))])
-    with pytest.raises(RuntimeError, match=r"0\.tar has changed since its index was made.*shmloader index --anew"):
+    with pytest.raises(RuntimeError, match=r"0\.tar has changed since its index was made.*shmloader index --rebuild"):
         dataset[0]
     assert dataset[20]
     (tmp_path / "1.tar").write_bytes(whole[:5000])

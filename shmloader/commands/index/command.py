@@ -34,7 +34,7 @@ def add_to(commands: Any) -> None:
     parser.add_argument(
         "--file", metavar="PATH", help="the index's file, Shards(index=PATH) (default: beside the shards, or the cache)"
     )
-    parser.add_argument("--anew", action="store_true", help="list all shards again, also those that have not changed")
+    parser.add_argument("--rebuild", action="store_true", help="list all shards again, not only changed ones")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.set_defaults(run=run)
 
@@ -44,7 +44,7 @@ def run(given: argparse.Namespace) -> int:
     begun = time.perf_counter()
     try:
         shards = Shards(given.urls, index=given.file)
-        if given.anew:
+        if given.rebuild:
             shards.make_index()
         found = {"shards": len(shards.urls), "samples": len(shards), **shards.facts()}
     except (OSError, ValueError, RuntimeError, ImportError) as error:
