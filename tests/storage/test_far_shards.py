@@ -186,6 +186,7 @@ def test_a_dataset_that_was_used_before_the_fork(far: str, tmp_path: Path) -> No
     samples = context.SimpleQueue()
 
     def read() -> None:
+        assert dataset._ahead.take(7) is None  # its parent's reads are not under way here
         dataset.__prefetch__([5, 6])
         samples.put([without_url(dataset[at]) for at in (4, 5, 6)])
 
@@ -193,8 +194,8 @@ def test_a_dataset_that_was_used_before_the_fork(far: str, tmp_path: Path) -> No
         warnings.simplefilter("ignore", DeprecationWarning)
         process = context.Process(target=read)
         process.start()
-    assert samples.get() == expected(tmp_path)[4:7]
-    process.join()
+    process.join(60)
+    assert process.exitcode == 0 and samples.get() == expected(tmp_path)[4:7]
     process.close()
     samples.close()
 
