@@ -9,7 +9,7 @@ from torch.utils.data import Dataset
 
 from shmloader.images.explanation import explained
 from shmloader.images.following import Following
-from shmloader.storage.shards import Shards, columns_of
+from shmloader.storage.shards import Shards, named_columns
 
 __all__ = ["ShardPictures", "shard_pictures"]
 
@@ -30,7 +30,7 @@ class ShardPictures(Dataset[Any]):
 
     def __init__(self, shards: Shards, image: str, label: str | None, reader: Following) -> None:
         self.dataset = shards
-        self._columns = columns_of([image] if label is None else [image, label])
+        self._columns = named_columns([image] if label is None else [image, label])
         self._decoded = [False, True][: len(self._columns)]
         self._reader = reader
 

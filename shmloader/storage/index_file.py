@@ -20,6 +20,7 @@ import os
 import secrets
 import struct
 from bisect import bisect_right
+from collections.abc import Sequence
 from hashlib import blake2b
 from typing import Any
 
@@ -145,6 +146,12 @@ class IndexFile:
     def texts(self, name: str) -> list[str]:
         """All pieces of a text."""
         return [self.text(name, at) for at in range(len(self._columns[f"{name}_ends"]))]
+
+    def has_texts(self, name: str, pieces: Sequence[Any]) -> bool:
+        """Whether all pieces of a text are these; much quicker than to make strings of them."""
+        encoded = [piece.encode("utf-8", "surrogateescape") for piece in pieces]
+        ends = np.cumsum(list(map(len, encoded)), dtype=np.uint64)
+        return np.array_equal(self.array(f"{name}_ends"), ends) and self._columns[name] == b"".join(encoded)
 
     def place(self, name: str, number: int) -> tuple[int, int]:
         """Which of the parts that end at the words of a column a number lies in, and where in it."""

@@ -64,6 +64,7 @@ class Asker:
         self._options = options
         self._threads = threads
         self._systems: dict[str, Any] = {}
+        self.one_at_a_time = asyncio.Lock()  # for what takes the memory of a whole shard
 
     async def call(self, method: str, url: str, **arguments: Any) -> Any:
         """A method of the file system, of a URL's path."""
@@ -121,7 +122,10 @@ class Asker:
 def asking(options: dict[str, Any], questions: Callable[[Asker], Awaitable[Result]]) -> Result:
     """Run questions to file systems in a thread that ends before this returns; see NOTE [ Far files ]."""
 
+    begun: concurrent.futures.Future[Any] = concurrent.futures.Future()
+
     async def asked() -> Result:
+        begun.set_result((asyncio.get_running_loop(), asyncio.current_task()))
         with concurrent.futures.ThreadPoolExecutor(THREADS) as threads:
             asker = Asker(options, threads)
             try:
@@ -130,7 +134,14 @@ def asking(options: dict[str, Any], questions: Callable[[Asker], Awaitable[Resul
                 await asker.close()
 
     with concurrent.futures.ThreadPoolExecutor(1) as thread:
-        return thread.submit(asyncio.run, asked()).result()
+        answer = thread.submit(asyncio.run, asked())
+        try:
+            return answer.result()
+        except BaseException:  # Ctrl-C, say: the thread would be waited for until all was asked
+            loop, task = begun.result()
+            with contextlib.suppress(RuntimeError):  # it has ended
+                loop.call_soon_threadsafe(task.cancel)
+            raise
 
 
 def matching(pattern: str, options: dict[str, Any]) -> list[str]:

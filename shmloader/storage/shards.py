@@ -98,7 +98,7 @@ class Shards(Dataset[Any]):
         self.columns = None if columns is None else tuple(columns)
         self.decode = decode
         self._kind = format_of(self.urls)
-        self._wanted = None if columns is None else columns_of(columns)
+        self._wanted = None if columns is None else named_columns(columns)
         path = None if index is None else local_path(os.fspath(index))
         self._which = Wanted(self.urls, self._kind, counted, path, options, progress)
         self._cache_bytes = cache_bytes
@@ -203,7 +203,7 @@ class Shards(Dataset[Any]):
             self._read_by = Tables(self._kind, self.urls, index, self._far, self._ahead, self.decode, self._cache_bytes)
 
 
-def columns_of(columns: Iterable[str]) -> list[Column]:
+def named_columns(columns: Iterable[str]) -> list[Column]:
     """Columns as a user names them: "jpg", "jpg;png", "image=jpg;png"."""
     found = []
     for column in columns:

@@ -17,7 +17,7 @@ __all__ = ["list_far", "list_local"]
 
 _BLOCK = 512
 _TAIL = 1 << 20  # bytes behind the end of an archive that are looked at
-_FIRST, _STEP = 1 << 16, 8 << 20  # bytes that are asked for at a time: where members are large, and where they are not
+_FIRST, _STEP = 1 << 16, 4 << 20  # bytes that are asked for at a time: where members are large, and where they are not
 _MAGIC = {
     b"\x1f\x8b": ("gzip", "gunzip"),
     b"BZh": ("bzip2", "bunzip2"),
@@ -81,8 +81,9 @@ async def list_far(url: str, asker: Asker, size: int) -> TarListing:
     except (ValueError, EOFError) as error:
         if isinstance(error, ValueError) and "tarfile" not in str(error):
             raise
-        whole = await asker.call("cat_file", url)  # tarfile cannot wait for parts of it
-        return _by_tarfile(url, io.BytesIO(whole), size)
+        async with asker.one_at_a_time:
+            whole = await asker.call("cat_file", url)  # tarfile cannot wait for parts of it
+            return _by_tarfile(url, io.BytesIO(whole), size)
     rest = data[members.at - begin :] if members.at >= begin else b""
     _warn_of_rest(url, members.at, rest)
     return grouped(url, *members.found())

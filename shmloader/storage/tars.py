@@ -38,7 +38,7 @@ class _Reads:
 
     def __init__(self, runs: list[tuple[int, int, Any]], info: Any) -> None:
         self.runs = runs  # begin, end, and what gives the bytes
-        self.info = info  # what gives what is known of the shard, where that is asked; else None
+        self.info = info  # what gives what is known of the shard; True where that is as the index says
 
     def cancel(self) -> None:
         for _, _, read in self.runs:
@@ -74,7 +74,8 @@ class Tars:
         self._names: dict[int, str] = {}  # extensions that were met
         sparse = index["sparse"]
         self._sparse: dict[str, Parts] = json.loads(bytes(sparse)) if len(sparse) else {}
-        self._known_good = OfThisProcess(set)  # far shards that are as the index says
+        # Of each far shard that this process has met: what gives its info, or True once it is as the index says.
+        self._looked_at = OfThisProcess(dict)
 
     def __len__(self) -> int:
         return len(self._members)
@@ -195,9 +196,22 @@ class Tars:
 
     def _begin(self, shard: int, url: str, members: list[Member]) -> _Reads:
         far: FarFiles = self._far()
-        # A shard is looked at once in each process, while its first sample is under way.
-        info = None if shard in self._known_good() else far.info(url)
+        # A shard is looked at once in each process, while its first samples are under way.
+        looked_at = self._looked_at()
+        info = looked_at.get(shard)
+        if info is None:
+            info = looked_at[shard] = far.info(url)
         return _Reads([(begin, end, far.read(url, begin, end)) for begin, end in _runs(members)], info)
+
+    def _look_at(self, shard: int, url: str, info: Any) -> None:
+        looked_at = self._looked_at()
+        try:
+            if stamp_of(info.result()) != self._index.text("stamp", shard):
+                raise changed(url)
+            looked_at[shard] = True
+        except BaseException:
+            looked_at.pop(shard, None)  # it is asked again for the next sample
+            raise
 
     def _arrived(self, reads: _Reads, shard: int, url: str, members: list[Member]) -> list[Any]:
         """Wait for requests, and take the members out of what they gave.
@@ -206,10 +220,8 @@ class Tars:
             FileNotFoundError, RuntimeError, OSError: See near.py.
         """
         try:
-            if reads.info is not None:
-                if stamp_of(reads.info.result()) != self._index.text("stamp", shard):
-                    raise changed(url)
-                self._known_good().add(shard)
+            if reads.info is not True:
+                self._look_at(shard, url, reads.info)
             runs = []
             for begin, end, read in reads.runs:
                 data = read.result()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import multiprocessing
+import signal
 import threading
 import time
 import warnings
@@ -225,6 +226,34 @@ def test_reads_under_way_are_bounded(far: str, tmp_path: Path, monkeypatch: pyte
             assert without_url(dataset[at]) == expected(tmp_path)[at]
             assert dataset._ahead.bytes <= 400
     assert Slow.most_under_way <= 4
+
+
+def test_a_shard_is_looked_at_once(far: str) -> None:
+    dataset = shmloader.Shards(far)
+    assert len(dataset) == 40
+    looked: list[str] = []
+    Slow.fail = lambda method, name: looked.append(name) if method == "info" else None
+    dataset.__prefetch__(range(40))
+    for at in range(40):
+        dataset[at]
+    assert len(looked) == (2 if far.startswith("slowasync") else 0)  # the other one does not count
+
+
+def test_ctrl_c_ends_the_making_of_an_index(far: str) -> None:
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    if far.startswith("slowasync"):  # a call of the other one cannot be ended
+        Slow.lag = 10_000
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        Slow.fail = lambda method, name: signal.setitimer(signal.ITIMER_REAL, 0.05) if method == "cat" else None
+        with pytest.raises(KeyboardInterrupt):
+            for _ in range(100_000):
+                shmloader.Shards(far).make_index()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def test_a_failed_early_read_is_read_again(far: str, tmp_path: Path) -> None:
