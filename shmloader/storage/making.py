@@ -33,7 +33,7 @@ class Wanted:
 
     Args:
         shards: Paths and URLs.
-        kind: What they are.
+        kind: Their format.
         counted: How many samples a list of `wids` says that some have.
         path: The index's file; None: beside the shards, or in the user's cache.
         options: For fsspec.

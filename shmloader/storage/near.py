@@ -1,4 +1,4 @@
-"""Shards that lie here: descriptors that are kept open, and no more of them than a bound."""
+"""Local shards: a bounded number of them is kept open."""
 
 from __future__ import annotations
 
