@@ -20,6 +20,7 @@ from fsspec.asyn import AsyncFileSystem
 from storage_tars import photographs, samples_of, write
 
 import shmloader
+from bench.storage.server import serving
 from shmloader.storage.read_ahead import ReadAhead
 
 
@@ -311,6 +312,34 @@ def test_a_list_of_wids_from_afar(far: str, tmp_path: Path) -> None:
 def test_what_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises((ImportError, ValueError), match=r"nosuch"):
         len(shmloader.Shards("nosuch://bucket/0.tar"))
+
+
+def test_a_web_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("aiohttp", reason="pip install aiohttp")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    members = [*photographs(40)]
+    for k in range(2):
+        write(tmp_path / f"{k}.tar", members[60 * k : 60 * (k + 1)])
+    with serving(str(tmp_path), latency=0.001, bytes_per_second=1e9) as url:
+        dataset = shmloader.Shards(f"{url}{{0..1}}.tar")
+        assert len(dataset) == 40
+        loader = shmloader.DataLoader(dataset, 8, num_workers=2, multiprocessing_context="fork")
+        found = [key for batch in loader for key in batch["__key__"]]
+        assert found == [sample["__key__"] for sample in expected(tmp_path)]
+        dataset.__prefetch__(range(40))
+        assert [without_url(dataset[at]) for at in range(40)] == expected(tmp_path)
+        write(tmp_path / "1.tar", [("0.jpg", b"1")])
+        with pytest.raises(RuntimeError, match=r"1\.tar has changed"):
+            shmloader.Shards(f"{url}{{0..1}}.tar")[30]
+        with pytest.raises(FileNotFoundError, match=r"2\.tar is not there"):
+            len(shmloader.Shards(f"{url}2.tar"))
+    http = fsspec.get_filesystem_class("http")
+    for system in http._cache.values():  # fsspec keeps them, and their connections
+        if system._session is not None:
+            http.close_session(system.loop, system._session)
+    http.clear_instance_cache()
+    stop_fsspec()
 
 
 # ----------------------------------------------------------------------------------------------------- read ahead alone
