@@ -24,6 +24,7 @@ from bench.storage.measure import FILES, SHARDS, WEBDATASET
 __all__ = ["Storage", "summary"]
 
 SAMPLES, LOAD, INDEX, FAR = "samples", "load", "index", "far"
+LOAD_CPU = "load_cpu"
 LABELS = {
     FILES: "files in folders, images.ImageFolder",
     SHARDS: "tar shards, images.fuse(Shards)",
@@ -124,7 +125,8 @@ class Storage(Question):
 
     def show(self, out: Console, result: dict[str, Any]) -> None:
         found = result["summary"]
-        for part, unit in ((SAMPLES, "CPU us a sample"), (LOAD, "images/s")):
+        units = {SAMPLES: "CPU us a sample", LOAD: "images/s", LOAD_CPU: "CPU us an image, with workers"}
+        for part, unit in units.items():
             if part in found:
                 table = Table(title=f"{unit}; medians \\[min..max]", title_justify="left")
                 for heading in ("", unit, "speed / files", "speed / WebDataset"):
@@ -151,19 +153,19 @@ def summary(measurements: list[dict[str, Any]]) -> dict[str, Any]:
     """The figures of all rounds.
 
     Returns:
-        samples, load: of each way its figure, and how many times as quick it is as files and WebDataset in the same
-        round; index, far: of each figure median, least and most, see measure.py.
+        samples, load, load_cpu: of each way its figure, and how many times as quick it is as files and WebDataset in
+        the same round; index, far: of each figure median, least and most, see measure.py.
     """
     good = [of for of in measurements if "failure" not in of]
     result: dict[str, Any] = {}
-    for part in (SAMPLES, LOAD):
+    for name, part, figure in ((SAMPLES, SAMPLES, ""), (LOAD, LOAD, "images_per_second"), (LOAD_CPU, LOAD, "cpu")):
         rounds: dict[int, dict[str, float]] = {}
         for of in good:
-            if of["part"] == part:
-                by = {of["way"]: of["images_per_second"]} if part == LOAD else {w: of[w] for w in LABELS if w in of}
+            if of["part"] == part and (not figure or figure in of):
+                by = {of["way"]: of[figure]} if figure else {way: of[way] for way in LABELS if way in of}
                 rounds.setdefault(of["round"], {}).update(by)
         if rounds:
-            result[part] = _compared(list(rounds.values()), is_time=part == SAMPLES)
+            result[name] = _compared(list(rounds.values()), is_time=name != LOAD)
     for part in (INDEX, FAR):
         rows: dict[str, list[dict[str, float]]] = {}
         for of in good:
