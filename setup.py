@@ -28,6 +28,7 @@ CORE = {
     "pixels": ("pixels",),
     "frozen": ("frozen_rows", "frozen_list", "frozen_dict"),
     "cache": ("cache_table",),
+    "storage": ("tar_members", "sample_groups"),
 }
 IN_C = ("jpeg", "pixels")  # rooms whose module is a few lines around what is written in C beside it
 # No fused multiplications: they round once where Pillow's weights of a resize are rounded twice.

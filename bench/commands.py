@@ -22,11 +22,13 @@ from bench.recipes.question import Recipes
 from bench.resume.question import Resume
 from bench.skew.question import Skew
 from bench.start.question import Start
+from bench.storage.question import Storage
 from bench.transport.question import Transport
 
 _ALL = (
     *(Peers, Growth, Transport, Latency, Resume, Deaths, Device, Experiment, Skew, Images, Recipes, Memory, Start),
     Cache,
+    Storage,
 )
 QUESTIONS = {asks.name: asks for asks in _ALL}
 WHOLE = ("peers", "growth", "latency", "deaths")

@@ -37,6 +37,7 @@ from shmloader.frozen.freeze import freeze  # noqa: E402
 from shmloader.patch import patch_torch  # noqa: E402
 from shmloader.resume.distributed import DistributedSampler  # noqa: E402
 from shmloader.row_wise import row_wise  # noqa: E402
+from shmloader.storage.shards import Shards  # noqa: E402
 
 _gil.warn(_had_gil)
 
@@ -54,6 +55,7 @@ __all__ = [
     "RandomSampler",
     "Sampler",
     "SequentialSampler",
+    "Shards",
     "StackDataset",
     "Subset",
     "SubsetRandomSampler",

@@ -12,10 +12,11 @@ import torch
 
 import shmloader
 from shmloader.commands.doctor import command as doctor
+from shmloader.commands.index import command as index
 from shmloader.commands.top import command as top
 from shmloader.commands.tuning import command as tuning
 
-COMMANDS = (doctor, tuning, top)
+COMMANDS = (doctor, tuning, top, index)
 
 
 def parser() -> argparse.ArgumentParser:

@@ -19,14 +19,16 @@ from shmloader.images.following import Following
 from shmloader.images.pictures import PictureDataset
 from shmloader.images.reader import copied
 from shmloader.images.rows import Rows
+from shmloader.images.shard_pictures import ShardPictures, shard_pictures
 from shmloader.images.wrapped import Wrapped
+from shmloader.storage.shards import Shards
 
 __all__ = ["Fused", "Unfused", "fuse"]
 
 _NEEDED = ("samples", "loader", "transform")
 _FOLDER = "torchvision.datasets.folder"
 _LOADERS = ("default_loader", "pil_loader")
-_WITHOUT_PATHS = ("datasets.arrow_dataset", "timm.data.dataset")
+_WITHOUT_PATHS = ("datasets.arrow_dataset", "timm.data.dataset", "shmloader.storage.shards")
 
 
 class Unfused(Wrapped):
@@ -118,7 +120,7 @@ def fuse(
     cache: Any = None,
     image: str = "image",
     label: str | None = "label",
-) -> Fused | Unfused | Columns | timm_dataset.TimmPictures:
+) -> Fused | Unfused | Columns | ShardPictures | timm_dataset.TimmPictures:
     """Make a dataset of picture files decode each picture once, no more of it than its crop, straight to its size.
 
     The samples stay the same: the same draws from torch's, Python's and NumPy's generators in the same order, so the
@@ -131,9 +133,10 @@ def fuse(
             `transform`, and a `target_transform` where it has one.  If its class has a __getitem__ of its own, it is
             fused only where three of its samples are the same either way and draw the same random numbers.  Or a
             Hugging Face datasets.Dataset with a column of pictures: its samples become (image, label), each picture is
-            turned upright as `datasets` does, and is RGB.  Or timm's ImageDataset.
-        transform: of a Hugging Face dataset: torchvision's, timm's, images.views(...), images.training(...), or any
-            function of a PIL image.
+            turned upright as `datasets` does, and is RGB.  Or timm's ImageDataset.  Or shmloader.Shards: its samples
+            become (image, label) too, a label of a tar decoded as WebDataset does.
+        transform: of a Hugging Face dataset, or of shards: torchvision's, timm's, images.views(...),
+            images.training(...), or any function of a PIL image.
         exact: to the bit as Pillow and torchvision make them.  Else faster, and a pixel differs by less than 1 of 255
             on average.
         scale_on_device: samples stay uint8, a quarter of the bytes of float32; give the loader `fused.on_device`,
@@ -147,7 +150,9 @@ def fuse(
             ("train.cache"), which later runs find, or a file and its budget, ("train.cache", "200 GB").  Nothing is
             evicted.  A picture takes 1.5 bytes a pixel where its chroma is halved (4:2:0).  Samples stay the same, to
             the bit.  docs/caching.md has the figures.
-        image, label: of a Hugging Face dataset, the names of the columns; label=None: a sample is the image alone.
+        image, label: of a Hugging Face dataset, or of shards, the names of the columns; label=None: a sample is the
+            image alone.  In tars "image" is the first of jpg, jpeg, png, webp and such that a sample has, and "label"
+            is cls.
 
     Returns:
         A dataset with the attributes of the other one, and:
@@ -176,10 +181,15 @@ def fuse(
         )
     if type(dataset).__module__ == "datasets.arrow_dataset":
         return columns(dataset, transform, image, label, exact, scale_on_device)
+    if isinstance(dataset, Shards):
+        if type(dataset).__getitem__ is not Shards.__getitem__:
+            why = "its class has a __getitem__ of its own, so its samples are others than the shards'"
+            return Unfused(dataset, f"{type(dataset).__name__} is not fused: {why}")
+        return shard_pictures(dataset, transform, image, label, exact, scale_on_device)
     if transform is not None:
         raise TypeError(
-            f"{type(dataset).__name__} got a transform beside its own. Give `transform` with a Hugging Face dataset "
-            "alone."
+            f"{type(dataset).__name__} got a transform beside its own. Give `transform` with a Hugging Face dataset, "
+            "or with shards, alone."
         )
     if type(dataset).__module__ == "timm.data.dataset" and type(dataset).__name__ == "ImageDataset":
         why = timm_dataset.why_not(dataset)
