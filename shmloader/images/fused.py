@@ -14,6 +14,7 @@ import torch
 from shmloader.images import timm_dataset
 from shmloader.images.columns import Columns, columns
 from shmloader.images.following import Following
+from shmloader.images.parts import FusedConcat, FusedSubset, fused_parts
 from shmloader.images.pictures import PictureDataset
 from shmloader.images.reader import copied
 from shmloader.images.rows import Rows
@@ -114,7 +115,7 @@ def fuse(
     rows: str | os.PathLike[str] | None = None,
     image: str = "image",
     label: str | None = "label",
-) -> Fused | Unfused | Columns | timm_dataset.TimmPictures:
+) -> Fused | Unfused | Columns | timm_dataset.TimmPictures | FusedSubset | FusedConcat:
     """Make a dataset of picture files decode each picture once, no more of it than its crop, straight to its size.
 
     The samples stay the same: the same draws from torch's, Python's and NumPy's generators in the same order, so the
@@ -127,7 +128,8 @@ def fuse(
             `transform`, and a `target_transform` where it has one.  If its class has a __getitem__ of its own, it is
             fused only where three of its samples are the same either way and draw the same random numbers.  Or a
             Hugging Face datasets.Dataset with a column of pictures: its samples become (image, label), each picture is
-            turned upright as `datasets` does, and is RGB.  Or timm's ImageDataset.
+            turned upright as `datasets` does, and is RGB.  Or timm's ImageDataset.  Or torch's Subset or ConcatDataset
+            of any of these, fused or not.
         transform: of a Hugging Face dataset: torchvision's, timm's, images.views(...), images.training(...), or any
             function of a PIL image.
         exact: to the bit as Pillow and torchvision make them.  Else faster, and a pixel differs by less than 1 of 255
@@ -152,13 +154,19 @@ def fuse(
             own.
         OSError: `rows` cannot be made.
         ValueError: `rows` is another file, or the file of another dataset of this process; there is no such column, or
-            it has no pictures.
+            it has no pictures; `scale_on_device`, and the datasets of a ConcatDataset leave different work to the
+            device.
 
     Example:
         >>> train = images.fuse(torchvision.datasets.ImageFolder("train", transform))
         >>> print(train.explain())
         >>> loader = shmloader.DataLoader(train, batch_size=256, shuffle=True, num_workers=8)
     """
+    options: dict[str, Any] = {"exact": exact, "scale_on_device": scale_on_device, "rows": rows}
+    options |= {"image": image, "label": label}
+    parts = fused_parts(dataset, lambda part: fuse(part, transform, **options))
+    if parts is not None:
+        return parts
     if type(dataset).__module__ == "datasets.arrow_dataset":
         return columns(dataset, transform, image, label, exact, scale_on_device)
     if transform is not None:
@@ -175,7 +183,7 @@ def fuse(
     if lacks:
         raise TypeError(
             f"{type(dataset).__name__} has no {' and no '.join(lacks)}: fuse a torchvision.datasets.ImageFolder or one "
-            "like it (of a Subset, the dataset inside), or read bytes by images.from_bytes"
+            "like it, or read bytes by images.from_bytes"
         )
     name = type(dataset).__name__
     why = _why_not(dataset)

@@ -33,7 +33,7 @@ class Recipe:
         rest: functions that are called with that, one after the other.
         notes: of each transform what it is, and what is done about it.
         row_steps: what changes the numbers in their row, after `finish` and before `rest`.
-        draws_elsewhere: whether Python's generator or NumPy's may be drawn from.
+        draws_by: which generators may be drawn from beside torch's: PYTHON and NUMPY.
         transforms: all transforms as they were given, one after the other; none of a recipe that is not of transforms.
     """
 
@@ -42,7 +42,7 @@ class Recipe:
     rest: tuple[Callable[[Any], Any], ...] = ()
     notes: tuple[tuple[str, str], ...] = ()
     row_steps: tuple[RowStep, ...] = ()
-    draws_elsewhere: bool = False
+    draws_by: frozenset[str] = frozenset()
     transforms: tuple[Callable[[Any], Any], ...] = ()
 
 
@@ -84,7 +84,7 @@ def training(
         >>> dataset = images.ImageFolder("train", images.training(224))
     """
     if augment not in (None, "trivial"):
-        raise ValueError(f"augment={augment!r} is no augmentation. Use \"trivial\" or None.")
+        raise ValueError(f'augment={augment!r} is no augmentation. Use "trivial" or None.')
     resample = filter_number(interpolation)
     steps: list[Step] = [RandomResizedCrop(_both(size), scale, ratio, resample)]
     if flip:

@@ -1,4 +1,4 @@
-"""Whole recipes through loaders, by fork and by spawn: torch's batches, and each generator where torch's workers have it.
+"""Whole recipes through loaders, by fork and spawn: torch's batches, and each generator where torch's workers have it.
 
 SHMLOADER_PHOTOGRAPHS=FOLDER takes 1,000 samples a recipe, of the JPEG files in that folder, instead of a few made ones.
 """
@@ -76,26 +76,27 @@ def sums(loader: Any) -> list[Any]:
 
 
 @pytest.fixture(scope="module")
-def datasets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Any, Any]]:
-    """Of either version all recipes one behind the other, plain and fused."""
+def photographs(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     folder = Path(GIVEN) if GIVEN else tmp_path_factory.mktemp("photographs")
     if not GIVEN:
         make(folder, 12)
-    paths, both = files(folder), {}
-    for version, of in VERSIONS.items():
-        names = [name for name in RECIPES if not RECIPES[name].why_not() and (of is v1 or "timm" not in name)]
-        plain = [Photographs(paths, RECIPES[name].open(of)) for name in names]
-        fused = [images.fuse(one) for one in plain]
-        for one in fused:
-            assert "called" not in one.explain() and "three samples" not in one.explain()
-        both[version] = ConcatDataset(plain), ConcatDataset(fused)
-    return both
+    return files(folder)
+
+
+def datasets(of: Any, photographs: list[str]) -> tuple[Any, Any]:
+    """All recipes one behind the other, plain and fused."""
+    names = [name for name in RECIPES if not RECIPES[name].why_not() and (of is v1 or "timm" not in name)]
+    plain = [Photographs(photographs, RECIPES[name].open(of)) for name in names]
+    fused = [images.fuse(one) for one in plain]
+    for one in fused:
+        assert "called" not in one.explain() and "three samples" not in one.explain()
+    return ConcatDataset(plain), ConcatDataset(fused)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("workers", range(4))
-def test_torchs_batches_and_generators(version: str, workers: int, datasets: dict[str, tuple[Any, Any]]) -> None:
-    plain, fused = datasets[version]
+def test_torchs_batches_and_generators(version: str, workers: int, photographs: list[str]) -> None:
+    plain, fused = datasets(VERSIONS[version], photographs)
     options: dict[str, Any] = {"batch_sampler": Batches(len(plain.datasets)), "num_workers": workers}
     expected = sums(torch.utils.data.DataLoader(plain, **options))
     for method in ("fork", "spawn") if workers else (None,):
