@@ -35,6 +35,7 @@ class Recipes(Question):
     @staticmethod
     def add_options(parser: argparse.ArgumentParser) -> None:
         add_choice(parser, "--recipes", tuple(RECIPES), "which recipes to measure")
+        add_choice(parser, "--ways", tuple(WAYS), "which ways from files to samples")
         add_choice(
             parser,
             "--parts",
@@ -79,10 +80,10 @@ class Recipes(Question):
         given, failure = self.given, RECIPES[recipe].why_not()
         where = {"recipe": recipe, "folder": self._folder}
         both = {**where, "seconds": given.seconds}
-        ways = [name for name, way in WAYS.items() if way.has(recipe)]
+        ways = [name for name, way in WAYS.items() if name in given.ways and way.has(recipe)]
         ways = ways[at % len(ways) :] + ways[: at % len(ways)]  # who goes first changes from round to round
         together = [way for way in ways if way != DALI]
-        for by in [together, *([[DALI]] if DALI in ways else [])] if SAMPLES in given.parts else []:
+        for by in [by for by in (together, [way for way in ways if way == DALI]) if by and SAMPLES in given.parts]:
             yield Turn(
                 {"part": SAMPLES, "recipe": recipe, "ways": " ".join(sorted(by))},
                 "bench.recipes.measure:samples",

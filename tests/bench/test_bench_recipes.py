@@ -59,6 +59,13 @@ def test_dali_is_timed_in_a_process_of_its_own(monkeypatch: pytest.MonkeyPatch) 
         ["albumentations", "fast", "floor", "fused", "v1", "v2"],
     ]
     assert by[0] != asked.turns(1)[0].arguments["by"]  # another way goes first
+    few = Recipes(_parsed("--recipes", "crop", "--ways", "v1", "fused")).turns(0)
+    assert [turn.arguments.get("way") or turn.arguments.get("by") for turn in few] == [
+        ["v1", "fused"],
+        None,
+        "v1",
+        "fused",
+    ]
 
 
 def test_a_recipe_whose_library_is_missing_is_named_and_is_no_error(
