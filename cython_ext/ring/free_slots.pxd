@@ -22,7 +22,7 @@ cdef class Slots:
     cdef int *free                      # payloads nobody uses, a stack
     cdef int frees
     cdef int reserve                    # the first payload never yet used: replacements for those a worker keeps
-    cdef dict kept                      # by workers that live, and by which
+    cdef dict keepers                   # of a payload that workers keep: which of them live
     cdef uint8_t *held_back             # those whose guarded leases have died, until reclaim()
     cdef list returned                  # of these, those for which no events are awaited yet, and what was noted
     cdef list reading                   # the others, and the events
