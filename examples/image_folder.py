@@ -102,6 +102,10 @@ def _label(train: dict[str, list[Path]], test: dict[str, list[Path]]) -> Split:
     return Split(classes, labelled(train), labelled(test))
 
 
+Read = Callable[[Path], Tensor]
+Decode = Callable[[int, bool], Read]  # of the size, and of whether pictures are augmented
+
+
 class ByPil:
     """Reads a file by PIL: a square of bytes, with the colours last.
 
@@ -157,7 +161,7 @@ class ImageFolder(Dataset[tuple[Tensor, int]]):
         size: int,
         *,
         augment: bool,
-        decode: Callable[[int, bool], Callable[[Path], Tensor]] = ByPil,
+        decode: Decode = ByPil,
     ) -> None:
         self.files = files
         self.read = decode(size, augment)

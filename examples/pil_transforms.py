@@ -83,6 +83,10 @@ def _shear_down(image: Image.Image, strength: float) -> Image.Image:
     return _moved(image, 1, 0, 0, math.sin(angle) / math.cos(angle), 1, 0)
 
 
+def _solarized(image: Image.Image, threshold: float) -> Image.Image:
+    return image.point([value if value < threshold else 255 - value for value in range(256)] * len(image.getbands()))
+
+
 def _angle(strength: float) -> float:
     return math.radians(math.degrees(math.atan(strength)))  # by way of degrees, as torchvision's functions take them
 
@@ -104,7 +108,7 @@ OPERATIONS: list[tuple[Operation, torch.Tensor | None, bool]] = [
     (_enhanced(ImageEnhance.Contrast), LIGHTER, True),
     (_enhanced(ImageEnhance.Sharpness), LIGHTER, True),
     (lambda image, bits: ImageOps.posterize(image, int(bits)), BITS, False),
-    (lambda image, threshold: ImageOps.solarize(image, threshold), torch.linspace(255, 0, BINS), False),
+    (_solarized, torch.linspace(255, 0, BINS), False),
     (lambda image, _: ImageOps.autocontrast(image), None, False),
     (lambda image, _: ImageOps.equalize(image), None, False),
 ]

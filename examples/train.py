@@ -31,6 +31,7 @@ from examples.image_folder import (
     ByPil,
     ByShmloader,
     DataFolderError,
+    Decode,
     ImageFolder,
     LabelledFile,
     Split,
@@ -40,7 +41,7 @@ from examples.loader_clock import LoaderClock
 from examples.net import SmallNet
 
 DIGITS = Path("data/digits")
-DECODERS = {"shmloader": ByShmloader, "torch": ByPil}  # of which the pixels are the same
+DECODERS: dict[str, Decode] = {"shmloader": ByShmloader, "torch": ByPil}  # of which the pixels are the same
 
 Batch = list[Tensor]  # images, uint8 [batch, size, size, 3], and labels, int64 [batch]
 
