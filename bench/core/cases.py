@@ -88,10 +88,14 @@ def padded(samples: list[torch.Tensor]) -> dict[str, torch.Tensor]:
     return {"input_ids": ids, "attention_mask": (ids != 0).to(torch.int64)}
 
 
+def _itself(picture: torch.Tensor) -> torch.Tensor:
+    return picture
+
+
 def beside(
     shape: tuple[int, ...],
     others: Callable[[int], tuple[Any, ...]],
-    image: Callable[[torch.Tensor], Any] = lambda of: of,
+    image: Callable[[torch.Tensor], Any] = _itself,
 ) -> list[Any]:
     """uniform() uint8 pictures, each with something of its own beside it.
 
@@ -140,6 +144,7 @@ class Case:
         is_large: whether copying its bytes is what takes the time, so that a ceiling of copying says something.
         decoder: of files, see Jpegs.
         needs: modules that are no part of the bench's own extras.
+        image_alone: the case of the same image with nothing beside it.
     """
 
     name: str
@@ -150,6 +155,7 @@ class Case:
     is_large: bool = False
     decoder: str = ""
     needs: tuple[str, ...] = ()
+    image_alone: str = ""
 
     @property
     def has_work(self) -> bool:
@@ -185,28 +191,27 @@ CASES = {
         Case("scalar", "one float32 scalar", 1, partial(uniform, torch.float32, ())),
         Case("small-images", "uint8 128 x 3x32x32", 128, partial(uniform, torch.uint8, (3, 32, 32))),
         Case(
-            "image-int",
+            "small-images-int",
             "uint8 128 x 3x32x32, int",
             128,
             partial(beside, (3, 32, 32), lambda k: (k,)),
         ),
-        Case(
-            "array-int",
-            "numpy uint8 128 x 3x32x32, int",
-            128,
-            partial(beside, (3, 32, 32), lambda k: (k,), torch.Tensor.numpy),
-        ),
-        Case(
-            "array-int64",
-            "numpy uint8 128 x 3x32x32, numpy.int64",
-            128,
-            partial(beside, (3, 32, 32), lambda k: (numpy.int64(k),), torch.Tensor.numpy),
-        ),
-        Case(
-            "image-path",
-            "uint8 128 x 3x32x32, path",
-            128,
-            partial(beside, (3, 32, 32), lambda k: (path(k),)),
+        Case("image", "uint8 128 x 3x64x64", 128, partial(uniform, torch.uint8, (3, 64, 64))),
+        *(
+            Case(
+                name,
+                f"{array}uint8 128 x 3x64x64, {what}",
+                128,
+                partial(beside, (3, 64, 64), others, torch.Tensor.numpy if array else _itself),
+                image_alone="image",
+            )
+            for name, array, what, others in (
+                ("image-int", "", "int", lambda k: (k,)),
+                ("image-float", "", "float", lambda k: (k / 7,)),
+                ("array-int", "numpy ", "int", lambda k: (k,)),
+                ("array-int64", "numpy ", "numpy.int64", lambda k: (numpy.int64(k),)),
+                ("image-path", "", "path", lambda k: (path(k),)),
+            )
         ),
         Case("uint8-images", "uint8 256 x 3x224x224", 256, partial(uniform, torch.uint8, (3, 224, 224)), is_large=True),
         Case(

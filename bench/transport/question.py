@@ -29,7 +29,10 @@ TRANSPORTED = (
     "float32-images",
     "subclass",
     "small-images",
+    "small-images-int",
+    "image",
     "image-int",
+    "image-float",
     "array-int",
     "array-int64",
     "image-path",
@@ -144,6 +147,9 @@ class Transport(Question):
                 both["trainer_faults"],
             )
         out.print(table)
+        beside = {case: of for case, of in result["summary"].items() if of["to_image_alone"]}
+        if beside:
+            out.print(_table_of_columns(beside))
         print_lines(out, failures(result["measurements"], "case", "subject"), style="red")
         if any(CASES[case].is_large for case in result["summary"]):
             print_lines(out, [f"ceiling, {kind}: {meaning}" for kind, meaning in MEANING.items()])
@@ -189,7 +195,9 @@ def summary(case: str, measurements: list[dict[str, Any]]) -> dict[str, Any]:
     Returns:
         for each loader its FIGURES, and of_memcpy and of_streaming, the part of that ceiling that it reaches;
         for each ceiling its bytes_per_second;
-        ratio and trainer_cpu_ratio: shmloader's batches a second, and processor time a batch, to torch's.
+        ratio and trainer_cpu_ratio: shmloader's batches a second, and processor time a batch, to torch's;
+        to_image_alone: shmloader's workers' processor time a batch, to that of the same image with nothing beside it
+        (None where that was not measured).
     """
     rounds = by_round([of for of in measurements if of["case"] == case], "subject")
 
@@ -211,7 +219,27 @@ def summary(case: str, measurements: list[dict[str, Any]]) -> dict[str, Any]:
                 result[loader][f"of_{kind}"] = over("bytes_per_second", loader, kind)
     result["ratio"] = over("batches_per_second", "shmloader", "torch")
     result["trainer_cpu_ratio"] = over("trainer_cpu", "shmloader", "torch")
+    alone = {
+        of["round"]: of["workers_cpu"]
+        for of in measurements
+        if of["case"] == CASES[case].image_alone and of["subject"] == "shmloader" and "failure" not in of
+    }
+    result["to_image_alone"] = spread(
+        by["shmloader"]["workers_cpu"] / alone[at] for at, by in rounds.items() if at in alone and "shmloader" in by
+    )
     return result
+
+
+def _table_of_columns(cases: dict[str, Any]) -> Table:
+    """What workers pay for a number, or a path, beside an image."""
+    table = Table(title="columns: workers' CPU a batch; two figures: torch | shmloader", title_justify="left")
+    table.add_column("case", no_wrap=True)
+    for heading in ("us/batch", "shmloader / shmloader with the image alone"):
+        table.add_column(heading, justify="right")
+    for case, of in cases.items():
+        both = " | ".join(shown(of[loader]["workers_cpu"], 1e6) for loader in LOADERS)
+        table.add_row(CASES[case].label, both, shown(of["to_image_alone"], all_of_it=True))
+    return table
 
 
 def _draw_case(axes: Any, y: float, of: dict[str, Any], batch_bytes: int) -> None:

@@ -16,6 +16,7 @@ from shmloader.images import timm_dataset
 from shmloader.images.cache import Cache
 from shmloader.images.columns import Columns, columns
 from shmloader.images.following import Following
+from shmloader.images.parts import FusedConcat, FusedSubset, fused_parts
 from shmloader.images.pictures import PictureDataset
 from shmloader.images.reader import copied
 from shmloader.images.rows import Rows
@@ -120,7 +121,7 @@ def fuse(
     cache: Any = None,
     image: str = "image",
     label: str | None = "label",
-) -> Fused | Unfused | Columns | ShardPictures | timm_dataset.TimmPictures:
+) -> Fused | Unfused | Columns | ShardPictures | timm_dataset.TimmPictures | FusedSubset | FusedConcat:
     """Make a dataset of picture files decode each picture once, no more of it than its crop, straight to its size.
 
     The samples stay the same: the same draws from torch's, Python's and NumPy's generators in the same order, so the
@@ -134,7 +135,8 @@ def fuse(
             fused only where three of its samples are the same either way and draw the same random numbers.  Or a
             Hugging Face datasets.Dataset with a column of pictures: its samples become (image, label), each picture is
             turned upright as `datasets` does, and is RGB.  Or timm's ImageDataset.  Or shmloader.Shards: its samples
-            become (image, label) too, a label of a tar decoded as WebDataset does.
+            become (image, label) too, a label of a tar decoded as WebDataset does.  Or torch's Subset or ConcatDataset
+            of any of these, fused or not.
         transform: of a Hugging Face dataset, or of shards: torchvision's, timm's, images.views(...),
             images.training(...), or any function of a PIL image.
         exact: to the bit as Pillow and torchvision make them.  Else faster, and a pixel differs by less than 1 of 255
@@ -166,13 +168,19 @@ def fuse(
             own; or `cache` is none of these, or is given with a dataset whose pictures are not files with paths.
         OSError: `rows` cannot be made, or there is no folder for `cache`.
         ValueError: `cache` names a file that is something else; `rows` is another file, or the file of another dataset
-            of this process; there is no such column, or it has no pictures.
+            of this process; there is no such column, or it has no pictures; `scale_on_device`, and the datasets of a
+            ConcatDataset leave different work to the device.
 
     Example:
         >>> train = images.fuse(torchvision.datasets.ImageFolder("train", transform))
         >>> print(train.explain())
         >>> loader = shmloader.DataLoader(train, batch_size=256, shuffle=True, num_workers=8)
     """
+    options: dict[str, Any] = {"exact": exact, "scale_on_device": scale_on_device, "rows": rows, "cache": cache}
+    options |= {"image": image, "label": label}
+    parts = fused_parts(dataset, lambda part: fuse(part, transform, **options))
+    if parts is not None:
+        return parts
     if cache is not None and type(dataset).__module__ in _WITHOUT_PATHS:
         raise TypeError(
             f"{type(dataset).__module__.partition('.')[0]}'s {type(dataset).__name__} gives pictures as bytes, and "
@@ -200,7 +208,7 @@ def fuse(
     if lacks:
         raise TypeError(
             f"{type(dataset).__name__} has no {' and no '.join(lacks)}: fuse a torchvision.datasets.ImageFolder or one "
-            "like it (of a Subset, the dataset inside), or read bytes by images.from_bytes"
+            "like it, or read bytes by images.from_bytes"
         )
     name = type(dataset).__name__
     why = _why_not(dataset)

@@ -99,7 +99,7 @@ class Reader:
         Where a step fails, the transforms themselves are called, from the same states of the generators: whoever gives
         a colour of four numbers gets torchvision's error, and what only torchvision can make is made.
         """
-        with drawing(self._recipe.draws_elsewhere) as draws, Canvas(picture, draws, self._exact) as canvas:
+        with drawing(self._recipe.draws_by) as draws, Canvas(picture, draws, self._exact) as canvas:
             try:
                 return self._made(canvas, draws, out, must_fit)
             except Exception:
@@ -182,7 +182,7 @@ class Reader:
             begin = time.thread_time()
             with (
                 Picture(source, cache=self._cache) as picture,
-                drawing(recipe.draws_elsewhere) as draws,
+                drawing(recipe.draws_by) as draws,
                 Canvas(picture, draws, self._exact) as canvas,
             ):
                 totals[0] -= begin - (begin := time.thread_time())
