@@ -158,7 +158,7 @@ test-long: $(STAMP)
 	$(BIN)/python -W ignore tests/chaos/soak.py --seed $(LONG) --kills $(KILLS) --seconds 300 --share steal
 	$(BIN)/python -W ignore tests/chaos/soak.py --seed $(LONG) --kills $(KILLS) --seconds 300 --share chunks
 	$(BIN)/python -W ignore -m tests.chaos --seed $(LONG) --seconds $(CHAOS) $(ARGS)
-	$(IN_HUGE_PAGES) $(BIN)/pytest $(PYTESTS) -m "long and not quiet"
+	$(IN_HUGE_PAGES) $(BIN)/pytest $(PYTESTS) --durations 25 --durations-min 5 -m "long and not quiet"
 
 # What depends on time: whether reports name the cause, and whether tune's pick is among the best.  No gate: it fails where
 # others use the machine.  SHMLOADER_VERDICT_RUNS=20 has each situation run 20 times.

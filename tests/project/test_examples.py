@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import run_script
+from scripts import run_script
 
 import shmloader
 from examples import actors, detection, imagenet, latents, packed_text, waiting
