@@ -153,11 +153,18 @@ def test_pictures_that_are_no_baseline_jpeg(root: str) -> None:
 
 
 def test_a_changed_file_is_another_picture(root: str) -> None:
+    """Also one of the same size."""
+    path = folder(root).samples[0][0]
+
+    def write_picture(seed: int) -> None:
+        save(Path(path), seed)
+        os.truncate(path, 20_000)
+        os.utime(path, ns=(seed, seed))
+
+    write_picture(98)
     dataset = folder(root, cache="8 MB")
     samples(dataset)
-    path = dataset.samples[0][0]
-    save(Path(path), 99)
-    os.utime(path, ns=(1, 1))
+    write_picture(99)
     assert same(samples(dataset), samples(folder(root)))
     assert counted(lambda: samples(dataset))["cached"] == PICTURES
     os.unlink(path)

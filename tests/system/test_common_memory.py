@@ -76,11 +76,12 @@ def test_those_that_look_at_once_find_one(name: str) -> None:
         children.append(child)
         answers.append(answer)
     os.write(begin, b"xxxx")
-    assert len({os.read(answer, 100) for answer in answers}) == 1
+    found = {os.read(answer, 100) for answer in answers}
     for child in children:
         end(child)
     for fd in (begun, begin, *answers):
         os.close(fd)
+    assert len(found) == 1
 
 
 def test_a_process_that_is_killed_leaves_no_lock() -> None:
