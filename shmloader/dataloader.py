@@ -16,7 +16,7 @@ from torch.utils.data import Dataset, Sampler
 from shmloader import iterators, off_the_ring, read_elsewhere
 from shmloader.measured import Measured, serve_metrics
 from shmloader.options import Options
-from shmloader.requirements import check_requirements
+from shmloader.requirements import check_requirements, of_crew
 from shmloader.resume import epochs
 from shmloader.resume.place import place_of
 from shmloader.trainer import start
@@ -116,6 +116,12 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
         detail: Whether workers look at their own Python stacks while they make one batch of 16 (default False), so that
             `report()` names the function and the line that takes the most.  SHMLOADER_DETAIL=1 has all loaders do it.
 
+        crew: A `shmloader.Crew`, whose workers make this loader's batches, and those of its other loaders (default
+            None: each iterator has workers of its own).  The loader has as many workers as the crew, and
+            `num_workers` may be left out.  Start method, `template` and `workers_outlive_signals` are given to the
+            crew.  With `persistent_workers=True`, its workers get the dataset once; without, at each `iter()`.  See
+            docs/crew.md.
+
         template: Whether one process, the template, imports torch and unpickles the dataset, and forks all workers
             (default False: each spawned worker does both).  It lives as long as the loader, so later epochs and
             replacements start in milliseconds.  Workers share what the dataset opens while it is unpickled: open files
@@ -158,6 +164,7 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
     on_bad_sample = "raise"
     max_bad_samples: int | float | None = None
     detail = False
+    crew: Any = None
     template = False
 
     def __init__(
@@ -196,6 +203,7 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
         on_bad_sample: str = "raise",
         max_bad_samples: int | float | None = None,
         detail: bool = False,
+        crew: Any = None,
         template: bool = False,
     ) -> None:
         options = Options(
@@ -215,9 +223,12 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
             on_bad_sample=on_bad_sample,
             max_bad_samples=max_bad_samples,
             detail=detail,
+            crew=crew,
             template=template,
         )
         options.give_to(self)
+        if crew is not None:
+            num_workers, multiprocessing_context = of_crew(crew, num_workers, multiprocessing_context)
         super().__init__(
             dataset,
             batch_size,
@@ -244,6 +255,8 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
         if num_workers and (why := off_the_ring.why_not(self)):
             off_the_ring.refuse(self, why)
         read_elsewhere.enrol(self)
+        if crew is not None:
+            crew.enrol(self)
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Warn at once where a class takes its iterators from another class, so that it will never ride the ring.
@@ -337,7 +350,7 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
             return
         if why := off_the_ring.why_not(self):
             raise RuntimeError(f"start() needs a loader that rides shmloader's ring: {why}")
-        start.start(self, iterators.of(self), lambda: iterators.begin_epoch(self, True, self._torchs))
+        start.start(self, iterators.living(self), lambda: iterators.begin_epoch(self, True, self._torchs))
 
     def state_dict(self) -> dict[str, Any]:
         """Where the user is: what `load_state_dict` needs to go on from there, in another process too.
@@ -358,7 +371,7 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
             if self._others("state_dict"):
                 return super().state_dict()  # type: ignore[misc,no-any-return]
             place.counts_with = self.num_workers
-        return place.tell()
+        return place.state()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Have the next `iter()` go on where the loader was whose state this is.
@@ -427,7 +440,7 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
 
     def _end_workers(self) -> None:
         """The same, where we do so by ourselves: what records this loader goes on with its next workers."""
-        for iterator in iterators.of(self):
+        for iterator in iterators.living(self):
             iterator.close()
         self._iterator = None
         start.drop(self)

@@ -73,8 +73,8 @@ def build(loader: Any, arguments: Any, given: dict[str, Any], defaults: dict[str
 
 def _say_left_out(loader: Any, options: dict[str, Any], error: Exception) -> None:
     off_the_ring.warn_once(
-        f"a {type(loader).__name__} that others build was not given {_told(options)}. patch_torch() was given that, or "
-        f"the loader that it is built from has it, but this one cannot: {error}",
+        f"a {type(loader).__name__} that others build was not given {_arguments(options)}. patch_torch() was given "
+        f"that, or the loader that it is built from has it, but this one cannot: {error}",
         stacklevel=None,
     )
 
@@ -102,13 +102,13 @@ def _agreed(found: list[dict[str, Any]], of: str) -> dict[str, Any]:
         return dict(found[0])
     off_the_ring.warn_once(
         f"a loader that others build over {of} takes over no options, because its loaders differ in them: "
-        f"{'; '.join(dict.fromkeys(map(_told, found)))}. Give patch_torch() the options that it should have.",
+        f"{'; '.join(dict.fromkeys(map(_arguments, found)))}. Give patch_torch() the options that it should have.",
         stacklevel=None,
     )
     return {}
 
 
-def _told(options: dict[str, Any]) -> str:
+def _arguments(options: dict[str, Any]) -> str:
     return ", ".join(f"{name}={value!r}" for name, value in options.items())
 
 

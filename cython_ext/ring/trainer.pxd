@@ -38,7 +38,7 @@ cdef class TrainerSide(Ring):
     cdef bint dropped                   # the words are unmapped
 
     cpdef bint has_room(self, int chunks=*) except -1
-    cdef int enrol(self, EpochCounts epoch, told, uint64_t seed, bint drops) except -1
+    cdef int enrol(self, EpochCounts epoch, dataset_epoch, uint64_t seed, bint drops) except -1
     cdef int hand_out(self) except -1                   # what was taken last is the user's now
     cdef int pass_over(self, task) except -1            # an error was raised in place of a batch that cannot be opened
     cdef int stream_ended(self, int worker) except -1   # what was taken last is no batch

@@ -59,14 +59,14 @@ def samples_of(stream: dict[str, Any], batch_size: int) -> int:
     return int(stream.get("samples", stream["batches"] * batch_size))
 
 
-# ---------------------------------------------------------------------------------------------------- what is told
+# ---------------------------------------------------------------------------------------------------- its state
 
 
-def tell(
+def states(
     loader: Any,
     start: State,
     delivered: Progress,
-    states: Callable[[], list[bytes | None]],
+    in_ring: Callable[[], list[bytes | None]],
     carried: Sequence[bytes | None],
 ) -> tuple[list[dict[str, Any]], int]:
     """The fields `streams` and `latest` of State.
@@ -75,25 +75,25 @@ def tell(
         loader: The loader.
         start: Where the epoch was begun.
         delivered: What was delivered since.
-        states: What each stream said of itself behind its last batch, or at its end, if `delivered` does not know it.
+        in_ring: The states of streams behind their last batches, or at their ends, if `delivered` does not have them.
         carried: What each said before this epoch; empty where the epoch is the first one.
 
     Raises:
         Exception: What a stream raised when it was asked.
     """
-    said = states() if delivered.states is None else delivered.states
-    size, told = loader.batch_size or 1, []
+    pickled = in_ring() if delivered.states is None else delivered.states
+    size, found = loader.batch_size or 1, []
     lost: list[str] = []
     for worker, batches in enumerate(delivered.of_workers):
         before = start.streams[worker] if start.streams else _UNBEGUN
         if not batches and not delivered.ended[worker]:
             if carried and not start.streams:
                 before = _at_edge(carried[worker], worker, lost)
-            told.append({**_UNBEGUN, **before, "errors": [*before.get("errors", ())]})
+            found.append({**_UNBEGUN, **before, "errors": [*before.get("errors", ())]})
             continue
-        ended, state, passed = _read(said[worker], worker, lost)
+        ended, state, passed = _read(pickled[worker], worker, lost)
         given = samples_of(before, size) + batches * size, before.get("errors", ())
-        told.append(
+        found.append(
             {
                 "batches": before["batches"] + batches,
                 "samples": given[0] if passed is None else passed[0],
@@ -103,7 +103,7 @@ def tell(
             }
         )
     _say_lost(loader, lost)
-    return told, start.latest if delivered.latest < 0 else delivered.latest
+    return found, start.latest if delivered.latest < 0 else delivered.latest
 
 
 def at_end(loader: Any, states: Callable[[], list[bytes | None]]) -> list[dict[str, Any]] | None:
@@ -115,9 +115,9 @@ def at_end(loader: Any, states: Callable[[], list[bytes | None]]) -> list[dict[s
     except RuntimeError:  # the workers were ended
         return None
     lost: list[str] = []
-    told = [_at_edge(each, worker, lost) for worker, each in enumerate(said)]
+    found = [_at_edge(each, worker, lost) for worker, each in enumerate(said)]
     _say_lost(loader, lost)
-    return told if any(stream["state"] is not None for stream in told) else None
+    return found if any(stream["state"] is not None for stream in found) else None
 
 
 def at_start(streams: Any) -> Any:
@@ -143,7 +143,7 @@ def _read(said: bytes | None, worker: int, lost: list[str]) -> Any:
             f"what the stream of worker {worker} says of itself cannot be unpickled in the trainer: have its "
             f"state_dict() return what JSON has ({type(error).__name__}: {error})"
         ) from error
-    if len(found) == 2:  # said_instead()
+    if len(found) == 2:  # error_as_state()
         _raise(*found)
     return found
 

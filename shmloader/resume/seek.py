@@ -107,8 +107,8 @@ def keeps_state(sampler: Any) -> Any:
     return None
 
 
-def said_by(sampler: Any) -> Any:
-    """A copy of what a sampler with a state_dict() of its own says of itself; None for others."""
+def state_of_sampler(sampler: Any) -> Any:
+    """A copy of a sampler's own state_dict(); None where it has none."""
     keeper = keeps_state(sampler)
     return None if keeper is None else copy.deepcopy(keeper.state_dict())
 

@@ -97,7 +97,7 @@ class Source(Indices):
             return indices
         return _Observed(indices, self._watch, self._notes)
 
-    def again(self, count: int) -> Iterator[Any]:
+    def replay(self, count: int) -> Iterator[Any]:
         """The indices after the first `count`, which were used, when a handler has raised in the next draw.
 
         Raises:
@@ -237,9 +237,9 @@ class Notes:
         self._keeper = keeper
         self._length = length
         self.epoch: Epoch | None = None
-        self._states = {0: (self._said(), used_up)}
+        self._states = {0: (self._sampler_state(), used_up)}
 
-    def _said(self) -> bytes:
+    def _sampler_state(self) -> bytes:
         return pickle.dumps(self._keeper.state_dict())  # at once: it may be what the sampler counts in
 
     def behind(self, batches: int) -> dict[str, Any]:
@@ -257,14 +257,14 @@ class Notes:
         """
         if not drawn:
             if number > 1:  # of a sampler that gives nothing at all, its state stays that of its beginning
-                self._states[number - 1] = self._said(), True
+                self._states[number - 1] = self._sampler_state(), True
             return
         if len(drawn) == 1:
-            self._states[number] = self._said(), seek.is_last(self._sampler, drawn[0])
+            self._states[number] = self._sampler_state(), seek.is_last(self._sampler, drawn[0])
             if number == self._length:
                 drawn.extend(itertools.islice(indices, 1))
                 if len(drawn) == 1:
-                    self._states[number] = self._said(), True
+                    self._states[number] = self._sampler_state(), True
         if self.epoch is not None:
             for old in [count for count in self._states if count < self.epoch.delivered.batches]:
                 del self._states[old]

@@ -7,7 +7,7 @@ NOTE [ Accounts ]
     2. Its figures only grow.  "Since the epoch" and "since the last call" are two of them at different times, the
        earlier one taken from the later one, histograms included.  So whoever looks resets nothing for anybody else.
     3. Whose turn it is (the user's, or ours in next()) is counted where the user calls next(): in Steps for an iterator
-       over a ring, in Ahead where a thread is ahead of the user, around `_next_data` for iterators of torch's own.
+       over a ring, in Prefetcher where a thread is ahead of the user, around `_next_data` for iterators of torch's own.
 """
 
 from __future__ import annotations
@@ -173,7 +173,7 @@ def turns_of(iterator: Any) -> Turns | None:
     return turns
 
 
-def turns_ahead(loader: Any, source: Any) -> Turns | None:
+def turns_of_prefetcher(loader: Any, source: Any) -> Turns | None:
     """What counts the user's turns where a thread is ahead; what counts at the source is then that thread's."""
     if sys.platform != "linux":
         return None
@@ -181,7 +181,7 @@ def turns_ahead(loader: Any, source: Any) -> Turns | None:
     turns = Turns(account_of(loader).meter)
     if ring is not None:
         ring.kind = SOURCE_WAIT
-        turns.tell(ring)
+        turns.pass_on_to(ring)
     return turns
 
 

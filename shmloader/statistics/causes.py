@@ -172,7 +172,7 @@ def hand_out(of: Evidence) -> Cause | None:
     )
 
 
-def alone(of: Evidence) -> Cause | None:
+def no_workers(of: Evidence) -> Cause | None:
     """There are no workers: the loop waits while its batches are made."""
     if of.settings.num_workers or not of.wait_s:
         return None

@@ -22,7 +22,7 @@ ORDER = (
     causes.rank,
     causes.device,
     causes.first_batch,
-    causes.alone,
+    causes.no_workers,
     causes.spare_slots,
     causes.hand_out,
     causes.worker,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import pickle
 import time
-from collections.abc import Callable
+import weakref
 from multiprocessing.process import BaseProcess
 from typing import Any
 
@@ -24,11 +24,8 @@ class Member(Crew):
 
     Args:
         shared: All that they are.
-        loader: The number of its loader.
-        label: What its batches are of, for others' errors.
+        iterator: The iterator.
         steals: Whether what is open may be claimed by any of them.
-        fold: Gives back what the ring does not use.
-        unfold: Undoes that.
 
     All others are Crew's.
 
@@ -43,24 +40,19 @@ class Member(Crew):
         ring: TrainerSide,
         segment: Segment,
         *,
-        loader: int,
-        label: str,
+        iterator: weakref.ref[Any],
         respawn: bool,
         reissue: bool,
         timeout: float,
         steals: bool,
-        fold: Callable[[], None],
-        unfold: Callable[[], None],
     ) -> None:
         super().__init__(
             shared._context, ring, segment, respawn=respawn, reissue=reissue, timeout=timeout, outlives=shared.outlives
         )
         self._changing = shared.changing
         self._shared = shared
-        self._loader = loader
-        self._label = label
+        self.iterator = iterator
         self._steals = steals
-        self._fold, self._unfold = fold, unfold
         self._folded = False
         self.number = shared.next_ring()
         self.active = False
@@ -72,9 +64,9 @@ class Member(Crew):
 
     def start(self, count: int, spin: bool, arguments: dict[str, Any]) -> None:
         """Have the workers join.  Args: as for Crew."""
-        import weakref
-
-        shared = self._shared
+        shared, iterator = self._shared, self.iterator()
+        loader = None if iterator is None else iterator.loader()
+        self._loader = -1 if loader is None else shared.number_of(loader)
         self._spin, self._given, self._count = spin, arguments, count
         with held(), self._changing:
             shared.have(spin)
@@ -108,6 +100,11 @@ class Member(Crew):
                 "a module; or have workers forked, and give this loader persistent_workers=True and make it before any "
                 "loader of the crew is iterated: then they have its dataset from the fork"
             ) from error
+
+    @property
+    def dataset_name(self) -> str:
+        """What its dataset is, for others' errors."""
+        return type(self._given.get("dataset")).__name__
 
     def _close_handed(self) -> None:
         while self._handed:
@@ -155,7 +152,7 @@ class Member(Crew):
         others = [other for other in self._shared.signals.living() if other is not self]
         for other in others:
             if other.holds(index, self.workers[index]):
-                return f"{held}\nIt makes a batch of another loader of its crew ({other._label})."
+                return f"{held}\nIt makes a batch of another loader of its crew, over {other.dataset_name}."
         return held
 
     def dismiss(self, index: int) -> None:
@@ -169,7 +166,8 @@ class Member(Crew):
         self._shared.begins(self)
         if self._folded:
             self._folded = False
-            self._unfold()
+            if (iterator := self.iterator()) is not None:
+                iterator.unfold()
 
     def rests(self) -> None:
         """It is over."""
@@ -177,8 +175,9 @@ class Member(Crew):
 
     def fold(self) -> None:
         """Give back what is not used while others are iterated."""
-        if not self._folded and not self._stopped:
-            self._fold()
+        iterator = self.iterator()
+        if not self._folded and not self._stopped and iterator is not None:
+            iterator.fold()
             self._folded = True
 
     # ------------------------------------------------------------------------------------------------- parting

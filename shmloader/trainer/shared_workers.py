@@ -52,6 +52,7 @@ import torch
 
 from shmloader._multiprocessing import preload_in_fork_server
 from shmloader.core.board import Board
+from shmloader.core.ring import Mapping
 from shmloader.ring.board_segment import BoardSegment
 from shmloader.system import handed_over
 from shmloader.system.call_stacks import Paper
@@ -140,6 +141,11 @@ class SharedWorkers(Crew):
     def board(self) -> Board:
         """Where the workers' bells are."""
         return self.signals.board  # type: ignore[no-any-return]
+
+    @property
+    def board_memory(self) -> Mapping:
+        """The same, as memory."""
+        return self._segment.mapping
 
     @property
     def is_usable(self) -> bool:

@@ -23,7 +23,7 @@ from gpu_double import installed
 import shmloader
 from shmloader.device import prefetch as prefetch_module
 from shmloader.device import prefetch_thread
-from shmloader.device.prefetch import Ahead
+from shmloader.device.prefetch import Prefetcher
 
 HERE = pathlib.Path(prefetch_module.__file__)
 
@@ -88,7 +88,7 @@ LOADER, ONE_EPOCH = Loader(True), Loader(False)
 
 
 def ahead(source: Source, stage: Stage | None = None, depth: int = 2) -> Any:
-    return Ahead(LOADER, source, stage or Stage(), depth)
+    return Prefetcher(LOADER, source, stage or Stage(), depth)
 
 
 @pytest.fixture
@@ -451,7 +451,7 @@ def test_in_close() -> None:
 
     def act(n: int) -> str:
         source, interrupt = Workers(100), Interrupt(n)
-        iterator: Any = prefetch_module.AheadOfWorkers(ONE_EPOCH, source, Stage(), 2)
+        iterator: Any = prefetch_module.PrefetcherWithWorkers(ONE_EPOCH, source, Stage(), 2)
         thread = iterator._pin_memory_thread
         assert next(iterator) == 0
         with interrupt:
@@ -468,7 +468,7 @@ def test_in_close() -> None:
 
 
 class Workers(Source, torch.utils.data.dataloader._MultiProcessingDataLoaderIter):  # type: ignore[misc]
-    """With workers, as far as NOTE [ Ahead ] is concerned."""
+    """With workers, as far as NOTE [ Prefetcher ] is concerned."""
 
     ended = 0
     _shutdown = False

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import torch
+from conftest import run_script
 
 import shmloader
 from examples import actors, detection, imagenet, latents, packed_text, waiting
@@ -108,3 +110,39 @@ def test_noise_is_foretold() -> None:
 @pytest.mark.long
 def test_the_pole_stands_longer() -> None:
     assert actors.main([]) > 60
+
+
+@pytest.mark.parametrize("keeps", [False, True], ids=["drops batches", "keeps batches"])
+def test_the_ring_in_100_lines_loses_nothing(keeps: bool) -> None:
+    """Whichever batch its worker is killed in, and however many the user keeps."""
+    ran = run_script(
+        f"""
+import os
+from examples.ring_in_100_lines import Ring
+before = sorted(os.listdir("/proc/self/fd"))
+for dies_at in range(-1, 12):
+    ring, kept = Ring(12, dies_at), []
+    try:
+        for number, batch in enumerate(ring):
+            assert batch.min() == batch.max() == number, (dies_at, number)
+            kept = [*kept, batch] if {keeps} else []
+    finally:
+        ring.close()
+    assert number == 11 and [batch[-1] for batch in kept] == list(range(12)) * {keeps}, (dies_at, number)
+assert sorted(os.listdir("/proc/self/fd")) == before
+print("all came")
+""",
+        seconds=60,
+    )
+    assert ran.out == "all came\n" and not ran.err, ran.err
+
+
+def test_the_ring_in_100_lines_ends_with_its_trainer() -> None:
+    """run_script fails if a worker is left."""
+    ran = run_script("""
+import os, signal
+from examples.ring_in_100_lines import Ring
+for number, batch in enumerate(Ring(12, 5)):
+    if number == 7: os.kill(os.getpid(), signal.SIGKILL)
+""")
+    assert ran.status == -signal.SIGKILL

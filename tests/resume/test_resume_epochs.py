@@ -227,16 +227,16 @@ def test_what_is_listened_to() -> None:
         epochs.listen(dataset)
     child: Any = Child()
     child.set_epoch(epoch=3)
-    assert epochs.told(child) == 3 and child._at == 6
+    assert epochs.dataset_epoch(child) == 3 and child._at == 6
     slots = Slots()
     slots.set_epoch(4)
-    assert slots.at == 4 and epochs.told(slots) is None
+    assert slots.at == 4 and epochs.dataset_epoch(slots) is None
     for epoch in ("a", 1 << 63, None):
         child.set_epoch(epoch if epoch is not None else 1.5)
-        assert epochs.told(child) == 3
-    before = len(epochs._told)
+        assert epochs.dataset_epoch(child) == 3
+    before = len(epochs._epochs)
     del child
-    assert len(epochs._told) == before - 1
+    assert len(epochs._epochs) == before - 1
 
 
 # ---------------------------------------------------------------------------------------------------- with a state

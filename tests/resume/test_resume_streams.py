@@ -14,7 +14,7 @@ from conftest import Passes, assert_same, iterate, seed_all
 from torch.utils.data import IterableDataset, get_worker_info
 
 import shmloader
-from shmloader.device.prefetch import ahead
+from shmloader.device.prefetch import prefetcher
 from shmloader.resume import iterables
 
 LENGTH = 26
@@ -206,7 +206,7 @@ def test_a_thread_that_is_ahead_is_not_the_user() -> None:
     expected = whole(Stateful, 2)
     with loader(Stateful(), 2) as one:
         source: Any = iter(one)
-        with ahead(one, source, Passes(), 3) as batches:
+        with prefetcher(one, source, Passes(), 3) as batches:
             next(batches)
             while source.epoch.reading.delivered.batches < 4:
                 time.sleep(0.005)

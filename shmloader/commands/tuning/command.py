@@ -138,6 +138,6 @@ def _in_colours(found: Tuning) -> bool:
     for cells in found.cells():
         table.add_row(*cells, style="bold green" if cells[-1] == "<- pick" else None)
     out.print(table)
-    for line in found.told():
+    for line in found.sentences():
         out.print(line, markup=False, highlight=False, soft_wrap=True)
     return True

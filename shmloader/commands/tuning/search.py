@@ -121,7 +121,7 @@ class Search:
         self._double(first)
         self._vary()
         self._fewer()
-        self._again()
+        self._run_contenders()
         return self.pick()
 
     def pick(self) -> Row:
@@ -223,7 +223,7 @@ class Search:
             return setting
         return replace(setting, chunk_size=self._space.chunk_for(setting.num_workers))
 
-    def _again(self) -> None:
+    def _run_contenders(self) -> None:
         """The contenders once more, in turns."""
         while True:
             due = min(self._contenders(), key=lambda row: len(row.samples))
