@@ -202,12 +202,12 @@ class SharedWorkers(Crew):
             self._paper = Paper()
         self._stop_watch()  # there must be no such thread during a fork
         try:
-            if self._template is None or len(missing) == self.count:
-                self._arguments.close()
-                self._arguments = self._inheritance()
+            self._arguments = self._inheritance()
             for index in missing:
                 self._start_member(index)
         finally:
+            self._arguments.close()
+            self._arguments = Parcel({})  # it would keep the datasets
             if self.workers:
                 self._start_watch()
 

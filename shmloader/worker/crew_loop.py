@@ -72,12 +72,14 @@ class _Seat:
     Args:
         worker: It.
         side: Its side of the loader's ring.
-        info: What get_worker_info() says.
+        segment: The ring's memory.
+        frozen: Whether the collector passes over its dataset.
     """
 
-    def __init__(self, worker: Worker, side: WorkerSide, segment: Segment) -> None:
+    def __init__(self, worker: Worker, side: WorkerSide, segment: Segment, frozen: bool) -> None:
         self.worker = worker
         self.side = side
+        self.frozen = frozen
         self._segment = segment
         self._aside: tuple[Any, ...] = ()
 
@@ -160,9 +162,11 @@ class _CrewLoop:
             return False
         if message.kind == JOIN:
             self._join(message)
+            self._hand.heard()
         else:
-            self._part(message.number)
-        self._hand.heard()
+            frozen = self._part(message.number)
+            self._hand.heard()  # first, for the trainer may wait
+            self._collect(frozen)
         return True
 
     def _join(self, message: Message) -> None:
@@ -185,9 +189,11 @@ class _CrewLoop:
             worker = Worker(segment, side, **arguments)
         else:
             worker = Worker.that_cannot_begin(segment, side, error)
+        persists = bool(arguments.get("persists"))
         del arguments
-        gc.freeze()
-        self._current = self._seats[message.number] = _Seat(worker, side, segment)
+        if persists:  # it is here to stay, and no collection is to walk through it: see work() in loop.py
+            gc.freeze()
+        self._current = self._seats[message.number] = _Seat(worker, side, segment, persists)
         self._sides = [seat.side for seat in self._seats.values()]
 
     def _inherited_by(self, token: int) -> dict[str, Any]:
@@ -196,11 +202,11 @@ class _CrewLoop:
             return {}
         return {name: self._inherited[name].pop(token) for name in SHARED}
 
-    def _part(self, number: int) -> None:
-        """Serve a ring no longer, which is about to be closed."""
+    def _part(self, number: int) -> bool:
+        """Serve a ring no longer, which is about to be closed.  Returns whether what it held was frozen."""
         seat = self._seats.pop(number, None)
         if seat is None:
-            return
+            return False
         self._sides = [seat.side for seat in self._seats.values()]
         seat.worker.end()
         seat.close()
@@ -208,10 +214,15 @@ class _CrewLoop:
             self._current = None
             _torch.set_worker_info(None)
             _set_entries(self._entries)
-        del seat
-        gc.unfreeze()  # the dataset may be part of a cycle
+        return seat.frozen
+
+    def _collect(self, frozen: bool) -> None:
+        """Have the dataset of a loader that is gone be gone too: it may be part of a cycle."""
+        if frozen:
+            gc.unfreeze()
         gc.collect()
-        gc.freeze()
+        if frozen:
+            gc.freeze()
 
 
 def _set_entries(entries: dict[Any, Any]) -> None:
