@@ -26,23 +26,22 @@ from dataclasses import dataclass
 
 from model.promises import NO_DEADLOCK, NO_IDLER, Violated
 
+HEARS = "who sleeps has heard all that it was sent"
 AFTER_CLOSE = "nobody fills a payload of a ring that is closed"
 MUTANTS = (
     "looks into one ring before it sleeps",
     "messages are not looked at before it sleeps",
-    "messages are not looked at again",
     "open rings another's bell",
     "notify does not toll",
     "close does not wait",
     "close waits for claims alone",
     "heard before it parts",
-    "hears nothing while there is work",
     "nobody is woken for what is left",
 )
 
 UNOPENED, OPEN, CLAIMED, READY = range(4)
 LOOK, CLAIM, PASS, PUBLISH, ANNOUNCE, AGAIN, ASLEEP, HEARD, DEAD = range(9)
-OPENS, RINGS, SENDS, TOLLS, AWAITS, CLOSED = range(6)
+OPENS, RINGS, SENDS, TOLLS, AWAITS, CLOSED, LOST = range(7)  # LOST: it raises, and its memory stays
 ANY = 9
 NOWHERE = 99
 
@@ -80,7 +79,7 @@ class Crew:
 
     Args:
         owners: Of each ring, whose each task is; ANY: whoever comes first.
-        parts: Whether trainers may part before all is done.
+        parts: Whether the last ring's trainer has workers part from it, at any time.  The others stay, at rest.
         kills: How many workers may be killed.
         mutant: A fault that is built in; "": none.
     """
@@ -114,7 +113,7 @@ class Crew:
 
     def ended(self, packed: bytes) -> bool:
         s = self.unpack(packed)
-        return all(trainer == CLOSED for trainer in s.trainers)
+        return all(trainer in (CLOSED, LOST) for trainer in s.trainers)
 
     # ------------------------------------------------------------------------------------------------- moves
 
@@ -155,7 +154,7 @@ class Crew:
         called = s.noticed[w] & ~s.parted[w]
         if pc == LOOK:
             found = self._finds(s, w)
-            if called and not (self.mutant == "hears nothing while there is work" and found):
+            if called:
                 r = (called & -called).bit_length() - 1
                 if self.mutant == "heard before it parts":
                     s.heard[w] |= 1 << r
@@ -217,10 +216,7 @@ class Crew:
                 s.workers[w] = ASLEEP if s.bells[w] else LOOK
                 yield "sleeps", s
         elif pc == ASLEEP and not s.bells[w]:
-            if self.mutant == "messages are not looked at again" and called and not self._finds(s, w):
-                s.workers[w] = ANNOUNCE
-            else:
-                s.workers[w] = LOOK
+            s.workers[w] = LOOK
             yield "rises", s
 
     def _ring_one(self, s: State) -> None:
@@ -233,18 +229,19 @@ class Crew:
         s = self.unpack(packed)
         pc, at = s.trainers[r], s.at[r]
         tasks, owners = s.tasks[r], self.owners[r]
+        parts = self.parts and r == len(self.owners) - 1
         if pc == OPENS:
             if at < len(tasks):
                 tasks[at] = OPEN
                 s.trainers[r] = RINGS
                 yield f"ring {r} opens", s
             elif all(task % 10 == READY for task in tasks):
-                s.trainers[r], s.at[r] = SENDS, 0
+                s.trainers[r], s.at[r] = (SENDS if parts else CLOSED), 0
                 yield f"ring {r} is at its end", s
             elif self._lost(s, r):  # the death of a worker is an error here
-                s.trainers[r], s.at[r] = SENDS, 0
+                s.trainers[r], s.at[r] = (SENDS if parts else LOST), 0
                 yield f"ring {r} has lost a worker", s
-            if self.parts:
+            if parts:
                 after = self.unpack(packed)
                 after.trainers[r], after.at[r] = SENDS, 0
                 yield f"! ring {r} parts", after
@@ -277,9 +274,10 @@ class Crew:
         for k, task in enumerate(s.tasks[r]):
             state, holder = task % 10, task // 10
             owner = holder if state == CLAIMED else self.owners[r][k]
-            if state in (OPEN, CLAIMED) and owner != ANY and s.workers[owner] == DEAD:
+            dead = DEAD in s.workers if owner == ANY else s.workers[owner] == DEAD
+            if state in (OPEN, CLAIMED) and dead:
                 return True
-        return all(worker == DEAD for worker in s.workers)
+        return False
 
     def _may_fill(self, s: State, r: int) -> bool:
         """Whether a worker lives that has not heard, and that has claimed something, or may still."""
@@ -303,6 +301,10 @@ class Crew:
             filling = s.workers[w] in (PASS, PUBLISH)
             if filling and s.trainers[s.ring[w]] == CLOSED:
                 raise Violated(AFTER_CLOSE)
+            called = s.noticed[w] & ~s.parted[w]
+            tolled = any(pc == TOLLS and at == w for pc, at in zip(s.trainers, s.at, strict=True))
+            if s.workers[w] == ASLEEP and s.bells[w] and called and not tolled:
+                raise Violated(HEARS)
         awake = [w for w in range(self.n) if s.workers[w] not in (ASLEEP, DEAD)]
         asleep = [w for w in range(self.n) if s.workers[w] == ASLEEP and s.bells[w]]
         busy = all(s.workers[w] == PUBLISH for w in awake)
