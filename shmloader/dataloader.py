@@ -267,7 +267,7 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
         if "_get_iterator" not in vars(cls) and (why := off_the_ring.why_not_of(cls)):
             off_the_ring.refuse(cls, why)
             off_the_ring.warn_once(
-                f"loaders of the class {cls.__name__} will not ride shmloader's ring: {why}", stacklevel=3
+                f"loaders of the class {cls.__name__} will not ride shmloader's ring. {why}", stacklevel=3
             )
 
     @property
@@ -349,7 +349,7 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
         if not self.num_workers:
             return
         if why := off_the_ring.why_not(self):
-            raise RuntimeError(f"start() needs a loader that rides shmloader's ring: {why}")
+            raise RuntimeError(f"start() needs a loader that rides shmloader's ring. This one does not: {why}")
         start.start(self, iterators.living(self), lambda: iterators.begin_epoch(self, True, self._torchs))
 
     def state_dict(self) -> dict[str, Any]:
@@ -420,8 +420,8 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
             why = read_elsewhere.why_not(self)
         if why is not None:
             raise RuntimeError(
-                f"{name}() needs a loader that rides shmloader's ring, or one without workers, so that it is counted "
-                f"what you get: {why}"
+                f"{name}() needs a loader that rides shmloader's ring, or one without workers. Otherwise nothing "
+                f"counts the batches that you receive. This loader does not ride it: {why}"
             )
         return False
 

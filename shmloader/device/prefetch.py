@@ -278,10 +278,10 @@ class Prefetcher:
             self._shutdown_workers()
 
 
-_IN_STAGE = "in on_device, or copying, and ends when that is over; the workers are ended, and their memory given back"
+_IN_STAGE = "in on_device, or copying. It ends after that. The workers have ended, and their memory is free."
 _IN_SOURCE = (
-    "in the dataset, the sampler or the collate function, or waits for a batch of torch's own iterator; when that is "
-    "over, it ends the workers and gives their memory back"
+    "in the dataset, the sampler or the collate function, or waits for a batch of torch's own iterator. After that it "
+    "ends the workers and frees their memory."
 )
 
 

@@ -92,9 +92,9 @@ def number_of(epoch: Any) -> int:
     try:
         number = operator.index(epoch)
     except TypeError:
-        raise TypeError(f"set_epoch() takes the number of an epoch, an int, and not {epoch!r}") from None
+        raise TypeError(f"set_epoch() takes the number of an epoch, an int, but got {epoch!r}.") from None
     if abs(number) > MOST:
-        raise ValueError(f"set_epoch() takes a number of 64 bits, from {-MOST} to {MOST}, and not {number}")
+        raise ValueError(f"set_epoch() got {number}. An epoch's number has 64 bits: it is from {-MOST} to {MOST}.")
     return number
 
 

@@ -122,8 +122,9 @@ class Place:
             raise ValueError(f"this state cannot be loaded: {why}")
         if state.rank is not None and state.rank != this_rank():
             raise ValueError(
-                f"this state is that of rank {state.rank}, and this is rank {this_rank()}: what a stream, or a sampler "
-                "of your own, says of itself is for its own rank. Save the state of each rank, and load it there"
+                f"this state is that of rank {state.rank}, and this is rank {this_rank()}. It holds the place of a "
+                "stream or of a sampler of your own, which differs from rank to rank. Save a state on each rank, and "
+                "load it there."
             )
         if why := why_not_generators(loader, state):
             raise ValueError(f"this state cannot be loaded: {why}")
@@ -147,7 +148,7 @@ class Place:
             return None
         now = epochs.of_sampler(self._sampler)
         if state.begun and now != state.sampler_epoch:
-            self._drop(f"the sampler was told epoch {now}, and the state is of its epoch {state.sampler_epoch}")
+            self._drop(f"set_epoch({now}) was called, and the state is of epoch {state.sampler_epoch}")
         return self.loaded
 
     def _drop(self, why: str) -> None:
@@ -155,8 +156,8 @@ class Place:
         state, self.loaded = self.loaded, None
         assert state is not None
         warnings.warn(
-            f"{why}, so the next epoch comes whole: the place that was loaded, behind {state.samples} samples of epoch "
-            f"{state.epoch}, is dropped",
+            f"{why}, so the next epoch starts at its beginning. The loaded place, after {state.samples} samples of "
+            f"epoch {state.epoch}, is dropped. To resume there, begin the loop with the state's epoch.",
             RuntimeWarning,
             stacklevel=4,
         )
@@ -291,9 +292,9 @@ def _say_that_it_is_guessed(sampler: str) -> None:
     if sampler not in _said:
         _said.add(sampler)
         warnings.warn(
-            f"a loader is resumed whose samples are ordered by {sampler}: what it has given is passed over, which is "
-            "right if it gives the same order again. Give it a state_dict() and a load_state_dict(), or use one of "
-            "torch's samplers",
+            f"the sampler {sampler} has no state_dict(), so a resumed loader draws from its beginning and skips what "
+            "was delivered. That is right only if it gives the same order again. Give it a state_dict() and a "
+            "load_state_dict(), or use one of torch's samplers.",
             RuntimeWarning,
             stacklevel=4,
         )

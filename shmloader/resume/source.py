@@ -109,8 +109,8 @@ class Source(Indices):
         kinds = [type(of) for of in seek.chain(self._sampler)]
         if not set(kinds) <= REPEATABLE:
             raise RuntimeError(
-                f"the sampler was interrupted after {count} batches, which ended it, and whether {kinds[-1].__name__} "
-                "gives the same indices again is not known: iterate over the DataLoader anew"
+                f"the sampler was interrupted after {count} batches, which ended it. {kinds[-1].__name__} may not give "
+                "the same indices again, so this epoch cannot continue. Iterate over the DataLoader again."
             )
         with held():  # otherwise a signal's handler could leave the global generator elsewhere
             now = torch.get_rng_state()

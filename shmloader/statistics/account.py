@@ -150,8 +150,8 @@ def traced(loader: Any, path: str | os.PathLike[str], batches: int) -> Trace:
     account = account_of(loader)
     if account.trace is not None and not account.trace.written:
         raise RuntimeError(
-            f"a trace of this loader is being recorded, into {account.trace.path}: close() it first, or wait for its "
-            f"{account.trace.batches} batches"
+            f"a trace of this loader is being recorded, into {account.trace.path}. A loader records one at a time. "
+            f"close() that one first, or take its {account.trace.batches} batches."
         )
     account.trace = Trace(path, batches, account.meter.log, label_of(loader).decode(), sequences_of(loader, batches))
     iterator = None if account.iterator is None else account.iterator()

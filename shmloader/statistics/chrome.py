@@ -79,7 +79,7 @@ def _names(recorded: Recorded, taker: int) -> Iterator[Event]:
     yield {"ph": "M", "name": "process_name", "tid": 0, "args": {"name": f"shmloader: {recorded.label}"}}
     lanes = {TRAINER: "trainer"}
     if taker == AHEAD:
-        lanes[AHEAD] = "thread that is ahead"
+        lanes[AHEAD] = "prefetch thread"
     pids = dict(enumerate(recorded.workers))
     for worker in sorted({*pids, *(taken.worker for taken in recorded.taken)}):
         lanes[worker + 1] = f"worker {worker}" + (f" (pid {pids[worker]})" if worker in pids else "")

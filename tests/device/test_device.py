@@ -529,7 +529,7 @@ def test_on_the_cpu_the_function_runs(workers: int, persistent: bool) -> None:
         ({"device_prefetch": 0}, "device_prefetch should be a positive integer, but got device_prefetch=0"),
         ({"device_prefetch": True}, "but got device_prefetch=True"),
         ({"device": "cpu", "on_device": 3}, "on_device should be callable with a batch, or None, but got on_device=3"),
-        ({"on_device": print}, "on_device needs device"),
+        ({"on_device": print}, "on_device was given without device"),
     ],
     ids=str,
 )

@@ -218,7 +218,7 @@ def test_closing_under_a_function_that_does_not_return(gpu: Any, impatient: None
     iterator: Any = iter(loader)
     assert [int(next(iterator)) for _ in range(2)] == [0, 1] and gate.reached.wait(30)
     workers, thread = list(iterator._workers), iterator._pin_memory_thread
-    with pytest.warns(RuntimeWarning, match=r"still in on_device.* the workers are ended, and their memory given back"):
+    with pytest.warns(RuntimeWarning, match=r"still in on_device.* The workers have ended, and their memory is free"):
         iterator.close()
     assert not any(worker.is_alive() for worker in workers) and thread.is_alive()
     iterator.close()

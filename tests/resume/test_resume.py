@@ -560,7 +560,7 @@ def test_a_sampler_that_nothing_is_known_of_is_said_once() -> None:
     first = loader(0, sampler=Guessed(), **EXACT)
     state, (rest, _) = interrupted(first, 2)
     again = loader(1, sampler=Guessed(), **EXACT)
-    with pytest.warns(RuntimeWarning, match="Guessed.*passed over.*same order again.*state_dict"):
+    with pytest.warns(RuntimeWarning, match="Guessed.*skips what.*same order again.*state_dict"):
         assert_same(resumed(again, state), [rest])
     with warnings.catch_warnings():
         warnings.simplefilter("error", RuntimeWarning)

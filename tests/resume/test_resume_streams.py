@@ -223,7 +223,7 @@ def test_one_that_does_not_say_where_it_is_is_said_once() -> None:
         batches = iter(one)
         next(batches)
         state = one.state_dict()
-    with pytest.warns(RuntimeWarning, match="Plain, does not say where it is.*read once more.*load_state_dict"):
+    with pytest.warns(RuntimeWarning, match=r"Plain has no state_dict\(\).*are read again.*load_state_dict"):
         loader(Plain(), 2).load_state_dict(state)
     loader(Plain(), 2).load_state_dict(state)
 
@@ -233,7 +233,7 @@ def test_other_workers_are_refused(workers: int, others: int) -> None:
     with loader(Stateful(), workers) as one:
         next(iter(one))
         state = one.state_dict()
-    says = f"{workers} workers were reading.*num_workers={others}.*give it num_workers={workers}"
+    says = f"{workers} workers were reading.*num_workers={others}.*Give the loader num_workers={workers}"
     with pytest.raises(ValueError, match=says):
         loader(Stateful(), others).load_state_dict(state)
     with loader(Stateful(), workers) as one:
@@ -251,7 +251,7 @@ def test_another_rank_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     state = made.state_dict()
     assert state["rank"] == 0
     monkeypatch.setenv("RANK", "1")
-    with pytest.raises(ValueError, match=r"that of rank 0, and this is rank 1.*Save the state of each rank"):
+    with pytest.raises(ValueError, match=r"that of rank 0, and this is rank 1.*Save a state on each rank"):
         loader(Stateful(), 0).load_state_dict(state)
 
 

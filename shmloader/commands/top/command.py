@@ -45,7 +45,7 @@ def add_to(commands: Any) -> None:
     parser.add_argument(
         "--stack",
         action="store_true",
-        help="with the Python stack of the worker that the trainer waits for; it is interrupted for that, for some us",
+        help="with the Python stack of the worker that the trainer waits for, which is interrupted for some us",
     )
     parser.set_defaults(run=run)
 
