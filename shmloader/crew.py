@@ -142,9 +142,7 @@ def _same(key: tuple[int, int], num_workers: int, method: str | None, template: 
     """The crew of this process that stands for this one."""
     found = _made.get(key)
     if found is None:
-        found = Crew(
-            num_workers, multiprocessing_context=method, template=template, workers_outlive_signals=outlives
-        )
+        found = Crew(num_workers, multiprocessing_context=method, template=template, workers_outlive_signals=outlives)
         found._key = key
         _made[key] = found
     return found

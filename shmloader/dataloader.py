@@ -117,10 +117,8 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
             `report()` names the function and the line that takes the most.  SHMLOADER_DETAIL=1 has all loaders do it.
 
         crew: A `shmloader.Crew`, whose workers make this loader's batches, and those of its other loaders (default
-            None: each iterator has workers of its own).  The loader has as many workers as the crew, and
-            `num_workers` may be left out.  Start method, `template` and `workers_outlive_signals` are given to the
-            crew.  With `persistent_workers=True`, its workers get the dataset once; without, at each `iter()`.  See
-            docs/crew.md.
+            None: each iterator has workers of its own).  How many there are, the start method, `template` and
+            `workers_outlive_signals` are the crew's.  See docs/crew.md.
 
         template: Whether one process, the template, imports torch and unpickles the dataset, and forks all workers
             (default False: each spawned worker does both).  It lives as long as the loader, so later epochs and
@@ -227,8 +225,7 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
             template=template,
         )
         options.give_to(self)
-        if crew is not None:
-            num_workers, multiprocessing_context = of_crew(crew, num_workers, multiprocessing_context)
+        num_workers, multiprocessing_context = of_crew(crew, num_workers, multiprocessing_context)
         super().__init__(
             dataset,
             batch_size,

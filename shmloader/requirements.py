@@ -39,11 +39,13 @@ def check_requirements(loader: Any, options: Options) -> None:
 
 
 def of_crew(crew: Any, num_workers: int, context: Any) -> tuple[int, Any]:
-    """How many workers a loader of a crew has, and how they are started: as the crew says.
+    """How many workers a loader has, and how they are started: as its crew says, if it has one.
 
     Raises:
         ValueError: The loader was given something else.
     """
+    if crew is None:
+        return num_workers, context
     if num_workers not in (0, crew.num_workers):
         raise ValueError(
             f"num_workers={num_workers!r}, and the crew has {crew.num_workers}: leave num_workers out, because the "
@@ -55,11 +57,13 @@ def of_crew(crew: Any, num_workers: int, context: Any) -> tuple[int, Any]:
 
 def _check_context(crew: Any, context: Any) -> None:
     if isinstance(context, str):
-        context = multiprocessing.get_context(context) if context in multiprocessing.get_all_start_methods() else context
+        context = (
+            multiprocessing.get_context(context) if context in multiprocessing.get_all_start_methods() else context
+        )
     if context is not None and context is not crew.multiprocessing_context:
         raise ValueError(
-            f"multiprocessing_context={context!r} is not the crew's, whose workers are started once for all its loaders: "
-            "give it to shmloader.Crew()"
+            f"multiprocessing_context={context!r} is not the crew's, whose workers are started once for all its "
+            "loaders: give it to shmloader.Crew()"
         )
 
 
@@ -73,7 +77,8 @@ def _check_crew(loader: Any, options: Options) -> None:
     _check_context(crew, loader.multiprocessing_context)
     if options.template:
         raise ValueError(
-            "template=True is for a loader with workers of its own: give it to shmloader.Crew(), which starts this one's"
+            "template=True is for a loader with workers of its own: give it to shmloader.Crew(), which starts "
+            "this one's"
         )
     if not options.workers_outlive_signals:
         raise ValueError(

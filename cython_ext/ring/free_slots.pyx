@@ -31,7 +31,8 @@ cdef class Slots:
 
     def __cinit__(self, Ring ring, int spare, Meter meter not None):
         cdef int k, working = ring.batches + spare
-        self.mapping, self.payload, self.payloads = ring.mapping, ring.payload, ring.payloads
+        self.mapping, self.header = ring.mapping, ring.header
+        self.payload, self.payloads = ring.payload, ring.payloads
         self.slot_at, self.slot_stride = ring.slot_at, ring.slot_stride
         self.spare = spare
         self.keepers, self.returned, self.reading = {}, [], []
@@ -233,13 +234,25 @@ cdef class Slots:
 
     # ------------------------------------------------------------------------------------------------ at rest
 
-    cdef int fold(self, Ring ring, locked) except -1:
+    def fold(self, locked=frozenset()) -> None:
+        """Give the pages of free payloads back, but for their first few; later those of payloads that are lent now.
+
+        Whoever is given one of them has pages committed anew.
+
+        Args:
+            locked: payloads that stay, because they are page-locked.
+        """
         cdef int k
+        self.mapping.check_open()
         for k in range(self.frees):
             if self.free[k] not in locked:
                 self.fold_one(self.free[k])
         self.folded = not locked    # of what is page-locked it is known only there when it may go
-        return 0
+        self.header.folds += 1
+
+    def unfold(self) -> None:
+        """Keep the pages of payloads that become free."""
+        self.folded = False
 
     cdef void fold_one(self, int payload) noexcept:
         """Give its pages back, all but those of an exception's batch."""

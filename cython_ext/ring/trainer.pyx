@@ -423,24 +423,6 @@ cdef class TrainerSide(Ring):
                 self.entry[sequence % self.entries].answer.outcome = FILLED  # who kept it is gone
         self.slots.died(worker)
 
-    # ---------------------------------------------------------------------------------------------- at rest
-
-    def fold(self, locked=frozenset()) -> None:
-        """Give the pages of free payloads back, but for their first few; later those of payloads that are lent now.
-
-        Whoever is given one of them has pages committed anew.
-
-        Args:
-            locked: payloads that stay, because they are page-locked.
-        """
-        self.mapping.check_open()
-        self.slots.fold(self, locked)
-        self.header.folds += 1
-
-    def unfold(self) -> None:
-        """Keep the pages of payloads that become free."""
-        self.slots.folded = False
-
     # ----------------------------------------------------------------------------------------------- the end
 
     def close(self) -> None:

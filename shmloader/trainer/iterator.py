@@ -369,11 +369,11 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
     def fold(self) -> None:
         """Give the memory back that is not used while no epoch is under way: NOTE [ Crew ], 8."""
         locked = frozenset() if self._pinning is None else self._pinning.fold()
-        self._ring.fold(locked)
+        self._ring.slots.fold(locked)
 
     def unfold(self) -> None:
         """An epoch begins: undo that."""
-        self._ring.unfold()
+        self._ring.slots.unfold()
         if self._pinning is not None:
             self._pinning.unfold()
 

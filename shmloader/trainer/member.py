@@ -76,7 +76,8 @@ class Member(Crew):
                 self._join(index, 0)
             if not self._respawn:
                 self._close_handed()
-            self.note_deaths()
+            if any(map(shared.has_died, self.workers)):
+                self.note_deaths()
 
     def _join(self, index: int, first: int) -> None:
         """Have one worker serve this ring, from this sequence on."""
@@ -95,9 +96,9 @@ class Member(Crew):
             return HandedOver((self._segment, self._spin, self._loader if inherits else -1), given)
         except (TypeError, AttributeError, pickle.PicklingError, RuntimeError) as error:
             raise type(error)(
-                f"{error}\nWorkers of a crew run already, so they are given {type(self._given['dataset']).__name__}, its "
-                "collate_fn and its worker_init_fn by pickle, and one of them cannot be pickled. Define it at the top of "
-                "a module; or have workers forked, and give this loader persistent_workers=True and make it before any "
+                f"{error}\nWorkers of a crew run already, so they are given {self.dataset_name}, its collate_fn and "
+                "its worker_init_fn by pickle, and one of them cannot be pickled. Define it at the top of a module; or "
+                "have workers forked, and give this loader persistent_workers=True and make it before any "
                 "loader of the crew is iterated: then they have its dataset from the fork"
             ) from error
 

@@ -18,10 +18,10 @@ keep twice the processes and twice the memory, or start workers for each pass.  
     3. It chooses the ring whose trainer will want its batch first: the one with the fewest batches to take before it.
        Where two are alike, they take turns.  So whoever is iterated gets the workers, two that are iterated at once
        share them by what they lack, and none starves.  A batch that was begun is finished first.
-    4. A ring is joined and left by messages through a socket (handed_over.py), counted on the board.  To join carries the
-       ring's descriptors and what the loader has pickled: once for all workers.  A ring may be closed when every worker
-       that owes it something has heard that it parts.  Who has claimed nothing there can claim nothing any more, for
-       whoever parts has nothing open, or waits.  Payloads go at once, and the words when the last worker unmaps them.
+    4. A ring is joined and left by messages through a socket (handed_over.py), counted on the board.  The message to
+       join carries the ring's descriptors, and what the loader has pickled once for all workers.  A ring may be closed
+       when each worker that owes it something has heard that it is to part.  The others have nothing open there, so
+       they can claim nothing.  The payloads' pages go at once, the words when the last worker has unmapped them.
     5. Random states, get_worker_info() and torch's map of collate functions are the process's, and each loader has its
        own: crew_loop.py swaps them when a worker turns to another loader.
     6. `persistent_workers` means what it means without a crew.  With it, a worker has one copy of the dataset, and one
@@ -31,14 +31,15 @@ keep twice the processes and twice the memory, or start workers for each pass.  
     7. A worker that dies is dead for each ring, and each looks after it by its own `on_worker_death`.  Whoever comes
        first starts another process; each ring that respawns revokes what it had given the dead one, and has the new one
        join.  Only the ring whose batch the dead one held counts the death as that batch's fault.
-    8. Memory: a ring that is at rest folds (TrainerSide.fold), as soon as another one of the crew is iterated.  Then its
-       free payloads give their pages back, and have them committed anew when it is iterated again.  So train and
-       validation, one after the other, take what one takes.  A ring that was left in mid-epoch keeps what is ready.
+    8. A ring that is at rest folds (Slots.fold) as soon as another one of the crew is iterated: its free payloads
+       give their pages back.  When it is iterated again, pages are committed anew.  So training and validation, one
+       after the other, take the memory of one.  A ring that was left in mid-epoch keeps what is ready.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import multiprocessing
 import os
 import sys
@@ -58,7 +59,7 @@ from shmloader.system import handed_over
 from shmloader.system.call_stacks import Paper
 from shmloader.system.handed_over import Channel, HandedOver
 from shmloader.system.native_threads import warn_before_fork
-from shmloader.system.signals import held, held_in_del
+from shmloader.system.signals import held_in_del
 from shmloader.system.spawn_arguments import Parcel
 from shmloader.template.context import TemplateContext
 from shmloader.template.template import Template
@@ -124,12 +125,12 @@ class SharedWorkers(Crew):
         if self._template is not None:
             plain = multiprocessing.get_context(context) if isinstance(context, str) else context
             context = TemplateContext(self._template, plain.get_context(), outlives)
-        segment = BoardSegment(count)
+        segment: Any = BoardSegment(count)
         self.signals: Any = _Signals(Board(segment.mapping, count))
-        super().__init__(context, self.signals, segment, respawn=True, reissue=True, timeout=0, outlives=outlives)  # type: ignore[arg-type]
+        super().__init__(context, self.signals, segment, respawn=True, reissue=True, timeout=0, outlives=outlives)
         self._loaders: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._inherits: list[dict[int, tuple[Callable[[], Any], ...]]] = [{} for _ in range(count)]
-        self._rings = 0
+        self._numbers = itertools.count(1)
         self._held_by: weakref.WeakKeyDictionary[BaseProcess, int | None] = weakref.WeakKeyDictionary()
 
     @property
@@ -161,19 +162,16 @@ class SharedWorkers(Crew):
 
     def number_of(self, loader: Any) -> int:
         """The number of a loader, by which workers know what they inherit of it."""
-        return self._loaders.setdefault(loader, len(self._loaders) + 1)
+        return self._loaders.setdefault(loader, next(self._numbers))
 
     def next_ring(self) -> int:
         """A number for a ring that is about to be joined."""
-        self._rings += 1
-        return self._rings
+        return next(self._numbers)
 
     def takes_inheritance(self, index: int, number: int, arguments: dict[str, Any]) -> bool:
         """Whether this worker was started with these objects of a loader.  The second time it was not."""
         had = self._inherits[index].pop(number, None)
-        return had is not None and all(
-            was() is arguments[name] for name, was in zip(SHARED, had, strict=True)
-        )
+        return had is not None and all(was() is arguments[name] for name, was in zip(SHARED, had, strict=True))
 
     def _inheritance(self) -> Parcel:
         """What workers that are started now are given of the loaders that persist, and that are there."""
@@ -307,7 +305,7 @@ def _weak(part: Any) -> Callable[[], Any]:
 
 
 def shared_by(crew: Any) -> SharedWorkers:
-    """The workers of a public Crew in this process; those of a closed one, or of a parent process, are not used again."""
+    """The workers of a public Crew in this process: others, if those that it had were ended, or are a parent's."""
     with _lock:
         found: SharedWorkers | None = crew._workers
         if found is None or not found.is_usable:
@@ -320,3 +318,12 @@ def shared_by(crew: Any) -> SharedWorkers:
 
 
 _lock = threading.Lock()
+
+
+def _in_child() -> None:
+    """A process was forked: a thread of its parent's may have held the lock."""
+    global _lock
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_in_child)

@@ -153,9 +153,22 @@ class Worker:
     @classmethod
     def that_cannot_begin(cls, segment: Segment, ring: WorkerSide, error: Any) -> Worker:
         """A worker that has no dataset, because that could not be unpickled; its first batch is the error."""
-        nothing: dict[str, Any] = dict(dataset=(), auto_collation=True, collate_fn=list, drop_last=False, base_seed=0)
-        nothing.update(init_fn=None, num_workers=ring.workers, seeds_samples=False, persists=False, stride=1)
-        worker = cls(segment, ring, **nothing, dataset_epoch=None, left=None)
+        worker = cls(
+            segment,
+            ring,
+            dataset=(),
+            auto_collation=True,
+            collate_fn=list,
+            drop_last=False,
+            base_seed=0,
+            init_fn=None,
+            num_workers=ring.workers,
+            seeds_samples=False,
+            persists=False,
+            stride=1,
+            dataset_epoch=None,
+            left=None,
+        )
         worker._fetch, worker._error = None, error
         return worker
 

@@ -85,7 +85,12 @@ class Crew:
     """
 
     def __init__(
-        self, owners: tuple[tuple[int, ...], ...], parts: bool = False, kills: int = 0, mutant: str = "", workers: int = 2
+        self,
+        owners: tuple[tuple[int, ...], ...],
+        parts: bool = False,
+        kills: int = 0,
+        mutant: str = "",
+        workers: int = 2,
     ) -> None:
         self.owners, self.parts, self.mutant, self.n = owners, parts, mutant, workers
         n, rings = workers, len(owners)
