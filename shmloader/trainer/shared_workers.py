@@ -126,22 +126,24 @@ class SharedWorkers(Crew):
             plain = multiprocessing.get_context(context) if isinstance(context, str) else context
             context = TemplateContext(self._template, plain.get_context(), outlives)
         segment: Any = BoardSegment(count)
-        self.signals: Any = _Signals(Board(segment.mapping, count))
-        super().__init__(context, self.signals, segment, respawn=True, reissue=True, timeout=0, outlives=outlives)
+        signals: Any = _Signals(Board(segment.mapping, count))
+        self.signals = signals
+        super().__init__(context, signals, segment, respawn=True, reissue=True, timeout=0, outlives=outlives)
         self._loaders: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._inherits: list[dict[int, tuple[Callable[[], Any], ...]]] = [{} for _ in range(count)]
         self._numbers = itertools.count(1)
         self._held_by: weakref.WeakKeyDictionary[BaseProcess, int | None] = weakref.WeakKeyDictionary()
 
     @property
-    def changing(self) -> threading.RLock:  # type: ignore[valid-type]
+    def changing(self) -> Any:
         """Held by whoever starts workers, or joins or leaves them."""
         return self._changing
 
     @property
     def board(self) -> Board:
         """Where the workers' bells are."""
-        return self.signals.board  # type: ignore[no-any-return]
+        board: Board = self.signals.board
+        return board
 
     @property
     def board_memory(self) -> Mapping:
