@@ -59,7 +59,7 @@ class HandedOver:
         values: What to pickle.
 
     Attributes:
-        for_all: Whether several processes may be sent it.  If not, it is pickled for each anew.
+        for_all: Whether several processes may be sent it.  Otherwise each needs a pickle of its own.
 
     Raises:
         MemoryError: The machine does not have the memory.

@@ -58,7 +58,7 @@ class Member(Crew):
         self.active = False
         self._given: dict[str, Any] = {}
         self._handed: dict[bool, HandedOver] = {}
-        self._parted: dict[int, int] = {}  # by worker, the message by which it was told to part
+        self._parted: dict[int, int] = {}  # by worker, the number of the message to part
 
     # ------------------------------------------------------------------------------------------------- joining
 

@@ -5,8 +5,8 @@ NOTE [ Crew ]
 Training and validation are two loaders, of which one is iterated at a time, as a rule.  With workers of their own they
 keep twice the processes and twice the memory, or start workers for each pass.  A crew is one set of workers for both.
 
-    1. What is shared are the processes, and in turn the memory.  All else is a loader's own: each iterator has a ring,
-       with its words, order, payloads, books, figures and deaths, exactly as without a crew.  So nothing of the
+    1. Loaders share the processes, and the memory in turn.  All else is a loader's own: each iterator has a ring, with
+       its words, order, payloads, books, figures and deaths, exactly as without a crew.  So nothing of the
        protocol changes (NOTE [ Slot ring ]), and nothing of resume, statistics or leases.
        The other way is one ring whose entries name their loader.  Then one order is not enough: the trainer of each
        loader takes in its own, so a slow one would hold the entries that others need; deaths, payload sizes, budgets,
@@ -32,7 +32,7 @@ keep twice the processes and twice the memory, or start workers for each pass.  
        first starts another process; each ring that respawns revokes what it had given the dead one, and has the new one
        join.  Only the ring whose batch the dead one held counts the death as that batch's fault.
     8. A ring that is at rest folds (Slots.fold) as soon as another one of the crew is iterated: its free payloads
-       give their pages back.  When it is iterated again, pages are committed anew.  So training and validation, one
+       give their pages back.  Its next epoch has pages committed as its first one had.  So training and validation, one
        after the other, take the memory of one.  A ring that was left in mid-epoch keeps what is ready.
 """
 
@@ -71,7 +71,7 @@ MOST_WORKERS = 0xFFFF
 
 
 class _Signals:
-    """What a ring is to a Crew, for the workers of several rings: it alarms all of them, and stops all workers.
+    """Takes the place of a ring where several rings share workers: it alarms all of them, and stops all workers.
 
     The watching thread holds it weakly, and it holds the rings weakly.
     """

@@ -42,7 +42,7 @@ def work_in_crew(
     outlives: bool,
     arguments: dict[str, Any],
 ) -> None:
-    """Be worker number `worker_id` of a crew, until it is told to leave.
+    """Be worker number `worker_id` of a crew, until a message says to leave.
 
     Args:
         segment: The board's memory.
@@ -165,7 +165,7 @@ class _CrewLoop:
             self._hand.heard()
         else:
             frozen = self._part(message.number)
-            self._hand.heard()  # first, for the trainer may wait
+            self._hand.heard()  # first, because the trainer may wait for it
             self._collect(frozen)
         return True
 
@@ -195,7 +195,7 @@ class _CrewLoop:
         self._sides = [seat.side for seat in self._seats.values()]
 
     def _inherited_by(self, token: int) -> dict[str, Any]:
-        """What this process was started with of a loader; once, for then it is changed by use.  -1: nothing."""
+        """What this process was started with of a loader.  It is given once, because use changes it.  -1: nothing."""
         if token < 0:
             return {}
         return {name: self._inherited[name].pop(token) for name in SHARED}

@@ -8,7 +8,7 @@ while they serve the other one.
 
     worker   look      at its messages, then into all rings; any of those that have something is chosen
              claim     the CAS, where another may come first; then whether others are woken for what it has left
-             pass      wakes one that sleeps, for what is open to all in another ring
+             pass      wakes one that sleeps if something is open to all in another ring
              publish   and back to look
              announce, again (the same look), sleep, rise
              hear      does what a message says: it parts from the ring; counts it, rings the trainer's bell
