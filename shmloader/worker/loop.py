@@ -190,8 +190,9 @@ class Worker:
             self._looks.listen()
 
     def _make_batches(self) -> None:
-        while (written := self._ring.claim()) is not None:
-            self.make(written)
+        claim, make = self._ring.claim, self.make
+        while (written := claim()) is not None:
+            make(written)
 
     def make(self, written: Any) -> None:
         """Make what was claimed: a batch, or a chunk of one."""
