@@ -25,6 +25,7 @@ from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
 import shmloader
 from shmloader.template import messages
+from shmloader.template.running import Running
 
 SPAWNED = {"multiprocessing_context": "spawn", "template": True}
 
@@ -155,6 +156,21 @@ def test_the_template_is_killed_between_epochs() -> None:
         os.kill(before, signal.SIGKILL)
         after = Epoch(loader)
         assert after.template != before and after.indices == list(range(16))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("changed", [False, True])
+def test_the_template_was_killed_a_moment_ago(changed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel does not say so yet; that shows when the template is asked."""
+    with shmloader.DataLoader(Where(), batch_size=2, num_workers=2, **SPAWNED) as loader:
+        before = Epoch(loader).template
+        os.kill(before, signal.SIGKILL)
+        os.waitid(os.P_PID, before, os.WEXITED | os.WNOWAIT)
+        monkeypatch.setattr(Running, "lives", True)
+        loader.dataset.value = 7 if changed else 0
+        after = Epoch(loader)
+        assert after.template != before and after.values == {7 if changed else 0}
+        monkeypatch.undo()
 
 
 @pytest.mark.long
