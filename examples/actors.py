@@ -55,7 +55,7 @@ def policy() -> nn.Sequential:
 
 
 def play(weights: Weights, seed: int) -> dict[str, Tensor]:
-    """One game, in a worker.  What is behind its end is zeros, for all samples of a batch have one shape."""
+    """One game, in a worker.  Zeros follow its end, because all samples of a batch have one shape."""
     torch.set_num_threads(1)
     generator = torch.Generator().manual_seed(seed)
     net = policy()

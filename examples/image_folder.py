@@ -114,7 +114,7 @@ def by_pil(file: Path, box: Box, size: int) -> Image.Image:
 
 
 def by_shmloader(file: Path, box: Box, size: int) -> Image.Image:
-    """The same, to the bit, for less work: no more of a JPEG is decoded than that part."""
+    """The same, to the bit, for less work: only that part of a JPEG is decoded."""
     from shmloader import images
 
     pixels = np.empty((size, size, 3), np.uint8)

@@ -88,7 +88,7 @@ def loaders(options: argparse.Namespace, root: Path, device: str) -> tuple[Any, 
 
 
 def train(options: argparse.Namespace, root: Path, device: str) -> float:
-    """Trains, and returns the share of the test pictures that are told right."""
+    """Trains, and returns the share of the test pictures that are classified correctly."""
     torch.manual_seed(options.seed)
     training, testing = loaders(options, root, device)
     net = network(len(training.dataset.classes), options.width).to(device)

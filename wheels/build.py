@@ -147,7 +147,7 @@ def builder(python: str, version: str) -> str:
 
 
 def variables(version: str, arch: str) -> dict[str, str]:
-    """What setuptools is told, so that it builds for another machine, or for an older glibc."""
+    """Settings for setuptools to build for another machine, or for an older glibc."""
     compiler = f"{sys.executable} -m ziglang cc -target {arch}-linux-gnu.{GLIBC} -fno-sanitize=undefined"
     tag = f"cpython-{version.replace('.', '')}-{arch}-linux-gnu"
     return {

@@ -1,7 +1,7 @@
 """Whether an installed shmloader works, away from the checkout: `python smoke.py`, with any Python and any torch.
 
 It asks for the mechanisms one by one: fork and spawn, the same batches as torch's, stealing and chunks, a worker that
-is killed, a place in the midst of an epoch, memory that is not /dev/shm's, the decoder.
+is killed, a place in mid-epoch, memory outside /dev/shm, the decoder.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The shmloader of this checkout beside that of another one, in turns, in one run: what a change has cost or gained.
 
-What measures is this bench on both sides; only the shmloader that is imported differs.  Both checkouts must be built
+Both sides are measured by this bench; only the imported shmloader differs.  Both checkouts must be built
 for this Python.  A ratio is of two measurements that are neighbours in time, and who goes first changes from round to
-round, so that neither what else the machine does nor being first decides.
+round, so that neither the order nor other work of the machine decides.
 """
 
 from __future__ import annotations

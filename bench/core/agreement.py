@@ -53,7 +53,7 @@ def run(one: Path, other: Path) -> int:
 
 
 def by_chance(rounds: int, others: int) -> float:
-    """How probable it is that two spreads do not meet, of so many rounds each, that only noise makes differ."""
+    """The probability that two spreads of this many rounds each do not meet, if only noise makes them differ."""
     return 2 / math.comb(rounds + others, rounds)
 
 

@@ -60,7 +60,7 @@ class Loader:
         needs: modules that it imports, besides torch.
         distributions: whose versions are noted.
         note: what is different about it.
-        hint: how it is to be had, where that is not by `make bench`.
+        hint: how to install it, if `make bench` does not.
         only: the cases that it can load; empty: all.
         own_data: whether it loads a file of its own and not the dataset, so that no ratio is taken to it.
         python: of its own environment, where it has one.

@@ -101,7 +101,7 @@ class Question(ABC):
 
     @abstractmethod
     def settings(self) -> dict[str, Any]:
-        """What the figures depend on, for the JSON."""
+        """The conditions of the figures, as JSON."""
 
     @contextmanager
     def prepared(self, out: Console) -> Iterator[None]:
@@ -124,7 +124,7 @@ class Question(ABC):
         return machine()
 
     def also(self, measurements: list[dict[str, Any]]) -> dict[str, Any]:
-        """What else its JSON has."""
+        """Further values of its JSON."""
         return {}
 
     @abstractmethod
@@ -303,7 +303,7 @@ class _Clock:
 
 
 def _measure(question: Question, todo: range, kept: Kept) -> None:
-    out = Console()  # no wider than the terminal, for a line of progress that wraps cannot be drawn over
+    out = Console()  # no wider than the terminal, because a progress line that wraps cannot be drawn over
     plan = {at: question.turns(at) for at in todo}
     clock = _Clock(sum(turn.takes for turns in plan.values() for turn in turns))
     # Drawn between two measurements and never during one: what draws it would have a part of the processor.

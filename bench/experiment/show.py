@@ -133,7 +133,7 @@ def draw(result: dict[str, Any], path: Path) -> None:
     for name in loaders:
         legend.plot([], [], "o", color=COLOURS[name], label=LOADERS[name])
     marks = legend.legend(loc="upper left", ncols=3, frameon=False, fontsize=8, borderaxespad=0)
-    marks.set_in_layout(False)  # else its width becomes that of the first column
+    marks.set_in_layout(False)  # otherwise its width becomes that of the first column
     settings = result["settings"]
     finish(
         figure,

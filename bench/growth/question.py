@@ -1,7 +1,7 @@
 """What a batch costs as one thing grows: workers, batches in flight, tensors, samples, sequences.
 
-Where the cost should not grow it is said whether it does: by how much the dearest point costs more than the first, and
-how far the rounds of one point lie apart.  More than the second is growth.
+If the cost should not grow, the table shows whether it does: by how much the dearest point costs more than the first,
+and how far the rounds of one point lie apart.  If the first number is the larger, the cost grows.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Handing batches over: torch's loader, ours and the ceiling, in turns, several rounds.
 
-A ratio is always ours to torch's, of one round: two measurements that are neighbours in time, so that what else the
-machine does weighs on both.  Who goes first changes from round to round.
+A ratio is always ours to torch's in one round.  The two measurements follow each other, so other work of the machine
+weighs on both.  The order changes from round to round.
 """
 
 from __future__ import annotations

@@ -114,7 +114,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("pages", nargs="*", type=Path, help="all without")
     pages = parser.parse_args().pages or [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-    import shmloader  # once, for all pages: importing torch takes longer than most of them
+    import shmloader  # once for all pages, because importing torch takes longer than most of them
 
     print(f"with {shmloader.__file__}", flush=True)
     failed, ran, compiled = 0, 0, 0

@@ -768,7 +768,7 @@ tree = st.recursive(
 
 
 def grow(value: Any) -> Any:
-    """Put tensors and arrays where the generated tree says so."""
+    """Put tensors and arrays at their places in the generated tree."""
     if type(value) is tuple and len(value) == 4 and value[0] in ("tensor", "array"):
         what, dtype, shape, turned = value
         count = int(numpy.prod(shape, dtype=int))

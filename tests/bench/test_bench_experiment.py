@@ -127,7 +127,7 @@ def test_a_cell_that_failed_is_named_and_not_tried_again(
 
 
 class _Clock(types.SimpleNamespace):
-    """Time that only passes when somebody says so, and sleeps that are each too long."""
+    """A clock that only the test moves, and sleeps that are each too long."""
 
     def __init__(self, overshoot: float) -> None:
         super().__init__(now=100.0, overshoot=overshoot)

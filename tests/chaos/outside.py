@@ -101,7 +101,7 @@ class Outside:
     # ------------------------------------------------------------------------------------------------ while it runs
 
     def listen(self, seconds: float) -> bool:
-        """Hear what is said for so long; False once the process has ended."""
+        """Read the output for this many seconds; False once the process has ended."""
         until = time.monotonic() + seconds
         while True:
             left = max(0.0, until - time.monotonic())
@@ -119,7 +119,7 @@ class Outside:
         return list(words) in self.said
 
     def until(self, *what: str, times: int = 1) -> bool:
-        """Listen until one of these was said so many times; False if the process ended, or hangs, before that."""
+        """Read until one of these lines came this often; False if the process ended, or hangs, before that."""
         while sum(words[0] in what for words in self.said) < times:
             if time.monotonic() - self._heard > SILENCE or not self._listen_to_one():
                 return sum(words[0] in what for words in self.said) >= times

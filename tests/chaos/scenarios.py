@@ -266,7 +266,7 @@ class Stops(Scenario):
 
 
 class EndsWhileStopped(Scenario):
-    """A worker is stopped and the trainer ends its iterator, or itself: the worker is gone all the same."""
+    """A worker is stopped and the trainer ends its iterator, or itself: the worker is gone too."""
 
     name = "ends-while-stopped"
     share = 0.7  # it takes seconds
@@ -759,7 +759,7 @@ SCARCE = re.compile("")  # any error says that there is too little
 
 
 class Scarcity(Scenario):
-    """Something runs out: an error that says so, or batches; with enough again, an epoch as any other."""
+    """Something runs out: an error that names it, or batches; with enough again, a usual epoch."""
 
     def scarce(self, trial: Inside) -> Any:
         """Take something away, as a context manager that gives it back; or for good."""
@@ -805,7 +805,7 @@ class Scarcity(Scenario):
 
 
 class SmallShm(Scarcity):
-    """/dev/shm is small: batches come all the same, unless the ring must lie there; then an error in their place."""
+    """/dev/shm is small: batches come anyway, unless the ring must lie there; then an error in their place."""
 
     name = "small-shm"
 

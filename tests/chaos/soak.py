@@ -1,7 +1,7 @@
 """A long run whose workers are killed at random; every batch must be that of an undisturbed run.  `make soak`.
 
-A worker is killed again only once it has done some batches, for the third death over one batch is an error.  Where work
-is stolen that may be the death of any three, so no three are killed while one batch is under way.
+A worker is killed again only after some batches, because the third death over one batch is an error.  If work is
+stolen, that may be the death of any three, so no three are killed while one batch is under way.
 """
 
 from __future__ import annotations

@@ -297,7 +297,7 @@ def test_without_rich(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFix
 
 
 def drawn(loaders: int, workers: int, columns: int, rows: int) -> str:
-    """What is drawn of so many loaders, each with so many workers."""
+    """The picture of this many loaders, each with this many workers."""
     rich = pytest.importorskip("rich.console")
     lanes = [LaneView(k, 12345, "fetches", 1.0, 6, 0.4, 9.5, 0, False, False) for k in range(workers)]
     some = {"label": "Some", "trainer": 12344, "state": "sleeps", "held_up": "", "lanes": lanes}

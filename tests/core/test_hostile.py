@@ -292,7 +292,7 @@ def test_addresses_that_wrap() -> None:
 
 
 def test_a_worker_that_never_was() -> None:
-    """It is remembered who made a batch, for that one may keep it."""
+    """The trainer records which worker made a batch, because that one may keep it."""
     with BothSides() as ring:
         ring.trainer.open(ANY, 0)
         ring.claim_again()

@@ -209,7 +209,7 @@ def test_a_batch_that_died_on_a_captured_stream_waits_for_the_capture(gpu: Any) 
 
 @pytest.mark.parametrize("seen", [False, True])
 def test_a_capture_that_begins_while_events_are_recorded(gpu: Any, seen: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are recorded anew: one that is part of a capture can be neither asked nor waited for."""
+    """They are recorded again: an event of a capture can be neither queried nor waited for."""
     double = gpu()
     iterator = iter(pinned(Numbered(100)))
     for _ in range(50):

@@ -240,7 +240,7 @@ def test_without_events_bytes_change(look: str, monkeypatch: pytest.MonkeyPatch)
         runtime.lie(True)
     try:
         iterator = iter(pinned(300, 1 << 14))
-        # all copies are done before the slots are unmapped: else the device itself would fault
+        # all copies are done before the slots are unmapped: otherwise the device itself would fault
         assert plain(itertools.islice(iterator, 250), 20 * LATE).elements() > 0
         iterator.close()
     finally:

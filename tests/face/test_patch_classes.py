@@ -1,4 +1,4 @@
-"""patch_torch() and subclasses of torch's loader: what it does not reach is said, what is named is ours, and theirs."""
+"""patch_torch() and subclasses of torch's loader: a warning for those not reached; named ones are ours, and theirs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Collater:
 
 
 class OfGraphs(DataLoader):
-    """As PyTorch Geometric's: options of its own, a collate function of its own, the rest is passed on."""
+    """As PyTorch Geometric's: it has its own options and collate function, and passes the rest on."""
 
     def __init__(self, dataset: Any, batch_size: int = 1, follow: list[str] | None = None, **options: Any) -> None:
         options.pop("collate_fn", None)

@@ -118,7 +118,7 @@ def noted(tensor: torch.Tensor, **attributes: Any) -> torch.Tensor:
 
 
 def whole(value: Any) -> Any:
-    """A value whose tensors are told with their attributes, for a comparison."""
+    """A value whose tensors include their attributes, to be compared."""
     if isinstance(value, torch.Tensor):
         attributes = {name: whole(of) for name, of in vars(value).items()}
         slots = getattr(value, "mark", None)

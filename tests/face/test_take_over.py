@@ -1,4 +1,4 @@
-"""Loaders that others build from one of ours: under patch_torch() they take over its options, otherwise it is said."""
+"""Loaders that others build from one of ours: under patch_torch() they take over its options; otherwise, a warning."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@
     python tests/project/torch_matrix.py 2.6.0 2.15.0     # these, again
     python tests/project/torch_matrix.py --wheels dist    # no suite: whether these wheels work, with every torch
 
-What is tested is the wheel: the tests are copied to where there is no shmloader/ beside them.  torch comes from
+The wheel is tested: the tests are copied to a folder without shmloader/ beside them.  torch comes from
 wherever pip is configured to look; a version that pip refuses is named in the table, and the rest goes on.  PyPI's
 builds for x86-64 are for CUDA, and bring 5 GB of libraries that only a GPU needs: stubs take their place
 (stub_libraries.py), or --cuda-libraries installs them.
@@ -384,7 +384,7 @@ def name_of(requirement: str) -> str:
 
 
 def find_python(version: str) -> str:
-    """A Python of this version that can make environments and build extensions; else the one that runs this."""
+    """A Python of this version that can make environments and build extensions; otherwise the one that runs this."""
     pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
     named = shutil.which(f"python{version}")
     for python in [named, *map(str, sorted(pyenv.glob(f"{version}.*/bin/python3")))]:

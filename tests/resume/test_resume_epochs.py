@@ -41,11 +41,11 @@ class Stream(IterableDataset[int]):
         self._at = epoch
 
     def __iter__(self) -> Iterator[int]:
-        return iter([self._at] * 12)  # what it is told later comes too late
+        return iter([self._at] * 12)  # a later set_epoch() is too late
 
 
 class Ordered(torch.utils.data.Sampler[Any]):
-    """A sampler that is told epochs as well, and says it with each index."""
+    """A sampler with a set_epoch(), whose indices show the epoch."""
 
     def __init__(self) -> None:
         self.epoch = 0
@@ -161,7 +161,7 @@ def test_the_sampler_the_batch_sampler_and_the_dataset_are_told(persistent: bool
             loader.set_epoch(epoch)
             assert {sample for batch in loader for sample in batch} == {(epoch, epoch)}
             assert (sampler.epoch, loader.dataset._at) == (epoch, epoch)
-        sampler.set_epoch(5)  # as Lightning does: the dataset is told nothing
+        sampler.set_epoch(5)  # as Lightning does: the dataset's set_epoch() is not called
         assert {sample for batch in loader for sample in batch} == {(1, 5)}
 
 

@@ -115,7 +115,7 @@ def steps(iterators: list[Any], count: int | None = None) -> list[Any]:
 
 @pytest.mark.parametrize(("before", "now"), [*itertools.product(RANKS, RANKS)])
 def test_the_same_global_batches_to_the_bit(before: int, now: int) -> None:
-    """12 samples a step, whatever the ranks: augmented alike as well, for each is seeded by its place in the order."""
+    """12 samples a step, for any number of ranks: augmented alike too, because each is seeded by its place."""
     seed_all()
     first = loaders(before, 12 // before)
     seeds = torch.get_rng_state()

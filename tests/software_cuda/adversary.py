@@ -1,4 +1,4 @@
-"""Whoever copies batches from a loader in every way that is allowed, drawn anew for each batch, and keeps the copies.
+"""Copies batches from a loader in every allowed way, drawn for each batch, and keeps the copies.
 
 A batch is copied on any stream, by this thread or another one, once or twice, and dropped at once, on the stream, on
 another stream, some batches later, by the other thread when it comes to it, or by the collector.

@@ -109,7 +109,7 @@ def external() -> Any:
 
 
 def external_again() -> Any:
-    """The same one, for those who go through thousands: each is a thread of the software CUDA."""
+    """The same loop for tests that go through thousands: each is a thread of the software CUDA."""
     return torch.cuda.stream(_made("external", lambda: torch.cuda.ExternalStream(created())))
 
 

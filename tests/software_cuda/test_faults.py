@@ -45,7 +45,7 @@ ASSERT = 710  # cudaErrorAssert
 
 
 def script(text: str, status: int = 0, **environment: Any) -> Any:
-    """What is said by a script that ends as it should."""
+    """The output of a script that ends as it should."""
     added = {f"SOFTWARE_CUDA_{name.upper()}": str(value) for name, value in environment.items()}
     with unittest.mock.patch.dict(os.environ, added):
         ran = run_script(SCRIPT + text)

@@ -124,7 +124,7 @@ def test_a_batch_that_is_older_than_the_last_look_is_copied_where_it_was() -> No
 @pytest.mark.filterwarnings("ignore:The CUDA Graph is empty")
 @pytest.mark.parametrize("is_over", [False, True])
 def test_a_capture_that_begins_while_events_are_recorded(is_over: bool, long_looks: list[bool]) -> None:
-    """They are recorded anew: what is part of a capture can be neither asked nor waited for (that is a violation)."""
+    """They are recorded again: an event of a capture can be neither queried nor waited for (that is a violation)."""
     graph, stream, seen = torch.cuda.CUDAGraph(), torch.cuda.Stream(), []
     batches = iter(loader())
     slots = batches._ring.slots

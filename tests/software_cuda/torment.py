@@ -274,7 +274,7 @@ def main(arguments: list[str] | None = None) -> bool:
         return _in_processes(given)
     if runtime.is_software():
         operators.install()
-    warnings.simplefilter("ignore")  # a refusal is said
+    warnings.simplefilter("ignore")  # a refusal gives a warning
     pinning._said = True
     torment = Torment(given.seed)
     torment.count_clones()

@@ -489,7 +489,7 @@ def test_bad_options(options: dict[str, Any], message: str) -> None:
 
 
 def test_a_report_does_not_outlive_its_batch() -> None:
-    """One whose batch could not be written is told with it, and not with the next."""
+    """A bad sample whose batch could not be written is reported with that batch, and not with the next."""
     with loader(1, shuffle=False, collate_fn=unwritable) as made:
         batches = iter(made)
         with pytest.raises(Exception, match="cannot be pickled"):

@@ -330,7 +330,7 @@ def test_feature_iterable_fetch_exhausted_workers_are_skipped_at_other_batch_siz
 
 
 class BeginsAnew(Uneven):
-    """An iterator that says once that it is at its end, and begins anew when it is asked again."""
+    """An iterator that raises StopIteration once, and starts again if it is asked again."""
 
     def __init__(self, shares: list[int]) -> None:
         super().__init__(shares)
@@ -567,7 +567,7 @@ def test_feature_batch_sampler(workers: int) -> None:
         sampler = Noted(iter([4, 2, 0, 1, 3]), 2, True)  # any iterable
         loader = kind(range(9), batch_sampler=sampler, num_workers=workers)
         got = [iterate(loader)]
-        sampler.sampler, sampler.drop_last, sampler.batch_size = range(5), False, 3  # read anew by each epoch
+        sampler.sampler, sampler.drop_last, sampler.batch_size = range(5), False, 3  # each epoch reads them again
         return got, len(loader), iterate(loader)
 
     compare(epochs)

@@ -1,4 +1,4 @@
-"""accelerate's save_state and load_state in the midst of an epoch, with one file for all ranks."""
+"""accelerate's save_state and load_state in mid-epoch, with one file for all ranks."""
 
 from __future__ import annotations
 
