@@ -70,9 +70,9 @@ def run(given: argparse.Namespace) -> int:
 
 def _as_for(name: str, given: argparse.Namespace) -> argparse.Namespace:
     """The options of `all` as one of its questions would have been given them."""
-    alone = parser().parse_args([name])
-    shared = {option: value for option, value in vars(given).items() if option in vars(alone) and value is not None}
-    return argparse.Namespace(**{**vars(alone), **shared, "bench": name})
+    single = parser().parse_args([name])
+    shared = {option: value for option, value in vars(given).items() if option in vars(single) and value is not None}
+    return argparse.Namespace(**{**vars(single), **shared, "bench": name})
 
 
 def _answer_all(questions: list[Question]) -> int:

@@ -106,7 +106,7 @@ def loss_of(answer: tuple[Tensor, Tensor], targets: list[Target]) -> Tensor:
 
 def recall(net: Centres, batches: Any) -> float:
     """The share of the objects in whose cell, or one beside it, the network sees one of that label."""
-    seen = there = 0
+    seen = found = 0
     net.eval()
     with torch.no_grad():
         for pictures, targets in batches:
@@ -114,8 +114,8 @@ def recall(net: Centres, batches: Any) -> float:
             near = functional.max_pool2d(likely.sigmoid(), 3, 1, 1)
             centres, _, _ = wanted(targets, likely.shape[-1])
             seen += int((near[centres > 0] > 0.5).sum())
-            there += int(centres.sum())
-    return seen / there
+            found += int(centres.sum())
+    return seen / found
 
 
 def main(arguments: Sequence[str] | None = None) -> float:

@@ -58,7 +58,7 @@ class Packed(loader.Dataset[Row]):
         return len(self.rows)
 
     def __getitem__(self, index: int) -> Row:
-        row = {name: torch.empty_like(of, device="cpu") for name, of in self.row_spec.items()}
+        row = {name: torch.empty_like(each, device="cpu") for name, each in self.row_spec.items()}
         return self.__getitem_into__(index, row)
 
     def __getitem_into__(self, index: int, row: Row) -> Row:

@@ -161,8 +161,10 @@ def variables(version: str, arch: str) -> dict[str, str]:
 
 
 def run(command: list[str], environment: dict[str, str] | None = None, quiet: bool = False) -> None:
-    said = subprocess.PIPE if quiet else None
-    ran = subprocess.run(command, env=environment, text=True, stdout=said, stderr=subprocess.STDOUT if quiet else None)
+    process = subprocess.PIPE if quiet else None
+    ran = subprocess.run(
+        command, env=environment, text=True, stdout=process, stderr=subprocess.STDOUT if quiet else None
+    )
     if ran.returncode:
         sys.exit(f"{ran.stdout or ''}\n{' '.join(command)} ended with status {ran.returncode}")
 

@@ -61,8 +61,8 @@ def main() -> None:
     assert same(batches(shmloader.DataLoader), theirs)
     if not options.fork_only:
         assert same(batches(shmloader.DataLoader, multiprocessing_context="spawn"), theirs)
-        said = subprocess.run([sys.executable, "-m", "shmloader", "--version"], stdout=subprocess.PIPE, text=True)
-        assert shmloader.__version__ in said.stdout
+        ran = subprocess.run([sys.executable, "-m", "shmloader", "--version"], stdout=subprocess.PIPE, text=True)
+        assert shmloader.__version__ in ran.stdout
     assert same(batches(shmloader.DataLoader, ring_memory="memfd"), theirs)
     stolen = batches(shmloader.DataLoader, schedule="steal")
     assert same(batches(shmloader.DataLoader, schedule="steal", chunk_size=2), stolen)

@@ -108,7 +108,7 @@ class Against(Question):
         return {case: summary(case, measurements) for case in self.cases}
 
     def failed(self, result: dict[str, Any]) -> bool:
-        return super().failed(result) or any(of["slower"] for of in result["summary"].values())
+        return super().failed(result) or any(each["slower"] for each in result["summary"].values())
 
     def show(self, out: Console, result: dict[str, Any]) -> None:
         settings = result["settings"]
@@ -122,18 +122,18 @@ class Against(Question):
         for heading in RATIOS.values():
             table.add_column(f"{heading}\nhere / there", justify="right", no_wrap=True)
         table.add_column("slower")
-        for case, of in result["summary"].items():
+        for case, found in result["summary"].items():
             table.add_row(
                 CASES[case].label,
-                " | ".join(shown(of[side]["batches_per_second"]) for side in (HERE, THERE)),
-                *(shown(of["ratio"][figure], all_of_it=True) for figure in RATIOS),
-                "SLOWER" if of["slower"] else "no" if of["ratio"]["batches_per_second"] else "failed",
+                " | ".join(shown(found[side]["batches_per_second"]) for side in (HERE, THERE)),
+                *(shown(found["ratio"][figure], all_of_it=True) for figure in RATIOS),
+                "SLOWER" if found["slower"] else "no" if found["ratio"]["batches_per_second"] else "failed",
             )
         out.print(table)
         print_lines(out, failures(result["measurements"], "case", "subject"), style="red")
-        of = result["machine"]
-        commits = f"here: {of['commit'] or 'no commit'}; there: {of['against'] or 'no commit'}"
-        print_lines(out, [f"SLOWER: the median is below {LEAST}, and every round below 1", commits, in_one_line(of)])
+        found = result["machine"]
+        commits = f"here: {found['commit'] or 'no commit'}; there: {found['against'] or 'no commit'}"
+        print_lines(out, [f"SLOWER: the median is below {LEAST}, and every round below 1", commits, in_one_line(found)])
 
 
 def imported() -> dict[str, list[str]]:
@@ -163,9 +163,9 @@ def summary(case: str, measurements: list[dict[str, Any]]) -> dict[str, Any]:
         slower: whether the median of the batches a second is below LEAST and no round is above 1.
     """
     rounds: dict[int, dict[str, Any]] = {}
-    for of in measurements:
-        if of["case"] == case and "failure" not in of:
-            rounds.setdefault(of["round"], {})[of["subject"]] = of
+    for each in measurements:
+        if each["case"] == case and "failure" not in each:
+            rounds.setdefault(each["round"], {})[each["subject"]] = each
     pairs = [by for by in rounds.values() if len(by) == 2]
     result: dict[str, Any] = {
         side: {figure: spread(by[side][figure] for by in pairs) for figure in RATIOS} for side in (HERE, THERE)

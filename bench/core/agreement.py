@@ -32,13 +32,13 @@ def run(one: Path, other: Path) -> int:
     out = console()
     first, second = (json.loads(path.read_text(encoding="utf-8")) for path in (one, other))
     theirs = dict(figures(second["summary"]))
-    both = [(name, of, theirs[name]) for name, of in figures(first["summary"]) if name in theirs]
-    apart = [(name, of, to) for name, of, to in both if not agree(of, to)]
+    both = [(name, each, theirs[name]) for name, each in figures(first["summary"]) if name in theirs]
+    apart = [(name, each, to) for name, each, to in both if not agree(each, to)]
     table = Table(title="figures whose spreads do not meet", title_justify="left")
     for heading in ("figure", "one run", "the other"):
         table.add_column(heading, no_wrap=True)
-    for name, of, to in apart:
-        table.add_row(name, shown(of, all_of_it=True), shown(to, all_of_it=True))
+    for name, each, to in apart:
+        table.add_row(name, shown(each, all_of_it=True), shown(to, all_of_it=True))
     if apart:
         out.print(table)
     expected = math.ceil(len(both) * by_chance(first["settings"]["rounds"], second["settings"]["rounds"]))
@@ -62,11 +62,11 @@ def agree(one: Spread, other: Spread) -> bool:
     return one["min"] <= other["max"] and other["min"] <= one["max"]
 
 
-def figures(of: Any, name: str = "") -> Iterator[tuple[str, Spread]]:
+def figures(value: Any, name: str = "") -> Iterator[tuple[str, Spread]]:
     """All figures of speed in a summary, by where they are in it."""
-    if not isinstance(of, dict):
+    if not isinstance(value, dict):
         return
-    for key, part in of.items():
+    for key, part in value.items():
         here = f"{name}, {key}" if name else key
         if key in SPEEDS and isinstance(part, dict) and set(part) == {"median", "min", "max"}:
             yield here, part

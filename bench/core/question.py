@@ -69,7 +69,7 @@ class Turn:
         return found
 
     def has_failed(self, measurements: list[dict[str, Any]]) -> bool:
-        return any("failure" in of and self.of.items() <= of.items() for of in measurements)
+        return any("failure" in each and self.of.items() <= each.items() for each in measurements)
 
 
 class Question(ABC):
@@ -136,7 +136,7 @@ class Question(ABC):
 
     def failed(self, result: dict[str, Any]) -> bool:
         """Whether a result is an error of the whole run."""
-        return any("failure" in of for of in result["measurements"])
+        return any("failure" in each for each in result["measurements"])
 
 
 def add_shared_options(parser: argparse.ArgumentParser, rounds: int | None) -> None:
@@ -216,27 +216,27 @@ def answer(question: Question) -> int:
         print_lines(out, why)
         return 0
     path = given.into / f"{question.name}.json"
-    kept = Kept(question, path)
+    held = Kept(question, path)
     if given.resume:
-        kept.take_up()
-    todo = range(kept.rounds, given.rounds)
-    there = f", {kept.rounds} of them there already" if kept.rounds else ""
+        held.take_up()
+    todo = range(held.rounds, given.rounds)
+    found = f", {held.rounds} of them there already" if held.rounds else ""
     about = minutes(expected(question, todo))
-    print_lines(out, [f"{question.name}: rounds: {given.rounds}{there}; about {about}; into {path}"])
+    print_lines(out, [f"{question.name}: rounds: {given.rounds}{found}; about {about}; into {path}"])
     interrupted = False
     try:
         with question.prepared(out):
-            _measure(question, todo, kept)
+            _measure(question, todo, held)
     except KeyboardInterrupt:
         interrupted = True
-    if kept.rounds:
-        question.draw(kept.result, path.with_suffix(".png"))
-        question.show(out, kept.result)
+    if held.rounds:
+        question.draw(held.result, path.with_suffix(".png"))
+        question.show(out, held.result)
     if interrupted:
-        rest = "--resume goes on" if kept.rounds else "nothing is kept"
-        print_lines(out, [f"interrupted after {kept.rounds} of {given.rounds} rounds; {rest}"], style="yellow")
+        rest = "--resume goes on" if held.rounds else "nothing is kept"
+        print_lines(out, [f"interrupted after {held.rounds} of {given.rounds} rounds; {rest}"], style="yellow")
         return UNFINISHED
-    return 1 if question.failed(kept.result) else 0
+    return 1 if question.failed(held.result) else 0
 
 
 class Kept:
@@ -275,18 +275,18 @@ class Kept:
     def take_up(self) -> None:
         """Go on with the rounds in the file; they must be of the same options, machine and commit."""
         try:
-            there = json.loads(self._path.read_text(encoding="utf-8"))
+            found = json.loads(self._path.read_text(encoding="utf-8"))
         except FileNotFoundError:
             return
         except ValueError as error:
             sys.exit(f"--resume: {self._path} is no JSON ({error}); run without --resume")
-        undated = {**self._question.machine(), "date": there["machine"]["date"]}
-        for name, was, now in (("options", there.get("asked"), self._asked), ("machine", there["machine"], undated)):
+        undated = {**self._question.machine(), "date": found["machine"]["date"]}
+        for name, was, now in (("options", found.get("asked"), self._asked), ("machine", found["machine"], undated)):
             if was != json.loads(json.dumps(now)):
                 differ = sorted(key for key in now if not was or was.get(key) != now[key])
                 sys.exit(f"--resume: {self._path} is of other {name} ({', '.join(differ)}); run without --resume")
-        self.result, self._measurements = there, there["measurements"]
-        self.rounds, self._took = there["settings"]["rounds"], there["settings"]["took"]
+        self.result, self._measurements = found, found["measurements"]
+        self.rounds, self._took = found["settings"]["rounds"], found["settings"]["took"]
 
 
 class _Clock:

@@ -28,9 +28,9 @@ def console() -> Console:
 def failures(measurements: list[dict[str, Any]], *named_by: str) -> list[str]:
     """One line for each measurement that failed, named by these of its keys."""
     return [
-        f"round {of['round'] + 1}, {', '.join(str(of[key]) for key in named_by)}: {of['failure']}"
-        for of in measurements
-        if "failure" in of
+        f"round {each['round'] + 1}, {', '.join(str(each[key]) for key in named_by)}: {each['failure']}"
+        for each in measurements
+        if "failure" in each
     ]
 
 
@@ -65,11 +65,12 @@ def machine() -> dict[str, str | int]:
     }
 
 
-def in_one_line(of: dict[str, str | int]) -> str:
-    of_commit = f" ({of['commit']})" if of.get("commit") else ""  # the first results have none
+def in_one_line(figures: dict[str, str | int]) -> str:
+    of_commit = f" ({figures['commit']})" if figures.get("commit") else ""  # the first results have none
     return (
-        f"{of['cpu']}, {of['cores']} cores, {of['memory_GiB']} GiB, Linux {of['kernel']}; torch {of['torch']}, "
-        f"Python {of['python']}, shmloader {of['shmloader']}{of_commit}; {of['date']}"
+        f"{figures['cpu']}, {figures['cores']} cores, {figures['memory_GiB']} GiB, Linux {figures['kernel']}; torch "
+        f"{figures['torch']}, Python {figures['python']}, shmloader {figures['shmloader']}{of_commit}; "
+        f"{figures['date']}"
     )
 
 
@@ -77,10 +78,10 @@ def commit(checkout: Path) -> str:
     """The commit of a checkout, with -dirty where something was changed since; empty where it is none."""
     command = ["git", "-C", str(checkout), "describe", "--always", "--dirty", "--abbrev=10", "--exclude=*"]
     try:
-        said = subprocess.run(command, capture_output=True, text=True, timeout=10)
+        ran = subprocess.run(command, capture_output=True, text=True, timeout=10)
     except (OSError, subprocess.TimeoutExpired):
         return ""
-    return said.stdout.strip() if said.returncode == 0 else ""
+    return ran.stdout.strip() if ran.returncode == 0 else ""
 
 
 def _cpu() -> str:

@@ -37,10 +37,10 @@ def used(session: int) -> tuple[float, int]:
     """
     seconds, faults = 0.0, 0
     for pid in members(session):
-        of = _stat(pid)
-        if of:
-            faults += int(of[7]) + int(of[8])
-            seconds += _seconds(pid) + (int(of[13]) + int(of[14])) / TICK
+        found = _stat(pid)
+        if found:
+            faults += int(found[7]) + int(found[8])
+            seconds += _seconds(pid) + (int(found[13]) + int(found[14])) / TICK
     return seconds, faults
 
 

@@ -118,9 +118,9 @@ class Transport(Question):
             "trainer faults\n/batch",
         ):
             table.add_column(heading, justify="right", no_wrap=True)
-        for case, of in result["summary"].items():
+        for case, each in result["summary"].items():
             both = {
-                key: " | ".join(shown(of[loader].get(key), scale) for loader in LOADERS)
+                key: " | ".join(shown(each[loader].get(key), scale) for loader in LOADERS)
                 for key, scale in (
                     ("bytes_per_second", 1e-9),
                     ("of_memcpy", 100),
@@ -133,14 +133,14 @@ class Transport(Question):
             failed = any(m["case"] == case and "failure" in m for m in result["measurements"])
             table.add_row(
                 CASES[case].label + (" FAILED" if failed else ""),
-                shown(of["torch"]["batches_per_second"]),
-                shown(of["shmloader"]["batches_per_second"]),
-                shown(of["ratio"], all_of_it=True),
+                shown(each["torch"]["batches_per_second"]),
+                shown(each["shmloader"]["batches_per_second"]),
+                shown(each["ratio"], all_of_it=True),
                 both["bytes_per_second"] if CASES[case].batch_bytes >= 1 << 16 else "",
                 both["of_memcpy"] if is_large else "",
                 both["of_streaming"] if is_large else "",
                 both["trainer_cpu"],
-                shown(of["trainer_cpu_ratio"], all_of_it=True),
+                shown(each["trainer_cpu_ratio"], all_of_it=True),
                 both["trainer_faults"],
             )
         out.print(table)
@@ -192,9 +192,9 @@ def summary(case: str, measurements: list[dict[str, Any]]) -> dict[str, Any]:
         ratio and trainer_cpu_ratio: shmloader's batches a second, and processor time a batch, to torch's.
     """
     rounds: dict[int, dict[str, Any]] = {}
-    for of in measurements:
-        if of["case"] == case and "failure" not in of:
-            rounds.setdefault(of["round"], {})[of["subject"]] = of
+    for each in measurements:
+        if each["case"] == case and "failure" not in each:
+            rounds.setdefault(each["round"], {})[each["subject"]] = each
 
     def over(figure: str, subject: str, to: str | None = None) -> Spread | None:
         values = [
@@ -217,10 +217,10 @@ def summary(case: str, measurements: list[dict[str, Any]]) -> dict[str, Any]:
     return result
 
 
-def _draw_case(axes: Any, y: float, of: dict[str, Any], batch_bytes: int) -> None:
-    speeds = [of[loader]["batches_per_second"] for loader in ("torch", "shmloader")]
+def _draw_case(axes: Any, y: float, figures: dict[str, Any], batch_bytes: int) -> None:
+    speeds = [figures[loader]["batches_per_second"] for loader in ("torch", "shmloader")]
     for kind in CEILINGS:
-        if kind in of and (speed := of[kind]["bytes_per_second"]):
+        if kind in figures and (speed := figures[kind]["bytes_per_second"]):
             at = speed["median"] / batch_bytes
             axes.plot([at, at], [y - 0.1, y + 0.3], color=INK, linewidth=1.4, linestyle=MARKS[kind], zorder=2)
     known = [speed["median"] for speed in speeds if speed]
@@ -236,10 +236,10 @@ def _draw_case(axes: Any, y: float, of: dict[str, Any], batch_bytes: int) -> Non
                 shown(speed), (speed["median"], y), (0, -15), textcoords="offset points", ha="center", fontsize=8,
                 color=colour,
             )  # fmt: skip
-    if of["ratio"]:
+    if figures["ratio"]:
         middle = (known[0] * known[-1]) ** 0.5
         axes.annotate(
-            f"x{shown(of['ratio'])}", (middle, y), (0, 6), textcoords="offset points", ha="center", fontsize=10,
+            f"x{shown(figures['ratio'])}", (middle, y), (0, 6), textcoords="offset points", ha="center", fontsize=10,
             fontweight="bold", color=INK,
         )  # fmt: skip
 

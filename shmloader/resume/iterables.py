@@ -110,11 +110,11 @@ def at_end(loader: Any, states: Callable[[], list[bytes | None]]) -> list[dict[s
     if loader.num_workers and (not loader.persistent_workers or loader._iterator is None):
         return None
     try:
-        said = states()
+        state = states()
     except RuntimeError:  # the workers have ended
         return None
     lost: list[str] = []
-    found = [_at_edge(each, worker, lost) for worker, each in enumerate(said)]
+    found = [_at_edge(each, worker, lost) for worker, each in enumerate(state)]
     _say_lost(loader, lost)
     return found if any(stream["state"] is not None for stream in found) else None
 

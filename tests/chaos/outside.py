@@ -46,9 +46,9 @@ class Told:
     def within(self, what: str, epoch: int) -> int:
         """How often something was said in an epoch."""
         at, count = -1, 0
-        for said, *_ in self.said:
-            at += said == "epoch"
-            count += said == what and at == epoch
+        for word, *_ in self.said:
+            at += word == "epoch"
+            count += word == what and at == epoch
         return count
 
     def epochs(self) -> list[list[Any]]:

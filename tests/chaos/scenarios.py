@@ -354,11 +354,11 @@ class Interrupts(Scenario):
     def inside(self, trial: Inside) -> None:
         trial.arm()
         trial.count()
-        kept: list[Any] = []
+        held: list[Any] = []
         loader = trial.loader()
         for number in range(self.rounds):
-            self.disturbed(trial, loader, number, kept)
-        kept.clear()
+            self.disturbed(trial, loader, number, held)
+        held.clear()
         if trial.ours:
             loader.close()
         del loader
@@ -906,8 +906,8 @@ class Threads(Scenario):
 
         def run(number: int, most: int, loader: Any) -> None:
             loader = loader or trial.loader()
-            kept: list[Any] = [loader]  # in a cycle, so that the collector ends it, in whatever thread
-            kept.append(kept)
+            held: list[Any] = [loader]  # in a cycle, so that the collector ends it, in whatever thread
+            held.append(held)
             try:
                 for batch in zip(range(most), loader, strict=False):
                     got[number].append(digest(batch[1]))
@@ -1112,7 +1112,7 @@ class Epochs(Errors):
     def inside(self, trial: Inside) -> None:
         trial.count()
         loader = trial.loader()
-        kept: list[tuple[Any, int]] = []
+        held: list[tuple[Any, int]] = []
         for number, most in enumerate(trial.case["most"]):
             seed_all(trial.case["order"] + number)
             trial.say("epoch", number)
@@ -1122,15 +1122,15 @@ class Epochs(Errors):
                 value = digest(batch)
                 trial.say("batch", value)
                 if trial.random.random() < 0.3:
-                    kept.append((batch, value))
-                if kept and trial.random.random() < 0.3:
-                    kept.pop(trial.random.randrange(len(kept)))
-            trial.say("kept", all(digest(batch) == value for batch, value in kept))
+                    held.append((batch, value))
+                if held and trial.random.random() < 0.3:
+                    held.pop(trial.random.randrange(len(held)))
+            trial.say("kept", all(digest(batch) == value for batch, value in held))
         if trial.ours:
             loader.close()
         del loader
-        trial.say("kept", all(digest(batch) == value for batch, value in kept))
-        kept.clear()
+        trial.say("kept", all(digest(batch) == value for batch, value in held))
+        held.clear()
         del batch
         trial.count_again()
 

@@ -109,8 +109,8 @@ def soak(kills: int, start: str, share: str, seed: int, seconds: float) -> None:
         killer.stop.set()
         killer.join()
         bar.update(killer.kills - bar.n)
-    told = f"{killer.kills} kills in {epoch} epochs of {BATCHES} batches ({start}, shared: {share})"
-    print(f"{told}: every batch once, in order, the same")
+    text = f"{killer.kills} kills in {epoch} epochs of {BATCHES} batches ({start}, shared: {share})"
+    print(f"{text}: every batch once, in order, the same")
 
 
 if __name__ == "__main__":

@@ -472,8 +472,8 @@ def test_a_spawned_worker_of_another_version_says_so() -> None:
                 print(error)
         """
     )
-    said = r"this is not a ring of version \d+: magic 0x676e69726d6873, version 1; trainer and worker must run"
-    assert re.search(said, ran.err), ran.err
+    text = r"this is not a ring of version \d+: magic 0x676e69726d6873, version 1; trainer and worker must run"
+    assert re.search(text, ran.err), ran.err
     assert "exited unexpectedly" in ran.out
 
 

@@ -412,14 +412,14 @@ def test_a_job_takes_twenty_more_batches_and_goes_on(torchrun: Callable[..., Run
         assert [len(those) for those in shares(run, "under-way-{rank}")] == [WORKERS] * RANKS
         run.signal_all(signal.SIGTERM)
         _, out, err = run.end()
-        said.append(out + err)
+        messages.append(out + err)
         for path in run.folder.glob("under-way-*"):
             path.unlink()
         return run
 
-    said: list[str] = []
+    messages: list[str] = []
     run = told_to_end("torch")
-    assert re.search(r"killed by signal: Terminated|exited unexpectedly", said[0]), said
+    assert re.search(r"killed by signal: Terminated|exited unexpectedly", messages[0]), messages
     assert not [*run.folder.glob("got-*"), *run.folder.glob("state-*")]
     run = told_to_end("shmloader")
     before, states = shares(run, "got-{rank}"), shares(run, "state-{rank}")

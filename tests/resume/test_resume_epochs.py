@@ -275,12 +275,12 @@ def test_another_epoch_than_the_loaded_one_comes_whole_and_that_is_said() -> Non
     for other in ("loader", "sampler"):
         loader = made()
         loader.load_state_dict(state)
-        said = pytest.warns(RuntimeWarning, match="starts at its beginning.*after 8 samples of epoch 3, is dropped")
+        warns = pytest.warns(RuntimeWarning, match="starts at its beginning.*after 8 samples of epoch 3, is dropped")
         if other == "loader":
-            with said:
+            with warns:
                 loader.set_epoch(4)
             assert len(list(loader)) == 3
         else:
             loader.sampler.set_epoch(4)
-            with said:
+            with warns:
                 assert len(list(loader)) == 3

@@ -52,10 +52,10 @@ def test_the_shares_are_torchs(ranks: int, length: int, shuffle: bool, drop_last
 @pytest.mark.parametrize(("before", "now"), [*itertools.product(RANKS, RANKS)])
 def test_other_ranks_go_on(before: int, now: int, drop_last: bool) -> None:
     length, options = 53, {"drop_last": drop_last}
-    begun = shares(shmloader.DistributedSampler, before, length, 3, **options)
+    started = shares(shmloader.DistributedSampler, before, length, 3, **options)
     order = shares(shmloader.DistributedSampler, 1, length, 3)[0]
-    for rounds in range(len(begun[0]) + 1):
-        had = together([share[:rounds] for share in begun])
+    for rounds in range(len(started[0]) + 1):
+        had = together([share[:rounds] for share in started])
         assert had == (order + order)[: len(had)]
         rest = together(shares(shmloader.DistributedSampler, now, length, 3, len(had), **options))
         left = order[len(had) :]

@@ -109,7 +109,7 @@ def test_a_batch_that_is_older_than_the_last_look_is_copied_where_it_was() -> No
     kept, number = next(batches), 20
     runtime.late(300, 300)
     with side():
-        there = copied(kept)
+        found = copied(kept)
     for _ in range(10):  # of these none is copied
         batch = next(batches)
     del batch, kept
@@ -117,7 +117,7 @@ def test_a_batch_that_is_older_than_the_last_look_is_copied_where_it_was() -> No
         pass
     runtime.late(0, 0)
     torch.cuda.synchronize()
-    assert bool((there.cpu() == number).all())
+    assert bool((found.cpu() == number).all())
 
 
 @on_software

@@ -73,7 +73,7 @@ class Counted(torch.utils.data.Dataset[Any]):
         if type(sample) is not type(place) or isinstance(sample, (str, numpy.generic)):
             return sample
         if isinstance(place, dict):
-            return {key: self.put(of, place.get(key)) for key, of in sample.items()}
+            return {key: self.put(each, place.get(key)) for key, each in sample.items()}
         if isinstance(place, (list, tuple)) and len(sample) == len(place):
             parts = list(map(self.put, sample, place))
             return type(place)(*parts) if hasattr(place, "_fields") else type(place)(parts)
@@ -239,7 +239,7 @@ class Turning(Counted):
         return [other, one] if index // 4 % 2 else (one, other)
 
     def put(self, sample: Any, place: Any) -> Any:
-        places = {tuple(of.shape): of for of in place}
+        places = {tuple(each.shape): each for each in place}
         for part in sample:
             places[tuple(part.shape)].copy_(part)
         return type(sample)(places[tuple(part.shape)] for part in sample)

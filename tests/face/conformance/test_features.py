@@ -577,11 +577,11 @@ def test_feature_batch_sampler(workers: int) -> None:
 def test_feature_random_sampler_of_a_growing_dataset(workers: int, persistent: bool) -> None:
     def epochs(kind: Any) -> Any:
         seed_all()
-        kept = list(range(4))
-        loader = kind(range(50), 1, sampler=RandomSampler(kept), num_workers=workers,
+        held = list(range(4))
+        loader = kind(range(50), 1, sampler=RandomSampler(held), num_workers=workers,
                       persistent_workers=persistent)  # fmt: skip
         got = [iterate(loader), len(loader)]
-        kept.extend(range(4, 7))
+        held.extend(range(4, 7))
         return got, iterate(loader), len(loader), rng_states()
 
     compare(epochs)
@@ -784,11 +784,11 @@ def test_feature_batch_transport_needs_no_descriptor_for_a_batch() -> None:
     for kind in BOTH:
         iterator = iter(kind(Views(), batch_size=None, num_workers=1))
         before = sum(descriptors().values())
-        kept = [batch for batch, _ in zip(iterator, range(6), strict=False)]
+        held = [batch for batch, _ in zip(iterator, range(6), strict=False)]
         open_files.append(sum(descriptors().values()) - before)
-        sizes.append(kept[5].untyped_storage().nbytes())
-        assert_same(kept[5], torch.tensor([5, 6]))
-        del kept, iterator
+        sizes.append(held[5].untyped_storage().nbytes())
+        assert_same(held[5], torch.tensor([5, 6]))
+        del held, iterator
     assert open_files[0] >= 6 > open_files[1] == 0
     assert sizes == [800_000, 16]
 
