@@ -14,8 +14,8 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 IMAGE_SUFFIXES = {".jpg", ".jpeg", ".png"}
-TEST_FOLDERS = ("test", "val")  # the first one that exists is taken
-TEST_SHARE = 0.2  # of each class, where the folder brings no split of its own
+TEST_FOLDERS = ("test", "val")  # the first one that exists counts
+TEST_SHARE = 0.2  # of each class, if the folder has no split of its own
 SMALLEST_CROP = 0.75  # of the shorter side
 JITTER = 0.2  # brightness and contrast are scaled by 1 - JITTER to 1 + JITTER
 EXPECTED = "A data folder holds train/<class>/*.jpg and test/<class>/*.jpg (or val/), or <class>/*.jpg to be split."
@@ -24,7 +24,7 @@ LabelledFile = tuple[Path, int]
 
 
 class DataFolderError(ValueError):
-    """A data folder that training cannot use; the message says which, why, and what was expected."""
+    """A data folder that training cannot use; the message has the folder, the reason, and what was expected."""
 
 
 class Split(NamedTuple):
@@ -125,7 +125,7 @@ def by_shmloader(file: Path, box: Box, size: int) -> Image.Image:
 class ImageFolder(Dataset[tuple[Tensor, int]]):
     """Decodes one file a sample: (image, label), the image uint8 of shape [size, size, 3].
 
-    Pixels stay bytes with the colours last, as they leave the decoder: four times fewer bytes than float travel from
+    Pixels stay bytes with the colours last, as the decoder writes them.  So a fourth of the bytes of floats travel from
     the worker to the trainer, and the model turns a whole batch into floats at once.
     """
 
@@ -140,7 +140,7 @@ class ImageFolder(Dataset[tuple[Tensor, int]]):
 
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
         file, label = self.files[index]
-        with Image.open(file) as image:  # reads the header, no more
+        with Image.open(file) as image:  # reads only the header
             width, height = image.size
         image = self._random_view(file, width, height) if self.augment else self._whole_view(file, width, height)
         return torch.from_numpy(np.array(image)), label
@@ -150,8 +150,8 @@ class ImageFolder(Dataset[tuple[Tensor, int]]):
         return self.decode(file, ((width - side) // 2, (height - side) // 2, side, side), self.size)
 
     def _random_view(self, file: Path, width: int, height: int) -> Image.Image:
-        # Drawn from torch's generator, which each worker finds seeded by the loader: the same seed in the training run
-        # gives the same pictures, and with either loader.
+        # Drawn from torch's generator, which the loader seeds in each worker, so that the same seed of the training run
+        # gives the same pictures with either loader.
         across, down = (torch.empty(2).uniform_(SMALLEST_CROP, 1) * min(width, height)).ceil().int().tolist()
         left, top = (torch.rand(2) * torch.tensor([width - across + 1, height - down + 1])).int().tolist()
         brightness, contrast = torch.empty(2).uniform_(1 - JITTER, 1 + JITTER).tolist()

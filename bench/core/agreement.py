@@ -28,7 +28,7 @@ SPEEDS = (
 
 
 def run(one: Path, other: Path) -> int:
-    """Compare two files that a bench wrote, print what does not agree; returns 1 where that is more than by chance."""
+    """Compare two files that a bench wrote, and print what does not agree; returns 1 if that is more than chance."""
     out = console()
     first, second = (json.loads(path.read_text(encoding="utf-8")) for path in (one, other))
     theirs = dict(figures(second["summary"]))
@@ -58,12 +58,12 @@ def by_chance(rounds: int, others: int) -> float:
 
 
 def agree(one: Spread, other: Spread) -> bool:
-    """Whether the two, from the least round to the largest, have anything in common."""
+    """Whether the two ranges, from the least round to the largest, overlap."""
     return one["min"] <= other["max"] and other["min"] <= one["max"]
 
 
 def figures(value: Any, name: str = "") -> Iterator[tuple[str, Spread]]:
-    """All figures of speed in a summary, by where they are in it."""
+    """All figures of speed in a summary, by their path in it."""
     if not isinstance(value, dict):
         return
     for key, part in value.items():

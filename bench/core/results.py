@@ -1,4 +1,4 @@
-"""What all questions do with their results: say on what they were measured, print them, write them."""
+"""How all questions handle their results: record the machine, print them, write them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rich.text import Text
 import shmloader
 
 ROOT = Path(__file__).resolve().parents[2]
-WIDTH = 176  # columns of a table, where the output is not a terminal wider than that
+WIDTH = 176  # columns of a table, unless the output is a wider terminal
 
 
 def console() -> Console:
@@ -40,7 +40,7 @@ def print_lines(out: Console, lines: list[str], style: str = "") -> None:
 
 
 def write(result: dict[str, Any], path: Path) -> None:
-    """Write a JSON, all of it or nothing: a reader, and whoever is interrupted, has the old one or the new one."""
+    """Write a JSON, all of it or nothing: a reader, or an interrupted run, has the old one or the new one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_suffix(".part")
     try:
@@ -75,7 +75,7 @@ def in_one_line(figures: dict[str, str | int]) -> str:
 
 
 def commit(checkout: Path) -> str:
-    """The commit of a checkout, with -dirty where something was changed since; empty where it is none."""
+    """The commit of a checkout, with -dirty if it has changes; empty if it is no checkout."""
     command = ["git", "-C", str(checkout), "describe", "--always", "--dirty", "--abbrev=10", "--exclude=*"]
     try:
         ran = subprocess.run(command, capture_output=True, text=True, timeout=10)
@@ -89,4 +89,4 @@ def _cpu() -> str:
         for line in lines:
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()
-    return platform.machine()  # arm64 tells no name
+    return platform.machine()  # arm64 has no model name there
