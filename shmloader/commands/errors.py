@@ -1,4 +1,4 @@
-"""Errors in one line, for a table or a terminal."""
+"""Errors in one line, as a table or a terminal needs them."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ written.  So the trainer finds every state in shared memory, and copies none for
        when its batch is handed out, when its worker has ended, or when its batch is dropped because the user has left
        the epoch.  Then the former cell of that worker is free.  If a batch is dropped for any other reason, its own
        cell is free when the next batch is taken.
-    2. So cells are in use by these alone: each sequence in flight; each worker, for the state that counted last; and
+    2. So cells are in use by these alone: each sequence in flight; each worker, with the state that counted last; and
        the one batch that was taken and not handed out.  Taking a batch ends its sequence's flight, so no batch counts
        twice.
     3. A sequence is opened only while fewer than `entries` are in flight.  So before that, at most (entries - 1) +

@@ -83,7 +83,7 @@ def _draw_shares(axes: Any, stats: Stats) -> None:
     """Where the loop's time went, from left to right."""
     at = 0.0
     waits = stats.waits or {}
-    rest = max(0.0, stats.wait.total_s - sum(waits.values()))  # iter(), for the first batches
+    rest = max(0.0, stats.wait.total_s - sum(waits.values()))  # iter() of the first batches
     parts = [("the loop's own step", stats.step.total_s, STEP)]
     reds = ("#7a2018", "#a8362a", "#c94f3d", "#dc7a6a", "#ebaaa0", "#f5d3cd")
     parts += [(PARTS[name], waits[name], red) for (name, red) in zip(PARTS, reds, strict=True) if name in waits]

@@ -119,7 +119,7 @@ WORKERS = ("worker", "batches", "each", "fetch", "idle", "no slot", "on a core",
 
 
 def rows_of_workers(stats: Stats) -> list[tuple[str, ...]]:
-    """A row for each worker; if there are many, for those that differ most."""
+    """A row for each worker; if there are many, only those that differ most."""
     rows: list[tuple[str, ...]] = []
     workers = [worker for worker in stats.workers or () if worker.published]
     waited = sum(worker.waited_for_s for worker in workers)

@@ -215,7 +215,7 @@ REFUSED: dict[str, tuple[Evidence, str, str]] = {
         replace(
             evidence(0.02, 0.001, two(0.001), waits={**WAITS, "hand_out": 3.5}, copied_spare=199), memory_bytes=1e8
         ),
-        "the memory does not hold 400 of them",
+        "there is no memory for 400 of them",
         "spare_slots",
     ),
 }
@@ -433,7 +433,9 @@ def test_no_picture(loader: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         return real(name, *more)
 
     monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(ImportError, match=r"plot\(\) needs matplotlib, which is not installed: pip install matplotlib"):
+    with pytest.raises(
+        ImportError, match=r"plot\(\) needs matplotlib, which is not installed. Run pip install matplotlib"
+    ):
         loader.report().plot(tmp_path / "wait.png")
 
 

@@ -262,7 +262,7 @@ def test_with_a_thread_that_is_ahead(gpu: Any, tmp_path: pathlib.Path) -> None:
 def test_one_at_a_time(tmp_path: pathlib.Path) -> None:
     with shmloader.DataLoader([1, 2], num_workers=1) as loader:
         loader.trace(tmp_path / "a.json", batches=1)
-        with pytest.raises(RuntimeError, match=r"is being recorded, into .*a\.json: close\(\) it first"):
+        with pytest.raises(RuntimeError, match=r"is being recorded, into .*a\.json.*close\(\) that one first"):
             loader.trace(tmp_path / "b.json")
         list(loader)
         loader.trace(tmp_path / "b.json", batches=1)

@@ -184,7 +184,7 @@ def _who(awaited: EntryNow | None, lanes: list[LaneView]) -> str:
 
 
 def _claimed(entries: list[EntryNow]) -> dict[int, int]:
-    """The lowest batch that each worker has claimed, for the workers that have one."""
+    """The lowest batch that each worker has claimed.  Workers without one are left out."""
     found: dict[int, int] = {}
     for entry in entries:
         if entry.state == "claimed":
