@@ -25,8 +25,9 @@ cpdef enum:     # sums
     ON_OPEN, ON_CLAIM, ON_FETCH, ON_COLLATE, ON_WAKE, ON_HAND_OUT
     COPIED_SPARE, COPIED_KEPT, COPIED_UNLOCKED  # batches copied: spare slots spent, kept by a worker, not page-locked
     GROWN, DEATHS                           # slots that had to grow; workers that died
-    STARTING                                # nanoseconds in the first next() calls of an epoch, one call for each
-    worker MOVED                                   # slots that lay in a memfd when their ring was closed AMOUNTS
+    STARTING                                # nanoseconds in the first next() calls of an epoch, one for each worker
+    MOVED                                   # slots that lay in a memfd when their ring was closed
+    AMOUNTS
 
 cdef enum:
     MOST_HELD = 32      # batches: higher numbers, handed out while one was lent, count as this one
