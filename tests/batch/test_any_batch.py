@@ -286,7 +286,7 @@ def test_more_elements_than_there_can_be_memory(items: int) -> None:
     assert_same(ours[1], theirs[1])
     single = deliver(shmloader.DataLoader, [vast, lambda: {"x": vast()}, lambda: [1]])
     assert [error.kind for error in single[:2]] == [MemoryError] * 2 and single[2] == [1]
-    assert "use a smaller batch_size" in single[0].text
+    assert "Use a smaller batch_size" in single[0].text
     chunks = deliver(shmloader.DataLoader, [vast] * items + [lambda: torch.ones(1)] * items, chunk_size=1, **options)
     assert isinstance(chunks[0], Raised) and "exited" not in chunks[0].text
     assert_same(chunks[1], theirs[1])

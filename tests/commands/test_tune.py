@@ -122,7 +122,7 @@ class Few(IterableDataset[int]):
 def test_a_stream_that_is_too_short_to_measure() -> None:
     measure = measure_of(Few(), Memory(1))
     assert "the stream ended after 3 batches, too few to measure" in measure(Setting(1), 9.0).failure
-    with pytest.raises(RuntimeError, match=r"ends after 3 batches.*a longer one, or repeat it$"):
+    with pytest.raises(RuntimeError, match=r"ended after 3 batches.*a longer one, or repeat it$"):
         Search(Space(1), measure, lambda setting: 1, 1 << 40, 9.0).run()
 
 

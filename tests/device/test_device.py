@@ -523,7 +523,7 @@ def test_on_the_cpu_the_function_runs(workers: int, persistent: bool) -> None:
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"device": "cuda"}, r"device='cuda' is no device of this torch .*finds no accelerator: use 'cpu'"),
+        ({"device": "cuda"}, r"device='cuda' is no device of this torch .*finds no accelerator. Use 'cpu'"),
         ({"device": "nonsense"}, "device should be a torch.device or its name, but got device='nonsense'"),
         ({"device": 1.5}, "device should be a torch.device or its name, but got device=1.5"),
         ({"device_prefetch": 0}, "device_prefetch should be a positive integer, but got device_prefetch=0"),

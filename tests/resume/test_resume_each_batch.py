@@ -565,7 +565,7 @@ def test_an_exception_that_cannot_be_pickled_is_told_by_its_text() -> None:
 def test_what_cannot_be_told_between_epochs_is_a_warning() -> None:
     with loader(CannotSay(), 1, persistent_workers=True) as made:
         list(made)
-        says = r"lacks the place.*in worker 0 its state_dict\(\) raised RuntimeError at the epoch"
+        says = r"lacks the place.*in worker 0 its state_dict\(\) raised RuntimeError at the end of the epoch"
         with pytest.warns(RuntimeWarning, match=says):
             state = made.state_dict()
         assert (state["epoch"], state["streams"]) == (1, None)
