@@ -1,4 +1,4 @@
-"""The commands: one a question, `all` for those that `make bench` asks, and `agree` for two results of one of them."""
+"""The commands: one for each question, `all` for those of `make bench`, and `agree` to compare two results of one."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def run(given: argparse.Namespace) -> int:
-    """Do what the command line asks for; returns what the process is to exit with."""
+    """Run a command line; returns the exit status."""
     if given.bench == "agree":
         return agreement.run(given.one, given.other)
     if given.bench == "all":
@@ -75,10 +75,10 @@ def run(given: argparse.Namespace) -> int:
 
 
 def _as_for(name: str, given: argparse.Namespace) -> argparse.Namespace:
-    """The options of `all` as one of its questions would have been given them."""
-    alone = parser().parse_args([name])
-    shared = {option: value for option, value in vars(given).items() if option in vars(alone) and value is not None}
-    return argparse.Namespace(**{**vars(alone), **shared, "bench": name})
+    """The options of `all`, in the form of one of its questions."""
+    single = parser().parse_args([name])
+    shared = {option: value for option, value in vars(given).items() if option in vars(single) and value is not None}
+    return argparse.Namespace(**{**vars(single), **shared, "bench": name})
 
 
 def _answer_all(questions: list[Question]) -> int:

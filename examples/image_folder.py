@@ -16,8 +16,8 @@ from torch.utils.data import Dataset
 from examples.pil_transforms import middle, random_resized_crop, trivial_augment
 
 IMAGE_SUFFIXES = {".jpg", ".jpeg", ".png"}
-TEST_FOLDERS = ("test", "val")  # the first one that exists is taken
-TEST_SHARE = 0.2  # of each class, where the folder brings no split of its own
+TEST_FOLDERS = ("test", "val")  # the first one that exists counts
+TEST_SHARE = 0.2  # of each class, if the folder has no split of its own
 BOX_AREA = (0.6, 1.0)  # of a random box, as a part of the picture's
 BOX_RATIO = 4 / 3  # of its longer side to its shorter, at most
 EXPECTED = "A data folder holds train/<class>/*.jpg and test/<class>/*.jpg (or val/), or <class>/*.jpg to be split."
@@ -26,7 +26,7 @@ LabelledFile = tuple[Path, int]
 
 
 class DataFolderError(ValueError):
-    """A data folder that training cannot use; the message says which, why, and what was expected."""
+    """A data folder that training cannot use; the message has the folder, the reason, and what was expected."""
 
 
 class Split(NamedTuple):
@@ -148,7 +148,7 @@ class ByShmloader:
 class ImageFolder(Dataset[tuple[Tensor, int]]):
     """Decodes one file a sample: (image, label), the image uint8 of shape [size, size, 3].
 
-    Pixels stay bytes with the colours last, as they leave the decoder: four times fewer bytes than float travel from
+    Pixels stay bytes with the colours last, as the decoder writes them.  So a fourth of the bytes of floats travel from
     the worker to the trainer, and the model turns a whole batch into floats at once.
 
     Random numbers come from torch's generator, which the loader seeds in each worker: the same seed in the training run

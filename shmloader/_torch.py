@@ -319,7 +319,7 @@ without_torch_function: Any = _find(
 
 
 class _AlwaysOn:
-    """Stands for torch's profiler if it is not known whether it is on: every batch is recorded."""
+    """Stands in for torch's profiler if nothing shows whether it is on: every batch is recorded."""
 
     _is_profiler_enabled = True
     record_function = torch.autograd.profiler.record_function

@@ -103,7 +103,7 @@ class Measured:
         log = account.meter.log.since()
         began_at = time.monotonic_ns() - int(elapsed * 1e9)
         usable = cores().usable / ranks_here()
-        of = Evidence(
+        evidence = Evidence(
             stats,
             settings_of(self),
             max(1.0, usable),
@@ -111,8 +111,8 @@ class Measured:
             memory_bytes=available_memory() / ranks_here(),
         )
         if ranks:
-            of = with_ranks(of)
-        verdict = verdict_of(of)
+            evidence = with_ranks(evidence)
+        verdict = verdict_of(evidence)
         if verdict.kind == "unknown" and (elsewhere := read_elsewhere.read_by_another(self)) is not None:
             verdict = dataclasses.replace(verdict, text=elsewhere)
         return Report(verdict, stats, log, _lines_of_dataset(self))

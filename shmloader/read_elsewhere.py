@@ -96,8 +96,8 @@ class _Readers:
 
     def add(self, loader: Any, options: dict[str, Any]) -> None:
         """Add a note, and drop those that nothing will read."""
-        kept = [note for note in self.notes if note.loader() is not None or not note.iterated]
-        self.notes = [*kept[-MOST:], Note(loader, options, self.forget if self._dataset is None else None)]
+        held = [note for note in self.notes if note.loader() is not None or not note.iterated]
+        self.notes = [*held[-MOST:], Note(loader, options, self.forget if self._dataset is None else None)]
 
 
 MOST = 16  # notes of one dataset

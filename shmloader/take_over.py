@@ -97,13 +97,13 @@ def _of_the_one_before(arguments: Any, given: dict[str, Any]) -> dict[str, Any]:
     return _agreed([options for options in found if options], type(bound["dataset"]).__name__)
 
 
-def _agreed(found: list[dict[str, Any]], of: str) -> dict[str, Any]:
+def _agreed(found: list[dict[str, Any]], label: str) -> dict[str, Any]:
     if not found:
         return {}
     if all(options == found[0] for options in found):
         return dict(found[0])
     off_the_ring.warn_once(
-        f"a loader that a framework built over {of} takes over no options, because your loaders over it differ in "
+        f"a loader that a framework built over {label} takes over no options, because your loaders over it differ in "
         f"them: {'; '.join(dict.fromkeys(map(_arguments, found)))}. Give patch_torch() the options that it should "
         "have.",
         stacklevel=None,

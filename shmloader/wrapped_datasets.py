@@ -48,6 +48,6 @@ def _parts(dataset: Any) -> list[Any]:
     if isinstance(dataset, (ConcatDataset, ChainDataset)):
         return list(dataset.datasets)
     if isinstance(dataset, StackDataset):
-        of = dataset.datasets
-        return list(of.values() if isinstance(of, dict) else of)
+        found = dataset.datasets
+        return list(found.values() if isinstance(found, dict) else found)
     return []

@@ -169,7 +169,7 @@ class Passes:
 
 
 class Fresh:
-    """An option that is made anew for each of the two loaders: a sampler with a state, a collate function with one."""
+    """An option that is made for each of the two loaders: a sampler with a state, a collate function with one."""
 
     def __init__(self, make: Any) -> None:
         self.make = make
@@ -187,7 +187,7 @@ def assert_same_outcome(dataset: Any, **options: Any) -> Any:
 
 
 def label(value: Any) -> str:
-    """A test's id: what the value looks like, without addresses, for they differ from one pytest to another."""
+    """A test's id: the value's repr without addresses, which differ from one pytest to another."""
     return re.sub(r" at 0x[0-9a-f]+", "", repr(value))
 
 
@@ -204,7 +204,7 @@ def compare(what: Any) -> Any:
     except AssertionError as error:
         difference = str(error)
     if difference is not None:
-        del theirs, ours  # else the failure keeps torch's batches, and their descriptors
+        del theirs, ours  # otherwise the failure keeps torch's batches, and their descriptors
         raise AssertionError(difference)
     return ours[0]
 
@@ -355,7 +355,7 @@ def own_shm(size: str) -> bool:
 
 
 def mount_small_shm(size: str) -> None:
-    """In a script: have a /dev/shm of its own, this large; where that is forbidden, say so and end."""
+    """In a script: mount a /dev/shm of this size for it alone; print a message and end if that is forbidden."""
     if not own_shm(size):
         print("not permitted")
         sys.exit()
@@ -416,7 +416,7 @@ def _settled(tmp_path_factory: pytest.TempPathFactory) -> Any:
     os.environ["SHMLOADER_TEST_DIR"] = str(tmp_path_factory.mktemp("scripts"))
     os.environ["PYTHONPATH"] = os.pathsep.join([str(scripts.ROOT), str(scripts.ROOT / "tests")])
     signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where a shell has started this in the background
-    tqdm.tqdm.monitor_interval = 0  # else its first bar starts a thread that stays, in whatever test draws it
+    tqdm.tqdm.monitor_interval = 0  # otherwise the first bar of any test starts a thread that stays
     resource_tracker.ensure_running()
     # Otherwise each worker of the fork server imports torch, which takes seconds of CPU.
     forkserver.set_forkserver_preload(["torch", "shmloader", "conftest"])
@@ -476,7 +476,7 @@ def _join_what_torch_terminates() -> None:
         try:
             shut_down(self)
         finally:
-            if getattr(self, "_shutdown", False):  # else it has ended none: the interpreter is said to exit
+            if getattr(self, "_shutdown", False):  # otherwise it has ended none, because the interpreter seems to exit
                 for worker in getattr(self, "_workers", ()):
                     if worker._parent_pid == os.getpid():
                         worker.join()

@@ -38,7 +38,11 @@ class Device(Question):
 
     def why_not(self) -> list[str]:
         why = measure.why_not()
-        return [f"device: nothing is measured, for {why}.  It would be:", *(f"- {of}" for of in NEEDED)] if why else []
+        return (
+            [f"device: nothing is measured, for {why}.  It would be:", *(f"- {entry}" for entry in NEEDED)]
+            if why
+            else []
+        )
 
     @staticmethod
     def _is_software() -> bool:
@@ -140,7 +144,7 @@ def summary(measurements: list[dict[str, Any]]) -> dict[str, Any]:
         return each(f"handed by {way}", figure)
 
     return {
-        "handed": {way: {of: handed(way, of) for of in ("next_p50", "gil_wait")} for way in measure.HANDED_BY},
+        "handed": {way: {entry: handed(way, entry) for entry in ("next_p50", "gil_wait")} for way in measure.HANDED_BY},
         "page_locking": each("locking", "more"),
         "page_locking_cpu": each("locking", "more_cpu"),
         "page_locking_quarter": each("locking", "more_quarter"),

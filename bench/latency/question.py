@@ -80,12 +80,12 @@ class Latency(Question):
             table.add_column(heading, justify="right", no_wrap=True)
         for method, moments in result["summary"].items():
             failed = any(m["start_method"] == method and "failure" in m for m in result["measurements"])
-            for moment, of in moments.items():
+            for moment, each in moments.items():
                 table.add_row(
                     (method + (" FAILED" if failed else "")) if moment == "first" else "",
                     MOMENTS[moment],
-                    *(shown(of[loader], 1e3, all_of_it=True) for loader in LOADERS),
-                    shown(of["ratio"], all_of_it=True),
+                    *(shown(each[loader], 1e3, all_of_it=True) for loader in LOADERS),
+                    shown(each["ratio"], all_of_it=True),
                     end_section=moment == list(MOMENTS)[-1],
                 )
         out.print(table)

@@ -1,7 +1,7 @@
 """Handing batches over: torch's loader, ours and the ceiling, in turns, several rounds.
 
-A ratio is always ours to torch's, of one round: two measurements that are neighbours in time, so that what else the
-machine does weighs on both.  Who goes first changes from round to round.
+A ratio is always ours to torch's in one round.  The two measurements follow each other, so other work of the machine
+weighs on both.  The order changes from round to round.
 """
 
 from __future__ import annotations
@@ -121,9 +121,9 @@ class Transport(Question):
             "trainer faults\n/batch",
         ):
             table.add_column(heading, justify="right", no_wrap=True)
-        for case, of in result["summary"].items():
+        for case, each in result["summary"].items():
             both = {
-                key: " | ".join(shown(of[loader].get(key), scale) for loader in LOADERS)
+                key: " | ".join(shown(each[loader].get(key), scale) for loader in LOADERS)
                 for key, scale in (
                     ("bytes_per_second", 1e-9),
                     ("of_memcpy", 100),
@@ -136,14 +136,14 @@ class Transport(Question):
             failed = any(m["case"] == case and "failure" in m for m in result["measurements"])
             table.add_row(
                 CASES[case].label + (" FAILED" if failed else ""),
-                shown(of["torch"]["batches_per_second"]),
-                shown(of["shmloader"]["batches_per_second"]),
-                shown(of["ratio"], all_of_it=True),
+                shown(each["torch"]["batches_per_second"]),
+                shown(each["shmloader"]["batches_per_second"]),
+                shown(each["ratio"], all_of_it=True),
                 both["bytes_per_second"] if CASES[case].batch_bytes >= 1 << 16 else "",
                 both["of_memcpy"] if is_large else "",
                 both["of_streaming"] if is_large else "",
                 both["trainer_cpu"],
-                shown(of["trainer_cpu_ratio"], all_of_it=True),
+                shown(each["trainer_cpu_ratio"], all_of_it=True),
                 both["trainer_faults"],
             )
         out.print(table)
@@ -225,7 +225,9 @@ def summary(case: str, measurements: list[dict[str, Any]]) -> dict[str, Any]:
         if of["case"] == CASES[case].image_alone and of["subject"] == "shmloader" and "failure" not in of
     }
     result["to_image_alone"] = spread(
-        by["shmloader"]["workers_cpu"] / alone[at] for at, by in rounds.items() if at in alone and "shmloader" in by
+        by["shmloader"]["workers_cpu"] / alone[by["shmloader"]["round"]]
+        for by in rounds
+        if "shmloader" in by and by["shmloader"]["round"] in alone
     )
     return result
 
@@ -242,10 +244,10 @@ def _table_of_columns(cases: dict[str, Any]) -> Table:
     return table
 
 
-def _draw_case(axes: Any, y: float, of: dict[str, Any], batch_bytes: int) -> None:
-    speeds = [of[loader]["batches_per_second"] for loader in ("torch", "shmloader")]
+def _draw_case(axes: Any, y: float, figures: dict[str, Any], batch_bytes: int) -> None:
+    speeds = [figures[loader]["batches_per_second"] for loader in ("torch", "shmloader")]
     for kind in CEILINGS:
-        if kind in of and (speed := of[kind]["bytes_per_second"]):
+        if kind in figures and (speed := figures[kind]["bytes_per_second"]):
             at = speed["median"] / batch_bytes
             axes.plot([at, at], [y - 0.1, y + 0.3], color=INK, linewidth=1.4, linestyle=MARKS[kind], zorder=2)
     known = [speed["median"] for speed in speeds if speed]
@@ -261,10 +263,10 @@ def _draw_case(axes: Any, y: float, of: dict[str, Any], batch_bytes: int) -> Non
                 shown(speed), (speed["median"], y), (0, -15), textcoords="offset points", ha="center", fontsize=8,
                 color=colour,
             )  # fmt: skip
-    if of["ratio"]:
+    if figures["ratio"]:
         middle = (known[0] * known[-1]) ** 0.5
         axes.annotate(
-            f"x{shown(of['ratio'])}", (middle, y), (0, 6), textcoords="offset points", ha="center", fontsize=10,
+            f"x{shown(figures['ratio'])}", (middle, y), (0, 6), textcoords="offset points", ha="center", fontsize=10,
             fontweight="bold", color=INK,
         )  # fmt: skip
 

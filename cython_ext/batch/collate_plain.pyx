@@ -108,7 +108,7 @@ cdef class PlainCollate:
         for row in columns:
             if row is None:
                 return None
-        columns = [self.column(of, depth + 1) for of in columns]
+        columns = [self.column(each, depth + 1) for each in columns]
         return kind(*columns) if is_named else columns
 
     cdef object dicts(self, object column, int depth):

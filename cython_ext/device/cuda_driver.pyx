@@ -39,7 +39,7 @@ cdef struct pool:
 cdef functions driver
 cdef void *contexts[MOST_DEVICES]       # torch's, of devices that are known to be in use
 cdef pool pools[MOST_DEVICES]           # events that are not in use, by device; the GIL guards them
-cdef uint64_t begun = 0
+cdef uint64_t captures = 0
 
 
 class Refused(RuntimeError):
@@ -102,25 +102,25 @@ cdef class Event:
     """Passes when all work is done that was on a stream when it was recorded."""
 
     def __cinit__(self, int device):
-        cdef pool *of = &pools[device]
+        cdef pool *unused = &pools[device]
         self.device = device
-        if of.count:
-            of.count -= 1
-            self.handle = of.events[of.count]
+        if unused.count:
+            unused.count -= 1
+            self.handle = unused.events[unused.count]
 
     def __dealloc__(self):
         # Any thread may run this, with the GIL held, so CUDA is not called.  A later recording reuses the event.
-        cdef pool *of = &pools[self.device]
+        cdef pool *unused = &pools[self.device]
         cdef void *more
         if self.handle == NULL or self.is_of_a_capture:
             return
-        if of.count == of.room:
-            more = realloc(of.events, 2 * (of.room + 8) * sizeof(void *))
+        if unused.count == unused.room:
+            more = realloc(unused.events, 2 * (unused.room + 8) * sizeof(void *))
             if more == NULL:
                 return
-            of.events, of.room = <void **>more, 2 * (of.room + 8)
-        of.events[of.count] = self.handle
-        of.count += 1
+            unused.events, unused.room = <void **>more, 2 * (unused.room + 8)
+        unused.events[unused.count] = self.handle
+        unused.count += 1
 
     def query(self) -> bool:
         """Whether it has passed."""
@@ -134,7 +134,7 @@ cdef class Event:
 
 
 cdef uint64_t captures_so_far() noexcept:
-    return begun
+    return captures
 
 
 # ---------------------------------------------------------------------------------------------------------- for Python
@@ -163,9 +163,9 @@ def record_on(stream: int, device: int) -> Event:
     """A new event after the present work of a stream, given by its address, of a device in use."""
     cdef Event event = Event(device)
     cdef void *on = <void *><uintptr_t>stream
-    cdef int error, of = device
+    cdef int error, index = device
     with nogil:
-        error = enter(of)
+        error = enter(index)
         if not error:
             error = record_event(&event.handle, on)
             leave()
@@ -176,18 +176,18 @@ def record_on(stream: int, device: int) -> Event:
 
 def has_context(device: int) -> bool:
     """Whether this process has a context on this device."""
-    cdef int error, of = device
+    cdef int error, index = device
     with nogil:
-        error = find_context(of)
+        error = find_context(index)
     return error == 0
 
 
 def is_captured(stream: int, device: int) -> bool:
     """Whether a graph is captured on this stream of this device; RuntimeError if the driver does not answer."""
     cdef void *on = <void *><uintptr_t>stream
-    cdef int error, of = device, found = 0
+    cdef int error, index = device, found = 0
     with nogil:
-        error = enter(of)
+        error = enter(index)
         if not error:
             error = find_capture(on, &found)
             leave()
@@ -198,10 +198,10 @@ def is_captured(stream: int, device: int) -> bool:
 
 def captures_begun() -> int:
     """How many captures of graphs have begun, or were about to, according to count_capture()."""
-    return begun
+    return captures
 
 
 def count_capture() -> None:
     """Count a capture that is about to begin, or has begun."""
-    global begun
-    begun += 1
+    global captures
+    captures += 1

@@ -118,11 +118,11 @@ def watched(original: object, which: object) -> object:
 
 def replace_method(type: object, name: str, method: object) -> bool:
     """Set a method of a type that is written in C, which Python would refuse; returns whether that was possible."""
-    cdef PyTypeObject *of = <PyTypeObject *><PyObject *>type
-    if of.tp_dict == NULL:
+    cdef PyTypeObject *kind = <PyTypeObject *><PyObject *>type
+    if kind.tp_dict == NULL:
         return False
-    (<dict>of.tp_dict)[name] = method
-    PyType_Modified(of)
+    (<dict>kind.tp_dict)[name] = method
+    PyType_Modified(kind)
     return True
 
 

@@ -25,7 +25,7 @@ cpdef enum:     # sums
     ON_OPEN, ON_CLAIM, ON_FETCH, ON_COLLATE, ON_WAKE, ON_HAND_OUT
     COPIED_SPARE, COPIED_KEPT, COPIED_UNLOCKED  # batches copied: spare slots spent, kept by a worker, not page-locked
     GROWN, DEATHS                           # slots that had to grow; workers that died
-    STARTING                                # nanoseconds in next(), in as many first calls of an epoch as workers
+    STARTING                                # nanoseconds in the first next() calls of an epoch, one for each worker
     MOVED                                   # slots that lay in a memfd when their ring was closed
     AMOUNTS
 

@@ -209,32 +209,33 @@ cdef class Onlooker:
 
     def totals(self) -> Totals:
         """The trainer's words now."""
-        cdef ring_header *of = self.header
-        self.read(of, sizeof(ring_header))
-        label = (<bytes>of.label[:sizeof(of.label)]).partition(b"\0")[0].decode(errors="replace")
+        cdef ring_header *header = self.header
+        self.read(header, sizeof(ring_header))
+        label = (<bytes>header.label[:sizeof(header.label)]).partition(b"\0")[0].decode(errors="replace")
         return Totals(
-            label, self.trainer, self.started_at, now(), ring_noted(&of.asked_at),
-            ring_noted(&of.waited_ns), ring_noted(&of.stepped_ns), ring_noted(&of.user_waited_ns),
-            ring_noted(&of.user_stepped_ns), ring_noted(&of.epoch), ring_noted(&of.opened), ring_noted(&of.taken),
-            ring_noted(&of.samples), ring_noted(&of.bytes), ring_noted(&of.asked), ring_noted(&of.empty),
-            ring_noted(&of.ready), ring_noted(&of.lent), ring_noted(&of.copied), ring_noted(&of.deaths),
+            label, self.trainer, self.started_at, now(), ring_noted(&header.asked_at),
+            ring_noted(&header.waited_ns), ring_noted(&header.stepped_ns), ring_noted(&header.user_waited_ns),
+            ring_noted(&header.user_stepped_ns), ring_noted(&header.epoch), ring_noted(&header.opened),
+            ring_noted(&header.taken), ring_noted(&header.samples), ring_noted(&header.bytes),
+            ring_noted(&header.asked), ring_noted(&header.empty), ring_noted(&header.ready),
+            ring_noted(&header.lent), ring_noted(&header.copied), ring_noted(&header.deaths),
         )
 
     def lanes(self) -> list[LaneNow]:
         """Each worker's words now."""
         cdef int k
-        cdef ring_worker *of
+        cdef ring_worker *lane
         cdef uint64_t doing
         found = []
         self.read(self.worker, self.workers * sizeof(ring_worker))
         for k in range(self.workers):
-            of = &self.worker[k]
-            doing = ring_noted(&of.doing)
+            lane = &self.worker[k]
+            doing = ring_noted(&lane.doing)
             found.append(LaneNow(
-                k, ring_noted(&of.pid), DOINGS[doing % RING_DOINGS], doing // RING_DOINGS * RING_DOINGS,
-                ring_noted(&of.published), ring_noted(&of.fetched_ns), ring_noted(&of.collated_ns),
-                ring_noted(&of.idle_ns), ring_noted(&of.behind_ns), ring_noted(&of.cpu_ns), ring_noted(&of.delayed_ns),
-                ring_noted(&of.probed_ns),
+                k, ring_noted(&lane.pid), DOINGS[doing % RING_DOINGS], doing // RING_DOINGS * RING_DOINGS,
+                ring_noted(&lane.published), ring_noted(&lane.fetched_ns), ring_noted(&lane.collated_ns),
+                ring_noted(&lane.idle_ns), ring_noted(&lane.behind_ns), ring_noted(&lane.cpu_ns),
+                ring_noted(&lane.delayed_ns), ring_noted(&lane.probed_ns),
             ))
         return found
 
@@ -245,20 +246,20 @@ cdef class Onlooker:
         were opened last, as many as are not taken.  Out of order, it may return one in place of another.
         """
         cdef int k
-        cdef ring_entry *of
+        cdef ring_entry *entry
         cdef uint64_t word, under_way
         found = []
         self.read(self.base, <char *>self.payload - self.base)
         for k in range(self.entries):
-            of = &self.entry[k]
-            word = ring_load(of)
+            entry = &self.entry[k]
+            word = ring_load(entry)
             if ring_state(word) >= <uint32_t>len(STATES) or not ring_state(word):
                 continue
             found.append(EntryNow(
                 ring_seq(word), k, STATES[ring_state(word)], -1 if ring_owner(word) == RING_ANY else ring_owner(word),
-                ring_once_32(&of.ask.epoch), ring_once_32(&of.ask.batch), ring_once_32(&of.ask.row),
-                ring_once_32(&of.ask.rows), ring_once_32(&of.ask.payload), ring_noted(&of.claimed_at),
-                ring_noted(&of.fetched_at), ring_noted(&of.published_at),
+                ring_once_32(&entry.ask.epoch), ring_once_32(&entry.ask.batch), ring_once_32(&entry.ask.row),
+                ring_once_32(&entry.ask.rows), ring_once_32(&entry.ask.payload), ring_noted(&entry.claimed_at),
+                ring_noted(&entry.fetched_at), ring_noted(&entry.published_at),
             ))
         under_way = ring_noted(&self.header.opened) - ring_noted(&self.header.taken)
         batches = {(each.epoch, each.batch): 0 for each in sorted(found, key=lambda each: each.sequence)}

@@ -1,4 +1,4 @@
-/* What a decoder has, for the two files that it is made of: plan.c finds out what is wanted, picture.c makes it. */
+/* The parts of a decoder, which is two files: plan.c decides what to decode, picture.c decodes it. */
 #pragma once
 #include "jpeg.h"
 #include "memory.h"

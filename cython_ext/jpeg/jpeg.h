@@ -41,7 +41,7 @@ void jpeg_free(jpeg_decoder *decoder);
 int jpeg_open(jpeg_decoder *decoder, const uint8_t *data, size_t bytes);
 const jpeg_header *jpeg_opened(const jpeg_decoder *decoder);
 
-/* How many rows of MCUs the file has, and so marks; 0: it can have none, for it has restart markers. */
+/* How many rows of MCUs, and so marks, the file has; 0: it can have no marks, because it has restart markers. */
 int jpeg_rows(const jpeg_decoder *decoder);
 
 /* Decodes from the file that was opened last.  Where it says no, nothing was written. */

@@ -46,7 +46,7 @@ cdef extern from "jpeg/jpeg.h" nogil:
 
 
 cdef enum:
-    FIRST = 1 << 20     # bytes that are read before it is known that a file is a JPEG; most photographs are shorter
+    FIRST = 1 << 20     # bytes that are read before the check that a file is a JPEG; most photographs are shorter
     KEPT = 16 << 20     # bytes of a buffer that serves the next file too; one large file must not cost its size for good
 
 

@@ -345,7 +345,7 @@ int jpeg_decode(jpeg_decoder *d, const jpeg_request *request)
     if ((q.width == q.out_width && q.height == q.out_height) || d->header.components == 1)
         q.is_exact = 1; /* as fast, where there is nothing to resize or no colour */
     if (q.width / FAST_SCALE >= q.out_width || q.height / FAST_SCALE >= q.out_height)
-        q.is_exact = 1; /* so many weights that each would be a few of their smallest units */
+        q.is_exact = 1; /* with this many weights, each would be a few of their smallest units */
     if (q.filter == JPEG_NEAREST) q.is_exact = 1; /* there is nothing to add up */
     if (!q.all_width || !q.all_height) {
         q.all_width = q.out_width, q.all_height = q.out_height;

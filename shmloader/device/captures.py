@@ -32,7 +32,7 @@ def _counted(begin: Any) -> Any:
     """Count the captures that this function begins.  Captures that C++ begins are not counted.
 
     Each capture counts twice, before it begins and after.  If captures_begun() is the same before and after an event
-    was recorded, and no capture is under way, the event belongs to no capture, not even to one that is over.
+    was recorded, and no capture is under way, the event belongs to no capture, not even to a finished one.
     """
 
     def capture_begin(*arguments: Any, **options: Any) -> Any:

@@ -203,7 +203,7 @@ class Pinning:
 
     def _reclaim(self) -> None:
         slots, accelerator = self._ring.slots, self._accelerator
-        returned, begun = slots.returns(), captures_begun()
+        returned, started = slots.returns(), captures_begun()
         noted = [streams for _, streams in returned if streams is not None]
         streams = accelerator.streams(noted, self._first_lent(returned))
         if accelerator.capturing(streams):
@@ -217,7 +217,7 @@ class Pinning:
                     accelerator.synchronize()
                 else:
                     events = accelerator.record(streams)
-                    if accelerator.capturing(streams) or captures_begun() != begun:
+                    if accelerator.capturing(streams) or captures_begun() != started:
                         return  # an event recorded in a capture can be neither queried nor waited for
                 slots.await_events(len(returned), events)
             for entry in slots.awaiting():

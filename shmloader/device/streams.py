@@ -86,7 +86,7 @@ def _mark(stream: tuple[int, int, int]) -> Any:
     with contextlib.suppress(RuntimeError), relaxed():
         if not events.is_capturing(stream):
             event = events.record(stream)
-            drop_marks(events.passed)  # it may raise for another stream's event; this event is valid all the same
+            drop_marks(events.passed)  # it may raise for another stream's event; this event is valid anyway
     return event
 
 

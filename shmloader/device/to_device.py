@@ -65,7 +65,7 @@ class ToDevice:
             if timed and self._last is not None:
                 accelerator.wait(self._last)
             began = time.monotonic_ns()
-            there = replaced(batch, accelerator.copy, accelerator.to)
+            copied = replaced(batch, accelerator.copy, accelerator.to)
             event = accelerator.mark()
             if timed and figures is not None:
                 accelerator.wait(event)
@@ -76,10 +76,10 @@ class ToDevice:
             raise
         del batch
         if self._on_device is not None:
-            there = _called(self._on_device, there)
+            copied = _called(self._on_device, copied)
             event = accelerator.mark()
         self._last = event if figures is not None else None
-        return there, event
+        return copied, event
 
     def failed(self) -> bool:
         return self._accelerator.failed()

@@ -48,7 +48,7 @@ class DistributedSampler(torch.utils.data.DistributedSampler[T_co]):
 
     def _order(self) -> list[int]:
         """The epoch's order for all ranks: what torch gives to a single rank."""
-        alone: Any = copy.copy(self)
-        alone.num_replicas, alone.rank = 1, 0
-        alone.num_samples = alone.total_size = len(alone.dataset)
-        return list(torch.utils.data.DistributedSampler.__iter__(alone))
+        single: Any = copy.copy(self)
+        single.num_replicas, single.rank = 1, 0
+        single.num_samples = single.total_size = len(single.dataset)
+        return list(torch.utils.data.DistributedSampler.__iter__(single))

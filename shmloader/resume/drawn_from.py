@@ -102,10 +102,10 @@ class Watch:
 
     def put_global_back(self) -> bool:
         """Restore torch's global generator to before the draws, if nobody else has drawn from it since."""
-        alone = torch.equal(torch.get_rng_state(), self._last_global)
-        if alone:
+        single = torch.equal(torch.get_rng_state(), self._last_global)
+        if single:
             torch.set_rng_state(self._first_global)
-        return alone
+        return single
 
     def put_back(self) -> None:
         """Undo what the draws have changed, except where somebody else has changed it since."""

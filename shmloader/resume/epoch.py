@@ -45,7 +45,7 @@ class Epoch(EpochCounts):
 
     Attributes:
         seed, sample_seed: Of the whole epoch, and of its first sample here: seeds.py.
-        delivered: What the user has received since `start`.
+        delivered: The batches that the user has received since `start`.
         source: The source of its indices; None before the first draw.
         states: For streams: the state of each after the last batch that the iterator handed out.
         carried: For streams that resume: the state of each before the epoch began.

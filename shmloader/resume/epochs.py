@@ -1,4 +1,4 @@
-"""The epoch that set_epoch() has given a dataset, for the workers' copies of it.
+"""Passes the epoch of a dataset's set_epoch() on to the workers' copies of the dataset.
 
 The dataset in the trainer and its copies in the workers are different objects.  A `set_epoch(e)` of the trainer's
 dataset does not reach the copies, so persistent workers would stay in the epoch in which they were started.  Therefore

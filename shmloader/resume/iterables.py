@@ -10,7 +10,7 @@ written.  So the trainer finds every state in shared memory, and copies none for
        when its batch is handed out, when its worker has ended, or when its batch is dropped because the user has left
        the epoch.  Then the former cell of that worker is free.  If a batch is dropped for any other reason, its own
        cell is free when the next batch is taken.
-    2. So cells are in use by these alone: each sequence in flight; each worker, for the state that counted last; and
+    2. So cells are in use by these alone: each sequence in flight; each worker, with the state that counted last; and
        the one batch that was taken and not handed out.  Taking a batch ends its sequence's flight, so no batch counts
        twice.
     3. A sequence is opened only while fewer than `entries` are in flight.  So before that, at most (entries - 1) +
@@ -110,11 +110,11 @@ def at_end(loader: Any, states: Callable[[], list[bytes | None]]) -> list[dict[s
     if loader.num_workers and (not loader.persistent_workers or loader._iterator is None):
         return None
     try:
-        said = states()
+        state = states()
     except RuntimeError:  # the workers have ended
         return None
     lost: list[str] = []
-    found = [_at_edge(each, worker, lost) for worker, each in enumerate(said)]
+    found = [_at_edge(each, worker, lost) for worker, each in enumerate(state)]
     _say_lost(loader, lost)
     return found if any(stream["state"] is not None for stream in found) else None
 

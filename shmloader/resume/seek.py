@@ -272,12 +272,12 @@ def _seeded(last: Any, state: State) -> Any:
 
 def _begun_again(sampler: Any, state: State) -> Iterator[Any]:
     """All that an unknown sampler gives from its beginning, or the batches of batches of a known one."""
-    begun = _seeded(inner(sampler), state)
+    started = _seeded(inner(sampler), state)
     for part in reversed(chain(sampler)[:-1]):
         outer = copy.copy(part)
-        outer.sampler = begun
-        begun = outer
-    return iter(begun)
+        outer.sampler = started
+        started = outer
+    return iter(started)
 
 
 def _skipped(indices: Iterator[Any], count: int) -> Iterator[Any]:

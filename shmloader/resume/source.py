@@ -71,8 +71,8 @@ class Source(Indices):
         self._start = start
         self._global = torch.get_rng_state()
         self._of_loader = None if of_loader is None else of_loader.get_state()
-        self._own = [(of, of.get_state()) for of in _generators(sampler)]
-        self._apart = [state for of, state in self._own if of is not of_loader]
+        self._own = [(each, each.get_state()) for each in _generators(sampler)]
+        self._apart = [state for each, state in self._own if each is not of_loader]
         self._begun_from: dict[str, Any] | None = None
         if start is not None and not start.drawn:
             seek.draw_as_if(sampler)
@@ -106,7 +106,7 @@ class Source(Indices):
         source, left = self._from
         if not (isinstance(source, GeneratorType) and source.gi_frame is None):
             return self.indices  # it can continue
-        kinds = [type(of) for of in seek.chain(self._sampler)]
+        kinds = [type(each) for each in seek.chain(self._sampler)]
         if not set(kinds) <= REPEATABLE:
             raise RuntimeError(
                 f"the sampler was interrupted after {count} batches, which ended it. {kinds[-1].__name__} may not give "

@@ -120,16 +120,16 @@ def state_of(given: Any) -> State:
     return State(**found)
 
 
-def closed(told: dict[str, Any]) -> dict[str, Any]:
+def closed(text: dict[str, Any]) -> dict[str, Any]:
     """The same dict, with nested values in tuples of one element.
 
     torch.distributed.checkpoint flattens dicts, and lists of dicts, to any depth, and expects the keys of a fresh
     loader's state.  It does not flatten a tuple, so the keys are always the same.
     """
     for name in _SHAPED:
-        if told[name] is not None:
-            told[name] = (told[name],)
-    return told
+        if text[name] is not None:
+            text[name] = (text[name],)
+    return text
 
 
 def opened(given: Any) -> Any:

@@ -215,8 +215,8 @@ def around_next_data(iterator: Any, turns: Turns) -> Turns | None:
 def label_of(loader: Any) -> bytes:
     """The name of a loader's ring for onlookers: its dataset's class, and the loader's class unless it is ours."""
     kind = type(loader).__name__
-    of = type(loader.dataset).__name__
-    return (of if kind == "DataLoader" else f"{kind}({of})").encode()
+    name = type(loader.dataset).__name__
+    return (name if kind == "DataLoader" else f"{kind}({name})").encode()
 
 
 def wants_detail(options: Options) -> bool:

@@ -99,14 +99,14 @@ def _turns(turns: list[Span]) -> Iterator[Event]:
 
 def _made(taken: Taken) -> Iterator[Event]:
     """The worker's lane."""
-    lane, of = taken.worker + 1, _numbers(taken)
+    lane, found = taken.worker + 1, _numbers(taken)
     if not taken.claimed_at or not taken.published_at:
         return
     if taken.claimed_at <= taken.fetched_at < taken.published_at:
-        yield _slice(lane, "fetch", taken.claimed_at, taken.fetched_at, of)
-        yield _slice(lane, "collate", taken.fetched_at, taken.published_at, of)
+        yield _slice(lane, "fetch", taken.claimed_at, taken.fetched_at, found)
+        yield _slice(lane, "collate", taken.fetched_at, taken.published_at, found)
     else:  # it has no samples: the batch is an exception
-        yield _slice(lane, "make", taken.claimed_at, taken.published_at, of)
+        yield _slice(lane, "make", taken.claimed_at, taken.published_at, found)
 
 
 def _took(taken: Taken, taker: int) -> Iterator[Event]:
@@ -147,10 +147,10 @@ def _between(number: int, taken: Taken) -> Iterator[Event]:
             yield {"ph": "e", "ts": ends, **common}
 
 
-def _slice(lane: int, name: str, begins: int, ends: int, of: dict[str, int]) -> Event:
-    return {"ph": "X", "name": name, "tid": lane, "ts": begins, "dur": max(0, ends - begins), "args": of}
+def _slice(lane: int, name: str, begins: int, ends: int, figures: dict[str, int]) -> Event:
+    return {"ph": "X", "name": name, "tid": lane, "ts": begins, "dur": max(0, ends - begins), "args": figures}
 
 
 def _numbers(taken: Taken) -> dict[str, int]:
-    said = {"batch": taken.batch, "epoch": taken.epoch, "sequence": taken.sequence}
-    return {**said, "chunk": taken.chunk} if taken.chunk else said
+    fields = {"batch": taken.batch, "epoch": taken.epoch, "sequence": taken.sequence}
+    return {**fields, "chunk": taken.chunk} if taken.chunk else fields

@@ -62,7 +62,7 @@ class Evidence:
         shares: The share of waiting in each of the last BLOCKS of batches; empty if it is not known.
         ranks: Seconds of waiting a batch, of each rank; empty if the others were not asked.
         rank: This rank's index there.
-        memory_bytes: What this rank can still get.
+        memory_bytes: The memory that this rank can still get.
     """
 
     stats: Stats

@@ -149,17 +149,17 @@ def _held(dropped: list[int]) -> int | None:
 
 
 def _worker(figures: Figures, number: int) -> WorkerStats:
-    said = {name: value / 1e9 for name, value in figures.of_worker(number).items()}
-    probed = said["probed_ns"]
+    fields = {name: value / 1e9 for name, value in figures.of_worker(number).items()}
+    probed = fields["probed_ns"]
     return WorkerStats(
         worker=number,
         published=figures.of_worker(number)["published"],
-        busy_s=said["fetched_ns"] + said["collated_ns"],
-        fetch_s=said["fetched_ns"],
-        collate_s=said["collated_ns"],
-        idle_s=said["behind_ns"],
-        slot_wait_s=max(0.0, said["idle_ns"] - said["behind_ns"]),
-        waited_for_s=said["waited_ns"],
-        cpu_share=said["cpu_ns"] / probed if probed else None,
-        delayed_share=min(1.0, said["delayed_ns"] / probed) if probed else None,
+        busy_s=fields["fetched_ns"] + fields["collated_ns"],
+        fetch_s=fields["fetched_ns"],
+        collate_s=fields["collated_ns"],
+        idle_s=fields["behind_ns"],
+        slot_wait_s=max(0.0, fields["idle_ns"] - fields["behind_ns"]),
+        waited_for_s=fields["waited_ns"],
+        cpu_share=fields["cpu_ns"] / probed if probed else None,
+        delayed_share=min(1.0, fields["delayed_ns"] / probed) if probed else None,
     )

@@ -70,14 +70,14 @@ def serve_once(all_stats: Callable[[], Named]) -> None:
         all_stats: Returns the loaders' stats at each request.
     """
     global _tried_in
-    said = os.environ.get(PORT, "")
-    if not said or _tried_in == os.getpid() or torch.utils.data.get_worker_info() is not None:
+    setting = os.environ.get(PORT, "")
+    if not setting or _tried_in == os.getpid() or torch.utils.data.get_worker_info() is not None:
         return
     with _lock:
         if _tried_in == os.getpid():
             return
         _tried_in = os.getpid()
-    _serve(said, os.environ.get(ADDRESS) or "127.0.0.1", all_stats)
+    _serve(setting, os.environ.get(ADDRESS) or "127.0.0.1", all_stats)
 
 
 def _serve(port: str, address: str, all_stats: Callable[[], Named]) -> None:
@@ -132,8 +132,8 @@ class Collector:
         for name, what in SUMMARIES.items():
             summary = SummaryMetricFamily(f"shmloader_{name}_seconds", what, labels=["loader"])
             quantiles = GaugeMetricFamily(f"shmloader_{name}_quantile_seconds", what, labels=["loader", "quantile"])
-            for loader, of in stats:
-                times: Times | None = getattr(of, name)
+            for loader, each in stats:
+                times: Times | None = getattr(each, name)
                 if times is not None:
                     summary.add_metric([loader], count_value=times.count, sum_value=times.total_s)
                     for quantile, field in QUANTILES.items():
@@ -144,15 +144,15 @@ class Collector:
             counter = CounterMetricFamily(
                 f"shmloader_worker_{field.removesuffix('_s')}_seconds", "See WorkerStats", labels=["loader", "worker"]
             )
-            for loader, of in stats:
-                for worker in of.workers or ():
+            for loader, each in stats:
+                for worker in each.workers or ():
                     counter.add_metric([loader, str(worker.worker)], getattr(worker, field))
             yield counter
 
     @staticmethod
     def _family(family: Any, name: str, stats: list[tuple[str, Stats]]) -> Any:
-        for loader, of in stats:
-            value = getattr(of, name)
+        for loader, each in stats:
+            value = getattr(each, name)
             if value is not None:
                 family.add_metric([loader], value)
         return family

@@ -9,7 +9,7 @@ import torch.distributed
 from shmloader.statistics.evidence import Evidence
 
 
-def with_ranks(of: Evidence) -> Evidence:
+def with_ranks(evidence: Evidence) -> Evidence:
     """The same evidence, with each rank's wait for a batch.
 
     Raises:
@@ -22,10 +22,10 @@ def with_ranks(of: Evidence) -> Evidence:
         )
     waits: list[float] = [0.0] * torch.distributed.get_world_size()
     try:
-        torch.distributed.all_gather_object(waits, of.wait_s)
+        torch.distributed.all_gather_object(waits, evidence.wait_s)
     except RuntimeError as error:
         raise RuntimeError(
             "report(ranks=True) gathers one number from each rank, and did not get all of them. Every rank must call "
             f"it, at the same place in its loop. torch.distributed raised: {error}"
         ) from error
-    return dataclasses.replace(of, ranks=waits, rank=torch.distributed.get_rank())
+    return dataclasses.replace(evidence, ranks=waits, rank=torch.distributed.get_rank())

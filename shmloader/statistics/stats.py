@@ -162,7 +162,7 @@ class Stats:
     hot: tuple[Hot, ...] | None = None
 
     def to_dict(self, prefix: str = "loader/") -> dict[str, float]:
-        """All numbers, flat, for a logger: {"loader/input_wait": 0.12, "loader/wait_p99_s": ...}.
+        """All numbers as a flat dict for a logger: {"loader/input_wait": 0.12, "loader/wait_p99_s": ...}.
 
         A figure that is None is left out.  The workers' figures are sums (`workers_busy_s`), except the longest
         `waited_for_s`.

@@ -151,9 +151,9 @@ def sequences_of(loader: Any, batches: int) -> int:
     return int((batches + 4 * loader.num_workers * (loader.prefetch_factor or 1)) * cut)  # 4: as many as "steal" opens
 
 
-def _timed(of: Any, method: Callable[..., Any], before: Any, tell: Callable[[Span], None]) -> Callable[..., Any]:
+def _timed(value: Any, method: Callable[..., Any], before: Any, tell: Callable[[Span], None]) -> Callable[..., Any]:
     """A method that reports each call.  It does not keep its object alive."""
-    weakly = weakref.ref(of)
+    weakly = weakref.ref(value)
 
     def timed(*arguments: Any) -> Any:
         given = list(arguments)  # one at most, taken out of the list, because a stage drops its batch early

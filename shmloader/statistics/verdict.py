@@ -54,37 +54,39 @@ class Verdict:
     notes: tuple[str, ...] = ()
 
 
-def verdict_of(of: Evidence) -> Verdict:
+def verdict_of(evidence: Evidence) -> Verdict:
     """The verdict that follows from the evidence."""
-    share = of.share
-    if share is None or of.stats.wait.count < 2:
-        return Verdict("unknown", None, False, "nothing to judge yet: iterate over the loader first", None, notes(of))
+    share = evidence.share
+    if share is None or evidence.stats.wait.count < 2:
+        return Verdict(
+            "unknown", None, False, "nothing to judge yet: iterate over the loader first", None, notes(evidence)
+        )
     kind: Kind = "input-bound" if share >= INPUT else "consumer-bound" if share < CONSUMER else "balanced"
-    cause = cause_of(of, kind)
+    cause = cause_of(evidence, kind)
     if cause is not None and cause.name in ("device", "rank"):  # these make the step longer, and not the wait
         kind = "input-bound"
-    sure = is_sure(of, kind, cause)
-    return Verdict(kind, share, sure, text(of, kind, share, sure), cause, notes(of, cause))
+    sure = is_sure(evidence, kind, cause)
+    return Verdict(kind, share, sure, text(evidence, kind, share, sure), cause, notes(evidence, cause))
 
 
-def cause_of(of: Evidence, kind: Kind) -> Cause | None:
+def cause_of(evidence: Evidence, kind: Kind) -> Cause | None:
     """The first cause that applies.  For a loop that hardly waits, only causes that make the step longer."""
-    found = (cause(of) for cause in (ORDER[:2] if kind == "consumer-bound" else ORDER))
+    found = (cause(evidence) for cause in (ORDER[:2] if kind == "consumer-bound" else ORDER))
     return next((cause for cause in found if cause is not None), None)
 
 
-def is_sure(of: Evidence, kind: Kind, cause: Cause | None) -> bool:
+def is_sure(evidence: Evidence, kind: Kind, cause: Cause | None) -> bool:
     """Whether each part of the last batches gives the same verdict, and the cause is sure too."""
-    stats = of.stats
+    stats = evidence.stats
     if stats.wait.count < FEW or stats.wait.total_s + stats.step.total_s < SHORT:
         return False
     if cause is not None and cause.name in ("device", "rank", "first_batch"):
         return cause.sure
-    if not of.settings.num_workers:
-        return share_is_clear(of)
-    if len(of.shares) < 2:
+    if not evidence.settings.num_workers:
+        return share_is_clear(evidence)
+    if len(evidence.shares) < 2:
         return False
-    around, spread = mean(of.shares), 2 * stdev(of.shares) / math.sqrt(len(of.shares))
+    around, spread = mean(evidence.shares), 2 * stdev(evidence.shares) / math.sqrt(len(evidence.shares))
     if kind == "consumer-bound":
         return around + spread < CONSUMER
     if kind == "balanced":
@@ -92,36 +94,36 @@ def is_sure(of: Evidence, kind: Kind, cause: Cause | None) -> bool:
     return around - spread >= INPUT and cause is not None and cause.sure
 
 
-def share_is_clear(of: Evidence) -> bool:
+def share_is_clear(evidence: Evidence) -> bool:
     """Whether the share is so far beyond a limit that its parts need no check."""
-    share = of.share or 0.0
+    share = evidence.share or 0.0
     return share >= 2 * INPUT or share < CONSUMER / 2
 
 
-def text(of: Evidence, kind: Kind, share: float, sure: bool) -> str:
+def text(evidence: Evidence, kind: Kind, share: float, sure: bool) -> str:
     """The verdict in a sentence."""
     sentence = f"{kind} ({'sure' if sure else 'likely'}): "
-    wait, step, first = of.stats.wait.mean_s, of.step_s, of.stats.first_wait
+    wait, step, first = evidence.stats.wait.mean_s, evidence.step_s, evidence.stats.first_wait
     if first.count == 1:
-        wait = of.wait_s
+        wait = evidence.wait_s
     sentence += f"{share:.1%} of the loop's time went into next(), {ms(wait)} of {ms(wait + step)} a batch"
     if first.count == 1:
-        sentence += f", after the first batches ({ms(of.stats.starting_s)})"
+        sentence += f", after the first batches ({ms(evidence.stats.starting_s)})"
     if kind != "consumer-bound":
         return sentence
     sentence += ". The loader keeps up; the loop's own step takes the time"
-    if of.stats.ready_batches is not None:
-        sentence += f" ({of.stats.ready_batches:.1f} batches were ready when it asked)"
-    enough = of.needed_workers
-    if of.workers and 0 < enough < of.settings.num_workers * 0.75:
-        sentence += f". {plural(max(1, enough), 'worker')} of {of.settings.num_workers} would be enough"
+    if evidence.stats.ready_batches is not None:
+        sentence += f" ({evidence.stats.ready_batches:.1f} batches were ready when it asked)"
+    enough = evidence.needed_workers
+    if evidence.workers and 0 < enough < evidence.settings.num_workers * 0.75:
+        sentence += f". {plural(max(1, enough), 'worker')} of {evidence.settings.num_workers} would be enough"
     return sentence
 
 
-def notes(of: Evidence, cause: Cause | None = None) -> tuple[str, ...]:
+def notes(evidence: Evidence, cause: Cause | None = None) -> tuple[str, ...]:
     """Further remarks, for any verdict."""
-    stats, found = of.stats, []
-    if (copied := copies(of)) is not None and (cause is None or cause.name != "spare_slots"):
+    stats, found = evidence.stats, []
+    if (copied := copies(evidence)) is not None and (cause is None or cause.name != "spare_slots"):
         found.append(f"{copied[0]}: {copied[1]}")
     if stats.copied_kept:
         found.append(
@@ -145,9 +147,11 @@ def notes(of: Evidence, cause: Cause | None = None) -> tuple[str, ...]:
         )
     if stats.worker_deaths:
         found.append(f"{plural(stats.worker_deaths, 'worker')} died and {were(stats.worker_deaths)} replaced")
-    if of.delayed_share >= DELAYED and len(of.workers) <= of.cores:
-        found.append(f"workers wait for a core {of.delayed_share:.0%} of the time: other processes use this machine")
-    if of.settings.detail and not stats.hot:
+    if evidence.delayed_share >= DELAYED and len(evidence.workers) <= evidence.cores:
+        found.append(
+            f"workers wait for a core {evidence.delayed_share:.0%} of the time: other processes use this machine"
+        )
+    if evidence.settings.detail and not stats.hot:
         found.append(
             "detail=True has no samples yet: workers sample one batch in 16, every 10 ms, and never while the dataset "
             "blocks all signals"

@@ -53,8 +53,8 @@ class Paper:
             ask(pid, lambda: os.fstat(self._fd).st_size)
         except ProcessLookupError:
             return "  (it is gone)"
-        told = without_machinery(os.pread(self._fd, 1 << 16, 0).decode(errors="replace"))
-        return told or f"  (it does not answer; its state is {kernels_word(pid)})"
+        text = without_machinery(os.pread(self._fd, 1 << 16, 0).decode(errors="replace"))
+        return text or f"  (it does not answer; its state is {kernels_word(pid)})"
 
     def close(self) -> None:
         if self._fd >= 0:
@@ -95,10 +95,10 @@ def ask(pid: int, written: Callable[[], int]) -> None:
             return
 
 
-def without_machinery(told: str) -> str:
+def without_machinery(text: str) -> str:
     """The stack from the call of the dataset on, without the frames below it and those that wrote it."""
     kept, below = [], False
-    for line in told.splitlines():
+    for line in text.splitlines():
         below = below and line.startswith("  File")  # each thread begins with a title line
         if not below and f'"{__file__}"' not in line:
             kept.append(line)

@@ -47,14 +47,14 @@ def may_spin(processes: int) -> bool:
 
 def ranks_here() -> int:
     """How many ranks share this machine's cores, as torchrun declares it; 1 if it is not declared."""
-    said = os.environ.get("LOCAL_WORLD_SIZE", "")
-    return max(1, int(said)) if said.isdecimal() else 1
+    setting = os.environ.get("LOCAL_WORLD_SIZE", "")
+    return max(1, int(setting)) if setting.isdecimal() else 1
 
 
 def rank_here() -> int:
     """Which of the ranks of this machine this process is, as torchrun declares it; 0 if it is not declared."""
-    said = os.environ.get("LOCAL_RANK", "")
-    return int(said) if said.isdecimal() else 0
+    setting = os.environ.get("LOCAL_RANK", "")
+    return int(setting) if setting.isdecimal() else 0
 
 
 @contextlib.contextmanager

@@ -49,8 +49,8 @@ def start_of(pid: int) -> int | None:
 
 def inner_pid(pid: int) -> int:
     """The pid by which a process knows itself, which is another one in a container."""
-    told = status_of(pid, "NSpid").split()
-    return int(told[-1]) if told else pid
+    words = status_of(pid, "NSpid").split()
+    return int(words[-1]) if words else pid
 
 
 def own_bytes(pid: int) -> int:

@@ -77,10 +77,10 @@ class Sheet:
             if len(read) < ROOM:  # another thread has closed the sheet, and the descriptor may be another file's
                 break
             checksum, size, looks = _HEADER.unpack(read[: _HEADER.size])
-            said = read[_HEADER.size :][:size]
-            if size and zlib.crc32(said) == checksum:
+            text = read[_HEADER.size :][:size]
+            if size and zlib.crc32(text) == checksum:
                 return Counts(
-                    {(function, file, line): count for function, file, line, count in json.loads(said)}
+                    {(function, file, line): count for function, file, line, count in json.loads(text)}
                 ), looks
         return Counts(), 0
 

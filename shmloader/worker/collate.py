@@ -67,7 +67,7 @@ def _stock_unless(modes: Callable[[], int], stack: Callable[[Any], Any], stock: 
     Args:
         modes: How many torch modes see torch's functions or change them (a default device is one).
         stack: Makes the column's tensor; None if it is not plain.
-        stock: torch's entry, for all other columns.
+        stock: torch's entry, which collates all other columns.
         tensors: The function that torch's entry calls with its tensors.  If the map has another, that is called.
     """
 

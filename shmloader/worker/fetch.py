@@ -106,8 +106,8 @@ def state_of_stream(dataset: Any, samples: Any, ended: bool, given: int, errors:
         errors: For each time that it raised, how many samples it had given before.
     """
     parts = {"dataset": dataset, "iterator": samples}
-    said = {name: part.state_dict() if says_where_it_is(part) else None for name, part in parts.items()}
-    state = None if all(part is None for part in said.values()) else said
+    fields = {name: part.state_dict() if says_where_it_is(part) else None for name, part in parts.items()}
+    state = None if all(part is None for part in fields.values()) else fields
     if state is None and not errors:
         return b""
     return pickle.dumps((ended, state, (given, list(errors)) if errors else None))

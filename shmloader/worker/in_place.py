@@ -103,9 +103,9 @@ def _spec(part: Any, is_told: bool = False) -> Any:
     """
     kind = type(part)
     if kind is dict:
-        return _Node(dict, tuple(part), tuple(_spec(of, is_told) for of in part.values()))
+        return _Node(dict, tuple(part), tuple(_spec(each, is_told) for each in part.values()))
     if kind is list or kind is tuple or is_namedtuple(kind):
-        return _Node(kind, None, tuple(_spec(of, is_told) for of in part))
+        return _Node(kind, None, tuple(_spec(each, is_told) for each in part))
     if kind is torch.Tensor and part.layout is torch.strided and part.numel() and not part.requires_grad:
         if part.device.type == "cpu" or (is_told and part.device.type == "meta"):
             return _Leaf(part.dtype, tuple(part.shape), None)
@@ -165,7 +165,7 @@ def _placed(spec: Any, part: Any, places: Iterator[Any], copies: list[tuple[Any,
     parts = spec.parts_of(part)
     if parts is None:
         raise _Unlike
-    return spec.around([_placed(of, one, places, copies) for of, one in zip(spec.parts, parts, strict=True)])
+    return spec.around([_placed(each, one, places, copies) for each, one in zip(spec.parts, parts, strict=True)])
 
 
 def _copy(copies: list[tuple[Any, Any]]) -> None:
@@ -192,7 +192,7 @@ def _copy(copies: list[tuple[Any, Any]]) -> None:
 def _bounds(part: Any) -> tuple[int, int]:
     """The addresses between which the elements of a tensor or an array lie."""
     if isinstance(part, torch.Tensor):
-        at, size, strides = part.data_ptr(), part.element_size(), [part.element_size() * of for of in part.stride()]
+        at, size, strides = part.data_ptr(), part.element_size(), [part.element_size() * each for each in part.stride()]
     else:
         at, size, strides = part.ctypes.data, part.itemsize, part.strides
     steps = [(count - 1) * stride for count, stride in zip(part.shape, strides, strict=True)]
@@ -207,7 +207,7 @@ def _apart(part: Any) -> Any:
     if kind in ATOMS:
         return part
     if kind is dict:
-        return {key: _apart(of) for key, of in part.items()}
+        return {key: _apart(each) for key, each in part.items()}
     if kind is list or kind is tuple:
         return kind(map(_apart, part))
     return copy.deepcopy(part)
@@ -216,8 +216,8 @@ def _apart(part: Any) -> Any:
 def into_of(dataset: Any) -> tuple[Into | None, Any]:
     """A dataset's __getitem_into__, also inside torch's Subset, and its `row_spec`; None if it has none."""
     if type(dataset) is Subset:
-        inner, told = into_of(dataset.dataset)
-        return None if inner is None else lambda index, row: inner(dataset.indices[index], row), told
+        inner, spec = into_of(dataset.dataset)
+        return None if inner is None else lambda index, row: inner(dataset.indices[index], row), spec
     for kind in type(dataset).__mro__:
         if any(name in vars(kind) for name in _FETCHES):
             if callable(vars(kind).get(_FETCHES[0])):
@@ -301,10 +301,10 @@ def _spec_or_none(sample: Any, is_told: bool = False) -> Any:
 def in_place(dataset: Any, collate_fn: Any, writer: Writer, skips: Skips | None = None) -> InPlace | None:
     """The object that fetches samples in their places; None if the dataset has no __getitem_into__, or the collate
     function must not see places."""
-    into, told = into_of(dataset)
+    into, spec = into_of(dataset)
     is_stock = default_collate_fn_map.get(torch.Tensor) is not collate_tensor_fn and collate_fn is default_collate
     if into is None or not is_stock:
         return None
     if skips is not None:
-        return InPlace(skips.sample, skips.into(into), told, writer)
-    return InPlace(lambda index: dataset[index], into, told, writer)
+        return InPlace(skips.sample, skips.into(into), spec, writer)
+    return InPlace(lambda index: dataset[index], into, spec, writer)

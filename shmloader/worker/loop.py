@@ -301,13 +301,13 @@ class Worker:
 
     def _leave_state(self) -> None:
         """Write the stream's state after this batch, or at its end, before that is published."""
-        said = self._state_at_end
-        if said is None:
-            said = self._stream_state()
+        state = self._state_at_end
+        if state is None:
+            state = self._stream_state()
         if self._is_over:  # its state does not change any more, and tasks may be under way
-            self._state_at_end = said
+            self._state_at_end = state
         with contextlib.suppress(MemoryError):  # the trainer sees that it is missing, and state_dict() warns
-            self._ring.leave_state(said)
+            self._ring.leave_state(state)
 
     def _stream_state(self) -> bytes:
         """The stream's state.  If it raises, state_dict() in the trainer raises the same."""

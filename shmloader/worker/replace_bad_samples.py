@@ -67,9 +67,9 @@ class Skips:
         """The replacements since the last call; empty if there were none."""
         if not self._count:
             return b""
-        told = pickle.dumps((self._count, self._first))
+        pickled = pickle.dumps((self._count, self._first))
         self._count, self._first = 0, []
-        return told
+        return pickled
 
     def sample(self, index: Any) -> Any:
         """A sample of the dataset, or its replacement."""
@@ -114,7 +114,7 @@ class Skips:
         try:
             return get(index)
         except Exception as error:
-            said = _text(error)
+            text = _text(error)
             try:
                 number = operator.index(index)
             except TypeError:
@@ -132,11 +132,11 @@ class Skips:
                 continue
             self._count += 1
             if len(self._first) < TOLD:
-                self._first.append((number, other, said))
+                self._first.append((number, other, text))
             return sample
         raise RuntimeError(
             f"on_bad_sample='skip' found no sample to replace sample {number}. It raised, and so did the "
-            f"{len(tried) - 1} others that were tried ({str(tried[1:])[1:-1]}). Its error was:\n\n{said}"
+            f"{len(tried) - 1} others that were tried ({str(tried[1:])[1:-1]}). Its error was:\n\n{text}"
             + (f"\n\nThe last of the others' errors was:\n\n{last}" if last else "")
         )
 
@@ -166,5 +166,5 @@ def _like(index: Any, number: int) -> Any:
 
 
 def _text(error: BaseException) -> str:
-    said = "".join(traceback.format_exception(error))
-    return said if len(said) <= _LONGEST else f"[...]{said[-_LONGEST:]}"
+    text = "".join(traceback.format_exception(error))
+    return text if len(text) <= _LONGEST else f"[...]{text[-_LONGEST:]}"

@@ -285,9 +285,9 @@ def test_more_elements_than_there_can_be_memory(items: int) -> None:
     theirs, ours = (deliver(kind, [vast] * items + [lambda: torch.ones(1)] * items, **options) for kind in BOTH)
     assert isinstance(ours[0], Raised) and ours[0].kind is theirs[0].kind
     assert_same(ours[1], theirs[1])
-    alone = deliver(shmloader.DataLoader, [vast, lambda: {"x": vast()}, lambda: [1]])
-    assert [error.kind for error in alone[:2]] == [MemoryError] * 2 and alone[2] == [1]
-    assert "use a smaller batch_size" in alone[0].text
+    single = deliver(shmloader.DataLoader, [vast, lambda: {"x": vast()}, lambda: [1]])
+    assert [error.kind for error in single[:2]] == [MemoryError] * 2 and single[2] == [1]
+    assert "Use a smaller batch_size" in single[0].text
     chunks = deliver(shmloader.DataLoader, [vast] * items + [lambda: torch.ones(1)] * items, chunk_size=1, **options)
     assert isinstance(chunks[0], Raised) and "exited" not in chunks[0].text
     assert_same(chunks[1], theirs[1])
@@ -769,7 +769,7 @@ tree = st.recursive(
 
 
 def grow(value: Any) -> Any:
-    """Put tensors and arrays where the generated tree says so."""
+    """Put tensors and arrays at their places in the generated tree."""
     if type(value) is tuple and len(value) == 4 and value[0] in ("tensor", "array"):
         what, dtype, shape, turned = value
         count = int(numpy.prod(shape, dtype=int))

@@ -82,8 +82,8 @@ def test_a_recipe_whose_library_is_missing_is_named_and_is_no_error(
     monkeypatch.setattr("bench.recipes.recipes.Recipe.why_not", why_not)
     monkeypatch.setattr(Turn, "measure", measured)
     assert main(["recipes", "--rounds", "2", "--into", str(tmp_path)]) == 0
-    said = capsys.readouterr().out
-    assert "timm is not installed" in said and "SimCLR" in said
+    output = capsys.readouterr().out
+    assert "timm is not installed" in output and "SimCLR" in output
     found = json.loads((tmp_path / "recipes.json").read_text())["summary"]
     assert set(found["samples"]) == set(found["load"]) == set(found["parts"]) == set(RECIPES)
     assert (tmp_path / "recipes.png").read_bytes().startswith(b"\x89PNG")

@@ -55,18 +55,18 @@ class Chaos:
         if self.template:
             case = scenario.with_template(case, drawn)
         torment = drawn.random()
-        told: dict[str, Told] = {}
+        fields: dict[str, Told] = {}
         for name, kind in self.kinds.items():
             outside = Outside(scenario.inside, kind, name != "torch", case, random.Random(torment))
             scenario.outside(outside, case)
-            told[name] = outside.finish()
+            fields[name] = outside.finish()
         expected = self.expected(case, scenario.epochs)
-        for name, its in told.items():
+        for name, its in fields.items():
             flaws = scenario.judge(case, its, expected)
-            if name != "torch" and "torch" in told and not flaws:
-                flaws = scenario.compare(case, its, told["torch"])
+            if name != "torch" and "torch" in fields and not flaws:
+                flaws = scenario.compare(case, its, fields["torch"])
             self.flaws[scenario.name, name].update(flaw.partition(":")[0] for flaw in flaws)
-            if flaws and (name != "torch" or len(told) == 1):
+            if flaws and (name != "torch" or len(fields) == 1):
                 self.report(scenario, trial, case, its, flaws)
         self.trials[scenario.name] += 1
         self.seconds[scenario.name] += time.monotonic() - began

@@ -46,9 +46,9 @@ class Told:
     def within(self, what: str, epoch: int) -> int:
         """How often something was said in an epoch."""
         at, count = -1, 0
-        for said, *_ in self.said:
-            at += said == "epoch"
-            count += said == what and at == epoch
+        for word, *_ in self.said:
+            at += word == "epoch"
+            count += word == what and at == epoch
         return count
 
     def epochs(self) -> list[list[Any]]:
@@ -102,7 +102,7 @@ class Outside:
     # ------------------------------------------------------------------------------------------------ while it runs
 
     def listen(self, seconds: float) -> bool:
-        """Hear what is said for so long; False once the process has ended."""
+        """Read the output for this many seconds; False once the process has ended."""
         until = time.monotonic() + seconds
         while True:
             left = max(0.0, until - time.monotonic())
@@ -120,7 +120,7 @@ class Outside:
         return list(words) in self.said
 
     def until(self, *what: str, times: int = 1) -> bool:
-        """Listen until one of these was said so many times; False if the process ended, or hangs, before that."""
+        """Read until one of these lines came this often; False if the process ended, or hangs, before that."""
         while sum(words[0] in what for words in self.said) < times:
             if time.monotonic() - self._heard > SILENCE or not self._listen_to_one():
                 return sum(words[0] in what for words in self.said) >= times

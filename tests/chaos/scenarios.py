@@ -267,7 +267,7 @@ class Stops(Scenario):
 
 
 class EndsWhileStopped(Scenario):
-    """A worker is stopped and the trainer ends its iterator, or itself: the worker is gone all the same."""
+    """A worker is stopped and the trainer ends its iterator, or itself: the worker is gone too."""
 
     name = "ends-while-stopped"
     share = 0.7  # it takes seconds
@@ -355,11 +355,11 @@ class Interrupts(Scenario):
     def inside(self, trial: Inside) -> None:
         trial.arm()
         trial.count()
-        kept: list[Any] = []
+        held: list[Any] = []
         loader = trial.loader()
         for number in range(self.rounds):
-            self.disturbed(trial, loader, number, kept)
-        kept.clear()
+            self.disturbed(trial, loader, number, held)
+        held.clear()
         if trial.ours:
             loader.close()
         del loader
@@ -763,7 +763,7 @@ SCARCE = re.compile("")  # any error says that there is too little
 
 
 class Scarcity(Scenario):
-    """Something runs out: an error that says so, or batches; with enough again, an epoch as any other."""
+    """Something runs out: an error that names it, or batches; with enough again, a usual epoch."""
 
     def scarce(self, trial: Inside) -> Any:
         """Take something away, as a context manager that gives it back; or for good."""
@@ -809,7 +809,7 @@ class Scarcity(Scenario):
 
 
 class SmallShm(Scarcity):
-    """/dev/shm is small: batches come all the same, unless the ring must lie there; then an error in their place."""
+    """/dev/shm is small: batches come anyway, unless the ring must lie there; then an error in their place."""
 
     name = "small-shm"
 
@@ -910,8 +910,8 @@ class Threads(Scenario):
 
         def run(number: int, most: int, loader: Any) -> None:
             loader = trial.loader() if loader is None else loader  # a loader of a stream has no truth
-            kept: list[Any] = [loader]  # in a cycle, so that the collector ends it, in whatever thread
-            kept.append(kept)
+            held: list[Any] = [loader]  # in a cycle, so that the collector ends it, in whatever thread
+            held.append(held)
             try:
                 for batch in zip(range(most), loader, strict=False):
                     got[number].append(digest(batch[1]))
@@ -1116,7 +1116,7 @@ class Epochs(Errors):
     def inside(self, trial: Inside) -> None:
         trial.count()
         loader = trial.loader()
-        kept: list[tuple[Any, int]] = []
+        held: list[tuple[Any, int]] = []
         for number, most in enumerate(trial.case["most"]):
             seed_all(trial.case["order"] + number)
             trial.say("epoch", number)
@@ -1126,15 +1126,15 @@ class Epochs(Errors):
                 value = digest(batch)
                 trial.say("batch", value)
                 if trial.random.random() < 0.3:
-                    kept.append((batch, value))
-                if kept and trial.random.random() < 0.3:
-                    kept.pop(trial.random.randrange(len(kept)))
-            trial.say("kept", all(digest(batch) == value for batch, value in kept))
+                    held.append((batch, value))
+                if held and trial.random.random() < 0.3:
+                    held.pop(trial.random.randrange(len(held)))
+            trial.say("kept", all(digest(batch) == value for batch, value in held))
         if trial.ours:
             loader.close()
         del loader
-        trial.say("kept", all(digest(batch) == value for batch, value in kept))
-        kept.clear()
+        trial.say("kept", all(digest(batch) == value for batch, value in held))
+        held.clear()
         del batch
         trial.count_again()
 

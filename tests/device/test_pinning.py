@@ -53,14 +53,14 @@ def test_batches_are_page_locked_and_soon_not_copied(gpu: Any) -> None:
 def test_slots_that_grow_are_locked_anew_as_a_whole(gpu: Any, growth: int) -> None:
     double = gpu(lag=3)
     iterator = iter(pinned(Numbered(200, 2000, growth)))
-    there = []
+    found = []
     for k, batch in enumerate(iterator):
         assert double.is_pinned(batch), k
-        there.append(double.copy(batch))
+        found.append(double.copy(batch))
         if k % 20 == 0:
             settled(iterator)
     double.synchronize()
-    for k, copied in enumerate(there):
+    for k, copied in enumerate(found):
         assert torch.equal(copied, torch.full((2000 + k * growth,), k))
     assert len(double.sizes) > len(set(double.sizes)) or growth == 700
 
@@ -194,7 +194,7 @@ def test_what_is_lent_stays_locked_until_its_copy_is_done(gpu: Any) -> None:
     iterator.close()
     assert len(double.registered) == 1 and double.is_pinned(batch)
     double.lag = 100
-    there = double.copy(batch)
+    copied = double.copy(batch)
     del batch
     gc.collect()
     for _ in range(3):
@@ -203,7 +203,7 @@ def test_what_is_lent_stays_locked_until_its_copy_is_done(gpu: Any) -> None:
     double.synchronize()
     pinning._free_late()
     assert not double.registered
-    assert torch.equal(there, torch.full((500,), 50))
+    assert torch.equal(copied, torch.full((500,), 50))
 
 
 def test_closing_waits_for_copies_that_nobody_knows_of(gpu: Any) -> None:
@@ -214,11 +214,11 @@ def test_closing_waits_for_copies_that_nobody_knows_of(gpu: Any) -> None:
     settled(iterator)
     batch = next(iterator)
     double._here.stream = 3
-    there = double.copy(batch)
+    copied = double.copy(batch)
     double._here.stream = 0
     del batch
     iterator.close()  # the double says where memory is unregistered under a copy
-    assert not double.registered and torch.equal(there, torch.full((500,), 50))
+    assert not double.registered and torch.equal(copied, torch.full((500,), 50))
 
 
 def test_closing_does_not_wait_while_a_graph_is_captured(gpu: Any) -> None:

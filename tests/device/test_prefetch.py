@@ -230,7 +230,7 @@ def test_closing_under_a_function_that_does_not_return(gpu: Any, impatient: None
 
 
 class Waits:
-    """A sampler that does not give the index after some until it is told to."""
+    """A sampler that holds back the index after some until the test lets it go on."""
 
     def __init__(self, gate: Gate) -> None:
         self.gate = gate

@@ -42,7 +42,7 @@ class OfItsOwn(shmloader.DataLoader[Any]):
         return iter([1, 2, 3])
 
 
-# ------------------------------------------------------------------------------------------------------ what is said
+# ------------------------------------------------------------------------------------------------------ warnings
 
 
 def test_riding_is_silent() -> None:
@@ -77,7 +77,7 @@ def test_a_datapipe_is_said_once() -> None:
 @pytest.mark.parametrize("options", ONLY_ON_THE_RING[3:] + ONLY_ON_THE_RING[:1], ids=str)
 def test_what_only_the_ring_honours_is_refused_when_it_is_made(options: dict[str, Any]) -> None:
     (name,) = options
-    with pytest.raises(RuntimeError, match=f"only the ring can honour {name}=.*DataPipes.*Leave it out"):
+    with pytest.raises(RuntimeError, match=f"only the ring can honour {name}=.*DataPipes.*leave it out"):
         shmloader.DataLoader(pipe(), num_workers=1, **options)
 
 

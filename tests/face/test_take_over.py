@@ -1,4 +1,4 @@
-"""Loaders that others build from one of ours: under patch_torch() they take over its options, otherwise it is said."""
+"""Loaders that others build from one of ours: under patch_torch() they take over its options; otherwise, a warning."""
 
 from __future__ import annotations
 
@@ -180,9 +180,9 @@ def test_that_torchs_loader_was_built_from_ours_is_said_once(build: Any, kept: b
         warnings.simplefilter("error")
         list(theirs)
     if kept:
-        said = str(loader.report())
-        assert "never iterated over" in said and "torch.utils.data.dataloader.DataLoader" in said
-        assert "patch_torch" in said
+        text = str(loader.report())
+        assert "never iterated over" in text and "torch.utils.data.dataloader.DataLoader" in text
+        assert "patch_torch" in text
 
 
 @pytest.mark.parametrize("workers", [0, 1])

@@ -24,9 +24,9 @@ def test_rectangles_are_ragged_and_travel_as_they_are() -> None:
     seen = 0
     for pictures, targets in loader:
         for picture, target in zip(pictures, targets, strict=True):
-            here, there = dataset[seen]
+            here, found = dataset[seen]
             assert torch.equal(picture, here)
-            assert torch.equal(target["boxes"], there["boxes"])
+            assert torch.equal(target["boxes"], found["boxes"])
             seen += 1
     assert seen == 24
     assert len({picture.shape for picture, _ in map(dataset.__getitem__, range(24))}) > 1

@@ -1,4 +1,4 @@
-"""Ctrl-C, wherever it strikes while an iterator begins or ends: it is heard, and nothing is left."""
+"""Ctrl-C at any line while an iterator begins or ends: it is raised, and nothing is left."""
 
 from __future__ import annotations
 

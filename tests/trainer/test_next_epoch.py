@@ -27,7 +27,7 @@ pytestmark = [
 
 
 class Told(Augmented):
-    """Samples that say which epoch their dataset was told."""
+    """Samples that show the epoch of their dataset."""
 
     epoch = -1
 
@@ -85,7 +85,7 @@ def test_the_same_epochs_come(options: dict[str, Any], tells: bool) -> None:
         if "generator" in options:
             made_of["generator"] = torch.Generator().manual_seed(7)
         if "sampler" in options:
-            made_of.update(sampler=shared(), sample_seeds=not tells)  # else it is made anew, by workers that draw on
+            made_of.update(sampler=shared(), sample_seeds=not tells)  # otherwise workers that draw on make it again
         if "batch_sampler" in options:
             made_of.update(batch_sampler=BatchSampler(shared(), 3, False), sample_seeds=not tells)
         with loader(prefetch, **made_of) as made:

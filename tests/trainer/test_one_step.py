@@ -75,7 +75,7 @@ class Interrupts:
 @contextmanager
 def interrupts(seed: int) -> Iterator[Interrupts]:
     raising = Interrupts(seed)
-    # what is raised in a callback of the collector is lost, whosever it is, and pytest takes long to say so
+    # an exception in a callback of the collector is lost, and pytest takes long to report it
     hook, sys.unraisablehook = sys.unraisablehook, lambda lost: None
     before = signal.signal(signal.SIGUSR1, raising.handle)
     trainer = os.getpid()

@@ -174,7 +174,7 @@ def test_nothing_is_pickled_for_a_fork(tmp_path: pathlib.Path) -> None:
 
 @pytest.mark.long
 def test_a_worker_that_takes_anothers_place_is_given_the_same(tmp_path: pathlib.Path) -> None:
-    """Else its batches would have what the trainer has set since, and those of the others would not."""
+    """Otherwise its batches would have what the trainer has set since, and those of the others would not."""
     dataset = Counted(tmp_path, 40)
     dataset.tensor = torch.ones(3)  # type: ignore[attr-defined]
     options = {"batch_size": None, "num_workers": 2, "multiprocessing_context": "spawn", "on_worker_death": "respawn"}

@@ -148,7 +148,7 @@ def _chosen(file: Path) -> str:
 def _mount_option(name: str) -> str:
     """The value of an option of the mount of /dev/shm; empty if it has none."""
     _, options = _mount()
-    return next((said.partition("=")[2] for said in options.split(",") if said.startswith(f"{name}=")), "")
+    return next((word.partition("=")[2] for word in options.split(",") if word.startswith(f"{name}=")), "")
 
 
 def _mount() -> tuple[str, str]:

@@ -22,12 +22,12 @@ def show(findings: Iterable[Finding]) -> None:
 
 def lines(finding: Finding) -> list[str]:
     """State, meaning and remedy."""
-    told = [f"{finding.level:<10} {finding.what:<{WIDTH}} {finding.state}"]
+    found = [f"{finding.level:<10} {finding.what:<{WIDTH}} {finding.state}"]
     if finding.meaning:
-        told.append(f"{'':<{WIDTH + 11}} that means: {finding.meaning}")
+        found.append(f"{'':<{WIDTH + 11}} that means: {finding.meaning}")
     if finding.remedy:
-        told.append(f"{'':<{WIDTH + 11}} to do: {finding.remedy}")
-    return told
+        found.append(f"{'':<{WIDTH + 11}} to do: {finding.remedy}")
+    return found
 
 
 def _print_first(line: str, level: str) -> None:

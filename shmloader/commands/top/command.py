@@ -144,8 +144,8 @@ def _print_once(top: Top, interval: float, as_json: bool) -> int:
             file=sys.stderr,
         )
     if as_json:
-        told = {"loaders": [loader.to_dict() for loader in loaders], "stacks": top.stacks}
-        print(json.dumps(told, indent=1))
+        fields = {"loaders": [loader.to_dict() for loader in loaders], "stacks": top.stacks}
+        print(json.dumps(fields, indent=1))
     else:
         print("\n".join(plain(loaders, top.stacks)))
     return 0 if loaders else 1

@@ -63,17 +63,17 @@ def plain(loaders: list[LoaderView], stacks: dict[int, str]) -> list[str]:
     """
     if not loaders:
         return [NOTHING]
-    told: list[str] = []
+    lines: list[str] = []
     for loader in loaders:
         rows = [HEADINGS, *map(cells, loader.lanes)]
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        told += head(loader)
-        told += ["  " + "  ".join(f"{cell:>{width}}" for cell, width in zip(row, widths, strict=True)) for row in rows]
-        told += [f"  waits for {loader.held_up}"] if loader.held_up else []
+        lines += head(loader)
+        lines += ["  " + "  ".join(f"{cell:>{width}}" for cell, width in zip(row, widths, strict=True)) for row in rows]
+        lines += [f"  waits for {loader.held_up}"] if loader.held_up else []
         for lane in loader.lanes:
-            told += [f"  worker {lane.worker}:", printable(stacks[lane.pid])] if lane.pid in stacks else []
-        told.append("")
-    return told[:-1]
+            lines += [f"  worker {lane.worker}:", printable(stacks[lane.pid])] if lane.pid in stacks else []
+        lines.append("")
+    return lines[:-1]
 
 
 def picture(loaders: list[LoaderView], stacks: dict[int, str], columns: int, rows: int = 1 << 30) -> RenderableType:
@@ -92,8 +92,8 @@ def picture(loaders: list[LoaderView], stacks: dict[int, str], columns: int, row
     parts: list[Any] = []
     if sum(LINES + len(loader.lanes) for loader in loaders) > rows:  # rich cuts off the rest
         workers = sum(len(loader.lanes) for loader in loaders)
-        told = f"{len(loaders)} loaders, {workers} workers: too many for {rows} lines; --once shows all, top PID fewer"
-        parts.append(Text(told, style="bold yellow"))
+        text = f"{len(loaders)} loaders, {workers} workers: too many for {rows} lines; --once shows all, top PID fewer"
+        parts.append(Text(text, style="bold yellow"))
     for loader in loaders:
         first, second = head(loader)
         parts += [
@@ -125,12 +125,12 @@ def _lanes(loader: LoaderView, columns: int) -> RenderableType:
         table.add_column(heading, justify="left" if heading in ("does", "busy") else "right", no_wrap=True)
     for lane in loader.lanes:
         style = "bold red" if lane.stuck else "yellow" if lane.awaited else ""
-        told: list[Any] = list(cells(lane)[:shown])
+        text: list[Any] = list(cells(lane)[:shown])
         filled = round(lane.busy * BAR)
         bar = Text("█" * filled + "·" * (BAR - filled) + " " if wide else "", style=style or "green")
         if shown > BUSY:
-            told[BUSY] = Text.assemble(bar, f"{told[BUSY]:>4}")
-        table.add_row(*told, style=style)
+            text[BUSY] = Text.assemble(bar, f"{text[BUSY]:>4}")
+        table.add_row(*text, style=style)
     return table
 
 

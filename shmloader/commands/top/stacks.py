@@ -25,13 +25,13 @@ def stack_of(pid: int) -> str:
         before = {fd: os.fstat(fd).st_size for fd in papers}
         ask(pid, lambda: sum(os.fstat(fd).st_size - size for fd, size in before.items()))
         read = [os.pread(fd, os.fstat(fd).st_size - size, size) for fd, size in before.items()]
-        told = b"".join(read).decode(errors="replace")
+        text = b"".join(read).decode(errors="replace")
     except (ProcessLookupError, PermissionError) as error:
         return f"  ({error.strerror})"
     finally:
         for fd in papers:
             os.close(fd)
-    return without_machinery(told) or f"  (it does not answer; its state is {kernels_word(pid)})"
+    return without_machinery(text) or f"  (it does not answer; its state is {kernels_word(pid)})"
 
 
 def _papers(pid: int) -> list[int]:
@@ -43,9 +43,9 @@ def _papers(pid: int) -> list[int]:
                 fd = os.open(f"/proc/{pid}/fd/{number}", os.O_RDONLY | os.O_CLOEXEC)
             except OSError:  # the process has ended, or belongs to another user
                 continue
-            of = os.fstat(fd)
-            if (of.st_dev, of.st_ino) in opened:
+            found = os.fstat(fd)
+            if (found.st_dev, found.st_ino) in opened:
                 os.close(fd)
             else:
-                opened[of.st_dev, of.st_ino] = fd
+                opened[found.st_dev, found.st_ino] = fd
     return list(opened.values())

@@ -179,12 +179,12 @@ def _who(awaited: EntryNow | None, lanes: list[LaneView]) -> str:
     if awaited.state == "open":
         return f"batch {awaited.batch}, which worker {awaited.owner} has not claimed yet"
     lane = next((lane for lane in lanes if lane.worker == awaited.owner), None)
-    of = f" (pid {lane.pid}), which {lane.doing}" if lane is not None and lane.pid else ", which is gone"
-    return f"batch {awaited.batch}, held by worker {awaited.owner}{of}"
+    found = f" (pid {lane.pid}), which {lane.doing}" if lane is not None and lane.pid else ", which is gone"
+    return f"batch {awaited.batch}, held by worker {awaited.owner}{found}"
 
 
 def _claimed(entries: list[EntryNow]) -> dict[int, int]:
-    """The lowest batch that each worker has claimed, for the workers that have one."""
+    """The lowest batch that each worker has claimed.  Workers without one are left out."""
     found: dict[int, int] = {}
     for entry in entries:
         if entry.state == "claimed":

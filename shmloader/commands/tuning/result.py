@@ -67,8 +67,8 @@ class Tuning:
     def sentences(self) -> list[str]:
         """The pick, the notes and the line, a sentence each."""
         row = self.pick
-        said = f"{figure(row.batches_per_s)} batches/s, {row.input_wait:.0%} of the time is waiting for input"
-        return [f"pick: {said}", *(f"note: {note}" for note in self.notes), "", self.line]
+        text = f"{figure(row.batches_per_s)} batches/s, {row.input_wait:.0%} of the time is waiting for input"
+        return [f"pick: {text}", *(f"note: {note}" for note in self.notes), "", self.line]
 
 
 def _cells(row: Row, mark: str) -> tuple[str, ...]:

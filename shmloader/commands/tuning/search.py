@@ -189,8 +189,8 @@ class Search:
         else:
             others.append(replace(setting, chunk_size=None))
             others += [replace(setting, chunk_size=-(-setting.chunk_size // 2))] if setting.chunk_size > 1 else []
-        there = [self._space.at(other) for other in others]
-        return [other for other in there if other not in self.rows and self._holds(other)]
+        found = [self._space.at(other) for other in others]
+        return [other for other in found if other not in self.rows and self._holds(other)]
 
     def _fewer(self) -> None:
         """The fewest workers that are enough, with the best options."""
@@ -258,10 +258,10 @@ class Search:
 
     def _run(self, setting: Setting) -> None:
         self._tell(setting)
-        begun = self._clock()
-        left = self._begun + self._seconds - begun
+        began = self._clock()
+        left = self._begun + self._seconds - began
         sample = self._measure(setting, max(0.0, min(self._trial, left)))
-        self._beside = max(0.0, self._clock() - begun - self._trial)
+        self._beside = max(0.0, self._clock() - began - self._trial)
         row = self.rows.setdefault(setting, Row(setting))
         row.samples.append(sample)
         for known in self.rows.values():  # each measurement shows better how much memory workers take

@@ -93,11 +93,11 @@ class Row:
 
     def to_dict(self) -> dict[str, Any]:
         """The row in JSON types."""
-        told: dict[str, Any] = {**vars(self.setting), "memory_bytes": self.memory_bytes, "runs": len(self.samples)}
+        result: dict[str, Any] = {**vars(self.setting), "memory_bytes": self.memory_bytes, "runs": len(self.samples)}
         if self.failure:
-            return {**told, "failure": self.failure}
+            return {**result, "failure": self.failure}
         return {
-            **told,
+            **result,
             "batches_per_s": self.batches_per_s,
             "input_wait": self.input_wait,
             "batches": self.batches,

@@ -108,10 +108,10 @@ def tune(
     fixed = {name: options.pop(name) for name in VARIED if options.get(name) is not None}
     space = _space(dataset, options, fixed, most_workers)
     memory = Memory(ranks)
-    begun = time.monotonic()
+    began = time.monotonic()
     with share_of_cores(ranks, rank_here()) as cores, _generators_kept(options), _bar(progress, seconds) as tell:
         consumes = consumer or sleeper(step_s or 0.0)
-        measure = Measure(dataset, options, consumes, memory, max(1, budget // ranks), begun + seconds)
+        measure = Measure(dataset, options, consumes, memory, max(1, budget // ranks), began + seconds)
         search = Search(
             space, measure, lambda setting: memory.weigh(setting, measure.loader), budget, seconds, tell=tell
         )
@@ -122,7 +122,7 @@ def tune(
         tuple(notes_of(search, pick, memory, budget, cores, space.most_workers, isinstance(dataset, IterableDataset))),
         line_of(options, pick),
         budget,
-        time.monotonic() - begun,
+        time.monotonic() - began,
     )
 
 
@@ -180,12 +180,12 @@ def _bar(wanted: bool, seconds: float) -> Iterator[Callable[[Setting], None]]:
         print(f"measuring for up to {seconds:g} s ...", file=sys.stderr)
         yield lambda setting: None
         return
-    begun = time.monotonic()
+    began = time.monotonic()
     with tqdm(total=seconds, leave=False, bar_format="{desc} {bar} {n:.0f}/{total:.0f} s") as bar:
 
         def tell(setting: Setting) -> None:
             bar.set_description(", ".join(f"{name}={value}" for name, value in setting.options().items()), False)
-            bar.n = min(time.monotonic() - begun, seconds)
+            bar.n = min(time.monotonic() - began, seconds)
             bar.refresh()
 
         yield tell

@@ -36,8 +36,8 @@ OURS |= {"prefetch_epochs", "on_bad_sample", "max_bad_samples", "detail", "templ
 class Stream(IterableDataset):
     """It says that it is shorter than it is."""
 
-    def __init__(self, length: int = 8, said: int = 3) -> None:
-        self.length, self.said = length, said
+    def __init__(self, length: int = 8, text: int = 3) -> None:
+        self.length, self.said = length, text
 
     def __len__(self) -> int:
         return self.said

@@ -374,7 +374,7 @@ def test_feature_parent_sigchld_handler_is_installed_once_and_chains(monkeypatch
 
 @pytest.mark.long
 def test_feature_polling_fallback_too_many_open_files() -> None:
-    """torch says so where no descriptor is left; ours needs none for a batch, and goes on."""
+    """torch raises if no descriptor is left; ours needs none for a batch, and continues."""
     ran = run_script(
         """
         import contextlib, os, resource, torch.utils.data, shmloader
