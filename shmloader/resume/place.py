@@ -236,6 +236,18 @@ class Place:
             state = changed(state, **epoch.source.put_back(self.loader))
         self.loaded = self._with_current_epochs(state)
 
+    def drop_next(self, epochs_of_iterator: tuple[Any, ...]) -> None:
+        """An iterator ends, so nobody will ask for an epoch that it has begun early.
+
+        Args:
+            epochs_of_iterator: The epochs that the iterator's ring knows.
+        """
+        epoch = self.next
+        if epoch is not None and any(epoch is other for other in epochs_of_iterator):
+            self.next = None
+            if epoch.source is not None:
+                epoch.source.put_state_back()
+
     def outlive_workers(self) -> None:
         """Begin the next epoch with the base seed of these workers, as if they persisted, though they are about to
         end."""

@@ -164,6 +164,14 @@ class Source(Indices):
         if self._watch is not None:
             self._watch.end()
 
+    def put_state_back(self) -> None:
+        """Put a sampler that has a state of its own back to where it was before the first draw.
+
+        Nobody will ask for the epoch, so otherwise its samples would be lost.
+        """
+        if self._notes is not None:
+            self._notes.put_back()
+
     def put_back(self, loader: Any) -> dict[str, Any]:
         """Restore the samplers and generators to before the draw; returns State's fields for values set by others."""
         watch = self._watch
@@ -246,6 +254,10 @@ class Notes:
         """The fields of State for the sampler's state after this number of batches, with more to come or not."""
         said, used_up = self._states[batches]
         return {"sampler_state": pickle.loads(said), "used_up": used_up}
+
+    def put_back(self) -> None:
+        """Have the sampler be where it was before the first index."""
+        self._keeper.load_state_dict(pickle.loads(self._states[0][0]))
 
     def note(self, number: int, drawn: collections.deque[Any], indices: Iterator[Any]) -> None:
         """Record the sampler's state.

@@ -319,9 +319,11 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
             try:
                 if self._crew is not None:
                     self._delivery.closed = True
-                    self._ring.drop_next()
-                    self._ring.alarm()  # ends the wait of another thread
-                    self._crew.stop()
+                    try:
+                        self._conductor.drop_next()  # may call the user's sampler
+                    finally:
+                        self._ring.alarm()  # ends the wait of another thread
+                        self._crew.stop()
             finally:
                 self._worker_pids_set = False
                 self._give_back()
