@@ -104,6 +104,6 @@ def draw(result: dict[str, Any], path: Path) -> None:
         unframe(axes)
     panels[0].invert_yaxis()
     bars = {label: bar for axes in panels for bar, label in zip(*axes.get_legend_handles_labels(), strict=True)}
-    panels[0].legend(bars.values(), bars.keys(), loc="center right", fontsize=8)
+    figure.legend(bars.values(), bars.keys(), loc="outside right center", fontsize=8)
     title = "Whole recipes, JPEG files to samples: times as quick as torchvision v1 (or timm)"
     finish(figure, f"{title}; rounds: {result['settings']['rounds']}", result["machine"], path)
