@@ -20,7 +20,7 @@ SAMPLES, LOAD, LOAD_CPU, PARTS = "samples", "load", "load_cpu", "parts"
 TITLES = {
     SAMPLES: "microseconds of CPU a sample",
     LOAD: "images a second, with workers",
-    LOAD_CPU: "microseconds of CPU an image, with workers, of trainer and workers",
+    LOAD_CPU: "microseconds of CPU an image, with workers",
 }
 COLOURS = {
     V1: TORCH,
@@ -100,10 +100,10 @@ def draw(result: dict[str, Any], path: Path) -> None:
         axes.set_yticks(range(len(recipes)), [RECIPES[recipe].label for recipe in recipes], fontsize=8)
         axes.tick_params(axis="y", length=0)
         axes.margins(x=0.15)
-        axes.set_title(f"by {TITLES[part]}", fontsize=9, color=INK, loc="left")
+        axes.set_title(f"by {TITLES[part].removeprefix('microseconds of ')}", fontsize=9, color=INK, loc="left")
         unframe(axes)
     panels[0].invert_yaxis()
     bars = {label: bar for axes in panels for bar, label in zip(*axes.get_legend_handles_labels(), strict=True)}
-    figure.legend(bars.values(), bars.keys(), loc="outside lower center", ncols=len(bars), fontsize=8)
+    figure.legend(bars.values(), bars.keys(), loc="outside right center", fontsize=8)
     title = "Whole recipes, JPEG files to samples: times as quick as torchvision v1 (or timm)"
     finish(figure, f"{title}; rounds: {result['settings']['rounds']}", result["machine"], path)

@@ -93,6 +93,7 @@ def datasets(of: Any, photographs: list[str]) -> tuple[Any, Any]:
     return ConcatDataset(plain), ConcatDataset(fused)
 
 
+@pytest.mark.timeout(7200 if GIVEN else 900)
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("workers", range(4))
 def test_torchs_batches_and_generators(version: str, workers: int, photographs: list[str]) -> None:
