@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import run_script
+from scripts import run_script
 from torch.utils.data import Subset
 
 from shmloader.images import cache_stores

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import run_script
+from scripts import run_script
 from torch.utils.data import ConcatDataset, Subset
 
 import shmloader

@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 import pytest
 import torch
-from conftest import run_script
+from scripts import run_script
 from template.test_template import SPAWNED, Epoch, Threads, Where
 
 import shmloader
