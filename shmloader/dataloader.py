@@ -22,6 +22,7 @@ from shmloader.resume.place import place_of
 from shmloader.trainer import start
 
 if off_the_ring.why_not_here() is None:  # otherwise there are no extensions, or names are missing that these build on
+    from shmloader.readers.group import leave
     from shmloader.statistics.account import begun, close_trace
     from shmloader.trainer.replacements import pool_of
     from shmloader.trainer.templates import end_template
@@ -159,6 +160,7 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
     max_bad_samples: int | float | None = None
     detail = False
     template = False
+    readers: Any = None
 
     def __init__(
         self,
@@ -197,6 +199,7 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
         max_bad_samples: int | float | None = None,
         detail: bool = False,
         template: bool = False,
+        readers: Any = None,
     ) -> None:
         options = Options(
             spare_slots=spare_slots,
@@ -216,6 +219,7 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
             max_bad_samples=max_bad_samples,
             detail=detail,
             template=template,
+            readers=readers,
         )
         options.give_to(self)
         super().__init__(
@@ -335,6 +339,11 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
         """
         if not self.num_workers:
             return
+        if self.readers is not None:
+            raise RuntimeError(
+                "start() begins an epoch before it is asked for, and readers= has all ranks begin it together: call "
+                "iter() instead, in all of them"
+            )
         if why := off_the_ring.why_not(self):
             raise RuntimeError(f"start() needs a loader that rides shmloader's ring: {why}")
         start.start(self, iterators.of(self), lambda: iterators.begin_epoch(self, True, self._torchs))
@@ -424,6 +433,7 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
         if off_the_ring.why_not_here() is None:
             close_trace(self)
             end_template(self)
+            leave(self)
 
     def _end_workers(self) -> None:
         """The same, where we do so by ourselves: what records this loader goes on with its next workers."""
