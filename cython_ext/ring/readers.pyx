@@ -184,6 +184,12 @@ cdef class Readers:
         return self.live & ~due
 
     @property
+    def any_due(self) -> bool:
+        """Whether any of them has not taken all that is open."""
+        cdef int k
+        return any([ring_word(&self.payload[k]) >> 32 for k in range(self.payloads)])
+
+    @property
     def any_reads(self) -> bool:
         """Whether any of them may still read what lies in the ring."""
         return self.known != 0

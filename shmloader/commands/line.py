@@ -12,10 +12,11 @@ import torch
 
 import shmloader
 from shmloader.commands.doctor import command as doctor
+from shmloader.commands.serve import command as serve
 from shmloader.commands.top import command as top
 from shmloader.commands.tuning import command as tuning
 
-COMMANDS = (doctor, tuning, top)
+COMMANDS = (doctor, serve, tuning, top)
 
 
 def parser() -> argparse.ArgumentParser:

@@ -14,6 +14,7 @@ class Readers:
     live: int
     known: int
     all_took: int
+    any_due: bool
     any_reads: bool
     def __init__(self, ring: Ring, sequences: Sequences, slots: Slots, reads: bool) -> None: ...
     def find(self, epoch: int, batch: int) -> int | None: ...

@@ -91,6 +91,7 @@ class Attachment:
                 raise ConnectionResetError("the conductor has ended")
             if "refused" in answer:
                 raise RuntimeError(answer["refused"])
+            self.greeting = answer
             self.spare = int(answer["spare"]) if spare is None else spare
             self._bye = os.eventfd(0, os.EFD_CLOEXEC)
             self._thread = threading.Thread(

@@ -60,6 +60,7 @@ class Host:
         pids: Of a group: the processes that read, in the order of their indices; None: whoever comes.
         reads: Whether this process reads too.
         patience: Where a reader holds up another for so many seconds, it is dropped; None: all wait for it.
+        greeting: What else each of them is told first.
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class Host:
         pids: list[int] | None = None,
         reads: bool = True,
         patience: float | None = None,
+        greeting: dict[str, Any] | None = None,
     ) -> None:
         self.reads = reads
         self.spares = spares
@@ -80,6 +82,8 @@ class Host:
         self._rings: dict[int, _Ring] = {}
         self._made = 0
         self._closed = False
+        self._greeting = {"welcome": True, **(greeting or {})}
+        self._coming: list[Wire] = []  # have connected, and not said yet what they want
         self._guests: list[_Guest] = []
         for index, pid in enumerate(pids or []):
             self._guests.append(_Guest(index, pid, os.pidfd_open(pid)))
@@ -188,13 +192,14 @@ class Host:
     # ------------------------------------------------------------------------------------------------ the thread
 
     def _look_after(self) -> None:
-        watched: dict[int, _Guest | None] = {}
+        watched: dict[int, _Guest | Wire | None] = {}
         while True:
             poll = select.poll()
             with self._lock:
                 if self._closed:
                     return
                 watched = {self._bye: None, self._listener.fileno(): None}
+                watched.update((wire.sock.fileno(), wire) for wire in self._coming)
                 for guest in self._guests:
                     watched[guest.death] = guest
                     if guest.wire is not None:
@@ -211,9 +216,12 @@ class Host:
                 if looks:
                     self._drop_the_slow()
 
-    def _heed(self, fd: int, guest: _Guest | None) -> None:
+    def _heed(self, fd: int, guest: _Guest | Wire | None) -> None:
         if fd == self._listener.fileno():
             self._accept()
+        elif isinstance(guest, Wire):
+            self._coming.remove(guest)
+            self._hear_hello(guest)
         elif guest is None or guest not in self._guests:
             return
         elif fd == guest.death:
@@ -234,14 +242,13 @@ class Host:
     def _accept(self) -> None:
         sock, _ = self._listener.accept()
         try:
-            wire = Wire(sock)
+            self._coming.append(Wire(sock))
         except OSError:  # another user's, or gone
             sock.close()
-            return
+
+    def _hear_hello(self, wire: Wire) -> None:
         try:
-            sock.settimeout(5)
-            hello, fds = wire.receive(wait=True)
-            sock.settimeout(None)
+            hello, fds = wire.receive()
             for fd in fds:
                 os.close(fd)
             if hello is None:
@@ -268,14 +275,14 @@ class Host:
             if guest.wire is not None:
                 guest.wire.close()
             guest.wire, waiting, guest.waiting = wire, guest.waiting, []
-            wire.send({"welcome": True})
+            wire.send(self._greeting)
             for message, fds in waiting:
                 self._tell(guest, message, fds)
             return
         at = {number: self._find(ring, hello) for number, ring in self._rings.items()}
         guest = _Guest(None, wire.pid, os.dup(wire.death))
         guest.wire = wire
-        wire.send({"welcome": True, "spare": self.spares // MOST_READERS})
+        wire.send(self._greeting)
         self._guests.append(guest)
         try:
             for number, ring in self._rings.items():
@@ -291,6 +298,11 @@ class Host:
         if hello.get("batch") is None:
             return None
         epoch, batch = hello["epoch"], hello["batch"]
+        if hello["server"] != self._greeting.get("server"):
+            raise RuntimeError(
+                f"batch {batch} of epoch {epoch} was another server's: this one was started since, and its batches are "
+                "others. Attach without a state to take the next one"
+            )
         for number, serial in ring.epochs:
             if number == epoch and (found := ring.readers.find(serial, batch)) is not None:
                 return int(found)
@@ -322,6 +334,15 @@ class Host:
                             "had not taken the oldest one",
                         )
 
+    def wait_for_the_last(self) -> None:
+        """Wait until no reader is due for anything more."""
+        while True:
+            with self._lock:
+                due = any(ring.readers.any_due for ring in self._rings.values())
+            if not due:
+                return
+            time.sleep(0.05)  # once in a server's life, at its end
+
     # ------------------------------------------------------------------------------------------------ the end
 
     def close(self) -> None:
@@ -338,6 +359,9 @@ class Host:
                         guest.wire.send({"ended": os.getpid()})
                     guest.wire.close()
                 os.close(guest.death)
+            for wire in self._coming:
+                wire.close()
+            self._coming.clear()
             self._guests.clear()
             for ring in self._rings.values():
                 os.close(ring.fd)

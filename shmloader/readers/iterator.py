@@ -47,13 +47,27 @@ class ReaderIterator:
         self._stream, self._serial, self._first = stream, message["serial"], message["first"]
         self.epoch = epoch_of(message["told"], loader)
         self._ready.clear()
+        self._given = 0
         self.ended = False
 
+    @property
+    def next_batch(self) -> tuple[int, int]:
+        """The epoch and the number in it, since it began in this ring, of the batch that next() would give."""
+        if self.ended:
+            return self.epoch.number + 1, 0
+        return self.epoch.number, self._given
+
+    def finish(self) -> None:
+        """Drop what is left of this epoch."""
+        self._ready.clear()
+        while not self.ended and self._wait():
+            self._stream.side.skip()
+        self.ended = True
+
     def _pass_over(self) -> None:
-        """Drop what is left of this epoch, and begin the next one."""
+        """If this epoch has begun already, begin the next one."""
         if self._stream.side.cursor > self._first:
-            while self._wait():
-                self._stream.side.skip()
+            self.finish()
             loader = self.loader()
             if loader is not None:
                 self._reset(loader)
@@ -76,7 +90,8 @@ class ReaderIterator:
                 self.epoch.reading.ended = not self._shutdown
                 raise StopIteration
             self._take()
-        batch, samples = self._ready[0]
+        batch, samples, number = self._ready[0]
+        self._given = number + 1
         self.epoch.reading.delivered.add(samples)
         del self._ready[0]
         if type(batch) is ExceptionWrapper:
@@ -133,7 +148,7 @@ class ReaderIterator:
         except Exception:
             batch = ExceptionWrapper(where="in a reader, where a batch was read")
             lease.fail()
-        self._ready.append((batch, side.samples))
+        self._ready.append((batch, side.samples, side.batch))
         side.took()
 
     # ------------------------------------------------------------------------------------------------ the end

@@ -11,9 +11,11 @@ import os
 import pickle
 import socket
 import struct
+from array import array
 from typing import Any
 
 _MOST = 1 << 20  # bytes of a message
+_FDS = 4  # descriptors beside one, at most
 _PEERPIDFD = 77  # SO_PEERPIDFD, Linux 6.5
 
 
@@ -52,7 +54,8 @@ class Wire:
             BlockingIOError: The other end reads nothing.
             OSError: It is gone.
         """
-        socket.send_fds(self.sock, [pickle.dumps(message)], list(fds), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+        beside = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", fds))] if fds else []
+        self.sock.sendmsg([pickle.dumps(message)], beside, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
 
     def receive(self, wait: bool = False) -> tuple[dict[str, Any] | None, list[int]]:
         """The next message and its descriptors; None: the other end has closed.
@@ -60,16 +63,16 @@ class Wire:
         Raises:
             BlockingIOError: There is none now.
         """
-        flags = 0 if wait else socket.MSG_DONTWAIT
+        flags = socket.MSG_CMSG_CLOEXEC | (0 if wait else socket.MSG_DONTWAIT)  # which socket.recv_fds drops
         try:
-            data, fds, _, _ = socket.recv_fds(self.sock, _MOST, 4, flags | getattr(socket, "MSG_CMSG_CLOEXEC", 0))
+            data, beside, _, _ = self.sock.recvmsg(_MOST, socket.CMSG_LEN(4 * _FDS), flags)
         except ConnectionError:
             return None, []
-        for fd in fds:
-            os.set_inheritable(fd, False)
-        if not data:
-            return None, fds
-        return pickle.loads(data), fds
+        fds = array("i")
+        for level, kind, content in beside:
+            if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+                fds.frombytes(content[: len(content) // fds.itemsize * fds.itemsize])
+        return (pickle.loads(data) if data else None), list(fds)
 
     def close(self) -> None:
         """Close this end.  Twice does no harm."""

@@ -163,7 +163,7 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
         dismisses = self._streams and not loader.persistent_workers
         delivers = self._ring, crew, spare, self._timeout, self._streams, dismisses
         if self._audience is not None and not self._audience.reads:
-            self._delivery = PassedOn(*delivers, tally=self._tally)
+            self._delivery: Delivery = PassedOn(*delivers, tally=self._tally)
         elif device is None:
             self._delivery = Delivery(*delivers, tally=self._tally)
         else:

@@ -53,7 +53,6 @@ MUTANTS = (
     "take holds nothing",
     "take is a load and a store",
     "take before what the workers said is copied",
-    "reads before the take",
     "release clears all bits",
     "opens before all took",
     "opens before the batch is READY",
@@ -66,7 +65,7 @@ MUTANTS = (
     "joins at what is filled again",
     "joins without a mark",
     "a drop takes what is held",
-    "a drop strikes before it is noted",
+    "who is dropped stays in what is opened",
     "bury leaves what is held",
     "bury leaves what is due",
     "bury does not toll the conductor",
@@ -371,8 +370,6 @@ class Ring:
         s[SEEN + r] += 1
         if s[SEEN + r] < self.size_of[cursor]:
             return R_COPY
-        if self.mutant == "reads before the take":
-            self.check_content(s, r)
         return R_READ if self.mutant == "take before what the workers said is copied" else R_TAKE
 
     def taken(self, s: bytearray, r: int) -> int:
@@ -678,7 +675,7 @@ class Ring:
                         n[VPC], n[VWHO], n[VAT] = step, r, 0
                         if step == V_LEAVE:  # it reads nothing more by itself
                             n[PC + r] = R_OUT
-                        if self.mutant == "a drop strikes before it is noted" and step == V_DROP:
+                        if self.mutant == "who is dropped stays in what is opened":
                             n[LIVE] |= s[BIT + r]
                         yield f"! reader {r} {'leaves' if step == V_LEAVE else 'is dropped'}", n
 
