@@ -29,5 +29,5 @@ cdef class PrivateView:
     cdef uint64_t page
     cdef uint64_t *lent                 # of each payload: bytes that may have been written, in whole pages
 
-    cdef int lend(self, int payload, uint64_t bytes) except -1  # show what lies there now; these bytes may be written
+    cpdef int lend(self, int payload, uint64_t bytes) except -1  # show what lies there now; these bytes may be written
     cdef int drop(self, char *at, uint64_t bytes) except -1

@@ -78,7 +78,8 @@ cdef class PrivateView:
         """How written pages are found: one of WAYS."""
         return "noted" if self.watch >= 0 else "looked up" if self.pagemap >= 0 else "dropped"
 
-    cdef int lend(self, int payload, uint64_t bytes) except -1:
+    cpdef int lend(self, int payload, uint64_t bytes) except -1:
+        """Show what lies in a payload now, whose first `bytes` may be written from here on."""
         cdef uint64_t before = self.lent[payload], after = (bytes + self.page - 1) // self.page * self.page
         cdef char *at = self.base + payload * self.stride
         if before:
@@ -88,6 +89,10 @@ cdef class PrivateView:
                 PyErr_SetFromErrno(OSError)
             self.lent[payload] = after
         return 0
+
+    def address(self, int payload) -> int:
+        """Where this payload begins in this view."""
+        return <uint64_t>(self.base + payload * self.stride)
 
     cdef int drop(self, char *at, uint64_t bytes) except -1:
         """Drop the pages of this range that were written, and maybe others."""

@@ -37,6 +37,8 @@ _counts: collections.Counter[str] = collections.Counter()
 class Seat:
     """What one rank is to the loader that its group shares.
 
+    Its iterators keep what they need of it, so it may go with its loader while they go on.
+
     Args:
         loader: The loader of this rank.
         options: Its options.
@@ -129,7 +131,6 @@ def seat_of(loader: Any, options: Options) -> Seat:
     seat = _seats.get(loader)
     if seat is None:
         seat = _seats[loader] = Seat(loader, options)
-        weakref.finalize(loader, seat.close).atexit = False
     return seat
 
 

@@ -13,6 +13,7 @@ import select
 import socket
 import threading
 import time
+import weakref
 from collections import deque
 from typing import Any
 
@@ -88,7 +89,10 @@ class Host:
         for index, pid in enumerate(pids or []):
             self._guests.append(_Guest(index, pid, os.pidfd_open(pid)))
         self._bye = os.eventfd(0, os.EFD_CLOEXEC)
-        self._thread = threading.Thread(target=self._look_after, name="shmloader_readers", daemon=True)
+        mine = weakref.ref(self)  # who iterates keeps it, and not its thread
+        self._thread = threading.Thread(
+            target=_look_after, args=(mine, self._bye), name="shmloader_readers", daemon=True
+        )
         self._thread.start()
 
     # ------------------------------------------------------------------------------------ said by who iterates
@@ -99,7 +103,7 @@ class Host:
             assert ring.readers is not None
             made = self._rings[self._made] = _Ring(self._made, ring.readers, segment)
             for guest in self._guests:
-                if guest.index is not None:
+                if guest.index is not None or guest.wire is not None:  # it came before there was a ring
                     self._admit(guest, made, None)
         return made.number
 
@@ -191,30 +195,27 @@ class Host:
 
     # ------------------------------------------------------------------------------------------------ the thread
 
-    def _look_after(self) -> None:
-        watched: dict[int, _Guest | Wire | None] = {}
-        while True:
-            poll = select.poll()
-            with self._lock:
-                if self._closed:
-                    return
-                watched = {self._bye: None, self._listener.fileno(): None}
-                watched.update((wire.sock.fileno(), wire) for wire in self._coming)
-                for guest in self._guests:
-                    watched[guest.death] = guest
-                    if guest.wire is not None:
-                        watched[guest.wire.sock.fileno()] = guest
-            for fd in watched:
-                poll.register(fd, select.POLLIN)
-            looks = self._patience is not None and len(self._guests) > 1
-            found = [fd for fd, _ in poll.poll(1000 if looks else None)]
-            with self._lock:
-                if self._closed or self._bye in found:
-                    return
-                for fd in found:
-                    self._heed(fd, watched[fd])
-                if looks:
-                    self._drop_the_slow()
+    def watched(self) -> tuple[dict[int, _Guest | Wire | None], int | None]:
+        """The descriptors to wait for, whose each of them is, and for how many milliseconds at most."""
+        with self._lock:
+            if self._closed:
+                return {}, 0
+            found: dict[int, _Guest | Wire | None] = {self._listener.fileno(): None}
+            found.update((wire.sock.fileno(), wire) for wire in self._coming)
+            for guest in self._guests:
+                found[guest.death] = guest
+                if guest.wire is not None:
+                    found[guest.wire.sock.fileno()] = guest
+            return found, 1000 if self._patience is not None and len(self._guests) > 1 else None
+
+    def heed(self, found: list[tuple[int, _Guest | Wire | None]]) -> None:
+        """Look after those whose descriptors are readable, and after those that are slow."""
+        with self._lock:
+            for fd, of in found:
+                if not self._closed:
+                    self._heed(fd, of)
+            if self._patience is not None and not self._closed:
+                self._drop_the_slow()
 
     def _heed(self, fd: int, guest: _Guest | Wire | None) -> None:
         if fd == self._listener.fileno():
@@ -279,6 +280,7 @@ class Host:
             for message, fds in waiting:
                 self._tell(guest, message, fds)
             return
+        self._check_server(hello)
         at = {number: self._find(ring, hello) for number, ring in self._rings.items()}
         guest = _Guest(None, wire.pid, os.dup(wire.death))
         guest.wire = wire
@@ -293,16 +295,18 @@ class Host:
             os.close(guest.death)
             raise
 
+    def _check_server(self, hello: dict[str, Any]) -> None:
+        if hello.get("batch") is not None and hello["server"] != self._greeting.get("server"):
+            raise RuntimeError(
+                f"batch {hello['batch']} of epoch {hello['epoch']} was another server's: this one was started since, "
+                "and its batches are others. Attach without a state to take the next one"
+            )
+
     def _find(self, ring: _Ring, hello: dict[str, Any]) -> int | None:
         """Where a reader goes on that names a batch; None where it names none."""
         if hello.get("batch") is None:
             return None
         epoch, batch = hello["epoch"], hello["batch"]
-        if hello["server"] != self._greeting.get("server"):
-            raise RuntimeError(
-                f"batch {batch} of epoch {epoch} was another server's: this one was started since, and its batches are "
-                "others. Attach without a state to take the next one"
-            )
         for number, serial in ring.epochs:
             if number == epoch and (found := ring.readers.find(serial, batch)) is not None:
                 return int(found)
@@ -354,6 +358,9 @@ class Host:
                 return
             self._closed = True
             for guest in self._guests:
+                for ring in self._rings.values():  # an iterator may go on, and must not wait for them
+                    if guest.index is not None:
+                        ring.readers.drop(guest.index)
                 if guest.wire is not None:
                     with contextlib.suppress(OSError):
                         guest.wire.send({"ended": os.getpid()})
@@ -372,8 +379,27 @@ class Host:
         self._listener.close()
         os.close(self._bye)
 
-    @property
-    def pids(self) -> list[int]:
-        """The processes that read."""
-        with self._lock:
-            return [guest.pid for guest in self._guests]
+    def __del__(self) -> None:
+        if os is not None and hasattr(self, "_thread"):
+            self.close()
+
+
+def _look_after(mine: weakref.ref[Host], bye: int) -> None:
+    """The thread: it sleeps until somebody comes, says something, leaves or dies."""
+    while True:
+        host = mine()
+        if host is None:
+            return
+        watched, timeout = host.watched()
+        del host
+        if not watched:
+            return
+        poll = select.poll()
+        for fd in (bye, *watched):
+            poll.register(fd, select.POLLIN)
+        found = [fd for fd, _ in poll.poll(timeout)]
+        host = mine()
+        if host is None or bye in found:
+            return
+        host.heed([(fd, watched[fd]) for fd in found])
+        del host

@@ -74,7 +74,9 @@ def _check(loader: Any, options: Options) -> None:
             f"{loader.num_workers} and persistent_workers={loader.persistent_workers}: give it both"
         )
     if not loader.in_order:
-        raise ValueError("a loader that is served gives all readers the same batches in order: leave in_order=False out")
+        raise ValueError(
+            "a loader that is served gives all readers the same batches in order: leave in_order=False out"
+        )
     if options.device is not None or loader.pin_memory:
         raise ValueError(
             f"a loader that is served hands out batches in ordinary memory, but has device={options.device!r}, "

@@ -120,9 +120,9 @@ W_CLAIM, W_PUBLISH, W_RING, W_BELL, W_CLEAR, W_WAKE, W_DEAD = range(7)
 ) = range(15)  # fmt: skip
 C_LOOK, C_MARK, C_OPEN, C_AGAIN, C_SLEEP, C_ASLEEP, C_DONE, C_DEAD = range(8)
 V_IDLE, V_BURY, V_DROP, V_LEAVE, V_TOLL = range(5)
-R_NAMES = "look copy take store tell clear wake read free announce again sleep".split()
-W_NAMES = "claim publish ring bell clear wake".split()
-C_NAMES = "look mark open again sleep".split()
+R_NAMES = ["look", "copy", "take", "store", "tell", "clear", "wake", "read", "free", "announce", "again", "sleep"]
+W_NAMES = ["claim", "publish", "ring", "bell", "clear", "wake"]
+C_NAMES = ["look", "mark", "open", "again", "sleep"]
 
 
 @dataclass
@@ -298,7 +298,7 @@ class Ring:
                 to = R_TAKE if late else self.copy(s, r)
             elif s[TOLD + r]:
                 to = self.gone(s, r)
-            elif mutant == "check, then announce":
+            elif mutant in ("check, then announce", "gone is not looked at again"):
                 to = R_ANNOUNCE
             else:
                 to = self.announce(s, r)
@@ -345,7 +345,7 @@ class Ring:
                 to, s[AFTER + r] = R_TELL, R_LOOK
         elif pc == R_ANNOUNCE:
             self.announce(s, r)
-            to = R_SLEEP
+            to = R_SLEEP if mutant == "check, then announce" else R_AGAIN
         elif pc == R_AGAIN:
             blind = mutant == "gone is not looked at again"
             to = R_LOOK if self.finds(s, r) or (s[TOLD + r] and not blind) else R_SLEEP
@@ -571,7 +571,7 @@ class Ring:
         return True
 
     def strike(self, s: bytearray) -> None:
-        """Clear the bits of a reader that is dead, dropped or has left in the next payload; it is over after the last."""
+        """Clear the bits of a reader that is dead, dropped or has left, in the next payload; over after the last one."""
         r, p, mutant = s[VWHO], s[VAT], self.mutant
         bit = s[BIT + r]
         if p < self.payloads:
