@@ -79,7 +79,7 @@ third.load_state_dict(state)
 try:
     iter(third)
 except RuntimeError as error:
-    print(str(error)[:84])
+    print(str(error)[:88])
 got += [k.tolist() for _, k in batches]
 print(got == alone, len(second), second.state_dict()["epoch"])
 print(sum(1 for _ in second))
