@@ -21,7 +21,7 @@ def add_to(commands: Any) -> None:
         help="host a loader for other processes, which call shmloader.attach(NAME)",
         description="Hosts the loader that FUNCTION returns, epoch after epoch, until it is ended. Other processes of "
         "the same user read its batches with shmloader.attach(NAME). While none does, it pauses. It exits with 1 where "
-        "the loader cannot be served, and with 130 on Ctrl-C.",
+        "the loader cannot be served; Ctrl-C and SIGTERM end it.",
     )
     made.add_argument("loader", metavar="MODULE:FUNCTION", help="returns a shmloader.DataLoader")
     made.add_argument("--name", required=True, help="what others attach to")
@@ -46,7 +46,10 @@ def run(given: argparse.Namespace) -> int:
     from shmloader.readers.server import serve
 
     loader = _made(given.loader)
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    # The kernel ends this process: nothing of it has a name, its workers follow it, and readers see that it is gone.  A
+    # handler in Python would wait for the next batch, which never comes while nobody reads.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
     print(f"shmloader serves {given.loader} as {given.name!r} (pid {os.getpid()})", flush=True)
     try:
         serve(loader, given.name, patience=None if given.slow == "wait" else given.patience)
