@@ -20,7 +20,8 @@ CORE = {
     "figures": ("figures", "log", "onlooker"),
     "ring": (
         *("ring", "private_view", "sequences", "turns", "free_slots", "readers", "free_cells", "lease", "progress"),
-        *("indices", "epoch_counts", "task_writer", "trainer", "next_batch", "reader", "lane", "fill", "worker"),
+        *("indices", "epoch_counts", "task_writer", "trainer", "next_batch", "reader"),
+        *("lane", "fill", "handover", "worker"),
     ),
     "batch": ("tensors", "gather", "columns", "batch_tree", "batch_writer", "batch_reader", "collate_plain"),
     "device": ("current", "cuda_driver", "reclaim"),

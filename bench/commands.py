@@ -24,7 +24,22 @@ from bench.skew.question import Skew
 from bench.start.question import Start
 from bench.transport.question import Transport
 
-_ALL = (Peers, Growth, Transport, Latency, Resume, Deaths, Device, Experiment, Skew, Images, Recipes, Memory, Start, Readers)
+_ALL = (
+    Peers,
+    Growth,
+    Transport,
+    Latency,
+    Resume,
+    Deaths,
+    Device,
+    Experiment,
+    Skew,
+    Images,
+    Recipes,
+    Memory,
+    Start,
+    Readers,
+)
 QUESTIONS = {asks.name: asks for asks in _ALL}
 WHOLE = ("peers", "growth", "latency", "deaths")
 

@@ -30,8 +30,8 @@ _Static_assert(sizeof(void *) == 8, "the ring needs a 64-bit address space");
  * 40 bits last 12 days at a million batches a second. */
 enum { RING_VOID, RING_OPEN, RING_CLAIMED, RING_READY };
 
-/* No epoch that a dataset can be told. */
-#define RING_UNTOLD INT64_MIN
+/* No epoch: set_epoch() is not called. */
+#define RING_NO_EPOCH INT64_MIN
 
 /* In OPEN, instead of a worker: whoever comes first may claim it. */
 #define RING_ANY 0xffffu
@@ -46,7 +46,7 @@ typedef struct {
     uint64_t seed;      /* of the batch, where samples are seeded one by one */
     uint32_t epoch;     /* which of the ring's epochs the batch is of: a worker that meets a new one begins it */
     uint32_t cell;      /* where to leave what a stream says of itself behind the batch; no such cell: nowhere */
-    int64_t told;       /* what the dataset is told by set_epoch() for it; RING_UNTOLD: nothing */
+    int64_t dataset_epoch; /* for the dataset's set_epoch(), or RING_NO_EPOCH */
 } ring_ask;
 
 /* What it says of what it did, written before ring_publish and read by the trainer once it has loaded READY. */

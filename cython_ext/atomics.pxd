@@ -5,7 +5,7 @@ from posix.time cimport timespec
 
 cdef extern from "atomics.h" nogil:
     enum: RING_MAGIC, RING_VERSION, RING_ANY, RING_LINE
-    const int64_t RING_UNTOLD
+    const int64_t RING_NO_EPOCH
     # where tests have a worker die
     enum: AFTER_CLAIM, WHILE_FILLING, AFTER_OVERFLOW, WHILE_REMEMBERING, BEFORE_PUBLISH, AFTER_PUBLISH, AFTER_BELL
     enum: AFTER_ANNOUNCE
@@ -18,7 +18,7 @@ cdef extern from "atomics.h" nogil:
     ctypedef struct ring_ask:
         uint64_t seed
         uint32_t task_size, task_kind, payload, batch, row, rows, epoch, cell
-        int64_t told
+        int64_t dataset_epoch
     ctypedef struct ring_answer:
         uint64_t used, objects_at, objects_size
         uint32_t meta_at, meta_size, plan_at, plan_size, outcome, state_size

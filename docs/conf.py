@@ -29,7 +29,6 @@ exclude_patterns = ["machinery"]
 default_role = "literal"  # docstrings have `code` in single backticks
 highlight_language = "none"  # a fence that names no language is what a program has printed
 myst_heading_anchors = 4
-suppress_warnings = ["myst.header"]  # a part of the README begins with headings of the third level
 autodoc_member_order = "bysource"
 autodoc_typehints = "none"  # the text says the types
 autodoc_preserve_defaults = True
@@ -52,5 +51,5 @@ html_theme_options = {
     "footer_start": ["copyright"],
     "footer_end": [],
 }
-ALONE = ("index", "options", "api", "errors", "how-it-works", "benchmarks", "limits", "changelog")
-html_sidebars: dict[str, list[str]] = {page: [] for page in ALONE}  # of one page there is nothing to list
+ALONE = ("index", "tour", "options", "api", "errors", "how-it-works", "benchmarks", "limits", "changelog")
+html_sidebars: dict[str, list[str]] = {page: [] for page in ALONE}  # a single page has no list of its own

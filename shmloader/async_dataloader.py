@@ -105,7 +105,9 @@ class _Batches:
     def __next__(self) -> list[bytes]:
         jobs = self._source(self.batch_size)
         if len(jobs) != self.batch_size:
-            raise ValueError(f"data_source({self.batch_size}) should give {self.batch_size} jobs, but gave {len(jobs)}")
+            raise ValueError(
+                f"data_source({self.batch_size}) returned {len(jobs)} jobs. It should return {self.batch_size}."
+            )
         return [_pickled(job) for job in jobs]
 
 
@@ -115,8 +117,8 @@ def _pickled(job: Any) -> bytes:
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         if _dump_code is None:
             raise TypeError(
-                f"data_source gave {job!r}, which cannot be pickled ({error}): give functions of a module, or "
-                "functools.partial of them, or install cloudpickle"
+                f"data_source returned a job that cannot be pickled: {job!r} ({error}). Jobs are sent to worker "
+                "processes. Return functions of a module or functools.partial of them, or install cloudpickle."
             ) from error
         return bytes(_dump_code(job))
 

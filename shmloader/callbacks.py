@@ -17,8 +17,8 @@ except ImportError:
         from pytorch_lightning.callbacks import Callback
     except ImportError:
         raise ImportError(
-            "shmloader.callbacks needs lightning, or pytorch_lightning, and neither is installed: pip install "
-            "lightning. Without it, log loader.stats('last').to_dict() where you log your loss"
+            "shmloader.callbacks needs lightning or pytorch_lightning, and neither is installed. Run pip install "
+            "lightning. Without it, log loader.stats('last').to_dict() where you log your loss."
         ) from None
 
 

@@ -258,7 +258,7 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
         if "_get_iterator" not in vars(cls) and (why := off_the_ring.why_not_of(cls)):
             off_the_ring.refuse(cls, why)
             off_the_ring.warn_once(
-                f"loaders of the class {cls.__name__} will not ride shmloader's ring: {why}", stacklevel=3
+                f"loaders of the class {cls.__name__} will not ride shmloader's ring. {why}", stacklevel=3
             )
 
     @property
@@ -345,8 +345,8 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
                 "iter() instead, in all of them"
             )
         if why := off_the_ring.why_not(self):
-            raise RuntimeError(f"start() needs a loader that rides shmloader's ring: {why}")
-        start.start(self, iterators.of(self), lambda: iterators.begin_epoch(self, True, self._torchs))
+            raise RuntimeError(f"start() needs a loader that rides shmloader's ring. This one does not: {why}")
+        start.start(self, iterators.living(self), lambda: iterators.begin_epoch(self, True, self._torchs))
 
     def state_dict(self) -> dict[str, Any]:
         """Where the user is: what `load_state_dict` needs to go on from there, in another process too.
@@ -367,7 +367,7 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
             if self._others("state_dict"):
                 return super().state_dict()  # type: ignore[misc,no-any-return]
             place.counts_with = self.num_workers
-        return place.tell()
+        return place.state()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Have the next `iter()` go on where the loader was whose state this is.
@@ -416,8 +416,8 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
             why = read_elsewhere.why_not(self)
         if why is not None:
             raise RuntimeError(
-                f"{name}() needs a loader that rides shmloader's ring, or one without workers, so that it is counted "
-                f"what you get: {why}"
+                f"{name}() needs a loader that rides shmloader's ring, or one without workers. Otherwise nothing "
+                f"counts the batches that you receive. This loader does not ride it: {why}"
             )
         return False
 
@@ -437,7 +437,7 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
 
     def _end_workers(self) -> None:
         """The same, where we do so by ourselves: what records this loader goes on with its next workers."""
-        for iterator in iterators.of(self):
+        for iterator in iterators.living(self):
             iterator.close()
         self._iterator = None
         start.drop(self)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from shmloader import _torch, off_the_ring, read_elsewhere
-from shmloader.device.prefetch import ahead, stop_at_exit
+from shmloader.device.prefetch import prefetcher, stop_at_exit
 from shmloader.device.to_device import stage_of
 from shmloader.options import Options
 from shmloader.requirements import check_requirements
@@ -24,7 +24,7 @@ if off_the_ring.why_not_here() is None:
 _iterators: weakref.WeakSet[Any] = weakref.WeakSet()  # not in the loader, because frameworks copy its __dict__
 
 
-def of(loader: Any) -> list[Any]:
+def living(loader: Any) -> list[Any]:
     """The living iterators of a loader that have workers, or a thread."""
     return [iterator for iterator in list(_iterators) if iterator.loader() is loader]
 
@@ -82,7 +82,7 @@ def _made(loader: Any, rides: bool, theirs: Callable[[], Any]) -> Any:
     if stage is None:
         return source
     _iterators.discard(source)
-    iterator = ahead(loader, source, stage, depth)
+    iterator = prefetcher(loader, source, stage, depth)
     _iterators.add(iterator)
     return iterator
 

@@ -58,7 +58,7 @@ class Measured:
             >>> print(f"{stats.input_wait:.0%} of the time went into waiting for batches")
         """
         if why := off_the_ring.why_not_here():
-            raise RuntimeError(f"stats() needs shmloader's extensions: {why}")
+            raise RuntimeError(f"stats() needs shmloader's extensions, and they cannot be used here: {why}")
         elapsed, figures = account_of(self).figures(since)
         return stats_of(figures, since, elapsed, self._now())
 
@@ -86,7 +86,7 @@ class Measured:
             effect:  12 workers would feed this loop (7.4 ms a step); this machine has 8 cores, ...
         """
         if why := off_the_ring.why_not_here():
-            raise RuntimeError(f"report() needs shmloader's extensions: {why}")
+            raise RuntimeError(f"report() needs shmloader's extensions, and they cannot be used here: {why}")
         account = account_of(self)
         elapsed, figures = account.figures(since)
         stats = stats_of(figures, since, elapsed, self._now())
@@ -127,9 +127,9 @@ class Measured:
             >>> for batch in loader: ...
         """
         if why := off_the_ring.why_not_here():
-            raise RuntimeError(f"trace() needs shmloader's extensions: {why}")
+            raise RuntimeError(f"trace() needs shmloader's extensions, and they cannot be used here: {why}")
         if isinstance(batches, bool) or not isinstance(batches, int) or batches < 1:
-            raise ValueError(f"batches should be a positive integer, but got batches={batches!r}; 200 is the default")
+            raise ValueError(f"batches should be a positive integer, but got batches={batches!r}. The default is 200.")
         return traced(self, path, batches)
 
     def _now(self) -> Now:
@@ -157,5 +157,5 @@ class Measured:
             BadSamples(count=0, first=())
         """
         if why := off_the_ring.why_not_here():
-            raise RuntimeError(f"no sample can be skipped: {why}")
+            raise RuntimeError(f"on_bad_sample='skip' cannot replace a sample in this loader: {why}")
         return bad_samples_of(self)

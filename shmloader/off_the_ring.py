@@ -42,7 +42,7 @@ def why_not_here() -> str | None:
 def why_not(loader: Any) -> str | None:
     """Why this loader's batches do not ride the ring; None where they do."""
     if loader.num_workers == 0:
-        return "num_workers is 0, so batches are made in this process and nothing carries them"
+        return "num_workers is 0, so this process makes the batches and needs no ring"
     if why := why_not_here():
         return why
     if why := why_not_of(type(loader)):
@@ -112,7 +112,7 @@ def say_or_refuse(loader: Any, why: str) -> None:
     refuse(loader, why)
     warn_once(
         f"{type(loader).__name__} does not ride shmloader's ring and loads as torch's own loader does: {why}. "
-        "loader.rides_ring tells whether a loader does.",
+        "loader.rides_ring is True for a loader that does.",
         stacklevel=None,
     )
 
@@ -126,8 +126,8 @@ def refuse(loader: Any, why: str) -> None:
         kind = loader if isinstance(loader, type) else type(loader)
         options = ", ".join(f"{name}={value!r}" for name, value in given.items())
         raise RuntimeError(
-            f"only the ring can honour {options}, and this {kind.__name__} does not ride it: {why}. Leave "
-            f"{'them' if len(given) > 1 else 'it'} out to load as torch's own loader does."
+            f"only the ring can honour {options}, and this {kind.__name__} does not ride it: {why}. To load as torch's "
+            f"own loader does, leave {'them' if len(given) > 1 else 'it'} out."
         )
 
 

@@ -26,7 +26,7 @@ Check = Callable[[str, Any], None]
 
 
 def _refuse(name: str, value: Any, allowed: str, remedy: str) -> NoReturn:
-    raise ValueError(f"{name} should be {allowed}, but got {name}={value!r}{remedy and f'; {remedy}'}")
+    raise ValueError(f"{name} should be {allowed}, but got {name}={value!r}.{remedy and f' {remedy}.'}")
 
 
 def is_integer(value: Any) -> bool:
@@ -85,10 +85,10 @@ def _process_group(name: str, value: Any) -> None:
 def _count_or_share(name: str, value: Any) -> None:
     if not (is_integer(value) and value >= 0) and not (isinstance(value, float) and 0 < value <= 1):
         allowed = (
-            "a non-negative integer, how many samples of an epoch may be bad, or a float above 0 and at most 1, "
-            "their share"
+            "a non-negative integer (the bad samples that an epoch may have) or a float above 0 and at most 1 (their "
+            "share)"
         )
-        _refuse(name, value, allowed, "None is 0.001")
+        _refuse(name, value, allowed, "None stands for 0.001")
 
 
 def _rule(check: Check, *, only_on_the_ring: bool = False) -> dict[str, Any]:
@@ -109,7 +109,7 @@ class Options:
 
     spare_slots: int = field(
         default=2,
-        metadata=_rule(_integer(0, "a non-negative integer", "0 hands every batch out as a copy, 2 is the default")),
+        metadata=_rule(_integer(0, "a non-negative integer", "0 copies every batch; the default is 2")),
     )
     ring_memory: RingMemory = field(
         default="auto", metadata=_rule(_one_of(*get_args(RingMemory)), only_on_the_ring=True)
@@ -130,7 +130,9 @@ class Options:
     device: torch.device | str | None = field(default=None, metadata=_rule(_none_or(_device)))
     device_prefetch: int = field(
         default=2,
-        metadata=_rule(_integer(1, "a positive integer", "each is a batch of memory on the device, 2 is the default")),
+        metadata=_rule(
+            _integer(1, "a positive integer", "Each takes a batch of memory on the device; the default is 2")
+        ),
     )
     on_device: Callable[[Any], Any] | None = field(default=None, metadata=_rule(_none_or(_function_of_a_batch)))
     strict_pinning: bool = field(
@@ -164,11 +166,13 @@ class Options:
         for each in fields(self):
             each.metadata["check"](each.name, getattr(self, each.name))
         if self.on_device is not None and self.device is None:
-            raise ValueError("on_device needs device: say where batches are to be delivered, device='cuda' or 'cpu'")
+            raise ValueError(
+                "on_device was given without device. Name the device to deliver to: device='cuda' or 'cpu'."
+            )
         if self.max_bad_samples is not None and self.on_bad_sample == "raise":
             raise ValueError(
-                f"max_bad_samples={self.max_bad_samples!r} needs on_bad_sample='skip': otherwise the first bad sample "
-                "raises"
+                f"max_bad_samples={self.max_bad_samples!r} needs on_bad_sample='skip'. Without it, the first bad "
+                "sample raises."
             )
 
     @classmethod

@@ -169,10 +169,11 @@ def patch_torch(*, classes: Iterable[type] = (), **options: Any) -> Patch:
             raise TypeError(f"classes should be subclasses of torch.utils.data.DataLoader, but got {kind!r}")
         if issubclass(kind, DataLoader):
             raise ValueError(
-                f"classes should be torch's or others', but got {_name(kind)}, which is a shmloader.DataLoader already"
+                f"classes should not be shmloader's, but got {_name(kind)}, which is a shmloader.DataLoader already. "
+                "Leave it out."
             )
         if why := _why_not(kind):
-            raise ValueError(f"{_name(kind)} cannot be covered: {why}")
+            raise ValueError(f"patch_torch() cannot cover {_name(kind)}: {why}.")
         _made_of(kind)
     take_over.check(options)
     patch = Patch(named, options)
@@ -181,7 +182,7 @@ def patch_torch(*, classes: Iterable[type] = (), **options: Any) -> Patch:
         if kind not in _said:
             _said.add(kind)
             warnings.warn(
-                f"patch_torch() does not reach {_name(kind)}, which inherits from torch's DataLoader: its loaders stay "
+                f"patch_torch() does not reach {_name(kind)}, which inherits from torch's DataLoader. Its loaders stay "
                 f"torch's. {remedy}",
                 RuntimeWarning,
                 stacklevel=2,
@@ -232,7 +233,8 @@ def _made_of(theirs: Any) -> type:
         made = types.new_class(theirs.__name__, (theirs, DataLoader), exec_body=members)
     except TypeError as error:
         raise ValueError(
-            f"{_name(theirs)} cannot be covered: no class can be derived from it and shmloader.DataLoader: {error}"
+            f"patch_torch() cannot cover {_name(theirs)}: no class can inherit from it and from shmloader.DataLoader. "
+            f"{error}"
         ) from error
     _made[theirs] = weakref.ref(made)
     return made
@@ -275,7 +277,7 @@ def _why_not(kind: Any) -> str | None:
         return f"{_name(definer)} has an __iter__() of its own, which calls neither super()'s nor _get_iterator()"
     for name in DEFAULTS:
         if any(name in vars(base) for base in kind.__mro__):
-            return f"it has a `{name}` of its own, and shmloader has an option of that name"
+            return f"it has an attribute `{name}`, and shmloader has an option of that name"
     return None
 
 
@@ -285,9 +287,13 @@ def _serves_torchs_iterator(loader: Any) -> None:
     if kind is _TorchLoader or kind in _said or not loader.num_workers or kind.__module__.startswith("torch."):
         return
     _said.add(kind)
-    remedy = _remedy(kind) if issubclass(kind, _TorchLoader) else "It inherits from no loader of torch's, so it cannot."
+    remedy = (
+        _remedy(kind)
+        if issubclass(kind, _TorchLoader)
+        else "patch_torch() cannot cover it, because it does not inherit from torch's DataLoader."
+    )
     off_the_ring.warn_once(
-        f"patch_torch() does not reach {_name(kind)}, which torch's own iterator serves: its batches do not ride "
+        f"patch_torch() does not reach {_name(kind)}, which torch's own iterator serves. Its batches do not ride "
         f"shmloader's ring. {remedy}",
         stacklevel=None,
     )
@@ -295,7 +301,7 @@ def _serves_torchs_iterator(loader: Any) -> None:
 
 def _remedy(kind: type) -> str:
     if why := _why_not(kind):
-        return f"It cannot be covered: {why}."
+        return f"patch_torch() cannot cover it: {why}."
     name = kind.__name__
     return (
         f"Give classes=[{name}] to patch_torch(), or define `class Loader({name}, shmloader.DataLoader): pass` and "

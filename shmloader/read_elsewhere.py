@@ -156,11 +156,9 @@ def read_by_another(loader: Any) -> str | None:
     if note is None or note.iterated or note.reader is None:
         return None
     reader, is_ours = note.reader
-    said = f"nothing to judge: this loader was never iterated over, and {reader} reads its dataset. "
-    said += "Ask the loader that the loop iterates over"
-    return (
-        said if is_ours else f"{said}. If a framework has built that one, call shmloader.patch_torch() before it does"
-    )
+    text = f"nothing to judge: this loader was never iterated over, and {reader} reads its dataset. "
+    text += "Ask the loader that the loop iterates over"
+    return text if is_ours else f"{text}. If a framework built that one, call shmloader.patch_torch() before it does"
 
 
 # ------------------------------------------------------------------------------------------------- torch's iterators
@@ -205,8 +203,8 @@ def _ours_begins(iterator: Any, loader: Any) -> None:
         return
     where = _caller()
     why = (
-        f"{where} makes torch's iterator by its class's name: call self._get_iterator() or super().__iter__() there, "
-        "which give shmloader's"
+        f"{where} makes torch's iterator by its class's name. Call self._get_iterator() or super().__iter__() there, "
+        "which return shmloader's"
     )
     _escaped[loader] = why
     off_the_ring.say_or_refuse(loader, why)
@@ -223,11 +221,11 @@ def _theirs_begins(loader: Any, dataset: Any) -> None:
             continue
         lost = ", ".join(f"{name}={value!r}" for name, value in note.options.items())
         off_the_ring.warn_once(
-            f"torch's DataLoader reads the dataset of a shmloader.DataLoader that was never iterated over. Something "
-            f"has built a {kind.__name__} from the attributes of yours over {type(dataset).__name__}, as accelerate "
-            f"and Ray Train do: its batches do not ride the ring{f', and {lost} has no effect' if lost else ''}. Call "
-            "shmloader.patch_torch() before the framework is given the loader; what it builds is then shmloader's, "
-            "with your loader's options.",
+            f"torch's DataLoader reads the dataset of a shmloader.DataLoader that was never iterated over. A framework "
+            f"has built a {kind.__name__} from your loader's attributes over {type(dataset).__name__}, as accelerate "
+            f"and Ray Train do. Its batches do not ride the ring{f', and {lost} has no effect' if lost else ''}. Call "
+            "shmloader.patch_torch() before you give the loader to the framework. Then the framework builds a "
+            "shmloader.DataLoader with your loader's options.",
             stacklevel=None,
         )
 

@@ -27,8 +27,8 @@ def check_requirements(loader: Any, options: Options) -> None:
         _check_out_of_order(options)
     if options.prefetch_epochs and loader.num_workers and not loader.persistent_workers:
         raise ValueError(
-            "prefetch_epochs=True needs persistent_workers=True: workers that go on with the next epoch must outlive "
-            "this one. loader.start() begins an epoch early with workers of its own"
+            "prefetch_epochs=True needs persistent_workers=True. Workers can begin the next epoch only if they outlive "
+            "this one. Without it, loader.start() begins an epoch early, with new workers."
         )
     if options.chunk_size is not None:
         _check_rows(loader)
@@ -43,11 +43,11 @@ def _check_device(device: torch.device, options: Options) -> None:
     if device.type not in ("cpu", present):
         found = f"whose accelerator is {present!r}" if present else "which finds no accelerator"
         raise ValueError(
-            f"device={options.device!r} is no device of this torch ({torch.__version__}), {found}: "
-            f"use {present or 'cpu'!r}, or a torch that was built for it"
+            f"device={options.device!r} is no device of this torch ({torch.__version__}), {found}. "
+            f"Use {present or 'cpu'!r}, or a torch that was built for it."
         )
     if device.type != "cpu" and device.index is not None and device.index >= accelerator.count():
-        raise ValueError(f"device={options.device!r} does not exist: there are {accelerator.count()}, counted from 0")
+        raise ValueError(f"device={options.device!r} does not exist. There are {accelerator.count()}, counted from 0.")
 
 
 def _check_readers(loader: Any, options: Options) -> None:
@@ -75,8 +75,8 @@ def _check_start_method(context: Any) -> None:
         method = getattr(context, "get_start_method", str)()
     if method not in ("spawn", "forkserver"):
         raise ValueError(
-            f"template=True needs the start method 'spawn' or 'forkserver', but workers are started by {method!r}: a "
-            "worker that is forked has the dataset already. Leave template out, or give multiprocessing_context='spawn'"
+            f"template=True needs the start method 'spawn' or 'forkserver', but workers are started by {method!r}. A "
+            "forked worker has the dataset already. Leave template out, or give multiprocessing_context='spawn'."
         )
 
 
@@ -95,30 +95,29 @@ def _check_stream(loader: Any, options: Options) -> None:
     kind = type(loader.dataset).__name__
     for name in _in_order_of_samples(options):
         raise ValueError(
-            f"{name} needs a map-style dataset, but got {kind}: each worker reads its own part of a stream, where no "
-            "sample has a number and no other worker can go on"
+            f"{name} needs a map-style dataset, but got {kind}. The samples of a stream have no numbers, and each "
+            "worker reads a part that no other worker can continue. Leave the option out."
         )
     if options.skips_bad_samples:
         raise ValueError(
-            f"on_bad_sample='skip' needs a map-style dataset, but got {kind}: in a stream no sample has an index that "
-            "another could be derived from. Catch the exception where the stream is read"
+            f"on_bad_sample='skip' needs a map-style dataset, but got {kind}. The samples of a stream have no index "
+            "from which a replacement could be chosen. Catch the exception where the stream is read."
         )
 
 
 def _check_out_of_order(options: Options) -> None:
     for name in _in_order_of_samples(options):
         raise ValueError(
-            f"{name} delivers batches in order, but got in_order=False: leave one of the two out; where work is "
-            "stolen, a slow batch holds up no worker"
+            f"{name} delivers batches in order, but got in_order=False. Leave one of the two out. If workers steal "
+            "work, a slow batch holds up none of them."
         )
 
 
 def _check_rows(loader: Any) -> None:
     if loader.batch_sampler is None:
-        raise ValueError("chunk_size cuts batches, but got batch_size=None: leave one of the two out")
+        raise ValueError("chunk_size cuts batches, but got batch_size=None. Leave one of the two out.")
     if not is_row_wise(loader.collate_fn):
         raise ValueError(
             f"chunk_size needs default_collate or a collate_fn that is marked with shmloader.row_wise, but got "
-            f"collate_fn={loader.collate_fn!r}: mark it if what it makes of some samples is the rows that they "
-            "have in the whole batch"
+            f"collate_fn={loader.collate_fn!r}. Mark it if each sample's row depends on that sample alone."
         )

@@ -37,9 +37,10 @@ def check(options: dict[str, Any]) -> None:
     """
     for name in options:
         if name not in DEFAULTS:
-            hint = " (an argument of torch's: whoever builds the loader gives it)" if name in _TORCHS.parameters else ""
+            hint = " (an argument of torch's: give it to the loader itself)" if name in _TORCHS.parameters else ""
             raise TypeError(
-                f"patch_torch() takes shmloader's options, and not {name!r}{hint}: {', '.join(DEFAULTS)}, and classes"
+                f"patch_torch() takes shmloader's options, and not {name!r}{hint}. They are classes, "
+                f"{', '.join(DEFAULTS)}."
             )
     probe: Any = DataLoader
     probe([0], **options)
@@ -73,8 +74,8 @@ def build(loader: Any, arguments: Any, given: dict[str, Any], defaults: dict[str
 
 def _say_left_out(loader: Any, options: dict[str, Any], error: Exception) -> None:
     off_the_ring.warn_once(
-        f"a {type(loader).__name__} that others build was not given {_told(options)}. patch_torch() was given that, or "
-        f"the loader that it is built from has it, but this one cannot: {error}",
+        f"a {type(loader).__name__} that a framework built was not given {_arguments(options)}. patch_torch() or the "
+        f"loader that it was built from asks for that, and this loader cannot have it: {error}",
         stacklevel=None,
     )
 
@@ -101,14 +102,15 @@ def _agreed(found: list[dict[str, Any]], of: str) -> dict[str, Any]:
     if all(options == found[0] for options in found):
         return dict(found[0])
     off_the_ring.warn_once(
-        f"a loader that others build over {of} takes over no options, because its loaders differ in them: "
-        f"{'; '.join(dict.fromkeys(map(_told, found)))}. Give patch_torch() the options that it should have.",
+        f"a loader that a framework built over {of} takes over no options, because your loaders over it differ in "
+        f"them: {'; '.join(dict.fromkeys(map(_arguments, found)))}. Give patch_torch() the options that it should "
+        "have.",
         stacklevel=None,
     )
     return {}
 
 
-def _told(options: dict[str, Any]) -> str:
+def _arguments(options: dict[str, Any]) -> str:
     return ", ".join(f"{name}={value!r}" for name, value in options.items())
 
 

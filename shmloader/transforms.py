@@ -88,6 +88,6 @@ def normalize_on_device(
     if len(mean) != len(std) or not all(std):
         raise ValueError(
             f"mean and std should have one value for each channel, and no std may be 0, but got mean={mean!r}, "
-            f"std={std!r}"
+            f"std={std!r}."
         )
     return _Normalize(mean, std, dtype, memory_format)

@@ -41,7 +41,7 @@ ENTRY = {
     "seed": (40, 8),
     "epoch": (48, 4),
     "cell": (52, 4),
-    "told": (56, 8),
+    "dataset_epoch": (56, 8),
 }
 ANSWER = {
     "used": (80, 8),

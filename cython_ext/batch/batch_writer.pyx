@@ -331,7 +331,7 @@ cdef class Writer:
         if not shape or shape[0] != self.count:
             raise RuntimeError(
                 f"chunk_size needs a collate function that gives rows, and for {self.count} samples it gave a tensor "
-                f"of shape {list(shape)}: the first dimension must be theirs"
+                f"of shape {list(shape)}. The first dimension must be the number of samples."
             )
         size = of.bytes // self.count
         if not of.dense:
@@ -349,8 +349,8 @@ cdef class Writer:
     cdef int copy_in(self, object leaf, elements *of, Py_ssize_t at, tuple shape, tuple strides) except -1:
         """Copy a leaf's elements to offset `at` of the payload; in the order they lie in, if that has no gaps."""
         if of.address == 0 and of.bytes:
-            raise RuntimeError(f"a tensor of {of.bytes} bytes, of shape {list(shape)}, has no memory: its storage was "
-                               f"resized to 0, or torch made none for it; give a clone() from when it had")
+            raise RuntimeError(f"a tensor of {of.bytes} bytes, of shape {list(shape)}, has no memory. Its storage was "
+                               f"resized to 0, or torch allocated none. Return a clone() made while it had memory.")
         self.about_to_write(at, of.bytes)
         if of.dense and not of.lazy:
             copy_bytes(self.ring.address(at), of.address, of.bytes)

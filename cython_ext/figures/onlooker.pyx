@@ -194,8 +194,8 @@ cdef class Onlooker:
         if magic != RING_MAGIC:
             raise ValueError(f"this is no ring: it begins with {magic:#x}")
         if version != RING_VERSION:
-            raise OtherVersion(f"this ring is of version {version}, and this shmloader reads version {RING_VERSION}: "
-                               "use the one that the trainer runs")
+            raise OtherVersion(f"this ring is of version {version}, and this shmloader reads version {RING_VERSION}. "
+                               "Use the one that the trainer runs.")
         return 0
 
     @property

@@ -139,4 +139,4 @@ def end(int worker) -> None:
         worker: the pid of a process that this one has started.
     """
     if process_end(worker):
-        raise OSError(f"process {worker} could not be told to end")
+        raise OSError(f"process {worker} could not be signalled to end")

@@ -8,7 +8,7 @@ numbers the conductor looks at `taken` and at which streams have ended, and of t
 `opened` and at whether the source is exhausted.
 """
 
-from atomics cimport RING_UNTOLD
+from atomics cimport RING_NO_EPOCH
 from shmloader.core.indices cimport EXHAUSTED, RAISED
 from shmloader.core.indices import NOTHING
 from shmloader.core.progress cimport Progress
@@ -37,7 +37,7 @@ cdef class EpochCounts:
 
     def __init__(self, bint numbered=False, int workers=0):
         self.reading = Reading(Progress(numbered, workers))
-        self.drawn, self.last_worker, self.dataset_epoch = nothing, -1, RING_UNTOLD
+        self.drawn, self.last_worker, self.dataset_epoch = nothing, -1, RING_NO_EPOCH
 
     cdef bint is_under_way(self) noexcept:
         return self.reading.taken != self.opened

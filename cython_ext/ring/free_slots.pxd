@@ -27,7 +27,7 @@ cdef class Slots:
     cdef ring_payload *words            # who reads each payload, where other processes do; NULL: none does
     cdef uint32_t reader                # the bit of this process where it is one of these; 0: it is the conductor
     cdef int reserve                    # the first payload never yet used: replacements for those a worker keeps
-    cdef dict kept                      # by workers that live, and by which
+    cdef dict keepers                   # of a payload that workers keep: which of them live
     cdef uint8_t *held_back             # those whose guarded leases have died, until reclaim()
     cdef list returned                  # of these, those for which no events are awaited yet, and what was noted
     cdef list reading                   # the others, and the events

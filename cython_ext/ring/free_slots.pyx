@@ -31,7 +31,7 @@ cdef class Slots:
         self.mapping, self.payloads = ring.mapping, ring.payloads
         self.slot_at, self.slot_stride = ring.slot_at, ring.slot_stride
         self.spare = spare
-        self.kept, self.returned, self.reading = {}, [], []
+        self.keepers, self.returned, self.reading = {}, [], []
         self.is_lent = <uint8_t *>calloc(self.payloads, 1)
         self.held_back = <uint8_t *>calloc(self.payloads, 1)
         self.free = <int *>calloc(self.payloads, sizeof(int))
@@ -128,17 +128,17 @@ cdef class Slots:
             self.free[self.frees] = self.reserve
             self.frees += 1
             self.reserve += 1
-        self.kept[payload] = keepers
+        self.keepers[payload] = keepers
         self.no_users(payload)
         self.lent -= 1
         self.is_lent[payload] = False
         return 0
 
     cdef int died(self, int worker) except -1:
-        for payload, keepers in list(self.kept.items()):
+        for payload, keepers in list(self.keepers.items()):
             keepers.discard(worker)
             if not keepers:
-                del self.kept[payload]
+                del self.keepers[payload]
                 self.free[self.frees] = payload
                 self.frees += 1
         return 0

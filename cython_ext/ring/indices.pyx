@@ -32,7 +32,7 @@ cdef class Indices:
         """Whether the next draw has to find the indices again, because the last one was interrupted."""
         return self.last == LOST
 
-    def again(self, count) -> None:
+    def replay(self, count) -> None:
         """Have `indices` be an iterator over those behind the first `count`.  The draw behind them was interrupted."""
         raise NotImplementedError
 
@@ -41,7 +41,7 @@ cdef class Indices:
         if self.last == EXHAUSTED:
             return nothing
         if self.last == LOST:
-            self.again(count)
+            self.replay(count)
         self.last = GAVE
         try:
             return next(self.indices)

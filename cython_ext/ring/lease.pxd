@@ -7,7 +7,7 @@ from shmloader.core.ring cimport Ring
 from shmloader.core.sequences cimport Sequences, ring_given
 from shmloader.core.free_slots cimport Slots
 
-cdef struct ring_said:                  # of one sequence, by the worker that published it; each word read once
+cdef struct answer_copy:                  # of one sequence, by the worker that published it; each word read once
     uint64_t used, meta_at, meta_size, plan_at, plan_size, objects_at, objects_size
     uint32_t outcome, row, report_size
     int owner
@@ -26,15 +26,15 @@ cdef class Lease:
     cdef char *data
     cdef Py_ssize_t bytes
     cdef uint64_t used, room            # bytes that workers say they have written, and that they can have written
-    cdef ring_said whole                # what was said of a batch that is one sequence
-    cdef ring_said *answers             # that, or one for each chunk
+    cdef answer_copy whole                # what was said of a batch that is one sequence
+    cdef answer_copy *answers             # that, or one for each chunk
 
     # Have the batch of these sequences, which are ready.
     cdef int hold(self, Ring ring, Slots slots, Sequences sequences, ring_given *given) except -1
     # Know what was said of it, and nothing more yet.
     cdef int describe(self, Ring ring, Slots slots, Sequences sequences, ring_given *given) except -1
     cdef int retire(self) except -1     # the workers that keep the payload have it; this lease has it no more
-    cdef ring_said *said(self, int chunk) except NULL
+    cdef answer_copy *answer(self, int chunk) except NULL
     # What its workers said, each word of which was read once and is looked at before it is used.
     cpdef bytes meta(self, int chunk=*)
     cpdef bytes plan(self, int chunk=*)

@@ -28,32 +28,32 @@ cdef class Lease:
         return 0
 
     cdef int describe(self, Ring ring, Slots slots, Sequences sequences, ring_given *given) except -1:
-        cdef ring_said *said
+        cdef answer_copy *copy
         cdef ring_answer *answer
         cdef uint64_t word
         cdef int k, at
         self.answers = &self.whole
         self.payload = -1               # until nothing can fail
         if given.chunks > 1:
-            self.answers = <ring_said *>calloc(given.chunks, sizeof(ring_said))
+            self.answers = <answer_copy *>calloc(given.chunks, sizeof(answer_copy))
             if self.answers == NULL:
                 raise MemoryError()
         self.chunks, self.rows = given.chunks, given.rows
         for k in range(given.chunks):
             at = (given.sequence + k) % ring.entries
             answer = &ring.entry[at].answer
-            said = &self.answers[k]
-            said.used, said.outcome = ring_once(&answer.used), ring_once_32(&answer.outcome)
-            said.meta_at, said.meta_size = ring_once_32(&answer.meta_at), ring_once_32(&answer.meta_size)
-            said.plan_at, said.plan_size = ring_once_32(&answer.plan_at), ring_once_32(&answer.plan_size)
-            said.objects_at, said.objects_size = ring_once(&answer.objects_at), ring_once(&answer.objects_size)
-            said.report_size = ring_once_32(&answer.state_size)
-            self.reported |= said.report_size != 0
+            copy = &self.answers[k]
+            copy.used, copy.outcome = ring_once(&answer.used), ring_once_32(&answer.outcome)
+            copy.meta_at, copy.meta_size = ring_once_32(&answer.meta_at), ring_once_32(&answer.meta_size)
+            copy.plan_at, copy.plan_size = ring_once_32(&answer.plan_at), ring_once_32(&answer.plan_size)
+            copy.objects_at, copy.objects_size = ring_once(&answer.objects_at), ring_once(&answer.objects_size)
+            copy.report_size = ring_once_32(&answer.state_size)
+            self.reported |= copy.report_size != 0
             word = ring_load(&ring.entry[at])
-            if not sequences.owned(at, word, &said.owner):
+            if not sequences.owned(at, word, &copy.owner):
                 raise overwritten("the worker that made a batch", ring_owner(word), ring.workers - 1)
-            said.row, said.area = sequences.given[at].row, ring.area(given.sequence + k)
-            self.used = max(self.used, said.used)
+            copy.row, copy.area = sequences.given[at].row, ring.area(given.sequence + k)
+            self.used = max(self.used, copy.used)
         self.ring, self.slots = ring, slots
         self.data = ring.lent_from + given.payload * ring.slot_stride
         self.room = ring.pages_of(given.payload)
@@ -129,7 +129,7 @@ cdef class Lease:
         self.ring.mapping.check_open()
         return ring_once_32(&self.ring.payload[self.payload].overflowed) != 0
 
-    cdef ring_said *said(self, int chunk) except NULL:
+    cdef answer_copy *answer(self, int chunk) except NULL:
         """What was said of a chunk, whose area is about to be read."""
         self.ring.mapping.check_open()
         if not 0 <= chunk < self.chunks:
@@ -142,19 +142,19 @@ cdef class Lease:
         Raises:
             RuntimeError: the worker cannot have written what is in the entry's words.
         """
-        cdef ring_said *said = self.said(chunk)
-        if said.outcome > 1:
-            raise overwritten("a batch's outcome", said.outcome, KEPT)
+        cdef answer_copy *copy = self.answer(chunk)
+        if copy.outcome > 1:
+            raise overwritten("a batch's outcome", copy.outcome, KEPT)
         if self.used > self.room:
             raise overwritten("a batch's size", self.used, self.room)
-        check("a batch's description", said.meta_at, said.meta_size, self.ring.area_stride)
-        return PyBytes_FromStringAndSize(said.area + said.meta_at, said.meta_size)
+        check("a batch's description", copy.meta_at, copy.meta_size, self.ring.area_stride)
+        return PyBytes_FromStringAndSize(copy.area + copy.meta_at, copy.meta_size)
 
     cpdef bytes plan(self, int chunk=0):
         """The pickled plan, as WorkerSide.describe() got it; before the next open()."""
-        cdef ring_said *said = self.said(chunk)
-        check("a batch's plan", said.plan_at, said.plan_size, self.ring.area_stride)
-        return PyBytes_FromStringAndSize(said.area + said.plan_at, said.plan_size)
+        cdef answer_copy *copy = self.answer(chunk)
+        check("a batch's plan", copy.plan_at, copy.plan_size, self.ring.area_stride)
+        return PyBytes_FromStringAndSize(copy.area + copy.plan_at, copy.plan_size)
 
     cpdef tuple objects(self, uint64_t leaves_end):
         """Where the table of its pickled leaves lies: offset and size in bytes; size 0 where there are none.
@@ -174,30 +174,30 @@ cdef class Lease:
 
     cpdef int first_row(self, int chunk) except -1:
         """Which row of the batch a chunk begins at."""
-        return self.said(chunk).row
+        return self.answer(chunk).row
 
     cpdef bytes chunk_objects(self, int chunk, uint64_t leaves_end):
         """The pickled leaves of a chunk, which lie behind its plan; empty where there are none."""
-        cdef ring_said *said = self.said(chunk)
+        cdef answer_copy *copy = self.answer(chunk)
         check("a batch's leaves", 0, leaves_end, self.bytes)
-        check("a chunk's pickled leaves", said.objects_at, said.objects_size, self.ring.area_stride)
-        return PyBytes_FromStringAndSize(said.area + said.objects_at, said.objects_size)
+        check("a chunk's pickled leaves", copy.objects_at, copy.objects_size, self.ring.area_stride)
+        return PyBytes_FromStringAndSize(copy.area + copy.objects_at, copy.objects_size)
 
     cpdef list reports(self):
         """What WorkerSide.report() got, for each chunk; of map-style datasets, and before the next open()."""
         cdef list found = []
-        cdef ring_said *said
+        cdef answer_copy *copy
         cdef uint64_t at
         cdef int k
         for k in range(self.chunks):
-            said = self.said(k)
-            check("a batch's plan", said.plan_at, said.plan_size, self.ring.area_stride)
-            at = said.plan_at + said.plan_size
+            copy = self.answer(k)
+            check("a batch's plan", copy.plan_at, copy.plan_size, self.ring.area_stride)
+            at = copy.plan_at + copy.plan_size
             if self.rows:       # a chunk's pickled leaves lie there
-                check("a chunk's pickled leaves", at, said.objects_size, self.ring.area_stride)
-                at += said.objects_size
-            check("what was said of a batch", at, said.report_size, self.ring.area_stride)
-            found.append(PyBytes_FromStringAndSize(said.area + at, said.report_size))
+                check("a chunk's pickled leaves", at, copy.objects_size, self.ring.area_stride)
+                at += copy.objects_size
+            check("what was said of a batch", at, copy.report_size, self.ring.area_stride)
+            found.append(PyBytes_FromStringAndSize(copy.area + at, copy.report_size))
         return found
 
 

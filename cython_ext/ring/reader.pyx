@@ -13,7 +13,7 @@ from atomics cimport (
     ring_owner, ring_payload, ring_ring, ring_seq, ring_sleep, ring_state, ring_take_part, ring_toll, ring_word,
 )
 from shmloader.core.free_slots cimport Slots
-from shmloader.core.lease cimport Lease, ring_said
+from shmloader.core.lease cimport Lease, answer_copy
 from shmloader.core.private_view cimport PrivateView
 from shmloader.core.ring cimport SKIPPED, SKIPPED_KEPT, Ring, overwritten
 from shmloader.core.sequences cimport Sequences, ring_given
@@ -192,7 +192,7 @@ cdef class ReaderSide(Ring):
 
     cdef int copy_said(self, Lease lease) except -1:
         """Copy what the workers wrote into the areas, for these may be opened again as soon as the batch is taken."""
-        cdef ring_said *said
+        cdef answer_copy *said
         cdef uint64_t size, total = 0, limit = self.area_stride
         cdef char *bigger
         cdef int k

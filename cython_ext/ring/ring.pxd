@@ -66,7 +66,7 @@ torch: workers run the user's code, and a pickle that they meant to write is no 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from posix.types cimport pid_t
 
-from atomics cimport ring_entry, ring_header, ring_memory, ring_payload, ring_worker
+from atomics cimport ring_entry, ring_header, ring_payload, ring_worker
 from ring.spin cimport ring_spin
 
 cdef enum:
@@ -121,7 +121,6 @@ cdef class Ring:                        # what both sides see; TrainerSide and W
     cdef char *slot(self, int payload) noexcept nogil                           # where a payload's bytes begin
     cdef char *area(self, uint64_t sequence) noexcept nogil                     # where a sequence's task begins
     cdef char *cell(self, int cell) noexcept nogil                              # where a stream's state begins
-    cdef ring_memory *memory(self, int worker, int half) noexcept nogil         # what a worker leaves behind
     cdef uint64_t pages_of(self, int payload) noexcept nogil                    # bytes of it that have pages
     cdef int follow(self, int payload) except -1                                # to the memfd, if it has moved there
     # Of a task that was written: what it is, and how long; then the task.

@@ -14,7 +14,7 @@ from posix.types cimport off_t
 from posix.unistd cimport getpid
 
 from atomics cimport (
-    AFTER_OVERFLOW, RING_ANY, RING_STEP, ring_committed, ring_entry, ring_header, ring_load, ring_memory,
+    AFTER_OVERFLOW, RING_ANY, RING_STEP, ring_committed, ring_entry, ring_header, ring_load,
     ring_note_committed, ring_once_32, ring_owner, ring_payload, ring_seq, ring_state, ring_worker,
 )
 
@@ -233,9 +233,6 @@ cdef class Ring:
         RING_STEP(AFTER_OVERFLOW)
         madvise(old, self.slot_stride, MADV_REMOVE)
         self.follow(payload)
-
-    cdef ring_memory *memory(self, int worker, int half) noexcept nogil:
-        return <ring_memory *>(self.mapping.base + self.memory_at + (2 * worker + half) * self.memory_stride)
 
     cdef char *area(self, uint64_t sequence) noexcept nogil:
         return self.mapping.base + self.area_at + (sequence % self.entries) * self.area_stride

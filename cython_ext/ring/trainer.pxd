@@ -46,7 +46,7 @@ cdef class TrainerSide(Ring):
     cdef bint may_open(self) noexcept                   # another batch, as far as batches under way go
     cdef bint can_go_on(self) noexcept                  # a batch is ready; or where others read, one can be opened
     cdef readonly bint wants_room       # a batch could not be opened, for readers have not taken what is before it
-    cdef int enrol(self, EpochCounts epoch, told, uint64_t seed, bint drops) except -1
+    cdef int enrol(self, EpochCounts epoch, dataset_epoch, uint64_t seed, bint drops) except -1
     cdef int hand_out(self) except -1                   # what was taken last is the user's now
     cdef int pass_over(self, task) except -1            # an error was raised in place of a batch that cannot be opened
     cdef int stream_ended(self, int worker) except -1   # what was taken last is no batch

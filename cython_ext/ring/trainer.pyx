@@ -119,14 +119,14 @@ cdef class TrainerSide(Ring):
             self.lent_from = self.view.base
         return self.readers
 
-    def begin_epoch(self, EpochCounts epoch=None, bint batched=True, told=None, uint64_t seed=0,
+    def begin_epoch(self, EpochCounts epoch=None, bint batched=True, dataset_epoch=None, uint64_t seed=0,
                     bint drops=False) -> None:
         """From now on open, take and hand out the batches of this epoch; none of another one may be under way.
 
         Args:
             epoch: counts them.
             batched: whether a task is the indices of a batch; if not, it is one sample's.
-            told: the epoch that datasets are told by set_epoch(); None: they are told nothing.
+            dataset_epoch: for the datasets' set_epoch(); None: it is not called.
             seed: the epoch's, which bad samples are replaced by.
             drops: whether the epoch before it was begun early, and is dropped: workers undo what they drew for it.
         """
@@ -134,16 +134,16 @@ cdef class TrainerSide(Ring):
         self.cell_owners.begin()
         self.batched = batched
         self.current, self.next = EpochCounts() if epoch is None else epoch, None
-        self.enrol(self.current, told, seed, drops)
+        self.enrol(self.current, dataset_epoch, seed, drops)
 
-    def begin_next(self, EpochCounts epoch, told=None, uint64_t seed=0) -> None:
+    def begin_next(self, EpochCounts epoch, dataset_epoch=None, uint64_t seed=0) -> None:
         """From now on open the batches of this epoch, while those of the current one are taken and handed out.
 
         All of the current one's are open, and batches come in order: so of two batches under way the first one is of
         the current epoch while any is.  The other arguments are as in begin_epoch().
         """
         self.mapping.check_open()
-        self.enrol(epoch, told, seed, False)
+        self.enrol(epoch, dataset_epoch, seed, False)
         self.next = epoch
 
     def turn(self) -> None:
@@ -155,9 +155,9 @@ cdef class TrainerSide(Ring):
         """The ring is about to be closed, so nobody will ask for the next epoch."""
         self.next = None
 
-    cdef int enrol(self, EpochCounts epoch, told, uint64_t seed, bint drops) except -1:
-        if told is not None:
-            epoch.dataset_epoch = told
+    cdef int enrol(self, EpochCounts epoch, dataset_epoch, uint64_t seed, bint drops) except -1:
+        if dataset_epoch is not None:
+            epoch.dataset_epoch = dataset_epoch
         self.epoch += self.begun
         self.begun, epoch.serial, epoch.first = True, self.epoch, self.sequences.next_open
         self.header.epoch_seed[self.epoch & 1], self.header.epoch_drops[self.epoch & 1] = seed, drops
@@ -272,7 +272,7 @@ cdef class TrainerSide(Ring):
         else:
             payload = self.sequences.given[(sequence - 1) % self.entries].payload
         entry.ask.payload, entry.ask.seed, entry.ask.row, entry.ask.rows = payload, seed, row, rows
-        entry.ask.epoch, entry.ask.told, entry.ask.cell = <uint32_t>epoch.serial, epoch.dataset_epoch, cell
+        entry.ask.epoch, entry.ask.dataset_epoch, entry.ask.cell = <uint32_t>epoch.serial, epoch.dataset_epoch, cell
         entry.ask.batch = <uint32_t>(epoch.opened - 1)
         self.sequences.opened(worker, payload, chunks, row, rows, epoch.opened - 1, samples, cell, now())
         if self.readers is not None:

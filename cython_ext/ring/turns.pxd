@@ -22,7 +22,7 @@ cdef class Turns:
     cdef Figures figures
     cdef object __weakref__
     cdef Mapping mapping                # whose words are to be written; None: there is no ring
-    cdef Turns told                     # those of a thread that is ahead: their ring is told the user's too
+    cdef Turns source                   # of a thread ahead of the user, whose ring counts the user's turns too
     cdef ring_header *header
     cdef ring_worker *worker
     cdef ring_payload *payload
@@ -41,7 +41,7 @@ cdef class Turns:
     cdef int most_asks
     cdef uint64_t asks_made
     cdef bint in_order
-    cdef bint kept                      # what the workers say is in the loader's figures, and is not read any more
+    cdef bint workers_added             # what the workers say is in the loader's figures, and is not read any more
 
     cdef void ask(self, uint64_t time) noexcept                 # next() was called
     cdef void hand_out(self, uint64_t time) noexcept            # it returns a batch

@@ -103,9 +103,9 @@ cdef class Turns:
             at.amount[STARTING] += waited + self.starting if self.kind == WAIT else 0
         histogram_add(&at.of[self.kind + WAIT], waited + self.starting)
         self.calls, self.starting, self.handed_out_at = self.calls + 1, 0, time
-        if self.told is not None and not self.told.mapping.closed:
-            ring_add(&self.told.header.user_waited_ns, waited)
-            ring_add(&self.told.header.user_stepped_ns, stepped)
+        if self.source is not None and not self.source.mapping.closed:
+            ring_add(&self.source.header.user_waited_ns, waited)
+            ring_add(&self.source.header.user_stepped_ns, stepped)
         if self.mapping is None:
             return
         if self.taken_at:
@@ -223,9 +223,9 @@ cdef class Turns:
         if not self.mapping.closed:
             ring_add(&self.header.copied, 1)
 
-    def tell(self, Turns source not None) -> None:
-        """Tell the figures of this ring the user's turns as well: a thread that is ahead of the user takes from it."""
-        self.told, self.workers = source if source.mapping is not None else None, source.workers
+    def pass_on_to(self, Turns source not None) -> None:
+        """Count the user's turns in the figures of this ring as well: a thread takes from it ahead of the user."""
+        self.source, self.workers = source if source.mapping is not None else None, source.workers
 
     def begin(self, uint64_t started=0) -> None:
         """An epoch begins; iter() took so many nanoseconds, which its first next() is to count too."""
@@ -250,7 +250,7 @@ cdef class Turns:
     def moved_slots(self) -> int:
         """How many of them lie in a memfd, since /dev/shm was too small."""
         cdef int k
-        if self.mapping is None or self.mapping.closed or self.kept:
+        if self.mapping is None or self.mapping.closed or self.workers_added:
             return 0
         return sum([ring_once_32(&self.payload[k].overflowed) != 0 for k in range(self.payloads)])
 
@@ -261,7 +261,7 @@ cdef class Turns:
         cdef int k
         cdef of_worker *sum
         cdef ring_worker *said
-        if self.mapping is None or self.mapping.closed or self.kept:
+        if self.mapping is None or self.mapping.closed or self.workers_added:
             return 0
         to.have(self.workers)
         for k in range(self.workers):
@@ -284,9 +284,9 @@ cdef class Turns:
     def close(self) -> None:
         """Keep what the workers say of themselves: the ring is about to be closed."""
         cdef int moved = self.moved_slots
-        if self.kept:
+        if self.workers_added:
             return
         self.add_workers(self.figures)
         self.figures.at.amount[MOVED] += moved
-        self.kept = True    # in one step with that: who adds up in another thread must not find it twice
+        self.workers_added = True    # in one step with that: who adds up in another thread must not find it twice
         self.meter.turns.discard(self)

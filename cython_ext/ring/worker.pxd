@@ -18,8 +18,8 @@ NOTE [ Forked children ]
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
-from atomics cimport ring_memory
 from shmloader.core.fill cimport Fill
+from shmloader.core.handover cimport Handover
 from shmloader.core.lane cimport Lane
 from shmloader.core.ring cimport Ring
 
@@ -44,6 +44,7 @@ cdef class WorkerSide(Ring):
     cdef uint8_t *mapped                # for each AROUND of the ring, whether map_written() has been there
     cdef Fill fill
     cdef Lane lane
+    cdef Handover handover
 
     # Filling the payload of what is claimed; each raises where nothing is.
     cpdef Py_ssize_t allocate(self, Py_ssize_t bytes) except -1         # and have pages for them
@@ -61,5 +62,3 @@ cdef class WorkerSide(Ring):
     cdef int check_not_forked(self) except -1
     cdef int check_claimed(self) except -1
     cdef int check_inside(self, Py_ssize_t at, Py_ssize_t bytes) except -1
-    cdef ring_memory *left(self) noexcept nogil
-    cdef Py_ssize_t memory_room(self) except -1

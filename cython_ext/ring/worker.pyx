@@ -2,7 +2,7 @@
 """One worker's side of the ring.  A process that is forked in it: NOTE [ Forked children ] in worker.pxd."""
 
 cimport cython
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.exc cimport PyErr_CheckSignals
 from cpython.long cimport PyLong_AsLongLong
 from cpython.object cimport PyObject
@@ -13,11 +13,12 @@ from libc.string cimport memcpy
 
 from atomics cimport (
     AFTER_ANNOUNCE, AFTER_BELL, AFTER_CLAIM, AFTER_PUBLISH, BEFORE_PUBLISH, RING_ANY, RING_MAGIC, RING_OPEN, RING_STEP,
-    RING_UNTOLD, RING_VERSION, RING_VOID, WHILE_FILLING, WHILE_REMEMBERING, ring_announce, ring_claim, ring_committed,
-    ring_entry, ring_forget, ring_load, ring_memory, ring_once, ring_once_32, ring_owner, ring_publish, ring_raised,
-    ring_remember, ring_remembered, ring_revocations, ring_ring, ring_rise, ring_seq, ring_sleep, ring_state, ring_toll,
+    RING_NO_EPOCH, RING_VERSION, RING_VOID, WHILE_FILLING, ring_announce, ring_claim, ring_committed, ring_entry,
+    ring_load, ring_once, ring_once_32, ring_owner, ring_publish, ring_raised, ring_revocations, ring_ring, ring_rise,
+    ring_seq, ring_sleep, ring_state, ring_toll,
 )
 from shmloader.core.fill cimport Fill
+from shmloader.core.handover cimport Handover
 from shmloader.core.lane cimport Lane
 from shmloader.core.ring cimport NO_CELL, NO_ROOM, PICKLED, Ring, check_index, lowest, overwritten
 from ring.spin cimport spin_budget, spin_learn, spin_once
@@ -59,6 +60,7 @@ cdef class WorkerSide(Ring):
                                "trainer and worker must run the same shmloader")
         self.in_order, self.lane = ring_once_32(&self.header.in_order) != 0, Lane(self, me)
         self.read_elsewhere = ring_once_32(&self.header.readers) != 0
+        self.handover = Handover(self, me)
         self.room = <uint64_t *>calloc(self.entries, sizeof(uint64_t))
         self.mapped = <uint8_t *>calloc(self.mapping.size // AROUND + 2, 1)     # a page of it for each 256 MiB used
         self.cell_room = <uint64_t *>calloc(self.cells + 1, sizeof(uint64_t))
@@ -177,10 +179,10 @@ cdef class WorkerSide(Ring):
         return ring_once_32(&self.header.epoch_drops[self.epoch & 1]) != 0
 
     @property
-    def told(self):
-        """What the dataset is told by set_epoch() for the batch that is claimed; None: nothing."""
-        cdef int64_t told = <int64_t>ring_once(<uint64_t *>&self.entry[self.cursor % self.entries].ask.told)
-        return None if told == RING_UNTOLD else told
+    def dataset_epoch(self):
+        """The epoch to call the dataset's set_epoch() with for the batch that is claimed; None: it is not called."""
+        cdef int64_t epoch = <int64_t>ring_once(<uint64_t *>&self.entry[self.cursor % self.entries].ask.dataset_epoch)
+        return None if epoch == RING_NO_EPOCH else epoch
 
     @property
     def sequence(self) -> int:
@@ -372,7 +374,7 @@ cdef class WorkerSide(Ring):
         memcpy(self.cell(cell), &state[0], size)
         self.state_size = <uint32_t>size
 
-    def kept(self) -> bool:
+    def has_views(self) -> bool:
         """Whether tensors over the current payload are still alive in this process."""
         # by the pointer: as an object, Cython would hold a reference of its own while it asks
         return self.fill is not None and (<PyObject *>self.fill).ob_refcnt > 1
@@ -396,60 +398,16 @@ cdef class WorkerSide(Ring):
         RING_STEP(AFTER_BELL)
         return True
 
-    # ----------------------------------------------------------------------------------- what outlives a worker
-
-    cdef ring_memory *left(self) noexcept nogil:
-        """The half that was left at the end of the last sequence that this worker has published; NULL: neither.
-
-        What was left at the end of the sequence that is claimed is void, for it was not published: who left it died.
-        """
-        cdef ring_memory *memory
-        cdef ring_memory *found = NULL
-        cdef uint64_t after, latest = 0
-        cdef int half
-        for half in range(2):
-            memory = self.memory(self.me, half)
-            after = ring_remembered(memory)
-            if latest < after <= self.cursor:
-                latest, found = after, memory
-        return found
-
-    cdef Py_ssize_t memory_room(self) except -1:
-        """Bytes of states that fit into a half."""
-        if self.memory_stride < <Py_ssize_t>sizeof(ring_memory):
-            raise RuntimeError("this ring was made without memory for what a worker leaves (on_worker_death='respawn')")
-        return self.memory_stride - <Py_ssize_t>sizeof(ring_memory)
+    # ------------------------------------------------------------------------------- for the worker in its place
 
     def remember(self, bytes states) -> None:
-        """Leave `states`, as they are at the end of the sequence that is claimed, before it is published.
-
-        Until it is published, whoever takes this worker's place needs what was left at the end of the one before it;
-        so that half stays, however often somebody dies here, and the other one is overwritten.  What is too long is
-        not remembered: then whoever comes next begins as this worker was seeded.
-        """
+        """Leave `states`, as they are at the end of the sequence that is claimed, before it is published."""
         self.check_not_forked()
-        cdef Py_ssize_t room = self.memory_room(), size = PyBytes_GET_SIZE(states)
-        cdef ring_memory *memory = self.memory(self.me, 0)
-        if memory == self.left():
-            memory = self.memory(self.me, 1)
-        if size > room:
-            size = 0
-        ring_forget(memory)
-        memcpy(<char *>memory + sizeof(ring_memory), PyBytes_AS_STRING(states), size)
-        RING_STEP(WHILE_REMEMBERING)
-        memory.size = size
-        ring_remember(memory, self.cursor)
+        self.handover.leave(self.cursor, states)
 
     def recall(self):
-        """What this worker's predecessor left at the end of the last sequence that it published; None: nothing.
+        """What the worker before this one left at the end of the last sequence that it published; None: nothing.
 
         To be asked when the next sequence is claimed.
         """
-        cdef uint64_t size, room = self.memory_room()
-        cdef ring_memory *memory = self.left()
-        if memory == NULL:
-            return None
-        size = ring_once(&memory.size)
-        if size > room:
-            raise overwritten("the size of what a worker remembers", size, room)
-        return PyBytes_FromStringAndSize(<char *>memory + sizeof(ring_memory), size) if size else None
+        return self.handover.take(self.cursor)

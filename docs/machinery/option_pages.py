@@ -1,7 +1,8 @@
-"""`{options}`: every option of shmloader.DataLoader that torch's has not.
+"""`{options}`: every option of shmloader.DataLoader that torch's loader does not have.
 
-Meaning comes from the docstring, type and default from the signature, and the error is what a wrong value raises while
-the page is built.  Only the unit, an example and that wrong value are written here; one that is missing is an error.
+The meaning comes from the docstring, the type and the default from the signature, and the error from a wrong value that
+is tried while the page is built.  This file has only the unit, an example and the wrong value.  An option that is
+missing here fails the build.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ ABOUT = {
 
 
 def options() -> dict[str, inspect.Parameter]:
-    """The parameters that torch's loader has not."""
+    """The parameters that torch's loader does not have."""
     theirs = inspect.signature(torch.utils.data.DataLoader.__init__).parameters
     ours = inspect.signature(shmloader.DataLoader.__init__).parameters
     return {
@@ -90,9 +91,9 @@ def options() -> dict[str, inspect.Parameter]:
 
 
 def meanings() -> dict[str, str]:
-    """What the docstring says of each argument, as one paragraph."""
-    said = inspect.cleandoc(shmloader.DataLoader.__doc__ or "")
-    arguments = said.partition("\nArgs:\n")[2].partition("\nRaises:\n")[0]
+    """The docstring's text on each argument, as one paragraph."""
+    docstring = inspect.cleandoc(shmloader.DataLoader.__doc__ or "")
+    arguments = docstring.partition("\nArgs:\n")[2].partition("\nRaises:\n")[0]
     found = re.findall(r"^ {4}(\w+): (.+?)(?=^ {4}\S|\Z)", arguments, re.MULTILINE | re.DOTALL)
     return {name: " ".join(text.split()) for name, text in found}
 
@@ -104,7 +105,7 @@ def raised_by(wrong: str) -> str:
     except (ValueError, RuntimeError) as error:
         return f"{type(error).__name__}: {error}"
     raise AssertionError(
-        f"DataLoader(dataset, {wrong}) raises nothing, and docs/machinery/option_pages.py says it does"
+        f"DataLoader(dataset, {wrong}) raises nothing. docs/machinery/option_pages.py expects an error."
     )
 
 
@@ -119,8 +120,8 @@ def text() -> str:
         )
         kind = str(parameter.annotation).replace("Callable[[Any], Any]", "function of a batch")
         facts = [f"`{kind}`", f"default `{parameter.default!r}`", about.unit]
-        told = re.sub(r"docs/([\w-]+)\.md", r"[\1](\1.md)", mean[name])
-        parts += [f"## `{name}`", ", ".join(filter(None, facts)) + ".", told]
+        meaning = re.sub(r"docs/([\w-]+)\.md", r"[\1](\1.md)", mean[name])
+        parts += [f"## `{name}`", ", ".join(filter(None, facts)) + ".", meaning]
         parts += [f"```python\n{about.setup}{about.example}\n```"]
         if about.wrong:
             parts += [f"`{about.wrong}` is an error:", f"```text\n{raised_by(about.wrong)}\n```"]

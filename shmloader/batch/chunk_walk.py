@@ -116,7 +116,7 @@ class _ChunkWalk:
     def parts(self, token: Any, parts: Iterable[Any]) -> None:
         self.plan.append(token)
         if self.depth >= DEEPEST:
-            raise self.cannot(f"what holds itself, or is nested more than {DEEPEST} deep")
+            raise self.cannot(f"an object that contains itself, or is nested more than {DEEPEST} deep")
         self.left += [(part, self.depth + 1) for part in reversed(list(parts))]
 
     def is_rows(self, node: Any) -> bool:
@@ -136,8 +136,8 @@ class _ChunkWalk:
         elements = objects.elements_of(tensor)
         if elements is None:
             raise self.cannot(
-                f"a {containers.named(tensor)} that is more than its elements, of layout {tensor.layout} "
-                f"on {tensor.device}"
+                f"a {containers.named(tensor)} of layout {tensor.layout} on {tensor.device}, which is more than its "
+                "elements"
             )
         self.others.append(Holed(None, objects.dump_around(tensor, [elements])[0] if self.first else None))
         self.plan.append((Shell, 1))
@@ -157,12 +157,12 @@ class _ChunkWalk:
         if self.first:
             pickled, met = objects.dump_around(node, items)
             if any(item is not None and id(item) not in met for item in items):
-                raise self.cannot(f"a {containers.named(node)}, which is not pickled with the items that it has")
+                raise self.cannot(f"a {containers.named(node)}, whose pickle does not have its items")
         self.others.append(Holed(keys, pickled))
         self.parts((Shell, len(items)), items)
 
     def cannot(self, what: str) -> RuntimeError:
         return RuntimeError(
             f"chunk_size needs a collate function that gives rows, and for {self.count} samples it gave "
-            f"{what}: {containers.WHAT_CAN}"
+            f"{what}. {containers.WHAT_CAN}"
         )

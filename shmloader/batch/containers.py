@@ -37,8 +37,8 @@ from shmloader.core.batch_tree import ATOMS, Shell
 
 TEXTS = (str, bytes, bytearray, memoryview)  # sequences that are one object
 WHAT_CAN = (
-    "give tensors or arrays whose first dimension is that of the samples, lists or tuples with one object a sample, or "
-    "mappings, sequences and dataclasses of these; or leave chunk_size out"
+    "Give tensors or arrays whose first dimension is the number of samples, lists or tuples with one object a sample, "
+    "or mappings, sequences and dataclasses of these; or leave chunk_size out"
 )
 
 

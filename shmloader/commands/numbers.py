@@ -18,7 +18,7 @@ def bytes_of(text: str) -> int:
     except ValueError:
         number = math.nan
     if not 1 <= number * UNITS[unit] < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is no size in bytes: use a positive number, with K, M, G or T")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size in bytes. Use a positive number, with K, M, G or T.")
     return int(number * UNITS[unit])
 
 
@@ -38,14 +38,14 @@ def _whole(text: str, least: int) -> int:
     except ValueError:
         number = least - 1
     if number < least:
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number of {least} or more")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of {least} or more.")
     return number
 
 
 def some_seconds_of(text: str) -> float:
     """Seconds, more than none."""
     if not (number := seconds_of(text)):
-        raise argparse.ArgumentTypeError(f"{text!r} is no time to measure in: use a positive number of seconds")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a time to measure for. Use a positive number of seconds.")
     return number
 
 
@@ -56,5 +56,5 @@ def seconds_of(text: str) -> float:
     except ValueError:
         number = math.nan
     if not 0 <= number <= threading.TIMEOUT_MAX:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds.")
     return number

@@ -299,8 +299,8 @@ def _say(why: str) -> None:
     if not _said:
         _said = True
         warnings.warn(
-            f"the ring could not be page-locked ({why}); batches are copied into page-locked memory of torch's "
-            "instead, as torch's own DataLoader does",
+            f"the ring could not be page-locked ({why}). A thread copies each batch into page-locked memory instead, "
+            "as torch's own DataLoader does.",
             stacklevel=2,
         )
 

@@ -1,6 +1,6 @@
 """An iterator with a thread that makes batches ready, a few of them ahead.
 
-NOTE [ Ahead ]
+NOTE [ Prefetcher ]
 
     1. The thread asks the iterator below (the source) for batches, in order.  It hands each to a stage, and puts the
        result into a queue, with a number.  If something raises on the way, the error goes into the queue at that place
@@ -46,7 +46,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from shmloader import _torch
 from shmloader._torch import profiler
 from shmloader.device.prefetch_thread import Kind, Ready, Run, Stage, close, copied
-from shmloader.statistics.account import turns_ahead
+from shmloader.statistics.account import turns_of_prefetcher
 
 if TYPE_CHECKING:
     from shmloader.core.progress import Progress  # there is none off Linux
@@ -62,8 +62,8 @@ class _Hand(threading.local):
         self.held: collections.deque[Ready] = collections.deque()  # one at most
 
 
-class Ahead:
-    """Iterates over a source's batches, `depth` of them ahead; see NOTE [ Ahead ].
+class Prefetcher:
+    """Iterates over a source's batches, `depth` of them ahead; see NOTE [ Prefetcher ].
 
     Args:
         loader: The loader whose iterator this is.
@@ -84,7 +84,7 @@ class Ahead:
         self._owner = os.getpid()
         self._persistent_workers = loader.persistent_workers
         self._profile_name = f"enumerate(DataLoader)#{type(self).__name__}.__next__"
-        self._turns = turns_ahead(loader, source)
+        self._turns = turns_of_prefetcher(loader, source)
         _alive.add(self)
         self._start()
 
@@ -236,7 +236,7 @@ class Ahead:
         return True
 
     def _shutdown_workers(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
-        """See NOTE [ Ahead ], and NOTE [ Shutdown ] in iterator.py."""
+        """See NOTE [ Prefetcher ], and NOTE [ Shutdown ] in iterator.py."""
         # First, because a __del__ of the user's may call this when the names of this module are None.
         if is_finalizing() or self._shutdown or _torch.is_exiting() or self._owner != os.getpid():
             return
@@ -262,12 +262,12 @@ class Ahead:
     def close(self) -> None:
         """End the thread and the workers and give the memory back.  Delivered batches stay as they are.
 
-        A thread that is in a function of yours has 5 s to come out of it; see NOTE [ Ahead ].  Closing twice is
+        A thread that is in a function of yours has 5 s to come out of it; see NOTE [ Prefetcher ].  Closing twice is
         harmless.  A closed iterator is at its end.
         """
         self._shutdown_workers()
 
-    def __enter__(self) -> Ahead:
+    def __enter__(self) -> Prefetcher:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
@@ -278,24 +278,24 @@ class Ahead:
             self._shutdown_workers()
 
 
-_IN_STAGE = "in on_device, or copying, and ends when that is over; the workers are ended, and their memory given back"
+_IN_STAGE = "in on_device, or copying. It ends after that. The workers have ended, and their memory is free."
 _IN_SOURCE = (
-    "in the dataset, the sampler or the collate function, or waits for a batch of torch's own iterator; when that is "
-    "over, it ends the workers and gives their memory back"
+    "in the dataset, the sampler or the collate function, or waits for a batch of torch's own iterator. After that it "
+    "ends the workers and frees their memory."
 )
 
 
-class AheadOfWorkers(Ahead, _torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
+class PrefetcherWithWorkers(Prefetcher, _torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
     """For frameworks that recognise an iterator with workers by its class."""
 
 
-class AheadOfNone(Ahead, _torch._SingleProcessDataLoaderIter):  # type: ignore[misc]
+class PrefetcherWithoutWorkers(Prefetcher, _torch._SingleProcessDataLoaderIter):  # type: ignore[misc]
     """For those that recognise one without workers."""
 
 
-def ahead(loader: Any, source: Any, stage: Stage, depth: int) -> Ahead:
+def prefetcher(loader: Any, source: Any, stage: Stage, depth: int) -> Prefetcher:
     """An iterator that is ahead of the source, of the class that goes with it."""
-    return (AheadOfWorkers if loader.num_workers else AheadOfNone)(loader, source, stage, depth)
+    return (PrefetcherWithWorkers if loader.num_workers else PrefetcherWithoutWorkers)(loader, source, stage, depth)
 
 
 _alive: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -310,12 +310,12 @@ def stop_at_exit(iterator: Any) -> None:
 def _stop_all() -> None:
     """End all threads.  Wait for PATIENCE at most for those that are ahead: they may be in a user's function."""
     iterators = list(_alive)
-    aheads = [iterator for iterator in iterators if isinstance(iterator, Ahead)]
-    for iterator in aheads:
+    prefetchers = [iterator for iterator in iterators if isinstance(iterator, Prefetcher)]
+    for iterator in prefetchers:
         iterator.stop()
     end = time.monotonic() + PATIENCE
-    for iterator in aheads:
+    for iterator in prefetchers:
         iterator.end_thread(end - time.monotonic())
     for iterator in iterators:
-        if not isinstance(iterator, Ahead):
+        if not isinstance(iterator, Prefetcher):
             iterator.stop_threads()

@@ -1,6 +1,6 @@
 """The thread of one epoch that makes batches ready, and what it shares with its caller.
 
-NOTE [ Ahead ] in prefetch.py has the argument.
+NOTE [ Prefetcher ] in prefetch.py has the argument.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Ready(NamedTuple):
 
 
 class Run:
-    """One epoch's thread, and what it shares with its caller: NOTE [ Ahead ].
+    """One epoch's thread, and what it shares with its caller: NOTE [ Prefetcher ].
 
     Args:
         source: the iterator below.

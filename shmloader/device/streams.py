@@ -96,10 +96,10 @@ def say_unknown(stream: tuple[int, int, int]) -> None:
     if not _said:
         _said = True
         warnings.warn(
-            f"CUDA stream {stream[0]:#x} of device {stream[1]} was made current by code that shmloader cannot watch "
-            "(C++, or before shmloader was imported).  Copies that such code begins with non_blocking=True may read a "
-            "batch after its slot was filled again: use strict_pinning=True, or device=, or wait for that stream "
-            "before the batch is dropped",
+            f"CUDA stream {stream[0]:#x} of device {stream[1]} was made current by code that shmloader cannot watch. "
+            "That code is C++, or it ran before shmloader was imported. If it copies batches with non_blocking=True, a "
+            "copy may read a slot that has been filled again. Give the loader strict_pinning=True or device=, or wait "
+            "for that stream before you drop the batch.",
             stacklevel=2,
         )
 

@@ -146,7 +146,10 @@ def _called(on_device: OnDevice, batch: Any) -> Any:
     try:
         return on_device(batch)
     except StopIteration as error:
-        raise RuntimeError("on_device raised StopIteration") from error
+        raise RuntimeError(
+            "on_device raised StopIteration. It would end the epoch early and without an error. Give next() in it a "
+            "default."
+        ) from error
 
 
 def stage_of(loader: Any, options: Options, source: Any) -> tuple[Stage | None, int]:

@@ -125,9 +125,9 @@ class Watch:
         ]
         if lost:
             warnings.warn(
-                f"{type(self._parts[0]).__name__}.{lost[0]} was changed by its draws for the next epoch, which are to "
-                "be made again because the sampler was changed since, and it cannot be put back: leave prefetch_epochs "
-                "out for this sampler",
+                f"{type(self._parts[0]).__name__}.{lost[0]} was changed in place while the next epoch was prefetched. "
+                "The sampler was changed after that, so the epoch is drawn again, and the attribute cannot be "
+                "restored. Leave prefetch_epochs out for this sampler, or have it replace the attribute.",
                 RuntimeWarning,
                 stacklevel=4,
             )
@@ -257,9 +257,9 @@ def say_not_prefetched(sampler: Any) -> None:
     if kind not in _said:
         _said.add(kind)
         warnings.warn(
-            f"prefetch_epochs=True does nothing for this loader: whether its {kind} is changed between epochs cannot "
-            f"be seen. Its attributes must be picklable, {MOST_OF_OTHERS >> 20} MiB at most (torch's samplers: "
-            f"{MOST >> 20} MiB each)",
+            f"prefetch_epochs=True does nothing for this loader, because changes to its {kind} between epochs cannot "
+            f"be seen. To be compared, its attributes must pickle, to {MOST_OF_OTHERS >> 20} MiB at most ({MOST >> 20} "
+            "MiB each for torch's samplers). Leave prefetch_epochs out, or keep large objects in the dataset.",
             RuntimeWarning,
             stacklevel=4,
         )

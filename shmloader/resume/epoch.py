@@ -99,7 +99,7 @@ class Epoch(EpochCounts):
         state = self.fixed | draws
         state["batches"], state["samples"], state["beyond"] = self._got()
         if self.states is not None:
-            state["streams"], state["latest"] = iterables.tell(
+            state["streams"], state["latest"] = iterables.states(
                 loader, self.start, self.delivered, self.states, self.carried
             )
         return state
@@ -111,7 +111,7 @@ class Epoch(EpochCounts):
         return {
             **where_generators_are(loader),
             **seek.seeds(sampler, start, torch.get_rng_state()),
-            "sampler_state": seek.said_by(sampler) if start is None else start.sampler_state,
+            "sampler_state": seek.state_of_sampler(sampler) if start is None else start.sampler_state,
             "used_up": start is not None and start.used_up,
         }
 
@@ -157,7 +157,7 @@ def next_epoch_of(place: Place, base_seed: int, served: int, numbered: bool, wor
         served=served,
         sampler=seek.name_of(sampler),
         sampler_epoch=epochs.of_sampler(sampler),
-        dataset_epoch=epochs.told(loader.dataset),
+        dataset_epoch=epochs.dataset_epoch(loader.dataset),
         rank=rank_of_state(loader),
         workers=iterables.workers_of(loader),
     )

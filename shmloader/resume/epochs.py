@@ -1,4 +1,4 @@
-"""The epoch that a dataset was told, by the loader or by the user, so that workers' copies of it can be told as well.
+"""The epoch that the loader or the user gave a dataset by set_epoch(), for workers' copies of it.
 
 A dataset in the trainer and its copies in the workers are different objects.  What the user tells the one by
 `set_epoch(e)` the others do not hear, and workers that persist would go on with the epoch that they were started with.
@@ -21,12 +21,12 @@ from shmloader.wrapped_datasets import hearers
 
 MOST = (1 << 63) - 1  # a task has 64 bits for it
 
-_told: dict[int, tuple[weakref.ref[Any], int]] = {}  # by id: a dataset may compare and hash as it likes
+_epochs: dict[int, tuple[weakref.ref[Any], int]] = {}  # by id: a dataset may compare and hash as it likes
 _heard: weakref.WeakSet[type] = weakref.WeakSet()
 
 
 def listen(dataset: Any) -> None:
-    """From now on, note what datasets of this one's class are told by set_epoch(), and those that are wrapped in it."""
+    """From now on, note what set_epoch() gives datasets of this one's class, and those that are wrapped in it."""
     for hearer in hearers(dataset):
         _listen_to(type(hearer))
 
@@ -54,29 +54,29 @@ def _listen_to(kind: type) -> None:
 
 
 def note(dataset: Any, *epoch: Any) -> None:
-    """A dataset was told this epoch.  What is none that a task can say is not noted."""
+    """set_epoch() gave a dataset this epoch.  One that no task can hold is not noted."""
     if len(epoch) != 1 or not isinstance(epoch[0], int) or abs(epoch[0]) > MOST:
         return
     key = id(dataset)
     try:
-        alive = weakref.ref(dataset, lambda _: _told.pop(key, None))
+        alive = weakref.ref(dataset, lambda _: _epochs.pop(key, None))
     except TypeError:
         return
-    _told[key] = alive, int(epoch[0])
+    _epochs[key] = alive, int(epoch[0])
 
 
-def told(dataset: Any) -> int | None:
-    """What this dataset was told last; None: nothing, or not all that are wrapped in it were told the same."""
-    numbers = {_told_alone(hearer) for hearer in hearers(dataset)}
+def dataset_epoch(dataset: Any) -> int | None:
+    """The last epoch that set_epoch() gave this dataset; None: none, or those wrapped in it got several."""
+    numbers = {_own_epoch(hearer) for hearer in hearers(dataset)}
     return numbers.pop() if len(numbers) == 1 else None
 
 
-def _told_alone(dataset: Any) -> int | None:
-    alive, epoch = _told.get(id(dataset), (None, None))
+def _own_epoch(dataset: Any) -> int | None:
+    alive, epoch = _epochs.get(id(dataset), (None, None))
     return epoch if alive is not None and alive() is dataset else None
 
 
-def tell(dataset: Any, epoch: int) -> None:
+def set_epoch(dataset: Any, epoch: int) -> None:
     """Tell a dataset, or those that are wrapped in it, if they can be told."""
     for hearer in hearers(dataset):
         hearer.set_epoch(epoch)
@@ -92,15 +92,15 @@ def number_of(epoch: Any) -> int:
     try:
         number = operator.index(epoch)
     except TypeError:
-        raise TypeError(f"set_epoch() takes the number of an epoch, an int, and not {epoch!r}") from None
+        raise TypeError(f"set_epoch() takes the number of an epoch, an int, but got {epoch!r}.") from None
     if abs(number) > MOST:
-        raise ValueError(f"set_epoch() takes a number of 64 bits, from {-MOST} to {MOST}, and not {number}")
+        raise ValueError(f"set_epoch() got {number}. An epoch's number has 64 bits: it is from {-MOST} to {MOST}.")
     return number
 
 
 def length_of(dataset: Any) -> int | None:
-    """How long a dataset is that is told epochs; None for any other, and for a stream."""
-    if told(dataset) is None or isinstance(dataset, IterableDataset):
+    """How long a dataset is that has a set_epoch(); None for any other, and for a stream."""
+    if dataset_epoch(dataset) is None or isinstance(dataset, IterableDataset):
         return None
     try:
         return len(dataset)
@@ -109,7 +109,7 @@ def length_of(dataset: Any) -> int | None:
 
 
 def of_sampler(sampler: Any) -> int | None:
-    """The epoch that a sampler of this chain was told, where it says so."""
+    """The epoch of a sampler of this chain, where it has one."""
     for part in within(sampler):
         if callable(getattr(part, "set_epoch", None)):
             number = getattr(part, "epoch", None)
@@ -118,11 +118,11 @@ def of_sampler(sampler: Any) -> int | None:
     return None
 
 
-def tell_samplers(loader: Any, number: int) -> None:
+def set_epoch_of_samplers(loader: Any, number: int) -> None:
     """Call set_epoch() of the sampler, the batch sampler, and what they are wrapped around."""
-    told: list[Any] = []
+    called: list[Any] = []
     for sampler in (*within(loader.sampler), *within(loader.batch_sampler)):
         tell = getattr(sampler, "set_epoch", None)
-        if callable(tell) and not any(sampler is other for other in told):
-            told.append(sampler)
+        if callable(tell) and not any(sampler is other for other in called):
+            called.append(sampler)
             tell(number)

@@ -59,14 +59,14 @@ def samples_of(stream: dict[str, Any], batch_size: int) -> int:
     return int(stream.get("samples", stream["batches"] * batch_size))
 
 
-# ---------------------------------------------------------------------------------------------------- what is told
+# ---------------------------------------------------------------------------------------------------- its state
 
 
-def tell(
+def states(
     loader: Any,
     start: State,
     delivered: Progress,
-    states: Callable[[], list[bytes | None]],
+    in_ring: Callable[[], list[bytes | None]],
     carried: Sequence[bytes | None],
 ) -> tuple[list[dict[str, Any]], int]:
     """The fields `streams` and `latest` of State.
@@ -75,25 +75,25 @@ def tell(
         loader: The loader.
         start: Where the epoch was begun.
         delivered: What was delivered since.
-        states: What each stream said of itself behind its last batch, or at its end, if `delivered` does not know it.
+        in_ring: The states of streams behind their last batches, or at their ends, if `delivered` does not have them.
         carried: What each said before this epoch; empty where the epoch is the first one.
 
     Raises:
         Exception: What a stream raised when it was asked.
     """
-    said = states() if delivered.states is None else delivered.states
-    size, told = loader.batch_size or 1, []
+    pickled = in_ring() if delivered.states is None else delivered.states
+    size, found = loader.batch_size or 1, []
     lost: list[str] = []
     for worker, batches in enumerate(delivered.of_workers):
         before = start.streams[worker] if start.streams else _UNBEGUN
         if not batches and not delivered.ended[worker]:
             if carried and not start.streams:
                 before = _at_edge(carried[worker], worker, lost)
-            told.append({**_UNBEGUN, **before, "errors": [*before.get("errors", ())]})
+            found.append({**_UNBEGUN, **before, "errors": [*before.get("errors", ())]})
             continue
-        ended, state, passed = _read(said[worker], worker, lost)
+        ended, state, passed = _read(pickled[worker], worker, lost)
         given = samples_of(before, size) + batches * size, before.get("errors", ())
-        told.append(
+        found.append(
             {
                 "batches": before["batches"] + batches,
                 "samples": given[0] if passed is None else passed[0],
@@ -103,7 +103,7 @@ def tell(
             }
         )
     _say_lost(loader, lost)
-    return told, start.latest if delivered.latest < 0 else delivered.latest
+    return found, start.latest if delivered.latest < 0 else delivered.latest
 
 
 def at_end(loader: Any, states: Callable[[], list[bytes | None]]) -> list[dict[str, Any]] | None:
@@ -115,9 +115,9 @@ def at_end(loader: Any, states: Callable[[], list[bytes | None]]) -> list[dict[s
     except RuntimeError:  # the workers were ended
         return None
     lost: list[str] = []
-    told = [_at_edge(each, worker, lost) for worker, each in enumerate(said)]
+    found = [_at_edge(each, worker, lost) for worker, each in enumerate(said)]
     _say_lost(loader, lost)
-    return told if any(stream["state"] is not None for stream in told) else None
+    return found if any(stream["state"] is not None for stream in found) else None
 
 
 def at_start(streams: Any) -> Any:
@@ -132,18 +132,18 @@ def _read(said: bytes | None, worker: int, lost: list[str]) -> Any:
     if not said:
         if said is not None:
             lost.append(
-                f"worker {worker} found no memory to write it down: have its state_dict() return less, or give "
-                "/dev/shm more room"
+                f"worker {worker} had no shared memory to write it into (have its state_dict() return less, or make "
+                "/dev/shm larger)"
             )
         return False, None, None
     try:
         found: Any = pickle.loads(said)
     except Exception as error:
         raise RuntimeError(
-            f"what the stream of worker {worker} says of itself cannot be unpickled in the trainer: have its "
-            f"state_dict() return what JSON has ({type(error).__name__}: {error})"
+            f"the state of worker {worker}'s stream cannot be unpickled in the trainer "
+            f"({type(error).__name__}: {error}). Have its state_dict() return only types that JSON has."
         ) from error
-    if len(found) == 2:  # said_instead()
+    if len(found) == 2:  # error_as_state()
         _raise(*found)
     return found
 
@@ -172,7 +172,8 @@ def _at_edge(said: bytes | None, worker: int, lost: list[str]) -> dict[str, Any]
         _, state, _ = _read(said, worker, lost)
     except Exception as error:
         lost.append(
-            f"in worker {worker} its state_dict() raised {type(error).__name__} at the epoch's end: have it work there"
+            f"in worker {worker} its state_dict() raised {type(error).__name__} at the end of the epoch, where it must "
+            "work too"
         )
         return _UNBEGUN
     if state is None or state["dataset"] is None:
@@ -184,8 +185,8 @@ def _say_lost(loader: Any, lost: list[str]) -> None:
     if lost:
         warnings.warn(
             f"the state of this loader lacks the place of {len(lost)} of its streams "
-            f"({type(loader.dataset).__name__}): {'; '.join(lost)}. Where a run goes on with this state, such a stream "
-            "begins as its dataset is made, and what it has given in the epoch is read once more and dropped",
+            f"({type(loader.dataset).__name__}): {'; '.join(lost)}. A run that resumes from this state starts such a "
+            "stream at its beginning. In mid-epoch it reads the samples that were delivered again and drops them.",
             RuntimeWarning,
             stacklevel=6,
         )
@@ -206,9 +207,9 @@ def fitted(loader: Any, state: State) -> State:
         return _dealt_out(loader, state)
     if state.workers != loader.num_workers:
         raise ValueError(
-            f"this state cannot be loaded: {state.workers} workers were reading parts of the stream, and this loader "
-            f"has num_workers={loader.num_workers}. Nobody can tell where the parts of others would be: give it "
-            f"num_workers={state.workers} until the epoch is over"
+            f"this state cannot be loaded: {state.workers} workers were reading the stream, and this loader has "
+            f"num_workers={loader.num_workers}. Each worker's place is a place in its own part of the stream. Give the "
+            f"loader num_workers={state.workers} until the epoch is over."
         )
     lacking = [
         worker
@@ -225,16 +226,16 @@ def _say_read_through(loader: Any, lacking: list[int]) -> None:
     if callable(getattr(loader.dataset, "state_dict", None)):
         which = ", ".join(map(str, lacking))
         text = (
-            f"a loader is resumed with a state that lacks what {kind} said of itself in worker {which}: what it has "
-            "given there is read once more and dropped. The loader warned of it when the state was saved"
+            f"the loaded state lacks the place of {kind} in worker {which}. The samples that this stream delivered are "
+            "read again and dropped. The loader warned of this when the state was saved."
         )
     elif kind in _said:
         return
     else:
         _said.add(kind)
         text = (
-            f"a loader is resumed whose dataset, {kind}, does not say where it is: what it has given is read once "
-            "more and dropped. Give it a state_dict() and a load_state_dict()"
+            f"the dataset {kind} has no state_dict(), so a resumed loader cannot jump to its place. The samples that "
+            "it delivered are read again and dropped. Give it a state_dict() and a load_state_dict()."
         )
     warnings.warn(text, RuntimeWarning, stacklevel=6)
 
@@ -248,9 +249,9 @@ def _dealt_out(loader: Any, state: State) -> State:
         streams = [state.streams[0]] * max(1, loader.num_workers)
     else:
         warnings.warn(
-            f"a loader with num_workers={loader.num_workers} is resumed with a state of {state.workers} workers, whose "
-            f"streams ({type(loader.dataset).__name__}) say different things of themselves: the next epoch begins as "
-            f"the dataset is made. Give it num_workers={state.workers} to go on from where each stream was",
+            f"the loaded state has {state.workers} streams ({type(loader.dataset).__name__}) at different places, and "
+            f"this loader has num_workers={loader.num_workers}. The next epoch starts without their states. Give the "
+            f"loader num_workers={state.workers} to resume each stream from its place.",
             RuntimeWarning,
             stacklevel=6,
         )

@@ -48,12 +48,12 @@ def why_not_generators(loader: Any, state: State) -> str | None:
             return None
     if had:
         return (
-            f"it has the state of a generator, and {whose} has none now, so the order would be another one: give "
-            "generator=torch.Generator(), whose state is loaded"
+            f"it has the state of a generator, and {whose} has none now, so the order would differ. Give "
+            "generator=torch.Generator(); its state is loaded."
         )
     return (
-        f"it has no state for the generator that {whose} has now, so the order would be another one: leave "
-        "generator= out until this state's run is over, as where it was saved"
+        f"{whose} has a generator now, and the state has none, so the order would differ. Leave generator= out, as in "
+        "the run that saved the state."
     )
 
 

@@ -53,10 +53,10 @@ class Place:
         self.then: State | None = None  # what is loaded when the epoch of `loaded` is over
         self.current: Epoch | None = None  # the one that the user is in, or was in last
         self._next: weakref.ref[Epoch] | None = None
-        self.is_early = False
+        self.begins_next = False
         self._steps: tuple[int, int] = (1, 1)  # from epoch to epoch, of what the sampler and the dataset were told
 
-    # -------------------------------------------------------------------------------------------- what is told
+    # -------------------------------------------------------------------------------------------- the state
 
     @property
     def loader(self) -> Any:
@@ -67,18 +67,18 @@ class Place:
     def _sampler(self) -> Any:
         return sampler_of(self.loader)
 
-    def tell(self) -> dict[str, Any]:
+    def state(self) -> dict[str, Any]:
         """Where the user is."""
-        return closed(self._told())
+        return closed(self._state())
 
-    def _told(self) -> dict[str, Any]:
+    def _state(self) -> dict[str, Any]:
         current, coming = self.current, self.next
         if self.loaded is not None:
             return self.loaded.as_dict() | {"next": None if self.then is None else self.then.as_dict()}
         if current is None or current.ended:
             if self.then is not None:  # it has the numbers that were assumed when its epoch was prefetched
-                return self._as_told(self.then).as_dict()
-            return self._between(current).as_dict() if coming is None else self._told_of_next(coming)
+                return self._with_current_epochs(self.then).as_dict()
+            return self._between(current).as_dict() if coming is None else self._state_of_next(coming)
         state = current.state(self.loader)
         if coming is not None:
             state["next"] = coming.state(self.loader)
@@ -86,11 +86,11 @@ class Place:
             state["next"] = self.then.as_dict()
         return state
 
-    def _told_of_next(self, coming: Epoch) -> dict[str, Any]:
+    def _state_of_next(self, coming: Epoch) -> dict[str, Any]:
         state = coming.state(self.loader)
         if self.holds(coming):
             return state | {"epoch": self.next_number}
-        return self._as_told(state_of(state)).as_dict()
+        return self._with_current_epochs(state_of(state)).as_dict()
 
     def _between(self, over: Epoch | None) -> State:
         """Before the first epoch, or at the end of one."""
@@ -103,9 +103,9 @@ class Place:
             ranks=seek.ranks_of(loader)[1],
             sampler=seek.name_of(sampler),
             sampler_epoch=epochs.of_sampler(sampler),
-            dataset_epoch=epochs.told(loader.dataset),
+            dataset_epoch=epochs.dataset_epoch(loader.dataset),
             rank=rank_of_state(loader),
-            sampler_state=seek.said_by(sampler),
+            sampler_state=seek.state_of_sampler(sampler),
             workers=iterables.workers_of(loader),
             streams=None if over is None or over.states is None else iterables.at_end(loader, over.states),
             **where_generators_are(loader),
@@ -122,8 +122,9 @@ class Place:
             raise ValueError(f"this state cannot be loaded: {why}")
         if state.rank is not None and state.rank != this_rank():
             raise ValueError(
-                f"this state is that of rank {state.rank}, and this is rank {this_rank()}: what a stream, or a sampler "
-                "of your own, says of itself is for its own rank. Save the state of each rank, and load it there"
+                f"this state is that of rank {state.rank}, and this is rank {this_rank()}. It holds the place of a "
+                "stream or of a sampler of your own, which differs from rank to rank. Save a state on each rank, and "
+                "load it there."
             )
         if why := why_not_generators(loader, state):
             raise ValueError(f"this state cannot be loaded: {why}")
@@ -134,20 +135,20 @@ class Place:
         self.then = None if state.next is None else iterables.fitted(loader, state_of(state.next))
         self.loads += 1
         if state.sampler_epoch is not None:
-            epochs.tell_samplers(loader, state.sampler_epoch)
+            epochs.set_epoch_of_samplers(loader, state.sampler_epoch)
         if state.dataset_epoch is not None:
-            epochs.tell(loader.dataset, state.dataset_epoch)
+            epochs.set_epoch(loader.dataset, state.dataset_epoch)
 
     def starting(self) -> State | None:
         """The loaded state that the next epoch starts from; None if it starts anew."""
         if self.loaded is None and self.then is not None:
-            self.loaded, self.then = self._as_told(self.then), None
+            self.loaded, self.then = self._with_current_epochs(self.then), None
         state = self.loaded
         if state is None:
             return None
         now = epochs.of_sampler(self._sampler)
         if state.begun and now != state.sampler_epoch:
-            self._drop(f"the sampler was told epoch {now}, and the state is of its epoch {state.sampler_epoch}")
+            self._drop(f"set_epoch({now}) was called, and the state is of epoch {state.sampler_epoch}")
         return self.loaded
 
     def _drop(self, why: str) -> None:
@@ -155,8 +156,8 @@ class Place:
         state, self.loaded = self.loaded, None
         assert state is not None
         warnings.warn(
-            f"{why}, so the next epoch comes whole: the place that was loaded, behind {state.samples} samples of epoch "
-            f"{state.epoch}, is dropped",
+            f"{why}, so the next epoch starts at its beginning. The loaded place, after {state.samples} samples of "
+            f"epoch {state.epoch}, is dropped. To resume there, begin the loop with the state's epoch.",
             RuntimeWarning,
             stacklevel=4,
         )
@@ -165,7 +166,7 @@ class Place:
 
     def begin(self, epoch: Epoch) -> None:
         """This epoch is under way: the user's, or the next one if it is begun early."""
-        if self.is_early:
+        if self.begins_next:
             self.next = epoch
             return
         before = {} if self.current is None else self.current.fixed
@@ -188,13 +189,13 @@ class Place:
         self._next = None if epoch is None else weakref.ref(epoch)
 
     @contextmanager
-    def early(self) -> Iterator[None]:
+    def beginning_next(self) -> Iterator[None]:
         """Meanwhile, an epoch that is begun is the one after the user's."""
-        self.is_early = True
+        self.begins_next = True
         try:
             yield
         finally:
-            self.is_early = False
+            self.begins_next = False
 
     def assumed(self, epoch: Epoch) -> tuple[int | None, int | None]:
         """What sampler and dataset are going to be told for the epoch after this one, if set_epoch() goes on as it
@@ -212,7 +213,7 @@ class Place:
             epoch.loads == self.loads
             and epoch.from_loaded == (self.loaded is not None)
             and epoch.fixed["sampler_epoch"] == epochs.of_sampler(self._sampler)
-            and epoch.fixed["dataset_epoch"] == epochs.told(dataset)
+            and epoch.fixed["dataset_epoch"] == epochs.dataset_epoch(dataset)
             and epoch.length == epochs.length_of(dataset)
             and (epoch.source is None or not epoch.source.is_changed())
         )
@@ -234,7 +235,7 @@ class Place:
             state = _whole(state)
         if epoch.source is not None:
             state = changed(state, **epoch.source.put_back(self.loader))
-        self.loaded = self._as_told(state)
+        self.loaded = self._with_current_epochs(state)
 
     def outlive_workers(self) -> None:
         """Have the next epoch begin as if its workers persisted, with their base seed, though they are about to end."""
@@ -243,12 +244,14 @@ class Place:
         elif self.loaded is None and self.then is None and self.current is not None:
             self.loaded = self._between(self.current)
 
-    def _as_told(self, state: State) -> State:
-        """The state of an epoch that nothing was got of, with what sampler and dataset were told since."""
+    def _with_current_epochs(self, state: State) -> State:
+        """The state of an epoch that nothing was got of, with the epochs that sampler and dataset have now."""
         now = epochs.of_sampler(self._sampler)
-        if now != state.sampler_epoch:  # what the sampler said of itself was before it was told that
+        if now != state.sampler_epoch:  # its own state is of before that
             state = changed(_whole(state), sampler_state=None)
-        return changed(state, epoch=self.next_number, sampler_epoch=now, dataset_epoch=epochs.told(self.loader.dataset))
+        return changed(
+            state, epoch=self.next_number, sampler_epoch=now, dataset_epoch=epochs.dataset_epoch(self.loader.dataset)
+        )
 
     def set_epoch(self, epoch: Any) -> None:
         """Have the next epoch be this one, and tell the samplers and the dataset."""
@@ -262,12 +265,12 @@ class Place:
             else:
                 self.loaded = changed(state, epoch=number)
         self.next_number = number
-        epochs.tell_samplers(self.loader, number)
-        epochs.tell(self.loader.dataset, number)
+        epochs.set_epoch_of_samplers(self.loader, number)
+        epochs.set_epoch(self.loader.dataset, number)
         if self.loaded is None:
             return
         if whole:
-            self.loaded = self._as_told(self.loaded)
+            self.loaded = self._with_current_epochs(self.loaded)
         else:
             self.loaded = changed(self.loaded, sampler_epoch=epochs.of_sampler(self._sampler))
 
@@ -289,9 +292,9 @@ def _say_that_it_is_guessed(sampler: str) -> None:
     if sampler not in _said:
         _said.add(sampler)
         warnings.warn(
-            f"a loader is resumed whose samples are ordered by {sampler}: what it has given is passed over, which is "
-            "right if it gives the same order again. Give it a state_dict() and a load_state_dict(), or use one of "
-            "torch's samplers",
+            f"the sampler {sampler} has no state_dict(), so a resumed loader draws from its beginning and skips what "
+            "was delivered. That is right only if it gives the same order again. Give it a state_dict() and a "
+            "load_state_dict(), or use one of torch's samplers.",
             RuntimeWarning,
             stacklevel=4,
         )

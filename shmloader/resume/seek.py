@@ -107,8 +107,8 @@ def keeps_state(sampler: Any) -> Any:
     return None
 
 
-def said_by(sampler: Any) -> Any:
-    """A copy of what a sampler with a state_dict() of its own says of itself; None for others."""
+def state_of_sampler(sampler: Any) -> Any:
+    """A copy of a sampler's own state_dict(); None where it has none."""
     keeper = keeps_state(sampler)
     return None if keeper is None else copy.deepcopy(keeper.state_dict())
 
@@ -188,8 +188,8 @@ def why_not(sampler: Any, state: State, ranks: int) -> str | None:
     name = name_of(sampler)
     if state.begun and state.sampler != name:
         return (
-            f"it is of a loader whose samples are ordered by {state.sampler}, and this one's by {name}: their orders "
-            "are not the same"
+            f"its samples were ordered by {state.sampler}, and this loader's are by {name}. Use the sampler of the run "
+            "that saved it."
         )
     if not state.begun or state.ranks == ranks:
         return None
@@ -197,15 +197,15 @@ def why_not(sampler: Any, state: State, ranks: int) -> str | None:
     if elastic and not state.beyond:
         return None
     if elastic:
-        remedy = "with in_order=False an epoch goes on with as many ranks only"
+        remedy = "With in_order=False, use as many ranks until the epoch is over."
     elif any(isinstance(part, DistributedSampler) for part in within(sampler)):
         remedy = (
-            f"what is left of the epoch is dealt out to any number of ranks where a BatchSampler is around the "
-            f"shmloader.DistributedSampler, and not a {type(sampler).__name__}"
+            f"The rest of an epoch can be divided among any number of ranks if a BatchSampler wraps the "
+            f"shmloader.DistributedSampler, and not a {type(sampler).__name__}."
         )
     else:
-        remedy = "use shmloader.DistributedSampler, which deals out what is left of the epoch to any number of ranks"
-    return f"it is of an epoch that {state.ranks} ranks share, and now there are {ranks}: {remedy}"
+        remedy = "Use shmloader.DistributedSampler, which divides the rest of an epoch among any number of ranks."
+    return f"its epoch is shared by {state.ranks} ranks, and now there are {ranks}. {remedy}"
 
 
 def rest(sampler: Any, state: State) -> Iterator[Any]:

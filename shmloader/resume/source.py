@@ -97,7 +97,7 @@ class Source(Indices):
             return indices
         return _Observed(indices, self._watch, self._notes)
 
-    def again(self, count: int) -> Iterator[Any]:
+    def replay(self, count: int) -> Iterator[Any]:
         """The indices after the first `count`, which were used, when a handler has raised in the next draw.
 
         Raises:
@@ -109,8 +109,8 @@ class Source(Indices):
         kinds = [type(of) for of in seek.chain(self._sampler)]
         if not set(kinds) <= REPEATABLE:
             raise RuntimeError(
-                f"the sampler was interrupted after {count} batches, which ended it, and whether {kinds[-1].__name__} "
-                "gives the same indices again is not known: iterate over the DataLoader anew"
+                f"the sampler was interrupted after {count} batches, which ended it. {kinds[-1].__name__} may not give "
+                "the same indices again, so this epoch cannot continue. Iterate over the DataLoader again."
             )
         with held():  # otherwise a signal's handler could leave the global generator elsewhere
             now = torch.get_rng_state()
@@ -241,9 +241,9 @@ class Notes:
         self._keeper = keeper
         self._length = length
         self.epoch: Epoch | None = None
-        self._states = {0: (self._said(), used_up)}
+        self._states = {0: (self._sampler_state(), used_up)}
 
-    def _said(self) -> bytes:
+    def _sampler_state(self) -> bytes:
         return pickle.dumps(self._keeper.state_dict())  # at once: it may be what the sampler counts in
 
     def behind(self, batches: int) -> dict[str, Any]:
@@ -261,14 +261,14 @@ class Notes:
         """
         if not drawn:
             if number > 1:  # of a sampler that gives nothing at all, its state stays that of its beginning
-                self._states[number - 1] = self._said(), True
+                self._states[number - 1] = self._sampler_state(), True
             return
         if len(drawn) == 1:
-            self._states[number] = self._said(), seek.is_last(self._sampler, drawn[0])
+            self._states[number] = self._sampler_state(), seek.is_last(self._sampler, drawn[0])
             if number == self._length:
                 drawn.extend(itertools.islice(indices, 1))
                 if len(drawn) == 1:
-                    self._states[number] = self._said(), True
+                    self._states[number] = self._sampler_state(), True
         if self.epoch is not None:
             for old in [count for count in self._states if count < self.epoch.delivered.batches]:
                 del self._states[old]

@@ -99,16 +99,16 @@ def state_of(given: Any) -> State:
         ValueError: A loader of ours has not made it, or a newer one has, or it was changed.
     """
     if not isinstance(given, Mapping):
-        raise TypeError(f"state_dict should be what state_dict() returned, but got a {type(given).__name__}")
+        raise TypeError(f"state_dict should be what state_dict() returned, but got a {type(given).__name__}.")
     given = _ADDED | dict(given)
     if missing := [name for name in ("version", *_NAMES) if name not in given]:
         raise ValueError(
-            f"this is no state of a shmloader.DataLoader: it has no {', '.join(missing)}. Keys: {[*given][:20]}"
+            f"this is no state of a shmloader.DataLoader: it has no {', '.join(missing)}. Its keys are {[*given][:20]}."
         )
     if given["version"] != VERSION:
         raise ValueError(
-            f"the state has version {given['version']!r}, and this shmloader reads version {VERSION}: load it with the "
-            "shmloader that saved it"
+            f"the state has version {given['version']!r}, and this shmloader reads version {VERSION}. Load it with the "
+            "shmloader that saved it."
         )
     found = {name: given[name] for name in _NAMES}
     if found["next"] is not None:

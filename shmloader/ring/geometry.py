@@ -83,7 +83,7 @@ def reserve(
         ValueError: There are more workers than the ring has numbers for.
     """
     if workers > MOST_WORKERS:
-        raise ValueError(f"num_workers={workers}, and a ring has at most {MOST_WORKERS}: use fewer")
+        raise ValueError(f"num_workers={workers} is too many. A ring has at most {MOST_WORKERS} workers. Use fewer.")
     payloads = batches + spare + workers
     task = min(AREA_RESERVED, up(reserved // 16 // entries, PAGE))
     slot = max(up(FIRST_COMMIT + SPARE_COMMIT, PAGE), reserved * 15 // 16 // payloads // PAGE * PAGE)

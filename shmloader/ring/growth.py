@@ -90,8 +90,8 @@ class Growth:
         """Have pages for a task of `size` bytes in an entry's area; returns for how many.  By the trainer."""
         if size > self.geometry.area_stride:
             raise MemoryError(
-                f"a batch's indices take {in_units(size)}, and {in_units(self.geometry.area_stride)} are reserved for "
-                "them: use a smaller batch_size, or indices that pickle smaller"
+                f"a batch's indices take {in_units(size)}. {in_units(self.geometry.area_stride)} are reserved for "
+                "them. Use a smaller batch_size, or indices that pickle to less."
             )
         return self._commit_area(entry, size)
 
@@ -99,9 +99,9 @@ class Growth:
         """Have pages for `size` bytes of an entry's area; returns for how many.  By the worker that holds it."""
         if size > self.geometry.area_stride:
             raise MemoryError(
-                f"the indices of a batch and the description of what it holds take {in_units(size)}, and "
-                f"{in_units(self.geometry.area_stride)} are reserved for them: use a smaller batch_size, or batches of "
-                "fewer tensors"
+                f"the indices of a batch and the description of its contents take {in_units(size)}. "
+                f"{in_units(self.geometry.area_stride)} are reserved for them. Use a smaller batch_size, or batches of "
+                "fewer tensors."
             )
         return self._commit_area(entry, size)
 
@@ -110,8 +110,8 @@ class Growth:
         geometry = self.geometry
         if size > geometry.cell_stride:
             raise MemoryError(
-                f"what a stream says of itself takes {in_units(size)}, and {in_units(geometry.cell_stride)} are "
-                "reserved for it: have its state_dict() return less"
+                f"the state_dict() of a stream takes {in_units(size)}. {in_units(geometry.cell_stride)} are reserved "
+                "for it. Have it return less."
             )
         least, size = up(size, PAGE), min(up(size + size // 4, PAGE), geometry.cell_stride)
         try:
@@ -139,9 +139,9 @@ class Growth:
         stride = self.geometry.slot_stride
         if size > stride:
             raise MemoryError(
-                f"a batch takes more than {in_units(size)}, and each of the ring's {self.geometry.payloads} slots may "
-                f"grow to {in_units(stride)}: use a smaller batch_size, or fewer slots (num_workers, prefetch_factor, "
-                "spare_slots)"
+                f"a batch takes more than {in_units(size)}. Each of the ring's {self.geometry.payloads} slots may grow "
+                f"to {in_units(stride)}. Use a smaller batch_size, or fewer slots (num_workers, prefetch_factor, "
+                "spare_slots)."
             )
         have = ring.committed(payload)
         least, size = up(size, PAGE), min(up(max(size + SPARE_COMMIT, have + have // 4), PAGE), stride)
@@ -173,8 +173,8 @@ class Growth:
         if self.budget is not None and slots * size > self.budget:
             return (
                 f"the ring needs {slots} slots x {in_units(size)} = {in_units(slots * size)}, and max_ring_bytes "
-                f"allows {in_units(self.budget)}: raise it, use a smaller batch_size, or fewer slots (num_workers x "
-                "prefetch_factor + spare_slots)"
+                f"allows {in_units(self.budget)}. Raise it, or use a smaller batch_size or fewer slots (num_workers x "
+                "prefetch_factor + spare_slots)."
             )
         return self.no_room(slots, size) if size - have > available_memory() else ""
 
@@ -197,14 +197,14 @@ class Growth:
         return size
 
     def no_room(self, slots: int, size: int) -> str:
-        machine = f"the machine, or this container, {in_units(available_memory())}"
+        machine = f"the machine or this container has {in_units(available_memory())}"
         elsewhere = ""
         if self.memory == "posix":
-            elsewhere = "ring_memory='auto' or 'memfd', a larger /dev/shm (docker run --shm-size), "
+            elsewhere = "ring_memory='auto' or 'memfd', or a larger /dev/shm (docker run --shm-size), or "
         return (
-            f"the ring needs {slots} slots x {in_units(size)} = {in_units(slots * size)} of shared memory, and "
-            f"{SHM_MOUNT} has {in_units(free_in_shm())} free, {machine}: use {elsewhere}"
-            "a smaller batch_size, or fewer slots (num_workers x prefetch_factor + spare_slots)"
+            f"the ring needs {slots} slots x {in_units(size)} = {in_units(slots * size)} of shared memory. "
+            f"{SHM_MOUNT} has {in_units(free_in_shm())} free, and {machine}. Use {elsewhere}"
+            "a smaller batch_size, or fewer slots (num_workers x prefetch_factor + spare_slots)."
         )
 
 
@@ -221,7 +221,7 @@ def say_moved(why: str) -> None:
     if not _said:
         _said = True
         warnings.warn(
-            f"{why}; the ring's slots lie in a memfd instead, which is as fast. Give ring_memory='memfd' to have them "
+            f"{why}. The ring's slots lie in a memfd instead, which is as fast. Give ring_memory='memfd' to put them "
             "there from the start.",
             stacklevel=2,
         )

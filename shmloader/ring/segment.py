@@ -138,10 +138,10 @@ class Segment(Growth):
                 if geometry.slot_stride <= MiB:
                     raise MemoryError(
                         f"shmloader could not map {in_units(geometry.size)} for a ring of {geometry.payloads} slots "
-                        f"({os.strerror(error.errno)}); the process may use "
+                        f"({os.strerror(error.errno)}). The process may use "
                         f"{_limit(resource.RLIMIT_AS)} of address space (ulimit -v) and files of "
-                        f"{_limit(resource.RLIMIT_FSIZE)} (ulimit -f): raise them, or lower num_workers, "
-                        "prefetch_factor or spare_slots"
+                        f"{_limit(resource.RLIMIT_FSIZE)} (ulimit -f). Raise them, or lower num_workers, "
+                        "prefetch_factor or spare_slots."
                     ) from None
                 reserved //= 2
 
@@ -203,9 +203,9 @@ class Segment(Growth):
 
 def too_many_files() -> str:
     return (
-        f"too many open files: this process may have {_limit(resource.RLIMIT_NOFILE, '{}')} (ulimit -n). "
-        "A ring takes 4, one more where workers are spawned and one more with detail=True, and each worker 2 or 3 "
-        "while it lives: raise the limit, or lower num_workers"
+        f"too many open files: this process may have {_limit(resource.RLIMIT_NOFILE, '{}')} (ulimit -n). A ring takes "
+        "4, one more if workers are spawned, and one more with detail=True. Each living worker takes 2 or 3. Raise the "
+        "limit, or lower num_workers."
     )
 
 

@@ -7,7 +7,7 @@ NOTE [ Accounts ]
     2. Its figures only grow.  "Since the epoch" and "since the last call" are two of them at different times, the
        earlier one taken from the later one, histograms included.  So whoever looks resets nothing for anybody else.
     3. Whose turn it is (the user's, or ours in next()) is counted where the user calls next(): in Steps for an iterator
-       over a ring, in Ahead where a thread is ahead of the user, around `_next_data` for iterators of torch's own.
+       over a ring, in Prefetcher where a thread is ahead of the user, around `_next_data` for iterators of torch's own.
 """
 
 from __future__ import annotations
@@ -150,8 +150,8 @@ def traced(loader: Any, path: str | os.PathLike[str], batches: int) -> Trace:
     account = account_of(loader)
     if account.trace is not None and not account.trace.written:
         raise RuntimeError(
-            f"a trace of this loader is being recorded, into {account.trace.path}: close() it first, or wait for its "
-            f"{account.trace.batches} batches"
+            f"a trace of this loader is being recorded, into {account.trace.path}. A loader records one at a time. "
+            f"close() that one first, or take its {account.trace.batches} batches."
         )
     account.trace = Trace(path, batches, account.meter.log, label_of(loader).decode(), sequences_of(loader, batches))
     iterator = None if account.iterator is None else account.iterator()
@@ -173,7 +173,7 @@ def turns_of(iterator: Any) -> Turns | None:
     return turns
 
 
-def turns_ahead(loader: Any, source: Any) -> Turns | None:
+def turns_of_prefetcher(loader: Any, source: Any) -> Turns | None:
     """What counts the user's turns where a thread is ahead; what counts at the source is then that thread's."""
     if sys.platform != "linux":
         return None
@@ -181,7 +181,7 @@ def turns_ahead(loader: Any, source: Any) -> Turns | None:
     turns = Turns(account_of(loader).meter)
     if ring is not None:
         ring.kind = SOURCE_WAIT
-        turns.tell(ring)
+        turns.pass_on_to(ring)
     return turns
 
 

@@ -54,7 +54,7 @@ def device(of: Evidence) -> Cause | None:
     unlocked = (of.stats.copied_unlocked or 0) / max(1, of.stats.taken_batches or 0)
     change = "send smaller batches: images as bytes, with on_device=normalize_on_device(...) to make them floats there"
     if unlocked > COPIED:
-        change = "see why slots are not page-locked (a RuntimeWarning said so); then " + change
+        change = "see why slots are not page-locked (a RuntimeWarning has the reason); then " + change
     return Cause(
         "device",
         f"the copy of a batch to the device takes {ms(sent.p50_s)} of the {ms(cycle)} from one batch to the next"
@@ -93,7 +93,7 @@ def first_batch(of: Evidence) -> Cause | None:
     settings = of.settings
     early = of.stats.why_not_ring is None and settings.in_order and not settings.is_stream
     if not settings.num_workers:
-        change = "num_workers=2, persistent_workers=True: then the first batch is made beforehand"
+        change = "num_workers=2, persistent_workers=True, so that the first batch is made before the loop asks for it"
     elif not settings.persistent_workers:
         change = "persistent_workers=True, so that workers and what they have opened live on"
         if early:
@@ -101,14 +101,14 @@ def first_batch(of: Evidence) -> Cause | None:
     elif not settings.prefetch_epochs and early:
         change = "prefetch_epochs=True, so that the next epoch's first batches are made during this one"
     elif of.stats.why_not_ring is not None:
-        change = "have workers do less before their first batch: what they open and read then"
+        change = "have workers open and read less before their first batch"
     else:
-        change = "loader.start() before what you do between the epochs, or before you load the model"
+        change = "call loader.start() before your work between the epochs, or before you load the model"
     each = of.stats.starting_s / first.count
     return Cause(
         "first_batch",
-        f"until each worker has given its first batch of an epoch, the loop waits {ms(each)}, and that is "
-        f"{of.first_share:.0%} of all waiting; behind that, waiting is {rest:.1%} of the time",
+        f"the loop waits {ms(each)} until each worker has made its first batch of an epoch. That is "
+        f"{of.first_share:.0%} of all waiting; after it, waiting is {rest:.1%} of the time",
         change,
         f"up to {ms(each)} less for each epoch",
         of.first_share >= 0.7 and rest < 0.05 and of.stats.starting_s >= 0.05,
@@ -124,7 +124,7 @@ def spare_slots(of: Evidence) -> Cause | None:
         return None
     copied = (of.stats.copied_spare or 0) / max(1, of.stats.taken_batches or 0)
     why, change = note
-    return Cause("spare_slots", why, change, f"up to {share:.0%} less waiting: that is what the copies take",
+    return Cause("spare_slots", why, change, f"up to {share:.0%} less waiting, because no copies are made",
                  copied >= 2 * COPIED and share >= 0.6)  # fmt: skip
 
 
@@ -138,12 +138,12 @@ def copies(of: Evidence) -> tuple[str, str] | None:
         keeps = max(keeps or 0, round(lent / (1 - copied)))
     if keeps is None or keeps <= lent:
         return (
-            f"{copied:.0%} of the batches are copied out, for {lent} lie in the ring that your loop does not drop",
-            "clone what you keep for long, and drop the batch; or a larger spare_slots",
+            f"{copied:.0%} of the batches are copied out, because your loop holds {lent} that lie in the ring",
+            "clone what you keep for long and drop the batch, or raise spare_slots",
         )
-    why = f"{copied:.0%} of the batches are copied out: your loop keeps {keeps}, and spare_slots={lent} may be lent"
+    why = f"{copied:.0%} of the batches are copied out: your loop keeps {keeps}, and the ring lends spare_slots={lent}"
     if (keeps - lent) * (of.stats.batch_bytes or 0.0) > of.memory_bytes:
-        return why, f"drop batches earlier (del batch), or keep less of each: the memory does not hold {keeps} of them"
+        return why, f"drop batches earlier (del batch), or keep less of each; there is no memory for {keeps} of them"
     return why, f"spare_slots={keeps}, or drop batches earlier (del batch)"
 
 
@@ -161,18 +161,18 @@ def hand_out(of: Evidence) -> Cause | None:
         change = f"larger batches: {samples:.0f} samples take the loop {ms(of.step_s)}"
         effect = f"with twice as many samples in each, {ms(each)} is saved for every other batch"
     else:
-        change = "a quicker sampler: it is asked in the trainer, for the next batch, whenever one is handed out"
+        change = "use a quicker sampler; the trainer draws from it each time it hands out a batch"
         effect = f"up to {ms(each)} less a batch"
     return Cause(
         "hand_out",
-        f"batches are ready, and next() itself takes {ms(each)}: the sampler, and handing over",
+        f"batches are ready, and next() itself takes {ms(each)} to draw from the sampler and hand a batch over",
         change,
         effect,
         own >= 0.8 * of.stats.wait.total_s,
     )
 
 
-def alone(of: Evidence) -> Cause | None:
+def no_workers(of: Evidence) -> Cause | None:
     """There are no workers: the loop waits while its batches are made."""
     if of.settings.num_workers or not of.wait_s:
         return None
@@ -204,13 +204,13 @@ def worker(of: Evidence) -> Cause | None:
         return None
     each = [of.each_s(one) for one in of.workers]
     faster = sum(1 / time for time in each) / (count / max(each))
-    change = f"{steal(of)}, so that the others make what it does not come to; or see what that worker does otherwise"
-    if of.settings.is_stream:  # whose work nobody else can do
-        change = "see what that worker does otherwise, and how large its part of the stream is"
+    change = f"{steal(of)}, so that the others take over its work; or find out what that worker does differently"
+    if of.settings.is_stream:  # no other worker can take it over
+        change = "find out what that worker does differently, and how large its part of the stream is"
     return Cause(
         "worker",
-        f"worker {slow.worker} takes {times:.1f} times as long for a batch as the others, and holds them up: "
-        f"{share:.0%} of the waiting is for its batches",
+        f"worker {slow.worker} takes {times:.1f} times as long for a batch as the others. {share:.0%} of the waiting "
+        "is for its batches",
         change,
         f"up to {of.times_faster(faster):.1f} times as many batches from the same workers",
         times >= 1.5 * SLOW and share >= 0.7,
@@ -221,7 +221,7 @@ def order(of: Evidence) -> Cause | None:
     """Workers stand idle while the trainer waits: some batches take much longer, and those behind them must wait."""
     if len(of.workers) < 2 or of.idle_share < IDLE:
         return None
-    if of.settings.is_stream:  # whose work nobody else can do
+    if of.settings.is_stream:  # no other worker can take it over
         change = "a larger prefetch_factor"
         change += "; or in_order=False, if you do not need the order" if of.settings.in_order else ""
     elif of.settings.schedule == "steal":
@@ -268,7 +268,7 @@ def work(of: Evidence) -> Cause | None:
     why = f"a batch takes {ms(of.work_s)} of a worker's time, {share:.0%} of it for {where[stage]}{hottest(of)}"
     feeds = f"{plural(needed, 'worker')} would feed this loop ({ms(of.step_s)} a step)"
     if endless := needed > ENDLESS * of.cores:
-        feeds = f"your loop takes next to nothing itself ({ms(of.step_s)} a step), so it can only wait"
+        feeds = f"your loop does almost nothing itself ({ms(of.step_s)} a step), so it always waits"
     busy = of.busy_share >= 0.85
     if stage != "collate" and count < needed <= most:
         effect = f"{feeds}: {rate(of.rate(needed))}, now {rate(of.stats.batches_per_s)}"
@@ -291,11 +291,11 @@ def work(of: Evidence) -> Cause | None:
 
 
 CHEAPER = {
-    "collate": "have samples be tensors of one shape, which are collated straight into the slot; pad and stack in "
+    "collate": "return tensors of one shape, which are collated straight into the slot; or pad and stack in "
     "__getitem__, or collate in C",
-    "decode": "make a sample cheaper: shmloader.images decodes no more than the crop; smaller files; cache what does "
+    "decode": "make a sample cheaper: decode only the crop (shmloader.images), use smaller files, or cache what does "
     "not change",
-    "read": "read faster: a local disk, larger files, __getitems__ for many samples at once",
+    "read": "read faster: from a local disk, from larger files, or many samples at once (__getitems__)",
 }
 
 
@@ -310,9 +310,9 @@ def smaller_chunks(of: Evidence) -> str:
 
 
 def shared(of: Evidence) -> str:
-    """What must be so before a stream gets more workers: each has a copy of it, and gives all that this one gives."""
-    told = " (if the stream gives each of them its part, by get_worker_info(): else samples come more than once)"
-    return told if of.settings.is_stream else ""
+    """The condition for more workers on a stream: each has a copy of it, so each must read a part of its own."""
+    sharded = " (the stream must give each worker its own part, by get_worker_info(); otherwise samples repeat)"
+    return sharded if of.settings.is_stream else ""
 
 
 def hottest(of: Evidence) -> str:

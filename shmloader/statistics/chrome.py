@@ -79,7 +79,7 @@ def _names(recorded: Recorded, taker: int) -> Iterator[Event]:
     yield {"ph": "M", "name": "process_name", "tid": 0, "args": {"name": f"shmloader: {recorded.label}"}}
     lanes = {TRAINER: "trainer"}
     if taker == AHEAD:
-        lanes[AHEAD] = "thread that is ahead"
+        lanes[AHEAD] = "prefetch thread"
     pids = dict(enumerate(recorded.workers))
     for worker in sorted({*pids, *(taken.worker for taken in recorded.taken)}):
         lanes[worker + 1] = f"worker {worker}" + (f" (pid {pids[worker]})" if worker in pids else "")
@@ -99,7 +99,7 @@ def _turns(turns: list[Span]) -> Iterator[Event]:
 
 def _made(taken: Taken) -> Iterator[Event]:
     """The worker's lane."""
-    lane, of = taken.worker + 1, _of(taken)
+    lane, of = taken.worker + 1, _numbers(taken)
     if not taken.claimed_at or not taken.published_at:
         return
     if taken.claimed_at <= taken.fetched_at < taken.published_at:
@@ -115,10 +115,10 @@ def _took(taken: Taken, taker: int) -> Iterator[Event]:
         return
     ends = taken.handed_out_at or taken.taken_at
     if taker == AHEAD:
-        yield _slice(taker, "next batch", taken.asked_at, ends, _of(taken))
-    yield _slice(taker, "wait", taken.asked_at, taken.taken_at, _of(taken))
+        yield _slice(taker, "next batch", taken.asked_at, ends, _numbers(taken))
+    yield _slice(taker, "wait", taken.asked_at, taken.taken_at, _numbers(taken))
     if ends > taken.taken_at:
-        yield _slice(taker, "read", taken.taken_at, ends, _of(taken))
+        yield _slice(taker, "read", taken.taken_at, ends, _numbers(taken))
 
 
 def _arrow(number: int, taken: Taken, taker: int) -> Iterator[Event]:
@@ -143,7 +143,7 @@ def _between(number: int, taken: Taken) -> Iterator[Event]:
     for name, begins, ends in spans:
         if begins and ends > begins:
             common = {"cat": name, "name": name, "id": number, "tid": TRAINER}
-            yield {"ph": "b", "ts": begins, "args": _of(taken), **common}
+            yield {"ph": "b", "ts": begins, "args": _numbers(taken), **common}
             yield {"ph": "e", "ts": ends, **common}
 
 
@@ -151,6 +151,6 @@ def _slice(lane: int, name: str, begins: int, ends: int, of: dict[str, int]) -> 
     return {"ph": "X", "name": name, "tid": lane, "ts": begins, "dur": max(0, ends - begins), "args": of}
 
 
-def _of(taken: Taken) -> dict[str, int]:
+def _numbers(taken: Taken) -> dict[str, int]:
     said = {"batch": taken.batch, "epoch": taken.epoch, "sequence": taken.sequence}
     return {**said, "chunk": taken.chunk} if taken.chunk else said

@@ -32,11 +32,12 @@ def draw(path: str | os.PathLike[str], verdict: Verdict, stats: Stats, log: Sequ
         from matplotlib.figure import Figure
     except ImportError:
         raise ImportError(
-            "report().plot() needs matplotlib, which is not installed: pip install matplotlib. print(report) needs none"
+            "report().plot() needs matplotlib, which is not installed. Run pip install matplotlib. "
+            "print(report) works without it."
         ) from None
     log = [taken for taken in log if taken.asked_at and taken.handed_out_at][-MOST:]
     if not log:
-        raise ValueError("there is nothing to draw: no batch was taken from a ring yet, or this loader has none")
+        raise ValueError("there is nothing to draw. No batch was taken from a ring yet, or this loader has no ring.")
     workers = sorted({taken.worker for taken in log})
     figure = Figure(figsize=(11, 2.6 + 0.3 * len(workers) + 1.6), dpi=140, layout="constrained")
     lanes, shares = figure.subplots(2, 1, height_ratios=(1.6 + 0.3 * len(workers), 1.2))

@@ -17,15 +17,15 @@ def with_ranks(of: Evidence) -> Evidence:
     """
     if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
         raise RuntimeError(
-            "report(ranks=True) asks the other ranks, and torch.distributed is not initialised: call "
-            "init_process_group() first, or leave ranks out"
+            "report(ranks=True) asks the other ranks, and torch.distributed is not initialised. Call "
+            "init_process_group() first, or leave ranks out."
         )
     waits: list[float] = [0.0] * torch.distributed.get_world_size()
     try:
         torch.distributed.all_gather_object(waits, of.wait_s)
     except RuntimeError as error:
         raise RuntimeError(
-            "report(ranks=True) gathers one number from each rank, and did not get all of them: have every rank call "
-            f"it, at the same place in its loop; torch.distributed says: {error}"
+            "report(ranks=True) gathers one number from each rank, and did not get all of them. Every rank must call "
+            f"it, at the same place in its loop. torch.distributed raised: {error}"
         ) from error
     return dataclasses.replace(of, ranks=waits, rank=torch.distributed.get_rank())

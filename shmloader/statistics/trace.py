@@ -64,8 +64,8 @@ class Trace:
         self.written = False
         if sequences > MOST:
             raise ValueError(
-                f"batches={batches} are up to {sequences} sequences, and a trace may have {MOST} of them "
-                "(96 bytes each)"
+                f"batches={batches} can be {sequences} sequences. A trace holds at most {MOST}, of 96 bytes each. "
+                "Record fewer batches."
             )
         log.keep(sequences)
         atexit.register(self.close_or_warn)
@@ -134,7 +134,7 @@ class Trace:
         try:
             self.close()
         except OSError as error:
-            warnings.warn(f"the trace {self.path} cannot be written: {error}", RuntimeWarning, stacklevel=3)
+            warnings.warn(f"the trace {self.path} cannot be written: {error}.", RuntimeWarning, stacklevel=3)
 
     def __enter__(self) -> Trace:
         return self

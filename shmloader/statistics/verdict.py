@@ -22,7 +22,7 @@ ORDER = (
     causes.rank,
     causes.device,
     causes.first_batch,
-    causes.alone,
+    causes.no_workers,
     causes.spare_slots,
     causes.hand_out,
     causes.worker,
@@ -100,22 +100,22 @@ def share_is_clear(of: Evidence) -> bool:
 
 def text(of: Evidence, kind: Kind, share: float, sure: bool) -> str:
     """The verdict in a sentence."""
-    said = f"{kind} ({'sure' if sure else 'likely'}): "
+    sentence = f"{kind} ({'sure' if sure else 'likely'}): "
     wait, step, first = of.stats.wait.mean_s, of.step_s, of.stats.first_wait
     if first.count == 1:
         wait = of.wait_s
-    said += f"{share:.1%} of the loop's time went into next(), {ms(wait)} of {ms(wait + step)} a batch"
+    sentence += f"{share:.1%} of the loop's time went into next(), {ms(wait)} of {ms(wait + step)} a batch"
     if first.count == 1:
-        said += f", behind the first batches ({ms(of.stats.starting_s)})"
+        sentence += f", after the first batches ({ms(of.stats.starting_s)})"
     if kind != "consumer-bound":
-        return said
-    said += ". The loader keeps up; what takes time is the loop's own step"
+        return sentence
+    sentence += ". The loader keeps up; the loop's own step takes the time"
     if of.stats.ready_batches is not None:
-        said += f" ({of.stats.ready_batches:.1f} batches were ready when it asked)"
+        sentence += f" ({of.stats.ready_batches:.1f} batches were ready when it asked)"
     enough = of.needed_workers
     if of.workers and 0 < enough < of.settings.num_workers * 0.75:
-        said += f". {plural(max(1, enough), 'worker')} of {of.settings.num_workers} would do"
-    return said
+        sentence += f". {plural(max(1, enough), 'worker')} of {of.settings.num_workers} would be enough"
+    return sentence
 
 
 def notes(of: Evidence, cause: Cause | None = None) -> tuple[str, ...]:
@@ -125,17 +125,17 @@ def notes(of: Evidence, cause: Cause | None = None) -> tuple[str, ...]:
         found.append(f"{copied[0]}: {copied[1]}")
     if stats.copied_kept:
         found.append(
-            f"{plural(stats.copied_kept, 'batch', 'es')} copied out since a collate function or "
-            "a dataset keeps what it returned: return a copy of what is kept"
+            f"{plural(stats.copied_kept, 'batch', 'es')} copied out, because a collate function or a dataset keeps "
+            "what it returned: return a copy instead"
         )
     if stats.copied_unlocked and stats.copied_unlocked > 0.1 * (stats.taken_batches or 0):
         found.append(
-            f"{plural(stats.copied_unlocked, 'batch', 'es')} copied since their slots were not page-locked yet"
+            f"{plural(stats.copied_unlocked, 'batch', 'es')} copied, because their slots were not page-locked yet"
         )
     if stats.moved_slots:
         found.append(
-            f"/dev/shm is too small: {plural(stats.moved_slots, 'slot')} of the ring moved to a memfd, as fast as it. "
-            'ring_memory="memfd" has them there from the start; docker run --shm-size makes /dev/shm larger'
+            f"/dev/shm is too small: {plural(stats.moved_slots, 'slot')} of the ring moved to a memfd, which is as "
+            'fast. ring_memory="memfd" puts them there from the start; docker run --shm-size makes /dev/shm larger'
         )
     if stats.grown_slots and stats.grown_slots > 0.1 * (stats.taken_batches or 0):
         found.append(f"slots had to grow {plural(stats.grown_slots, 'time')}: batches differ much in size")
@@ -149,11 +149,11 @@ def notes(of: Evidence, cause: Cause | None = None) -> tuple[str, ...]:
         found.append(f"workers wait for a core {of.delayed_share:.0%} of the time: other processes use this machine")
     if of.settings.detail and not stats.hot:
         found.append(
-            "detail=True has nothing to tell yet: workers look at one batch of 16, every 10 ms, and never where the "
-            "dataset has blocked all signals"
+            "detail=True has no samples yet: workers sample one batch in 16, every 10 ms, and never while the dataset "
+            "blocks all signals"
             if stats.why_not_ring is None
-            else "detail=True has nothing to tell: it is for workers of a loader that rides the ring"
+            else "detail=True has no effect: it samples the workers of a loader that rides the ring"
         )
     if stats.why_not_ring is not None:
-        found.append(f"only next() is measured, for batches do not ride the ring: {stats.why_not_ring}")
+        found.append(f"only next() is measured, because batches do not ride the ring: {stats.why_not_ring}")
     return tuple(found)

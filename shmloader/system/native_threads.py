@@ -68,7 +68,7 @@ LIBRARIES = (
 BREAK_BY_NAME = [library.module for library in LIBRARIES if library.threads is not None and library.until is None]
 
 
-def beside() -> list[str]:
+def libraries_with_threads() -> list[str]:
     """The names of the libraries whose threads run in this process, and do not survive a fork."""
     imported = [library for library in LIBRARIES if library.is_imported()]
     if not imported:  # of almost all processes: nothing is read for them
@@ -88,7 +88,7 @@ def warn_before_fork(context: Any) -> None:
     """
     if getattr(context, "get_start_method", str)() != "fork":
         return
-    found = [module for module in beside() if module not in _warned]
+    found = [module for module in libraries_with_threads() if module not in _warned]
     if found:
         _warned.update(found)
         warnings.warn(explained(found), RuntimeWarning, stacklevel=2)

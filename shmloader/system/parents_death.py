@@ -112,7 +112,9 @@ def _process() -> Any:
         core = os.path.join(os.path.dirname(os.path.dirname(__file__)), "core")
         spec = PathFinder.find_spec(PROCESS, [core])
         if spec is None or spec.loader is None:
-            raise ImportError(f"{PROCESS} has not been built: pip install shmloader, or pip install -e . in its tree")
+            raise ImportError(
+                f"{PROCESS} has not been built. Run pip install shmloader, or pip install -e . in a checkout."
+            )
         module = module_from_spec(spec)
         spec.loader.exec_module(module)
         sys.modules[PROCESS] = module

@@ -52,7 +52,10 @@ class SealedMemory(mmap.mmap):
 
     def __reduce__(self) -> tuple[Any, ...]:
         if get_spawning_popen() is None:
-            raise TypeError("sealed memory goes to processes that are being spawned; copy its bytes for anything else")
+            raise TypeError(
+                "sealed memory can be pickled only for a process that is being spawned. Copy its bytes for any other "
+                "use."
+            )
         return _received, (reduction.DupFd(self.fd),)
 
 

@@ -127,8 +127,8 @@ class Looks:
         except OSError as error:
             raise OSError(
                 error.errno,
-                "detail=True needs a timer in each worker, and this user may have no more of them (RLIMIT_SIGPENDING): "
-                "use a larger `ulimit -i`, or leave detail out",
+                "detail=True needs a timer in each worker, and this user has reached the limit (RLIMIT_SIGPENDING). "
+                "Raise it (`ulimit -i`), or leave detail out.",
             ) from None
         self._sheet = sheet
         self._worker = worker

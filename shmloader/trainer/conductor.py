@@ -13,7 +13,7 @@ from shmloader.core.trainer import TrainerSide
 from shmloader.options import Options
 from shmloader.resume.drawn_from import watch_of
 from shmloader.resume.epoch import Epoch, next_epoch_of
-from shmloader.resume.epochs import listen, told
+from shmloader.resume.epochs import dataset_epoch, listen
 from shmloader.resume.loader_generators import restore
 from shmloader.resume.place import Place
 from shmloader.resume.source import Source
@@ -91,7 +91,7 @@ class Conductor(ConductorSide):
                 self.base_seed, self._served = start.base_seed, start.served
         start = start if start is not None and start.begun else None
         source = Source(
-            self._sampler, loader.generator, start, watch=watch_of(self._sampler) if place.is_early else None
+            self._sampler, loader.generator, start, watch=watch_of(self._sampler) if place.begins_next else None
         )
         listen(self._dataset)  # whose loader may be of a class that has an __init__ of its own
         numbered = not self._in_order and not self._streams
@@ -100,7 +100,7 @@ class Conductor(ConductorSide):
         if self._streams:
             epoch.states = self._states_weakly()
         self._give(epoch, source)
-        ring.begin_epoch(epoch, self._batched, told(self._dataset), epoch.seed, drops)
+        ring.begin_epoch(epoch, self._batched, dataset_epoch(self._dataset), epoch.seed, drops)
         if self._tally is not None:
             self._tally.begin()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import pickle
 import re
@@ -14,10 +13,10 @@ import warnings
 from multiprocessing.process import BaseProcess
 from typing import Any, NoReturn
 
-from shmloader._multiprocessing import close_pipes, end_of_fork_server, preload_in_fork_server
+from shmloader._multiprocessing import close_pipes, preload_in_fork_server
 from shmloader._torch import raise_if_any_worker_failed, unwatch_pids, watch_pids
 from shmloader.core.trainer import TrainerSide
-from shmloader.ring.segment import Segment, too_many_files
+from shmloader.ring.segment import Segment
 from shmloader.ring.tasks import read_task
 from shmloader.system.call_stacks import Paper
 from shmloader.system.group_signals import blocked_at_start
@@ -27,6 +26,7 @@ from shmloader.system.signals import held
 from shmloader.system.spawn_arguments import Parcel
 from shmloader.trainer.at_exit import enlist, raise_at_exit
 from shmloader.trainer.watch import Watch, runs, wait_for_ends
+from shmloader.trainer.worker_ends import OUT_OF_MEMORY, end_of, killed_at_start, not_started
 from shmloader.worker.loop import work
 
 # How many seconds all workers together have to leave, then to obey SIGTERM, then to be gone after SIGKILL.  That they
@@ -34,10 +34,6 @@ from shmloader.worker.loop import work
 # not let go of at all must not keep the trainer for ever.  torch gives 5 to each worker, one after another.
 PATIENCE, TERMINATED, KILLED = 4.0, 0.5, 5.0
 REAPED = 0.5  # seconds that the fork server, which sees a worker's end, has to report it
-OUT_OF_MEMORY = (
-    "Linux kills processes (SIGKILL) where the machine or the container runs out of memory (see `dmesg`): "
-    "use fewer workers, or have the dataset hold less."
-)
 LIVES = 3  # deaths of one worker without a batch in between: one may be bad luck, the third is the batch's fault
 
 
@@ -109,7 +105,7 @@ class Crew:
             try:
                 self._paper = Paper()  # with and without a limit: `shmloader top --stack` asks workers, too
             except OSError as error:
-                raise _explained(error, 0, count) from None
+                raise not_started(error, 0, count) from None
         for index in range(count):
             with held():  # so that stop() knows of every worker that was started
                 self.workers.append(self._start_one(index, 0))
@@ -142,9 +138,9 @@ class Crew:
             )
             raise
         except (EOFError, ConnectionError) as error:  # the fork server is gone, or what it has started
-            raise RuntimeError(_killed_at_start(index, error)) from error
+            raise RuntimeError(killed_at_start(index, error)) from error
         except OSError as error:
-            raise _explained(error, index, self._count) from None
+            raise not_started(error, index, self._count) from None
         finally:
             if name is not None:
                 worker.name = name
@@ -154,7 +150,7 @@ class Crew:
         try:
             self._watch = Watch(self.workers, self._ring, self._segment.mapping, self._ended)
         except OSError as error:
-            raise _explained(error, self._count, self._count) from None
+            raise not_started(error, self._count, self._count) from None
 
     def _stop_watch(self) -> None:
         if self._watch is not None:
@@ -191,7 +187,7 @@ class Crew:
             else:
                 self._raise_for(dead)
         except BaseException:
-            self._ring.alarm()  # so that the next one who waits is told as well
+            self._ring.alarm()  # so that the next thread that waits raises it as well
             raise
 
     def _raise_for(self, dead: list[int]) -> None:
@@ -200,14 +196,14 @@ class Crew:
         except RuntimeError as error:
             self.raise_explained(error)
         if dead:
-            raise RuntimeError(self._obituary(dead, "\n".join(self._end_told_by_server(index) for index in dead)))
+            raise RuntimeError(self._obituary(dead, "\n".join(self._end_by_server(index) for index in dead)))
 
-    def _end_told_by_server(self, index: int) -> str:
+    def _end_by_server(self, index: int) -> str:
         """How a worker ended.  torch knows of children alone, and one of the fork server's is none."""
         worker = self.workers[index]
         with contextlib.suppress(AssertionError):  # a process of another making
             worker.join(REAPED)
-        return "" if worker.exitcode is None else _end_of(worker)
+        return "" if worker.exitcode is None else end_of(worker)
 
     def raise_explained(self, error: RuntimeError) -> NoReturn:
         """Raise torch's error for a worker that died, with what it held; any other error as it is.
@@ -255,7 +251,7 @@ class Crew:
         """Have another process be this worker.  NOTE [ Slot ring ] says why that loses nothing."""
         worker = self.workers[index]
         worker.join()  # once it is reaped it writes nothing any more
-        ended = self._hung.pop(index, None) or _end_of(worker)
+        ended = self._hung.pop(index, None) or end_of(worker)
         if not self._reissue:
             raise RuntimeError(
                 f"{ended}\n{self._loss([index])}\non_worker_death='respawn' cannot replace it: the position of an "
@@ -293,11 +289,11 @@ class Crew:
         owners = {self._ring.sequences.owner(sequence) for sequence in awaited}
         late = [index for index in range(len(self.workers)) if index in owners]
         blamed = {index: debts[0] for index in late if (debts := self._ring.sequences.owes(index))}
-        told = {index: self._holding(index, sequence) for index, sequence in blamed.items()}
+        states = {index: self._holding(index, sequence) for index, sequence in blamed.items()}
         if self._ring.ready() or self._ring.alarmed:  # to ask for stacks takes time: it came, or a worker died
             return
-        error = "\n".join([f"DataLoader timed out after {self._timeout} seconds", *told.values()])
-        if not self._respawn or not told:
+        error = "\n".join([f"DataLoader timed out after {self._timeout} seconds", *states.values()])
+        if not self._respawn or not states:
             raise RuntimeError(error)
         for index, sequence in blamed.items():
             if sequence in self._ring.sequences.owes(index):
@@ -331,7 +327,7 @@ class Crew:
             with self._changing:  # another thread may be replacing a worker
                 self._stopped = True
             for step in (
-                self._tell,
+                self._stop_ring,
                 self._stop_watch,
                 self._arguments.close,
                 self._close_paper,
@@ -365,7 +361,7 @@ class Crew:
         if not self.ended:
             self._ring.alarm()
 
-    def _tell(self) -> None:
+    def _stop_ring(self) -> None:
         if not self._ring.stopped and self.lives:  # else the ring may be closed
             self._ring.stop()
 
@@ -417,38 +413,3 @@ class Crew:
 
 _indices = reprlib.Repr()
 _indices.maxlist = _indices.maxtuple = 64  # a batch's indices, whole where they can be read at a glance
-
-
-def _end_of(worker: BaseProcess) -> str:
-    """torch's words for how a worker ended."""
-    code = worker.exitcode
-    who = f"DataLoader worker (pid {worker.pid})"
-    if code is not None and code < 0:
-        return f"{who} is killed by signal: {signal.strsignal(-code)}."
-    if ended := getattr(worker, "end_of_template", ""):
-        return f"{who} ended with its template: {ended}."
-    return f"{who} exited unexpectedly with exit code {code}."
-
-
-def _killed_at_start(index: int, error: Exception) -> str:
-    ended = end_of_fork_server()
-    if ended is None:
-        who = "The worker itself was killed, for its fork server has not ended."
-    elif ended < 0:
-        who = f"The fork server, which starts workers, is killed by signal: {signal.strsignal(-ended)}."
-    else:
-        who = f"The fork server, which starts workers, has ended with exit code {ended}."
-    what = f"DataLoader worker {index} ended while it was being started ({error or type(error).__name__})."
-    return f"{what}\n{who} {OUT_OF_MEMORY}"
-
-
-def _explained(error: OSError, started: int, count: int) -> OSError:
-    if error.errno in (errno.EMFILE, errno.ENFILE):
-        return OSError(error.errno, f"{too_many_files()} ({started} of {count} workers could be started)")
-    if error.errno in (errno.EAGAIN, errno.ENOMEM):
-        return OSError(
-            error.errno,
-            f"{os.strerror(error.errno)}: {started} of {count} workers could be started; lower num_workers, or raise "
-            "the limit on processes (ulimit -u) or memory (ulimit -v)",
-        )
-    return error

@@ -50,7 +50,7 @@ from shmloader.core.trainer import TrainerSide
 from shmloader.device.accelerator import accelerator_of
 from shmloader.device.pinning import IN_TRANSIT, Pinning
 from shmloader.options import Options
-from shmloader.resume.epochs import told
+from shmloader.resume.epochs import dataset_epoch
 from shmloader.resume.place import Place, place_of
 from shmloader.ring.segment import Segment
 from shmloader.statistics.account import account_of, label_of, wants_detail
@@ -191,7 +191,7 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
                 "seeds_samples": self._schedule.seeds_samples,
                 "persists": loader.persistent_workers,
                 "stride": self._schedule.stride,
-                "told": told(self._dataset),
+                "dataset_epoch": dataset_epoch(self._dataset),
                 "left": self._left,
                 "pool": None if self._tally is None else given_pool(loader),
             },

@@ -40,7 +40,7 @@ def pool_of(loader: Any) -> Sequence[int]:
     part = sampler_of(loader)
     while part is not None and not any(part is other for other in met):
         met.append(part)
-        found: Sequence[int] | None = _said_by(part)
+        found: Sequence[int] | None = _own_indices(part)
         if found is not None:
             return found
         part = _within(part)
@@ -74,7 +74,7 @@ def _same(one: Sequence[int], other: Sequence[int]) -> bool:
     return len(one) == len(other) and numpy.array_equal(one, other)
 
 
-def _said_by(sampler: Any) -> Any:
+def _own_indices(sampler: Any) -> Any:
     """The indices that a sampler gives by itself; None where it does not say, or only hands on what another gives."""
     if isinstance(sampler, WeightedRandomSampler):
         return sampler.weights.nonzero().flatten().numpy()

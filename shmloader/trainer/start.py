@@ -45,7 +45,7 @@ def start(loader: Any, iterators: Iterable[Any], begin: Callable[[], Any]) -> No
             f"start() begins the next epoch, and an iterator is in the midst of epoch {epoch.number}: call start() "
             "before an epoch or behind its last batch, or close() the iterator first, or give prefetch_epochs=True"
         )
-    with place.early(), undrawn_if_it_fails(loader.generator):
+    with place.beginning_next(), undrawn_if_it_fails(loader.generator):
         _started[loader] = begin()
 
 

@@ -16,7 +16,7 @@ from torch.utils.data import IterableDataset
 from shmloader import _torch
 from shmloader.options import Options
 from shmloader.resume.epoch import Epoch, next_epoch_of
-from shmloader.resume.epochs import told
+from shmloader.resume.epochs import dataset_epoch
 from shmloader.resume.place import place_of
 from shmloader.resume.seek import ranks_of, sampler_of
 from shmloader.resume.source import Source
@@ -25,7 +25,7 @@ from shmloader.trainer.bad_samples import Tally, tally_of
 from shmloader.trainer.replacements import pool_of
 from shmloader.trainer.seeds import begin_iterator, left_of_streams, sample_seed, seed_of
 from shmloader.worker import random_states
-from shmloader.worker.fetch import Left, fetch_from, pass_over, restore, said_by, said_when_fresh
+from shmloader.worker.fetch import Left, fetch_from, pass_over, restore, state_of_stream, state_when_fresh
 from shmloader.worker.replace_bad_samples import Skips
 
 
@@ -41,12 +41,12 @@ def without_workers(loader: Any, options: Options, make: Callable[[], Any]) -> A
     place = place_of(loader)
     streams = isinstance(loader.dataset, IterableDataset)
     left = next(iter(left_of_streams(place) or []), None)
-    carried, fresh = _said_before(loader.dataset) if streams else [], None
+    carried, fresh = _state_before(loader.dataset) if streams else [], None
     if streams and (left is None or not left.ended):
         before = place.current
-        if before is not None and before.fresh is not None and told(loader.dataset) is None:
+        if before is not None and before.fresh is not None and dataset_epoch(loader.dataset) is None:
             loader.dataset.load_state_dict(before.fresh)
-        fresh = said_when_fresh(loader.dataset, left)
+        fresh = state_when_fresh(loader.dataset, left)
         restore(loader.dataset, left)
     base_seed, served = begin_iterator(place, lambda: made.append(make()))
     (iterator,) = made
@@ -169,7 +169,7 @@ class _Streaming(_InPlace):
         fetcher.ended = ended
         given = fetcher.dataset_iter = _Given(iter(()) if ended else pass_over(dataset, samples, left), left)
         epoch.states = lambda: [
-            said_by(dataset, samples, fetcher.ended or given.ended, given.count, given.errors) or None
+            state_of_stream(dataset, samples, fetcher.ended or given.ended, given.count, given.errors) or None
         ]
 
     def fetch(self, index: Any) -> Any:
@@ -221,10 +221,10 @@ class _Given:
         return sample
 
 
-def _said_before(dataset: Any) -> list[bytes | None]:
+def _state_before(dataset: Any) -> list[bytes | None]:
     """What a stream says of itself before it begins; None where it cannot say that yet."""
     with contextlib.suppress(Exception):
-        return [said_by(dataset, None, False, 0, ()) or None]
+        return [state_of_stream(dataset, None, False, 0, ()) or None]
     return [None]
 
 

@@ -25,7 +25,7 @@ def caught(where: str) -> Any:
     return ExceptionWrapper(where=where)
 
 
-def said_instead(where: str) -> bytes:
+def error_as_state(where: str) -> bytes:
     """The exception that is being handled, in place of what a stream says of itself: pickled, and its text.
 
     The text is there as well because the class may be one that cannot be pickled, or that the trainer does not know.

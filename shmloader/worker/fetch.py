@@ -25,7 +25,7 @@ class Left(NamedTuple):
 
     samples: int  # that it has given by then, to be passed over if it says nothing of itself
     ended: bool  # whether it has nothing more to give
-    state: Any  # what it said of itself by then, as said_by() has it; None: nothing
+    state: Any  # what it said of itself by then, as state_of_stream() has it; None: nothing
     errors: tuple[int, ...] = ()  # for each time that it raised, how many samples it had given by then
     begun: bool = True  # whether the user has any batch of it in this epoch
 
@@ -92,7 +92,7 @@ def says_where_it_is(what: Any) -> bool:
     return callable(getattr(what, "state_dict", None)) and callable(getattr(what, "load_state_dict", None))
 
 
-def said_by(dataset: Any, samples: Any, ended: bool, given: int, errors: Sequence[int]) -> bytes:
+def state_of_stream(dataset: Any, samples: Any, ended: bool, given: int, errors: Sequence[int]) -> bytes:
     """What a stream and its iterator say of themselves now, pickled; empty if there is nothing to say.
 
     Whether it has ended goes with it, because a stream that has may say of itself that it is at its beginning.  If it
@@ -112,7 +112,7 @@ def said_by(dataset: Any, samples: Any, ended: bool, given: int, errors: Sequenc
     return pickle.dumps((ended, state, (given, list(errors)) if errors else None))
 
 
-def said_at_first(left: Left) -> bytes:
+def state_at_first(left: Left) -> bytes:
     """What a stream that could not go on from there says of itself: that it is still there."""
     return pickle.dumps((left.ended, left.state, (left.samples, list(left.errors))))
 
@@ -130,7 +130,7 @@ def restore(dataset: Any, left: Left | None) -> None:
     dataset.load_state_dict(left.state["dataset"])
 
 
-def said_when_fresh(dataset: Any, left: Left | None) -> Any:
+def state_when_fresh(dataset: Any, left: Left | None) -> Any:
     """What a stream that has a set_epoch() says of itself before it is restored in mid-epoch; None for any other.
 
     The epochs behind that one begin with it.  Otherwise some (Hugging Face's) would begin each of them where they were
@@ -209,9 +209,9 @@ class Stream:
         self._drop_last = drop_last
         self._fetched = fetched
 
-    def said(self) -> bytes:
-        """See said_by()."""
-        return said_by(self._dataset, self._samples, self._ended, self._given, self._errors)
+    def state(self) -> bytes:
+        """See state_of_stream()."""
+        return state_of_stream(self._dataset, self._samples, self._ended, self._given, self._errors)
 
     def _next(self, count: int) -> list[Any]:
         """The next samples, fewer where the stream has no more."""

@@ -29,8 +29,8 @@ from shmloader.system.parents_death import begin
 from shmloader.system.stack_samples import Looks
 from shmloader.worker import random_states
 from shmloader.worker.collate import collate_into
-from shmloader.worker.exceptions import caught, said_instead, write_instead
-from shmloader.worker.fetch import Fetch, Left, Stream, fetch_from, said_at_first, said_when_fresh
+from shmloader.worker.exceptions import caught, error_as_state, write_instead
+from shmloader.worker.fetch import Fetch, Left, Stream, fetch_from, state_at_first, state_when_fresh
 from shmloader.worker.replace_bad_samples import Skips
 from shmloader.wrapped_datasets import hearers
 
@@ -88,7 +88,7 @@ class Worker:
         num_workers: how many there are.
         seeds_samples: whether each sample is seeded for itself (random_states.py).
         left: where each worker's stream goes on in the first epoch; None: they begin.
-        told: the epoch that the dataset in the trainer was told by set_epoch(); None: none.
+        dataset_epoch: the last one that the trainer's dataset got by set_epoch(); None: none.
         pool: what replaces bad samples (replace_bad_samples.py); None: nothing does.
         persists: whether it may make another epoch behind the first one.
         stride: with seeds_samples, how many places of the epoch's order one sample of a batch is behind the other.
@@ -109,7 +109,7 @@ class Worker:
         seeds_samples: bool,
         persists: bool,
         stride: int,
-        told: int | None,
+        dataset_epoch: int | None,
         left: list[Left] | None,
         pool: Any = None,
     ) -> None:
@@ -134,13 +134,13 @@ class Worker:
         self._before: bytes | None = None  # the random states before that epoch
         self._default = collate_into(self._writer)
         self._be_torchs_worker(dataset, base_seed, num_workers)
-        self._error: Any = None  # why it could not begin: told in place of the first batch
+        self._error: Any = None  # why it could not begin: raised in place of the first batch
         self._left: Left | None = None
         self._fresh: Any = None  # what a stream said of itself before it was restored, for its next epoch
-        self._said_at_end: bytes | None = None  # by the stream
-        self._told: int | None = None
+        self._state_at_end: bytes | None = None  # by the stream
+        self._dataset_epoch: int | None = None
         self._looks: Looks | None = None
-        self._begin(told, init_fn, None if left is None else left[ring.me])
+        self._begin(dataset_epoch, init_fn, None if left is None else left[ring.me])
 
     def _be_torchs_worker(self, dataset: Any, base_seed: int, num_workers: int) -> None:
         """Be, to the user's code, what it finds in a worker of torch's."""
@@ -168,8 +168,9 @@ class Worker:
             if ring.epoch != self._epoch:
                 if self._keeps_before:
                     self._undo_what_was_drawn()
-                if self._epoch is not None or ring.told != self._told:  # who takes a dead one's place comes later
-                    self._begin(ring.told)
+                # a worker in a dead one's place has begun the epoch when it was made, if no set_epoch() came since
+                if self._epoch is not None or ring.dataset_epoch != self._dataset_epoch:
+                    self._begin(ring.dataset_epoch)
                 self._epoch = ring.epoch
                 if self._skips is not None:
                     self._skips.begin(ring.epoch_seed)
@@ -184,7 +185,7 @@ class Worker:
                 ring.remember(random_states.states())
             if self._streams:
                 self._leave_state()
-            if ring.kept():
+            if ring.has_views():
                 outcome = self._let_go_or_keep(outcome)
             ring.publish(outcome)
             if self._looks is not None:
@@ -203,29 +204,31 @@ class Worker:
             random_states.restore(self._before)
         self._before = random_states.states()
 
-    def _begin(self, told: int | None, init_fn: Callable[[int], Any] | None = None, left: Left | None = None) -> None:
+    def _begin(
+        self, dataset_epoch: int | None, init_fn: Callable[[int], Any] | None = None, left: Left | None = None
+    ) -> None:
         """Begin the first epoch, or another one where workers persist: streams begin anew, and so does what failed.
 
         Args:
-            told: what the dataset is told first; None: nothing.
+            dataset_epoch: for the dataset's set_epoch(); None: it is not called.
             init_fn: the loader's `worker_init_fn`.
             left: where a stream goes on; None: it begins.
         """
         self._is_over, self._error = False, None
-        self._left, self._said_at_end = left, None
+        self._left, self._state_at_end = left, None
         dataset = self._fetching[0]
         try:
             if self._fresh is not None:
                 dataset.load_state_dict(self._fresh)
-            self._fresh = said_when_fresh(dataset, left)
+            self._fresh = state_when_fresh(dataset, left)
             if init_fn is not None:
                 init_fn(self._ring.me)
             if self._looks is None and self._segment.sheet is not None:
                 self._looks = Looks(self._segment.sheet, self._ring.me)
-            if told is not None:
-                self._told = told
+            if dataset_epoch is not None:
+                self._dataset_epoch = dataset_epoch
                 for hearer in hearers(dataset):
-                    hearer.set_epoch(told)
+                    hearer.set_epoch(dataset_epoch)
             self._fetch = fetch_from(*self._fetching, left, self._ring.fetched, self._default)
         except Exception:
             self._fetch, self._error = None, caught(self._where)
@@ -262,22 +265,22 @@ class Worker:
 
     def _leave_state(self) -> None:
         """Leave what the stream says of itself behind this batch, or at its end, before that is published."""
-        said = self._said_at_end
+        said = self._state_at_end
         if said is None:
-            said = self._said()
+            said = self._stream_state()
         if self._is_over:  # it says nothing else from now on, and tasks may be under way
-            self._said_at_end = said
+            self._state_at_end = said
         with contextlib.suppress(MemoryError):  # the trainer finds that out, and says so to whoever asks for a state
             self._ring.leave_state(said)
 
-    def _said(self) -> bytes:
+    def _stream_state(self) -> bytes:
         """What the stream says of itself; what is raised there is raised again for whoever asks for a state."""
         try:
             if isinstance(self._fetch, Stream):
-                return self._fetch.said()
-            return b"" if self._left is None else said_at_first(self._left)
+                return self._fetch.state()
+            return b"" if self._left is None else state_at_first(self._left)
         except Exception:
-            return said_instead(self._where)
+            return error_as_state(self._where)
 
     def _let_go_or_keep(self, outcome: int) -> int:
         """What to publish where something here holds on to what default_collate returned.
@@ -286,7 +289,7 @@ class Worker:
         leaves this payload alone for good, and from now on nothing is collated into slots: NOTE [ Slot ring ].
         """
         gc.collect()  # a cycle is no keeping
-        if not self._ring.kept():
+        if not self._ring.has_views():
             return outcome
         self._writer.keep_apart()
         return SKIPPED_KEPT if outcome == SKIPPED else KEPT

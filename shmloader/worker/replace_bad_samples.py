@@ -104,8 +104,8 @@ class Skips:
         if one_each and hasattr(samples, "__len__") and len(samples) != len(indices):
             raise RuntimeError(
                 f"__getitems__ of {type(self._dataset).__name__} gave {len(samples)} samples for {len(indices)} "
-                "indices, and with on_bad_sample='skip' a batch keeps its size. Have it raise where a sample is bad: "
-                "then the samples are made one by one, and another one comes in its place"
+                "indices. With on_bad_sample='skip' a batch keeps its size. Have __getitems__ raise if a sample is "
+                "bad. The worker then makes the samples one by one and replaces the bad one."
             )
         return samples
 
@@ -119,7 +119,7 @@ class Skips:
             except TypeError:
                 raise TypeError(
                     "on_bad_sample='skip' replaces a sample by its number, and this index is a "
-                    f"{type(index).__name__}: {index!r:.200}. Have the sampler give ints, or leave the option out"
+                    f"{type(index).__name__}: {index!r:.200}. Have the sampler give ints, or leave the option out."
                 ) from error
         tried, last = [number], ""
         for other in self._others(number):
@@ -134,9 +134,9 @@ class Skips:
                 self._first.append((number, other, said))
             return sample
         raise RuntimeError(
-            f"on_bad_sample='skip' found no sample to replace sample {number}: it raised, and so did the "
+            f"on_bad_sample='skip' found no sample to replace sample {number}. It raised, and so did the "
             f"{len(tried) - 1} others that were tried ({str(tried[1:])[1:-1]}). Its error was:\n\n{said}"
-            + (f"\n\nThe last of theirs was:\n\n{last}" if last else "")
+            + (f"\n\nThe last of the others' errors was:\n\n{last}" if last else "")
         )
 
     def _others(self, index: int) -> Iterator[int]:

@@ -102,9 +102,9 @@ def _not_as_it_rides(program: Program, num_workers: int, told: bool, rides: bool
 
 def _false_alarm(program: Program, text: str) -> str | None:
     """Why a warning of ours is not true; None if it is, or is torch's."""
-    if "does not say where it is" in text and program.data.kind != "stream":
+    if "cannot jump to its place" in text and program.data.kind != "stream":
         return "the stream has a state"
-    if "right if it gives the same order again" in text and program.order.kind not in WITHOUT_STATE:
+    if "right only if it gives the same order again" in text and program.order.kind not in WITHOUT_STATE:
         return "the sampler is known"
     if "does not ride shmloader's ring" in text and program.loader not in OFF_THE_RING:
         return "it rides"

@@ -52,13 +52,11 @@ def run(user: User, keep: int = 0, deadline: float = DEADLINE, plant: Plant | No
 def started(user: User, keep: int = 0, deadline: float = DEADLINE, plant: Plant | None = None) -> Callable[[], Outcome]:
     """The same while the caller does something else; returns what waits for the outcome.  Call that once."""
     events, errors = os.memfd_create("events"), os.memfd_create("errors")
-    was_frozen = gc.get_freeze_count() > 0  # by the tests, which would be slower from here on
+    gc.collect()  # of what came since the last program
     gc.freeze()  # the child's collections pass over what the parent has, which takes 50 times as long as the program
     child = os.fork()
     if child == 0:
         _be_child(user, keep, deadline, plant, events, errors)
-    if not was_frozen:
-        gc.unfreeze()
     watched = os.pidfd_open(child)
     hangs = time.monotonic() + deadline
 

@@ -414,7 +414,7 @@ class Graph:
 @pytest.mark.parametrize(
     ("collate_fn", "says"),
     [
-        (lambda s: len(s), r"gave a int \(2\): give tensors or arrays whose first dimension is that of the samples"),
+        (lambda s: len(s), r"gave a int \(2\). Give tensors or arrays whose first dimension is the number of"),
         (lambda s: {"x": stack(s), "mean": 0.5}, r"gave a float \(0.5\)"),
         (lambda s: {"x": stack(s), "split": "train"}, r"gave a str \('train'\)"),
         (lambda s: MyDict(x=stack(s), count=len(s)), r"gave a int \(2\)"),
@@ -428,12 +428,12 @@ class Graph:
         (lambda s: [Graph(s), Graph(s)], "gave a test_containers.Graph"),
         (
             lambda s: stack(s).to_sparse(),
-            "gave a torch.Tensor that is more than its elements, .* torch.sparse_coo",
+            "gave a torch.Tensor of layout torch.sparse_coo on cpu, which is more than its elements",
         ),
-        (lambda s: Lazy(s), "gave a test_containers.Lazy, which is not pickled with the items that it has"),
-        (holding_itself, "gave what holds itself, or is nested more than 500 deep"),
+        (lambda s: Lazy(s), "gave a test_containers.Lazy, whose pickle does not have its items"),
+        (holding_itself, "gave an object that contains itself, or is nested more than 500 deep"),
         (lambda s: stack(s).float().requires_grad_() * 2, "Cowardly refusing to serialize non-leaf tensor"),
-        (lambda s: MyDict(x=stack(s), y=torch.ones(3)), r"gave a tensor of shape \[3\]: the first dimension must be"),
+        (lambda s: MyDict(x=stack(s), y=torch.ones(3)), r"gave a tensor of shape \[3\]. The first dimension must be"),
         (lambda s: MyDict({f"{s[0] // 2}": stack(s)}), r"got the keys \['0'\] and \['1'\]"),
         (
             lambda s: stack(s) if s[0] else MyDict(x=stack(s)),

@@ -87,9 +87,9 @@ def test_measurements_share_one_order() -> None:
     assert list(itertools.islice(endless(range(9), {"sampler": [3, 4], "batch_size": None})["sampler"], 3)) == [3, 4, 3]
     given = endless(range(9), {"batch_sampler": [[1], [2, 3]]})["batch_sampler"]
     assert list(itertools.islice(given, 3)) == [[1], [2, 3], [1]]
-    with pytest.raises(ValueError, match="the sampler list gives nothing"):
+    with pytest.raises(ValueError, match="the sampler list is empty"):
         next(iter(endless(range(9), {"batch_sampler": []})["batch_sampler"]))
-    with pytest.raises(ValueError, match="no samples"):
+    with pytest.raises(ValueError, match="the dataset is empty"):
         next(iter(endless([], {})["batch_sampler"]))
 
 
@@ -229,7 +229,7 @@ def test_a_stream_is_to_be_shared_out(workers: int, is_stream: bool, said: int) 
     pick = Row(Setting(workers), 0, [Sample(0.01, 0.5, 100)])
     searched: Any = SimpleNamespace(too_heavy=[], untried=[])
     told = notes_of(searched, pick, Memory(1), 1, 8, 64, is_stream)
-    assert len([note for note in told if "if the stream gives each worker its part, by get_" in note]) == said
+    assert len([note for note in told if "the stream must give each worker its own part, by get_" in note]) == said
 
 
 def test_a_loader() -> None:
@@ -268,8 +268,8 @@ def test_one_worker_that_does_not_fit() -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ({"step_s": -1.0}, "step_s should be seconds"),
-        ({"step_s": 1.0, "consumer": print}, "give one of them"),
+        ({"step_s": -1.0}, "step_s should be a number of seconds"),
+        ({"step_s": 1.0, "consumer": print}, "Give one of them"),
         ({"consumer": 3}, "consumer should be callable"),
         ({"seconds": 0}, "seconds should be positive"),
         ({"memory_bytes": 0}, "memory_bytes should be a positive integer"),
@@ -279,7 +279,7 @@ def test_one_worker_that_does_not_fit() -> None:
         ({"prefetch_factor": 0}, "prefetch_factor should be a positive integer"),
         ({"batch_size": "4"}, "batch_size should be a positive integer"),
         ({"seconds": "3"}, "seconds should be positive"),
-        ({"step_s": "1"}, "step_s should be seconds"),
+        ({"step_s": "1"}, "step_s should be a number of seconds"),
     ],
     ids=str,
 )
@@ -344,13 +344,13 @@ def test_the_command_line(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
 def test_no_time_on_the_command_line(capsys: Any) -> None:
     with pytest.raises(SystemExit) as end:
         line.main(["tune", f"{__name__}:make", "--seconds", "0"])
-    assert end.value.code == 2 and "use a positive number of seconds" in capsys.readouterr().err
+    assert end.value.code == 2 and "Use a positive number of seconds" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("name", "status", "words"),
     [
-        ("nowhere", 2, "should be MODULE:FUNCTION"),
+        ("nowhere", 2, "Write MODULE:FUNCTION"),
         ("no_such_module:x", 2, "no_such_module"),
         (f"{__name__}:no_such_function", 2, "no_such_function"),
         (f"{__name__}:MiB", 2, "cannot be called"),

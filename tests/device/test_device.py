@@ -24,7 +24,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_sequence
 
 import shmloader
 from shmloader.batch.replace_tensors import replaced, tensors_of
-from shmloader.device.prefetch import Ahead
+from shmloader.device.prefetch import Prefetcher
 from shmloader.transforms import normalize_on_device
 
 
@@ -480,7 +480,7 @@ def test_the_iterator_is_what_frameworks_know(gpu: Any) -> None:
     gpu()
     loader = there(num_workers=2, persistent_workers=True)
     iterator = iter(loader)
-    assert isinstance(iterator, Ahead) and isinstance(
+    assert isinstance(iterator, Prefetcher) and isinstance(
         iterator, torch.utils.data.dataloader._MultiProcessingDataLoaderIter
     )
     assert loader._iterator is iterator and len(iterator._workers) == 2 and iterator._pin_memory_thread.is_alive()
@@ -501,7 +501,7 @@ def test_the_iterator_is_what_frameworks_know(gpu: Any) -> None:
 def test_on_the_cpu_it_is_plain_delivery() -> None:
     loader = there(device="cpu")
     iterator = iter(loader)
-    assert not isinstance(iterator, Ahead)
+    assert not isinstance(iterator, Prefetcher)
     assert [int(batch[0]) for batch in iterator] == list(range(100))
 
 
@@ -513,7 +513,7 @@ def test_on_the_cpu_the_function_runs(workers: int, persistent: bool) -> None:
     for _ in range(2):
         iterator = iter(loader)
         assert [int(batch[0]) for batch in iterator] == list(range(1, 101))
-        assert isinstance(iterator, Ahead) and iterator._run is None
+        assert isinstance(iterator, Prefetcher) and iterator._run is None
     loader.close()
 
 
@@ -529,7 +529,7 @@ def test_on_the_cpu_the_function_runs(workers: int, persistent: bool) -> None:
         ({"device_prefetch": 0}, "device_prefetch should be a positive integer, but got device_prefetch=0"),
         ({"device_prefetch": True}, "but got device_prefetch=True"),
         ({"device": "cpu", "on_device": 3}, "on_device should be callable with a batch, or None, but got on_device=3"),
-        ({"on_device": print}, "on_device needs device"),
+        ({"on_device": print}, "on_device was given without device"),
     ],
     ids=str,
 )

@@ -23,7 +23,7 @@ from software_cuda.loops import Numbered
 
 import shmloader
 from shmloader.device import accelerator, pinning
-from shmloader.device.prefetch import Ahead
+from shmloader.device.prefetch import Prefetcher
 from shmloader.transforms import normalize_on_device
 
 pytestmark = [
@@ -131,7 +131,7 @@ def test_where_it_is_refused_batches_are_page_locked_all_the_same(monkeypatch: p
     loader = pinned(50)
     with pytest.warns(UserWarning, match="could not be page-locked .for the test"):
         iterator = iter(loader)
-    assert isinstance(iterator, Ahead)
+    assert isinstance(iterator, Prefetcher)
     for k, batch in enumerate(iterator):
         assert batch.is_pinned() and int(batch[0]) == k
 

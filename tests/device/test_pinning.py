@@ -21,7 +21,7 @@ from page_locked import Numbered, pinned, settled, wait_for
 import shmloader
 from shmloader.core.trainer import TrainerSide
 from shmloader.device import pinning
-from shmloader.device.prefetch import Ahead
+from shmloader.device.prefetch import Prefetcher
 from shmloader.trainer.iterator import RingIterator
 
 pytestmark = pytest.mark.filterwarnings("ignore:'pin_memory' argument is set as true but no accelerator")
@@ -145,7 +145,7 @@ def test_a_refusal_is_said_once_and_batches_are_copied_ahead(gpu: Any) -> None:
     loader = pinned(Numbered(30))
     with pytest.warns(UserWarning, match="could not be page-locked .CUDA_ERROR_NOT_SUPPORTED.*"):
         iterator = iter(loader)
-    assert isinstance(iterator, Ahead) and iterator._pin_memory_thread.is_alive()
+    assert isinstance(iterator, Prefetcher) and iterator._pin_memory_thread.is_alive()
     for k, batch in enumerate(iterator):
         assert hasattr(batch, "cloned") and torch.equal(batch, torch.full((500,), k))
     with warnings.catch_warnings():

@@ -23,7 +23,7 @@ from gpu_double import installed
 import shmloader
 from shmloader.device import prefetch as prefetch_module
 from shmloader.device import prefetch_thread
-from shmloader.device.prefetch import Ahead
+from shmloader.device.prefetch import Prefetcher
 
 HERE = pathlib.Path(prefetch_module.__file__)
 
@@ -88,7 +88,7 @@ LOADER, ONE_EPOCH = Loader(True), Loader(False)
 
 
 def ahead(source: Source, stage: Stage | None = None, depth: int = 2) -> Any:
-    return Ahead(LOADER, source, stage or Stage(), depth)
+    return Prefetcher(LOADER, source, stage or Stage(), depth)
 
 
 @pytest.fixture
@@ -218,7 +218,7 @@ def test_closing_under_a_function_that_does_not_return(gpu: Any, impatient: None
     iterator: Any = iter(loader)
     assert [int(next(iterator)) for _ in range(2)] == [0, 1] and gate.reached.wait(30)
     workers, thread = list(iterator._workers), iterator._pin_memory_thread
-    with pytest.warns(RuntimeWarning, match=r"still in on_device.* the workers are ended, and their memory given back"):
+    with pytest.warns(RuntimeWarning, match=r"still in on_device.* The workers have ended, and their memory is free"):
         iterator.close()
     assert not any(worker.is_alive() for worker in workers) and thread.is_alive()
     iterator.close()
@@ -451,7 +451,7 @@ def test_in_close() -> None:
 
     def act(n: int) -> str:
         source, interrupt = Workers(100), Interrupt(n)
-        iterator: Any = prefetch_module.AheadOfWorkers(ONE_EPOCH, source, Stage(), 2)
+        iterator: Any = prefetch_module.PrefetcherWithWorkers(ONE_EPOCH, source, Stage(), 2)
         thread = iterator._pin_memory_thread
         assert next(iterator) == 0
         with interrupt:
@@ -468,7 +468,7 @@ def test_in_close() -> None:
 
 
 class Workers(Source, torch.utils.data.dataloader._MultiProcessingDataLoaderIter):  # type: ignore[misc]
-    """With workers, as far as NOTE [ Ahead ] is concerned."""
+    """With workers, as far as NOTE [ Prefetcher ] is concerned."""
 
     ended = 0
     _shutdown = False

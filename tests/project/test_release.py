@@ -31,8 +31,8 @@ def test_all_versions_of_python_that_are_promised_get_a_wheel() -> None:
     assert built == [*(f"cp3{minor}-*" for minor in promised), "cp314t-*"]
 
 
-def test_workflows_try_the_torch_versions_that_the_readme_names() -> None:
-    named = set(re.findall(r"^\| (2\.\d+\.\d+) \| (3\.\d+) \|", read("README.md"), re.MULTILINE))
+def test_workflows_try_the_torch_versions_that_the_limits_name() -> None:
+    named = set(re.findall(r"^\| (2\.\d+\.\d+) \| (3\.\d+) \|", read("docs/limits.md"), re.MULTILINE))
     tried = set(re.findall(r'torch: "([\d.]+)", python: "([\d.]+)"', read(".github/workflows/tests.yml")))
     assert named - tried == {("2.13.0", "3.11")}  # the job `suite`
     assert tried <= named

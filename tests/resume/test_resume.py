@@ -23,7 +23,7 @@ from torch.utils.data import (
 
 import shmloader
 from shmloader import off_the_ring
-from shmloader.device.prefetch import ahead
+from shmloader.device.prefetch import prefetcher
 from shmloader.resume import place
 
 LENGTH, BATCH = 22, 4
@@ -493,7 +493,7 @@ def test_a_thread_that_is_ahead_is_not_the_user(workers: int) -> None:
     with loader(workers, **EXACT) as first:
         source: Any = iter(first)
         counted = source.epoch.delivered
-        with ahead(first, source, Passes(), 3) as batches:
+        with prefetcher(first, source, Passes(), 3) as batches:
             for handed_on in range(2):
                 while counted.batches < 3 + handed_on:
                     time.sleep(0.005)
@@ -560,7 +560,7 @@ def test_a_sampler_that_nothing_is_known_of_is_said_once() -> None:
     first = loader(0, sampler=Guessed(), **EXACT)
     state, (rest, _) = interrupted(first, 2)
     again = loader(1, sampler=Guessed(), **EXACT)
-    with pytest.warns(RuntimeWarning, match="Guessed.*passed over.*same order again.*state_dict"):
+    with pytest.warns(RuntimeWarning, match="Guessed.*skips what.*same order again.*state_dict"):
         assert_same(resumed(again, state), [rest])
     with warnings.catch_warnings():
         warnings.simplefilter("error", RuntimeWarning)

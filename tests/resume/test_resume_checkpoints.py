@@ -161,7 +161,7 @@ def test_a_key_for_each_rank(stream: bool, monkeypatch: pytest.MonkeyPatch) -> N
         assert_same([*loader], rests[rank])
     if stream:
         saved["dp_rank_1"] = saved["dp_rank_0"]
-        with pytest.raises(ValueError, match="Save the state of each rank, and load it there"):
+        with pytest.raises(ValueError, match="Save a state on each rank, and load it there"):
             made(1).load_state_dict(saved)
 
 

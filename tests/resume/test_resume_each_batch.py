@@ -236,12 +236,12 @@ def test_a_state_that_lacks_a_stream_says_so_when_it_is_saved(monkeypatch: pytes
             warnings.simplefilter("error")
             one.state_dict()  # worker 1 has given nothing yet
         had.append(next(batches))
-        with pytest.warns(RuntimeWarning, match="lacks the place of 1 of its streams.*worker 1.*give /dev/shm more"):
+        with pytest.warns(RuntimeWarning, match="lacks the place of 1 of its streams.*worker 1.*make /dev/shm larger"):
             state = saved(one)
         rest = list(batches)
     monkeypatch.undo()
     with loader(Numbers(), 2) as other:
-        with pytest.warns(RuntimeWarning, match="lacks what Numbers said of itself in worker 1"):
+        with pytest.warns(RuntimeWarning, match="lacks the place of Numbers in worker 1"):
             other.load_state_dict(state)
         assert torch.equal(_whole(list(other)), _whole(rest)), "it is read through"
 
@@ -376,7 +376,7 @@ def test_streams_that_differ_between_epochs_need_as_many_workers() -> None:
         state = saved(one)
     state["streams"][0][1]["state"]["dataset"]["epoch"] = 7
     with loader(Counting(), 3) as other:
-        with pytest.warns(RuntimeWarning, match=r"num_workers=3.*say different things.*Give it num_workers=2"):
+        with pytest.warns(RuntimeWarning, match=r"at different places.*num_workers=3.*Give the loader num_workers=2"):
             other.load_state_dict(state)
         assert len([k for batch in other for k in batch.tolist()]) == LENGTH - 6 // 3
 

@@ -227,16 +227,16 @@ def test_what_is_listened_to() -> None:
         epochs.listen(dataset)
     child: Any = Child()
     child.set_epoch(epoch=3)
-    assert epochs.told(child) == 3 and child._at == 6
+    assert epochs.dataset_epoch(child) == 3 and child._at == 6
     slots = Slots()
     slots.set_epoch(4)
-    assert slots.at == 4 and epochs.told(slots) is None
+    assert slots.at == 4 and epochs.dataset_epoch(slots) is None
     for epoch in ("a", 1 << 63, None):
         child.set_epoch(epoch if epoch is not None else 1.5)
-        assert epochs.told(child) == 3
-    before = len(epochs._told)
+        assert epochs.dataset_epoch(child) == 3
+    before = len(epochs._epochs)
     del child
-    assert len(epochs._told) == before - 1
+    assert len(epochs._epochs) == before - 1
 
 
 # ---------------------------------------------------------------------------------------------------- with a state
@@ -275,7 +275,7 @@ def test_another_epoch_than_the_loaded_one_comes_whole_and_that_is_said() -> Non
     for other in ("loader", "sampler"):
         loader = made()
         loader.load_state_dict(state)
-        said = pytest.warns(RuntimeWarning, match="comes whole.*behind 8 samples of epoch 3, is dropped")
+        said = pytest.warns(RuntimeWarning, match="starts at its beginning.*after 8 samples of epoch 3, is dropped")
         if other == "loader":
             with said:
                 loader.set_epoch(4)

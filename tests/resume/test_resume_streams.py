@@ -14,7 +14,7 @@ from conftest import Passes, assert_same, iterate, seed_all
 from torch.utils.data import IterableDataset, get_worker_info
 
 import shmloader
-from shmloader.device.prefetch import ahead
+from shmloader.device.prefetch import prefetcher
 from shmloader.resume import iterables
 
 LENGTH = 26
@@ -206,7 +206,7 @@ def test_a_thread_that_is_ahead_is_not_the_user() -> None:
     expected = whole(Stateful, 2)
     with loader(Stateful(), 2) as one:
         source: Any = iter(one)
-        with ahead(one, source, Passes(), 3) as batches:
+        with prefetcher(one, source, Passes(), 3) as batches:
             next(batches)
             while source.epoch.reading.delivered.batches < 4:
                 time.sleep(0.005)
@@ -223,7 +223,7 @@ def test_one_that_does_not_say_where_it_is_is_said_once() -> None:
         batches = iter(one)
         next(batches)
         state = one.state_dict()
-    with pytest.warns(RuntimeWarning, match="Plain, does not say where it is.*read once more.*load_state_dict"):
+    with pytest.warns(RuntimeWarning, match=r"Plain has no state_dict\(\).*are read again.*load_state_dict"):
         loader(Plain(), 2).load_state_dict(state)
     loader(Plain(), 2).load_state_dict(state)
 
@@ -233,7 +233,7 @@ def test_other_workers_are_refused(workers: int, others: int) -> None:
     with loader(Stateful(), workers) as one:
         next(iter(one))
         state = one.state_dict()
-    says = f"{workers} workers were reading.*num_workers={others}.*give it num_workers={workers}"
+    says = f"{workers} workers were reading.*num_workers={others}.*Give the loader num_workers={workers}"
     with pytest.raises(ValueError, match=says):
         loader(Stateful(), others).load_state_dict(state)
     with loader(Stateful(), workers) as one:
@@ -251,7 +251,7 @@ def test_another_rank_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     state = made.state_dict()
     assert state["rank"] == 0
     monkeypatch.setenv("RANK", "1")
-    with pytest.raises(ValueError, match=r"that of rank 0, and this is rank 1.*Save the state of each rank"):
+    with pytest.raises(ValueError, match=r"that of rank 0, and this is rank 1.*Save a state on each rank"):
         loader(Stateful(), 0).load_state_dict(state)
 
 

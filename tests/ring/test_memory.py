@@ -219,7 +219,7 @@ def test_a_small_dev_shm_and_posix() -> None:
     assert "Caught MemoryError" in out or "MemoryError |" in out
     for word in (
         "slots x",
-        "of shared memory, and /dev/shm has",
+        "of shared memory. /dev/shm has",
         "free",
         "--shm-size",
         "ring_memory='auto' or 'memfd'",

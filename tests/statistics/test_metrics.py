@@ -281,5 +281,5 @@ def test_loaders_in_what_a_trainer_has(callbacks: Any) -> None:
 def test_without_lightning(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "shmloader.callbacks", raising=False)
     without(monkeypatch, "lightning", "pytorch_lightning")
-    with pytest.raises(ImportError, match=r"needs lightning, or pytorch_lightning.*loader\.stats\('last'\)\.to_dict"):
+    with pytest.raises(ImportError, match=r"needs lightning or pytorch_lightning.*loader\.stats\('last'\)\.to_dict"):
         importlib.import_module("shmloader.callbacks")

@@ -280,7 +280,7 @@ def test_cores_that_others_have_are_no_ones_to_promise() -> None:
 def test_a_loop_that_hardly_waits() -> None:
     verdict = verdict_of(evidence(0.0001, 0.02, (*two(0.01), *two(0.01)), ready_batches=6.5))
     assert (verdict.kind, verdict.sure, verdict.cause) == ("consumer-bound", True, None)
-    assert "6.5 batches were ready" in verdict.text and "2 workers of 4 would do" in verdict.text
+    assert "6.5 batches were ready" in verdict.text and "2 workers of 4 would be enough" in verdict.text
     verdict = verdict_of(evidence(0.001, 0.016, two(0.02)))
     assert (verdict.kind, verdict.sure) == ("balanced", False)
 
@@ -310,8 +310,8 @@ def test_nothing_to_judge() -> None:
 
 NOTES: dict[str, tuple[dict[str, Any], str]] = {
     "copies": ({"copied_spare": 62, "held_batches": 3}, "31% of the batches are copied out: your loop keeps 3"),
-    "kept for ever": ({"copied_spare": 200, "held_batches": None}, "your loop does not drop"),
-    "kept by a worker": ({"copied_kept": 2}, "2 batches copied out since a collate function"),
+    "kept for ever": ({"copied_spare": 200, "held_batches": None}, "because your loop holds"),
+    "kept by a worker": ({"copied_kept": 2}, "2 batches copied out, because a collate function"),
     "not locked": ({"copied_unlocked": 100}, "not page-locked yet"),
     "/dev/shm": ({"moved_slots": 3}, "/dev/shm is too small: 3 slots of the ring moved to a memfd"),
     "growth": ({"grown_slots": 90}, "slots had to grow 90 times"),
@@ -423,7 +423,7 @@ def test_a_picture(loader: Any, tmp_path: Path) -> None:
 
 def test_no_picture(loader: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("matplotlib")
-    with pytest.raises(ValueError, match="there is nothing to draw: no batch was taken from a ring yet"):
+    with pytest.raises(ValueError, match=r"there is nothing to draw. No batch was taken from a ring yet"):
         dataclasses.replace(loader.report(), log=()).plot(tmp_path / "wait.png")
     real = builtins.__import__
 
@@ -449,7 +449,7 @@ def test_a_rank_that_does_not_call_it(loader: Any, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 2)
     monkeypatch.setattr(torch.distributed, "all_gather_object", late)
-    with pytest.raises(RuntimeError, match=r"have every rank call it, .* Timed out waiting 6000ms"):
+    with pytest.raises(RuntimeError, match=r"Every rank must call it, .* Timed out waiting 6000ms"):
         loader.report(ranks=True)
 
 
@@ -457,6 +457,6 @@ def test_a_first_epoch_that_starts_slowly_says_nothing_of_the_next() -> None:
     one = {"wait": Times(200, 1.02, 0.0051, 1e-4, 1e-4, 1), "first_wait": times(1.0, 1), "starting_s": 1.0}
     verdict = verdict_of(evidence(0.0001, 0.01, two(0.001), input_wait=0.33, **one))
     assert (verdict.kind, verdict.cause) == ("consumer-bound", None)
-    assert "behind the first batches (1.0 s)" in verdict.text
+    assert "after the first batches (1.0 s)" in verdict.text
     verdict = verdict_of(evidence(0.002, 0.01, two(0.02), input_wait=0.42, **one | {"wait": Times(200, 1.4, 0.007)}))
     assert verdict.kind == "input-bound" and verdict.cause.name == "workers"

@@ -35,7 +35,7 @@ def test_a_stream_is_not_told_what_it_would_be_refused(cause, of):
     assert not any(name in change for name in ("steal", "chunk_size", "prefetch_epochs"))
 
 
-@pytest.mark.parametrize(("cause", "workers"), [(causes.alone, 0), (causes.work, 1)])
+@pytest.mark.parametrize(("cause", "workers"), [(causes.no_workers, 0), (causes.work, 1)])
 def test_a_stream_with_more_workers_must_be_shared(cause, workers):
     made = [worker(number, 10.0) for number in range(workers)]
     assert "get_worker_info" in cause(evidence(Settings(workers, is_stream=True), *made)).change

@@ -252,7 +252,7 @@ def test_with_a_thread_that_is_ahead(gpu: Any, tmp_path: pathlib.Path) -> None:
         list(loader)
     check(path)
     lanes = {one["args"]["name"]: one["tid"] for one in events(path, name="thread_name")}
-    ahead = lanes["thread that is ahead"]
+    ahead = lanes["prefetch thread"]
     assert {one["tid"] for one in events(path, ph="X", name="next()")} == {lanes["trainer"]}
     assert {one["tid"] for one in events(path, ph="f")} == {ahead}
     sent = events(path, ph="X", name="to device")

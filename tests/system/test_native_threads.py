@@ -65,26 +65,26 @@ def imported(monkeypatch: pytest.MonkeyPatch, name: str, version: str = "1.2.3")
     [("polars", "polars-0"), ("polars", "polars-17"), ("grpc", "event_engine"), ("jax", "tf_XLAEigen")],
 )
 def test_a_library_whose_threads_run_is_named(library: str, thread: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert native_threads.beside() == []
+    assert native_threads.libraries_with_threads() == []
     with a_thread(thread):
-        assert native_threads.beside() == []  # a thread that happens to have this name
+        assert native_threads.libraries_with_threads() == []  # a thread that happens to have this name
         imported(monkeypatch, library)
-        assert native_threads.beside() == [library]
-    assert native_threads.beside() == []
+        assert native_threads.libraries_with_threads() == [library]
+    assert native_threads.libraries_with_threads() == []
 
 
 def test_a_library_that_was_only_imported_is_not_named(monkeypatch: pytest.MonkeyPatch) -> None:
     for library in native_threads.LIBRARIES:
         imported(monkeypatch, library.module, "0.1")
     with a_thread("polars-ooc-clea"), a_thread("jemalloc_bg_thd"), a_thread("grpc_global_tim"), a_thread("python"):
-        assert native_threads.beside() == []
+        assert native_threads.libraries_with_threads() == []
 
 
 @pytest.mark.parametrize(("version", "named"), [("0.30.0", True), ("1.0.0", False), ("14.0.2", False), ("", False)])
 def test_a_version_that_works_is_not_named(version: str, named: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     imported(monkeypatch, "lance", version)
     with a_thread("lance_backgroun"):
-        assert native_threads.beside() == (["lance"] if named else [])
+        assert native_threads.libraries_with_threads() == (["lance"] if named else [])
 
 
 @pytest.mark.parametrize(("given", "named"), [("1", False), ("True", False), ("0", True), (None, True)])
@@ -94,7 +94,7 @@ def test_grpc_can_be_made_to_work(given: str | None, named: bool, monkeypatch: p
     if given is not None:
         monkeypatch.setenv("GRPC_ENABLE_FORK_SUPPORT", given)
     with a_thread("event_engine"):
-        assert native_threads.beside() == (["grpc"] if named else [])
+        assert native_threads.libraries_with_threads() == (["grpc"] if named else [])
 
 
 def test_a_loader_warns_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,7 +134,7 @@ def test_an_openmp_of_its_own_is_known_by_where_its_threads_wait(monkeypatch: py
         place = next(place for place in native_threads._places() if place)
         for low, high, named in ((place, place + 1, True), (place + 1, place + 2, False)):
             monkeypatch.setattr(native_threads, "_copies", lambda _, at=(low, high): [("sklearn", at)])
-            assert (native_threads.beside() == ["sklearn"]) is named
+            assert (native_threads.libraries_with_threads() == ["sklearn"]) is named
 
 
 def test_copies_of_openmp_are_found_in_the_folders_of_wheels(
@@ -162,7 +162,7 @@ torch.set_num_threads(4)
 before = torch.ones(4_000_000).sum(), numpy.ones((500, 500)) @ numpy.ones((500, 500))
 torch.ones(9, requires_grad=True).sum().backward()
 from shmloader.system import native_threads
-assert native_threads.beside() == []
+assert native_threads.libraries_with_threads() == []
 loader = shmloader.DataLoader(torch.arange(8), batch_size=4, num_workers=2, multiprocessing_context="fork")
 assert [batch.tolist() for batch in loader] == [[0, 1, 2, 3], [4, 5, 6, 7]]
 print("quiet")
@@ -176,7 +176,7 @@ def test_torch_and_numpy_alone_are_not_warned_of() -> None:
 
 def test_nothing_is_read_where_no_such_library_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(native_threads, "TASKS", "/nowhere")
-    assert native_threads.beside() == []
+    assert native_threads.libraries_with_threads() == []
 
 
 # ------------------------------------------------------------------------------------------------------------ doctor

@@ -242,18 +242,18 @@ def test_where_nobody_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     assert loader.stats().hot is None
     loader = shmloader.DataLoader([1, 2], detail=True)
     iterate(loader)
-    assert any("detail=True has nothing to tell: it is for workers" in note for note in loader.report().verdict.notes)
+    assert any("detail=True has no effect: it samples the workers" in note for note in loader.report().verdict.notes)
     monkeypatch.setattr(stack_samples, "EVERY", 1)  # as if no look ever came
     loader = shmloader.DataLoader([1, 2], num_workers=1, detail=True)
     iterate(loader)
-    assert any("where the dataset has blocked all signals" in note for note in loader.report().verdict.notes)
+    assert any("while the dataset blocks all signals" in note for note in loader.report().verdict.notes)
     monkeypatch.setenv("SHMLOADER_DETAIL", "1")
     loader = shmloader.DataLoader([1, 2], num_workers=1)
     batches = iter(loader)
     next(batches)
-    assert any("where the dataset has blocked all signals" in note for note in loader.report().verdict.notes), "alive"
+    assert any("while the dataset blocks all signals" in note for note in loader.report().verdict.notes), "alive"
     del batches
-    with pytest.raises(ValueError, match="detail should be True or False, but got detail=1; True has workers look"):
+    with pytest.raises(ValueError, match=r"detail should be True or False, but got detail=1. True has workers look"):
         shmloader.DataLoader([1], detail=1)  # type: ignore[arg-type]
     with pytest.raises(RuntimeError, match="only the ring can honour detail=True"):
         shmloader.DataLoader(torch.utils.data.datapipes.iter.IterableWrapper([1]), num_workers=1, detail=True)

@@ -215,8 +215,8 @@ def with_count(samples: list[Any]) -> Any:
 @pytest.mark.parametrize(
     ("collate_fn", "says"),
     [
-        (summed, r"for 2 samples it gave a tensor of shape \[3\]: the first dimension must be theirs"),
-        (with_count, r"for 2 samples it gave a int \(2\): give tensors or arrays whose first dimension"),
+        (summed, r"for 2 samples it gave a tensor of shape \[3\]. The first dimension must be the number"),
+        (with_count, r"for 2 samples it gave a int \(2\). Give tensors or arrays whose first dimension"),
     ],
 )
 def test_one_that_does_not_give_rows(collate_fn: Any, says: str) -> None:

@@ -249,7 +249,7 @@ def test_what_cannot_be_compared_is_not_prefetched(kind: Any) -> None:
     sampler = kind()
     options: dict[str, Any] = {"num_workers": 1, "persistent_workers": True, "prefetch_epochs": True}
     with shmloader.DataLoader(Sized(), 4, sampler=sampler, **options) as loader:
-        with pytest.warns(RuntimeWarning, match=f"whether its BatchSampler|whether its {kind.__name__}"):
+        with pytest.warns(RuntimeWarning, match=f"changes to its BatchSampler|changes to its {kind.__name__}"):
             iterate(loader)
         assert not loader.state_dict()["begun"]
         sampler.seed = 4

@@ -399,7 +399,7 @@ def test_the_samplers_that_are_known_to_repeat_themselves_do() -> None:
                 with pytest.raises(KeyboardInterrupt):
                     source.indices.throw(KeyboardInterrupt)
             now = torch.get_rng_state()
-            again = source.again(count)
+            again = source.replay(count)
             # as it was, or where the sampler leaves it, if it had drawn nothing yet
             assert torch.equal(torch.get_rng_state(), drawn if torch.equal(now, state) else now)
             assert first + list(again) == whole

@@ -75,7 +75,7 @@ def test_other_ranks_cannot_go_on() -> None:
     next(iter(before))
     state = before.state_dict()
     after, _ = grouped(shmloader.DataLoader, 4)
-    with pytest.raises(ValueError, match=r"2 ranks share, and now there are 4: .* a BatchSampler is around .* Grouped"):
+    with pytest.raises(ValueError, match=r"shared by 2 ranks, and now there are 4. .* a BatchSampler wraps .* Grouped"):
         after.load_state_dict(state)
 
 

@@ -225,7 +225,7 @@ def test_where_all_are_bad_it_is_given_up(workers: int) -> None:
     with loader(workers, dataset=Rotten(bad=range(LENGTH))) as made:
         with pytest.raises(RuntimeError, match="the 16 others that were tried") as error:
             next(iter(made))
-        first, last = str(error.value).split("The last of theirs was:")
+        first, last = str(error.value).split("The last of the others' errors was:")
         assert first.count("is rotten") == last.count("is rotten") == 2, "the line of the code, and the error's"
         assert made.bad_samples.count == 0
     with loader(workers, dataset=Rotten(1, bad=[0])) as made, pytest.raises(RuntimeError, match="the 0 others"):

@@ -34,8 +34,8 @@ def cores(found: Cores, wanted: Wanted) -> Finding:
             "cores",
             "attention",
             state,
-            f"whatever counts cores sees {found.affinity} (torch computes with {threads} threads here); together they "
-            "use the quota up early, and then all of them stand still, workers too",
+            f"libraries that count cores see {found.affinity} (torch computes with {threads} threads here). So many "
+            "threads use the quota up early in each period, and then every process waits, the workers too",
             f"OMP_NUM_THREADS={max(1, int(share))}, and num_workers for {of_a_rank}; or a larger quota",
         )
     if wanted.workers > max(1.0, share):
@@ -43,12 +43,12 @@ def cores(found: Cores, wanted: Wanted) -> Finding:
             "cores",
             "attention",
             state,
-            f"{wanted.workers} workers have {of_a_rank}: that helps where samples wait (network, disk), and not where "
-            "they compute",
-            "`shmloader tune` measures how many workers help; or grant more cores",
+            f"{wanted.workers} workers have {of_a_rank}. That helps if samples wait (network, disk), and not if they "
+            "compute",
+            "measure with `shmloader tune` how many workers help, or grant more cores",
         )
     if found.affinity < found.machine:
-        return Finding("cores", "note", state, f"the other {found.machine - found.affinity} are for others")
+        return Finding("cores", "note", state, f"this process may not use the other {found.machine - found.affinity}")
     return Finding("cores", "fine", state)
 
 
@@ -67,7 +67,7 @@ def files(wanted: Wanted) -> Finding:
             "files'",
             f"ulimit -n {enough}, or fewer workers"
             if enough >= need
-            else f"fewer workers, for this user may have {hard}; or a larger limit from who starts this (docker run "
+            else f"fewer workers, because this user's limit is {hard}; or start this with a larger limit (docker run "
             f"--ulimit nofile={need}, LimitNOFILE={need} in systemd)",
         )
     return Finding("files", "fine", state)
@@ -109,7 +109,7 @@ def addresses(wanted: Wanted) -> Finding:
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]
     whose = f"this process may use {_limit(limit, in_units)} of address space"
     if limit == resource.RLIM_INFINITY:
-        whose = "all slots together have the addresses of four times this machine's memory, 1 TiB at most"
+        whose = "all slots together get four times this machine's memory in addresses, 1 TiB at most"
     if geometry.slot_stride < wanted.batch_bytes:
         return Finding(
             "ring",

@@ -51,7 +51,7 @@ def shm(wanted: Wanted) -> Finding:
             SHM_MOUNT,
             "attention",
             f"{state}, and it is {kind}, no tmpfs",
-            "the kernel writes to a disk whatever lies there: the batches of rings, and of torch's own loader",
+            "the kernel writes everything there to a disk: the batches of rings, and of torch's own loader",
             f"mount -t tmpfs tmpfs {SHM_MOUNT}; in Kubernetes an emptyDir with medium: Memory there; or give each "
             'loader ring_memory="memfd"',
         )
@@ -80,7 +80,7 @@ def memory(wanted: Wanted) -> Finding:
             "memory",
             "attention",
             state,
-            f"{wanted.need}: a batch for which there is no memory is a MemoryError in its place",
+            f"{wanted.need}. A batch that finds no memory is a MemoryError in its place",
             f"at most {fit} slots a rank fit: use a smaller batch_size, fewer workers, prefetch_factor or spare_slots, "
             + ("chunk_size, or a larger limit for this container" if group is not None else "or chunk_size"),
         )
@@ -89,8 +89,8 @@ def memory(wanted: Wanted) -> Finding:
             "memory",
             "note",
             state,
-            f"{wanted.need}, more than half of it; the dataset, the workers and the model come on top",
-            "chunk_size and a smaller prefetch_factor have fewer batches under way",
+            f"{wanted.need}, more than half of it, and the dataset, the workers and the model need theirs",
+            "use chunk_size or a smaller prefetch_factor, so that fewer batches are under way",
         )
     return Finding("memory", "fine", state, wanted.need)
 
@@ -126,7 +126,7 @@ def numa() -> Finding:
         "NUMA",
         "note",
         f"{len(nodes)} nodes, and this process may run on {', '.join(mine)}",
-        "a slot's pages lie on the node of the worker that filled it first; who reads them from another node is slower",
+        "a slot's pages lie on the node of the worker that filled it first, and reading them from another is slower",
         "start each rank on the node of its GPU: numactl --cpunodebind=N --membind=N python train.py",
     )
 

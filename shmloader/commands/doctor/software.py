@@ -41,12 +41,12 @@ def kernel() -> Finding:
     lacks = []
     if not _has_nameless_files():
         lacks.append(
-            f"{SHM_MOUNT} has no nameless files (O_TMPFILE): a run that is killed in the moment a ring is made may "
-            "leave an empty file there"
+            f"{SHM_MOUNT} has no nameless files (O_TMPFILE), so a run that is killed while it makes a ring may leave "
+            "an empty file there"
         )
     if not _has_pidfd():
         lacks.append(
-            "there is no pidfd_open: the end of a worker is learnt through a pipe, which its children may hold"
+            "there is no pidfd_open, so the end of a worker is seen through a pipe, which its children may hold open"
         )
     state = f"{platform.system()} {platform.release()}"
     if lacks:
@@ -71,7 +71,7 @@ def _has_pidfd() -> bool:
 
 
 def start_method() -> Finding:
-    """How workers are started if the loader is not told."""
+    """How workers are started by default."""
     method = multiprocessing.get_context().get_start_method()
     if method == "fork":
         return Finding("start method", "fine", "fork: workers start in milliseconds and share what the trainer has")
@@ -79,8 +79,8 @@ def start_method() -> Finding:
         "start method",
         "note",
         method,
-        "each worker imports torch and your script anew, which takes seconds, and the dataset is pickled for it",
-        "persistent_workers=True pays for it once; multiprocessing_context='fork' avoids it, if the trainer has no "
+        "each worker imports torch and your script, which takes seconds, and unpickles the dataset",
+        "persistent_workers=True does that once; multiprocessing_context='fork' avoids it, if the trainer has no "
         "threads that hold locks when workers start",
     )
 
@@ -94,12 +94,12 @@ def fork_beside_threads() -> Finding:
         return Finding(what, "fine", "workers are not forked, so they have none of this process's threads")
     installed = [name for name in native_threads.BREAK_BY_NAME if importlib.util.find_spec(name) is not None]
     if not installed:
-        return Finding(what, "fine", "none of the libraries is installed that are known to break")
+        return Finding(what, "fine", "none of the libraries that are known to break is installed")
     names = " and ".join(installed)
     return Finding(
         what,
         "note",
         f"{names} installed",
-        f"where the trainer has used {names}, a forked worker that uses it can hang or crash",
+        f"if the trainer has used {names}, a forked worker that uses it can hang or crash",
         "multiprocessing_context='forkserver' or 'spawn', if your dataset uses it",
     )

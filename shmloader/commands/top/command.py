@@ -45,7 +45,7 @@ def add_to(commands: Any) -> None:
     parser.add_argument(
         "--stack",
         action="store_true",
-        help="with the Python stack of the worker that the trainer waits for; it is interrupted for that, for some us",
+        help="with the Python stack of the worker that the trainer waits for, which is interrupted for some us",
     )
     parser.set_defaults(run=run)
 
@@ -63,7 +63,7 @@ def run(given: argparse.Namespace) -> int:
     top = Top(Rings(given.pid), given.stack)
     interval = max(LEAST_INTERVAL, given.interval)
     if given.once or given.json or not sys.stdout.isatty():
-        return _once(top, interval, given.json)
+        return _print_once(top, interval, given.json)
     if importlib.util.find_spec("rich") is None:
         print(
             "shmloader top: the live view needs rich: pip install 'shmloader[tools]'. `shmloader top --once` does "
@@ -131,7 +131,7 @@ class Top:
         return {pid: told for pid, (_, told) in self._stacks.items()}
 
 
-def _once(top: Top, interval: float, as_json: bool) -> int:
+def _print_once(top: Top, interval: float, as_json: bool) -> int:
     from shmloader.commands.top.screen import plain
 
     top.look()

@@ -110,14 +110,14 @@ def find(name: str) -> Any:
     """
     module, colon, function = name.partition(":")
     if not (module and colon and function):
-        raise ValueError(f"{name!r} should be MODULE:FUNCTION, such as train:make_dataset")
+        raise ValueError(f"{name!r} names no function. Write MODULE:FUNCTION, such as train:make_dataset.")
     if os.getcwd() not in sys.path and "" not in sys.path:
         sys.path.insert(0, os.getcwd())  # a console script has its own folder there
     found = importlib.import_module(module)
     for part in function.split("."):
         found = getattr(found, part)
     if not callable(found):
-        raise ValueError(f"{name!r} cannot be called: it is {found!r}")
+        raise ValueError(f"{name!r} cannot be called. It is {found!r}. Name a function that returns the dataset.")
     return found
 
 
@@ -138,6 +138,6 @@ def _in_colours(found: Tuning) -> bool:
     for cells in found.cells():
         table.add_row(*cells, style="bold green" if cells[-1] == "<- pick" else None)
     out.print(table)
-    for line in found.told():
+    for line in found.sentences():
         out.print(line, markup=False, highlight=False, soft_wrap=True)
     return True

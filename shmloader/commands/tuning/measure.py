@@ -66,7 +66,7 @@ class Measure:
             warnings.filterwarnings("ignore", message=TOO_MANY_WORKERS)
             loader: DataLoader[Any] = DataLoader(self._dataset, **options)
         if why := off_the_ring.why_not(loader):
-            raise RuntimeError(f"tune measures loaders that ride shmloader's ring, and this one does not: {why}")
+            raise RuntimeError(f"tune measures loaders that ride shmloader's ring. This one does not: {why}")
         return loader
 
     def __call__(self, setting: Setting, seconds: float) -> Sample:
@@ -169,9 +169,9 @@ class Took:
         """What was measured."""
         batches, until, waited = self._whole
         if not batches or until <= self._from:
-            why = f"no more than {self._came} batches came in the time that there was: give it more seconds"
+            why = f"only {self._came} batches came in the time allowed. Give tune more seconds"
             if self._ended:
-                why = f"the stream ends after {self._came} batches, too few to measure: take a longer one, or repeat it"
+                why = f"the stream ended after {self._came} batches, too few to measure. Use a longer one, or repeat it"
             return Sample(float("inf"), 0.0, 0, why)
         passed = until - self._from
         return Sample(passed / batches, min(1.0, waited / passed), batches)
@@ -211,13 +211,13 @@ def _forever(sampler: Iterable[Any]) -> Iterator[Any]:
             gave = True
             yield each
         if not gave:
-            raise ValueError(f"the sampler {type(sampler).__name__} gives nothing: there is nothing to measure")
+            raise ValueError(f"the sampler {type(sampler).__name__} is empty, so there is nothing to measure.")
 
 
 def _order(length: int, shuffle: bool) -> Iterator[int]:
     """Indices below `length`, again and again."""
     if length <= 0:
-        raise ValueError("the dataset has no samples: there is nothing to measure")
+        raise ValueError("the dataset is empty, so there is nothing to measure.")
     draws = numpy.random.default_rng(0)  # of ours alone
     while True:
         if not shuffle:

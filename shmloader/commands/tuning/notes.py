@@ -28,35 +28,35 @@ def notes_of(
     told = []
     if pick.memory_bytes > budget:
         told.append(
-            f"the pick takes {in_units(pick.memory_bytes)}, more than the {in_units(budget)} of the budget: workers "
-            "took more and more while they were measured, and no setting takes less"
+            f"the pick takes {in_units(pick.memory_bytes)}, more than the budget of {in_units(budget)}: the workers' "
+            "memory grew while they were measured, and no setting takes less"
         )
     if is_stream and pick.setting.num_workers > 1:
         told.append(
-            "that is right if the stream gives each worker its part, by get_worker_info(): else each of them gives all "
-            "samples, and they come more than once"
+            "the stream must give each worker its own part, by get_worker_info(); otherwise every worker reads all "
+            "samples, and they repeat"
         )
     if pick.input_wait < IDLE:
-        told.append("the consumer is what takes the time: no loader makes this quicker")
+        told.append("the consumer takes the time, so no loader makes this quicker")
     if pick.setting.num_workers >= most_workers > 1:
-        told.append(f"no more than {most_workers} workers were allowed (most_workers), and more may help")
+        told.append(f"the limit of {most_workers} workers (most_workers) was reached, and more may help")
     if search.too_heavy:
         least = min(map(search.weigh, search.too_heavy))
         told.append(
-            f"{len(search.too_heavy)} settings take more memory than the {in_units(budget)} of the budget "
-            f"({_named(search.too_heavy[0])} and the like: {in_units(least)} and more, of slots of "
-            f"{in_units(memory.slot_bytes)} and workers of {in_units(memory.worker_bytes)}), and were not measured"
+            f"{len(search.too_heavy)} settings were not measured, because they need more memory than the budget of "
+            f"{in_units(budget)}. {_named(search.too_heavy[0])}, for example, needs {in_units(least)}, in slots of "
+            f"{in_units(memory.slot_bytes)} and workers of {in_units(memory.worker_bytes)}"
         )
     if search.untried:
-        told.append(f"there was no time for {', '.join(map(_named, search.untried))}: give it more seconds")
+        told.append(f"there was no time for {', '.join(map(_named, search.untried))}. Give tune more seconds")
     if pick.batches < ROUGH:
-        told.append(f"only {pick.batches} batches of the pick came: give it more seconds for a figure to rely on")
+        told.append(f"only {pick.batches} batches of the pick came. Give tune more seconds for a reliable figure")
     if pick.spread > UNSTEADY:
         told.append(f"measurements of the pick differ by {pick.spread:.0%}: something else ran, or samples differ much")
     if pick.setting.num_workers > cores:
         told.append(
-            f"that is more workers than cores ({cores} for each rank): it pays where samples wait, for a disk, a "
-            "network or a lock, which must stand as many at once"
+            f"that is more workers than cores ({cores} for each rank). It pays if samples wait for a disk, a network "
+            "or a lock, and if that can serve so many at once"
         )
     if memory.ranks > 1:
         told.append(

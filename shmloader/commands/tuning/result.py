@@ -63,9 +63,9 @@ class Tuning:
         return [_cells(row, "<- pick" if row is self.pick else "") for row in rows]
 
     def __str__(self) -> str:
-        return "\n".join([*aligned([HEADINGS, *self.cells()]), "", *self.told()])
+        return "\n".join([*aligned([HEADINGS, *self.cells()]), "", *self.sentences()])
 
-    def told(self) -> list[str]:
+    def sentences(self) -> list[str]:
         """The pick, the notes and the line, a sentence each."""
         row = self.pick
         said = f"{figure(row.batches_per_s)} batches/s, {row.input_wait:.0%} of the time is waiting for input"

@@ -108,20 +108,20 @@ class Search:
         self._try(first)
         row = self.rows[first]
         if row.failure:
-            raise RuntimeError(f"one worker could not be measured: {row.failure}")
+            raise RuntimeError(f"not even one worker could be measured: {row.failure}")
         self._trial = min(max(self._trial, 3 * row.batch_s), self._seconds / 6)
         if not self._holds(first):
             lighter = self._lightened(first)
             if lighter is None or not self._try(lighter):
                 raise MemoryError(
-                    f"one worker and its ring take {in_units(self.weigh(first))}, in all ranks, and memory_bytes is "
-                    f"{in_units(self._budget)}: give it more, or take smaller batches"
+                    f"one worker for each rank and its ring need {in_units(self.weigh(first))}. memory_bytes allows "
+                    f"{in_units(self._budget)}. Raise it, or use smaller batches."
                 )
             first = lighter
         self._double(first)
         self._vary()
         self._fewer()
-        self._again()
+        self._run_contenders()
         return self.pick()
 
     def pick(self) -> Row:
@@ -142,7 +142,7 @@ class Search:
         rows = sorted((row for row in self.rows.values() if not row.failure), key=lambda row: row.batch_s)
         if not rows:
             failures = "; ".join(dict.fromkeys(row.failure for row in self.rows.values()))
-            raise RuntimeError(f"each setting that was measured failed sooner or later: {failures}")
+            raise RuntimeError(f"every setting failed while it was measured: {failures}")
         return [row for row in rows if row.memory_bytes <= self._budget] or [
             min(rows, key=lambda row: row.memory_bytes)
         ]
@@ -223,7 +223,7 @@ class Search:
             return setting
         return replace(setting, chunk_size=self._space.chunk_for(setting.num_workers))
 
-    def _again(self) -> None:
+    def _run_contenders(self) -> None:
         """The contenders once more, in turns."""
         while True:
             due = min(self._contenders(), key=lambda row: len(row.samples))

@@ -122,13 +122,13 @@ def tune(
 
 def _check(step_s: float | None, consumer: Any, seconds: float) -> None:
     if step_s is not None and consumer is not None:
-        raise ValueError("step_s and consumer are two ways to say what a step takes: give one of them")
+        raise ValueError("step_s and consumer were both given. Each states how long a step takes. Give one of them.")
     if step_s is not None and not (isinstance(step_s, numbers.Real) and 0 <= step_s <= threading.TIMEOUT_MAX):
-        raise ValueError(f"step_s should be seconds, 0 or more, but got step_s={step_s!r}")
+        raise ValueError(f"step_s should be a number of seconds, 0 or more, but got step_s={step_s!r}.")
     if consumer is not None and not callable(consumer):
         raise ValueError(f"consumer should be callable with a batch, but got consumer={consumer!r}")
     if not (isinstance(seconds, numbers.Real) and 0 < seconds <= threading.TIMEOUT_MAX):
-        raise ValueError(f"seconds should be positive and finite, but got seconds={seconds!r}; 60 is the default")
+        raise ValueError(f"seconds should be positive and finite, but got seconds={seconds!r}. The default is 60.")
 
 
 def _check_counts(**given: Any) -> None:

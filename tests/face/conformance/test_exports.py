@@ -12,8 +12,8 @@ from torch.utils.data import _utils
 
 import shmloader
 
-# Served by torch's own iterator, and imported from torch: the README says that `shmloader` has the datasets, samplers,
-# random_split, default_collate and get_worker_info.
+# Served by torch's own iterator, and imported from torch: docs/api.md lists the datasets, samplers and functions that
+# `shmloader` has as well.
 DATAPIPES = {
     name
     for name in torch.utils.data.__all__

@@ -743,7 +743,7 @@ def test_feature_exit_hooks(an_accelerator: list[Any]) -> None:
 
 # ----------------------------------------------------------------------------------------------------------- transport
 #
-# How batches travel is the loader's own; torch's part is compared, and else the README's Limits are held to.
+# How batches travel is shmloader's own.  torch's part is compared; the rest must match docs/limits.md.
 
 
 def test_feature_delivered_cpu_tensors_without_workers() -> None:

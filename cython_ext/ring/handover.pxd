@@ -1,0 +1,18 @@
+# cython: language_level=3
+"""What a worker leaves for the one that takes its place: the states of its random generators."""
+
+from libc.stdint cimport uint64_t
+
+from atomics cimport ring_memory
+
+
+cdef class Handover:
+    cdef char *at                       # of the worker's two halves, in the ring that its owner holds
+    cdef Py_ssize_t stride              # bytes from one half to the other
+
+    # `claimed` is the sequence that the worker has claimed.
+    cdef int leave(self, uint64_t claimed, bytes states) except -1
+    cdef bytes take(self, uint64_t claimed)
+    cdef ring_memory *last(self, uint64_t claimed) noexcept nogil
+    cdef ring_memory *half(self, int at) noexcept nogil
+    cdef Py_ssize_t room(self) except -1

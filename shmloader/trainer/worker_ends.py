@@ -1,0 +1,64 @@
+"""The words about a worker's end, and about workers that could not be started."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+from multiprocessing.process import BaseProcess
+
+from shmloader._multiprocessing import end_of_fork_server
+from shmloader.ring.segment import too_many_files
+
+OUT_OF_MEMORY = (
+    "Linux kills processes (SIGKILL) where the machine or the container runs out of memory (see `dmesg`): "
+    "use fewer workers, or have the dataset hold less."
+)
+
+
+def end_of(worker: BaseProcess) -> str:
+    """torch's words for how a worker ended."""
+    code = worker.exitcode
+    who = f"DataLoader worker (pid {worker.pid})"
+    if code is not None and code < 0:
+        return f"{who} is killed by signal: {signal.strsignal(-code)}."
+    if ended := getattr(worker, "end_of_template", ""):
+        return f"{who} ended with its template: {ended}."
+    return f"{who} exited unexpectedly with exit code {code}."
+
+
+def killed_at_start(index: int, error: Exception) -> str:
+    """What is raised where a worker ends before its start has ended.
+
+    Args:
+        index: The worker's number.
+        error: What multiprocessing raised.
+    """
+    ended = end_of_fork_server()
+    if ended is None:
+        who = "The worker itself was killed, for its fork server has not ended."
+    elif ended < 0:
+        who = f"The fork server, which starts workers, is killed by signal: {signal.strsignal(-ended)}."
+    else:
+        who = f"The fork server, which starts workers, has ended with exit code {ended}."
+    what = f"DataLoader worker {index} ended while it was being started ({error or type(error).__name__})."
+    return f"{what}\n{who} {OUT_OF_MEMORY}"
+
+
+def not_started(error: OSError, started: int, count: int) -> OSError:
+    """What is raised where the system starts no more workers: its error, with the limit that was met.
+
+    Args:
+        error: The system's.
+        started: How many workers there are.
+        count: How many there should be.
+    """
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        return OSError(error.errno, f"{too_many_files()} ({started} of {count} workers could be started)")
+    if error.errno in (errno.EAGAIN, errno.ENOMEM):
+        return OSError(
+            error.errno,
+            f"{os.strerror(error.errno)}: {started} of {count} workers could be started; lower num_workers, or raise "
+            "the limit on processes (ulimit -u) or memory (ulimit -v)",
+        )
+    return error
