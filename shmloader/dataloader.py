@@ -124,6 +124,11 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
             without it, and a RuntimeWarning names the modules.  It needs the start method spawn or forkserver, and
             does nothing without workers.  See docs/how-workers-start.md.
 
+        readers: A process group of torch.distributed whose ranks get the same batches (default None).  The first rank
+            conducts: it draws, and has the workers.  The others take the batches from its memory, and what one rank
+            writes into a batch no other sees.  All ranks make the loader and iterate over it equally far.  They must be
+            on one machine.  See docs/readers.md.
+
         strict_pinning: With `pin_memory=True`, wait for all streams of all devices before a slot is filled again, and
             not only for those that were current while its batch was lent (default False).  You need it where C++ copies
             a batch on a stream that Python has not made current, and does not wait for the copy.

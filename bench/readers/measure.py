@@ -1,4 +1,4 @@
-"""One loader that several jobs read, beside a loader for each.  This runs in a process of its own, see core/child.py."""
+"""One loader that several jobs read, beside a loader for each.  It runs in a process of its own, see core/child.py."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ class Readers(Question):
     _data = ""
     asks = "one loader that several jobs read, beside one loader alone and a loader for each"
     more = (
-        "`alone` is one job with a loader of its own, `served` so many jobs that read one served loader, `each its own` "
+        "`alone` is one job with a loader of its own, `served` are jobs that read one loader, `each its own` are "
         "as many with a loader each.  Each job reads a byte of every page; `cpu` is measured once more without that.  "
         "Writes readers.json."
     )

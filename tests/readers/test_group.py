@@ -225,7 +225,7 @@ def test_ranks_of_two_nodes_are_refused() -> None:
     here = about_this_process()
     check_one_node({0: here, 1: here | {"pid": 1}})
     there = here | {"node": ["another boot", *here["node"][1:]], "host": "b"}
-    with pytest.raises(ValueError, match="ranks 4 and 7 cannot share memory.*Give each node a group of its own"):
+    with pytest.raises(ValueError, match=r"ranks 4 and 7 cannot share memory.*Give each node a group of its own"):
         check_one_node({4: here, 5: here, 7: there})
 
 

@@ -160,7 +160,7 @@ os.waitpid(server, 0)
 
 
 def test_nobody_serves() -> None:
-    with pytest.raises(ConnectionError, match="no server named 'nobody' runs.*shmloader serve"):
+    with pytest.raises(ConnectionError, match=r"no server named 'nobody' runs.*shmloader serve"):
         shmloader.attach("nobody")
     with pytest.raises(ValueError, match="join should be 'batch' or 'epoch'"):
         shmloader.attach("nobody", join="now")
@@ -196,5 +196,5 @@ def test_another_users_socket_is_not_believed(monkeypatch: pytest.MonkeyPatch) -
     one, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with one, other:
         monkeypatch.setattr(os, "geteuid", lambda: 4711)
-        with pytest.raises(PermissionError, match="is user .*'s, and this one is user 4711's"):
+        with pytest.raises(PermissionError, match=r"is user .*'s, and this one is user 4711's"):
             Wire(one)

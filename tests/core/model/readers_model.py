@@ -15,8 +15,8 @@ how workers walk, sleep and are revoked, so here a worker claims its next sequen
     its thread note       the conductor's death, or its message          add, clear, wake    its toll of that bell
     conductor  look       takes what is READY for itself, or picks a payload for what comes next
                mark       the payload's word: who is due    open      an entry a step; again, sleep
-    watcher    alarm, toll (of both bells) for a worker.  For readers: strike (a payload a step), done, toll.  It has the
-               GIL meanwhile, as has who opens
+    watcher    alarm, toll (of both bells) for a worker.  For readers: strike (a payload a step), done, toll.  It has
+               the GIL meanwhile, as has who opens
     may happen, need not ("!")   somebody is killed, a lease dies, a reader joins, leaves or is dropped
 
 A reader's process has a number of its own and a bit.  `Ring.late` has readers that are not there at first; `resumes`
@@ -571,7 +571,7 @@ class Ring:
         return True
 
     def strike(self, s: bytearray) -> None:
-        """Clear the bits of a reader that is dead, dropped or has left, in the next payload; over after the last one."""
+        """Clear the bits of a reader that is dead, dropped or has left, in the next payload; after the last, end."""
         r, p, mutant = s[VWHO], s[VAT], self.mutant
         bit = s[BIT + r]
         if p < self.payloads:
