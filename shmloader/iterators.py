@@ -77,6 +77,11 @@ def options_of(loader: Any) -> Options:
 
 def _made(loader: Any, rides: bool, theirs: Callable[[], Any]) -> Any:
     options = options_of(loader)
+    if options.readers is not None and not loader.num_workers:
+        raise ValueError(
+            "readers shares what workers make, but got num_workers=0: give it workers; the group's first rank starts "
+            "them, the others start none"
+        )
     source = _over_the_ring(loader, options) if rides else torchs(loader, options, theirs)
     stage, depth = stage_of(loader, options, source)
     if stage is None:

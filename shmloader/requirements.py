@@ -51,11 +51,6 @@ def _check_device(device: torch.device, options: Options) -> None:
 
 
 def _check_readers(loader: Any, options: Options) -> None:
-    if not loader.num_workers:
-        raise ValueError(
-            "readers shares what workers make, but got num_workers=0: give it workers; the group's first rank starts "
-            "them, the others start none"
-        )
     if not loader.in_order:
         raise ValueError("readers gives all ranks the same batches in order, but got in_order=False: leave it out")
     pins = loader.pin_memory and accelerator.kind() is not None

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pickle
+import select
 import socket
 import struct
 from array import array
@@ -111,12 +112,21 @@ def connect_to(name: str) -> Wire:
 
     Raises:
         ConnectionRefusedError: Nobody does.
-        PermissionError, ProcessLookupError: See Wire.
+        PermissionError: See Wire.
     """
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
         sock.connect("\0" + name)
-        return Wire(sock)
+        wire = Wire(sock)
+        poll = select.poll()
+        poll.register(wire.death, select.POLLIN)
+        if poll.poll(0):  # its workers, which are about to end, have the socket as well
+            wire.close()
+            raise ConnectionRefusedError(f"the process that listened there (pid {wire.pid}) has ended")
+        return wire
+    except ProcessLookupError:
+        sock.close()
+        raise ConnectionRefusedError(f"the process that listened at {name} has ended") from None
     except BaseException:
         sock.close()
         raise

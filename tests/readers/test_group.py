@@ -240,7 +240,7 @@ def test_what_readers_cannot_be_given() -> None:
         shmloader.DataLoader(range(4), num_workers=1, readers="all")
     group: Any = torch.distributed.ProcessGroup(0, 1)
     with pytest.raises(ValueError, match="got num_workers=0"):
-        shmloader.DataLoader(range(4), readers=group)
+        iter(shmloader.DataLoader(range(4), readers=group))
     with pytest.raises(ValueError, match="in_order=False"):
         shmloader.DataLoader(range(4), num_workers=1, readers=group, in_order=False)
     with pytest.raises(RuntimeError, match="call iter"):
