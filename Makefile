@@ -11,6 +11,10 @@ ARGS ?=
 TORCH ?=
 ALL ?=
 
+# Interpreters keep what they have compiled, also where the caller's environment has them not: pytest compiles each test
+# file anew in each of its processes otherwise, which takes five seconds of CPU a process.
+export PYTHONDONTWRITEBYTECODE :=
+
 BIN := .venv/bin
 # The project stays editable; what it was installed from and built from is what the stamp depends on.
 STAMP := .venv/installed
@@ -80,7 +84,8 @@ SANITIZING = LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-
 	ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1:max_allocation_size_mb=4096:$(SANITIZED_QUICKLY)
 
 .PHONY: help train test test-long test-quiet test-torch test-3.14 test-ecosystem test-torchvision test-cuda \
-	torment-cuda soak attack bench di-engine lint docs wheel sanitize fuzz-jpeg fuzz-pixels fuzz-neon clean
+	torment-cuda soak attack bench di-engine lint style types suite docs wheel sanitize \
+	fuzz-jpeg fuzz-pixels fuzz-neon clean
 
 help:
 	@echo 'make train   train a small network on JPEG files and say what the loader cost'
@@ -135,7 +140,11 @@ PYTESTS := --numprocesses $(shell echo $$(($$(nproc) < 4 ? $$(nproc) + 1 : 4))) 
 # Most of the time goes into forks, and those take half as long where Python's memory lies in huge pages.
 IN_HUGE_PAGES := GLIBC_TUNABLES=glibc.malloc.hugetlb=1 PYTHONMALLOC=malloc
 
-test: lint
+# Types are checked beside the tests, which leave a core alone now and then; what fails in a second comes before both.
+test: style
+	@$(MAKE) --no-print-directory --jobs 2 types suite
+
+suite: $(STAMP)
 	$(IN_HUGE_PAGES) $(BIN)/pytest $(PYTESTS) $(ARGS)
 
 # What finds the rare moments.  Each part is bounded: 600 kills in three ways (two minutes), all scenarios of tests/chaos
@@ -149,7 +158,7 @@ test-long: $(STAMP)
 	$(BIN)/python -W ignore tests/chaos/soak.py --seed $(LONG) --kills $(KILLS) --seconds 300 --share steal
 	$(BIN)/python -W ignore tests/chaos/soak.py --seed $(LONG) --kills $(KILLS) --seconds 300 --share chunks
 	$(BIN)/python -W ignore -m tests.chaos --seed $(LONG) --seconds $(CHAOS) $(ARGS)
-	$(IN_HUGE_PAGES) $(BIN)/pytest $(PYTESTS) -m "long and not quiet"
+	$(IN_HUGE_PAGES) $(BIN)/pytest $(PYTESTS) --durations 25 --durations-min 5 -m "long and not quiet"
 
 # What depends on time: whether reports name the cause, and whether tune's pick is among the best.  No gate: it fails where
 # others use the machine.  SHMLOADER_VERDICT_RUNS=20 has each situation run 20 times.
@@ -188,9 +197,13 @@ attack: $(STAMP)
 soak: $(STAMP)
 	$(BIN)/python -W ignore tests/chaos/soak.py $(ARGS)
 
-lint: $(STAMP)
+lint: style types
+
+style: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+
+types: $(STAMP)
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/mypy
 

@@ -21,13 +21,15 @@ CORE = {
     "ring": (
         *("ring", "private_view", "sequences", "turns", "free_slots", "readers", "free_cells", "lease", "progress"),
         *("indices", "epoch_counts", "task_writer", "trainer", "next_batch", "reader"),
-        *("lane", "fill", "handover", "worker"),
+        *("lane", "fill", "handover", "worker", "board"),
     ),
     "batch": ("tensors", "gather", "columns", "batch_tree", "batch_writer", "batch_reader", "collate_plain"),
     "device": ("current", "cuda_driver", "reclaim"),
     "jpeg": ("jpeg",),
     "pixels": ("pixels",),
     "frozen": ("frozen_rows", "frozen_list", "frozen_dict"),
+    "cache": ("cache_table",),
+    "storage": ("tar_members", "sample_groups"),
 }
 IN_C = ("jpeg", "pixels")  # rooms whose module is a few lines around what is written in C beside it
 # No fused multiplications: they round once where Pillow's weights of a resize are rounded twice.

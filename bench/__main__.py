@@ -10,7 +10,7 @@ EXTRAS = ("matplotlib", "rich")
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Answer a question, or several; returns 0, or 1 where a measurement failed, or 130 where Ctrl-C ended it."""
+    """Answer a question, or several; returns 0, or 1 if a measurement failed, or 130 after Ctrl-C."""
     if missing := [name for name in EXTRAS if importlib.util.find_spec(name) is None]:
         print(f"python -m bench needs {' and '.join(missing)}: pip install 'shmloader[bench]'", file=sys.stderr)
         return 2

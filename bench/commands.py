@@ -1,10 +1,11 @@
-"""The commands: one a question, `all` for those that `make bench` asks, and `agree` for two results of one of them."""
+"""The commands: one for each question, `all` for those of `make bench`, and `agree` to compare two results of one."""
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
 
+from bench.cache.question import Cache
 from bench.core import agreement
 from bench.core.against import Against
 from bench.core.question import UNFINISHED, Question, add_shared_options, answer, expected, minutes
@@ -22,22 +23,13 @@ from bench.recipes.question import Recipes
 from bench.resume.question import Resume
 from bench.skew.question import Skew
 from bench.start.question import Start
+from bench.storage.question import Storage
 from bench.transport.question import Transport
 
 _ALL = (
-    Peers,
-    Growth,
-    Transport,
-    Latency,
-    Resume,
-    Deaths,
-    Device,
-    Experiment,
-    Skew,
-    Images,
-    Recipes,
-    Memory,
-    Start,
+    *(Peers, Growth, Transport, Latency, Resume, Deaths, Device, Experiment, Skew, Images, Recipes, Memory, Start),
+    Cache,
+    Storage,
     Readers,
 )
 QUESTIONS = {asks.name: asks for asks in _ALL}
@@ -74,7 +66,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def run(given: argparse.Namespace) -> int:
-    """Do what the command line asks for; returns what the process is to exit with."""
+    """Run a command line; returns the exit status."""
     if given.bench == "agree":
         return agreement.run(given.one, given.other)
     if given.bench == "all":
@@ -85,10 +77,10 @@ def run(given: argparse.Namespace) -> int:
 
 
 def _as_for(name: str, given: argparse.Namespace) -> argparse.Namespace:
-    """The options of `all` as one of its questions would have been given them."""
-    alone = parser().parse_args([name])
-    shared = {option: value for option, value in vars(given).items() if option in vars(alone) and value is not None}
-    return argparse.Namespace(**{**vars(alone), **shared, "bench": name})
+    """The options of `all`, in the form of one of its questions."""
+    single = parser().parse_args([name])
+    shared = {option: value for option, value in vars(given).items() if option in vars(single) and value is not None}
+    return argparse.Namespace(**{**vars(single), **shared, "bench": name})
 
 
 def _answer_all(questions: list[Question]) -> int:

@@ -91,6 +91,9 @@ enum { RING_STARTS, RING_WAITS, RING_FETCHES, RING_COLLATES, RING_DOINGS = 4 };
 typedef struct {
     _Alignas(RING_LINE) _Atomic uint32_t bell; /* count:31 | sleeper:1, rung by open, stop and dismiss */
     _Atomic uint32_t dismissed;                /* leave when nothing more is open for you */
+    /* Of a worker that serves several rings, in the lines of its crew's board; its bell is there too: NOTE [ Crew ]. */
+    _Atomic uint32_t notices; /* messages that the trainer has sent it; the bell is rung after each */
+    _Atomic uint32_t heard;   /* how many of them it has done what they say */
     /* The worker's figures.  Who takes a dead one's place adds to what that has left. */
     _Alignas(RING_LINE) _Atomic uint64_t doing;
     _Atomic uint64_t pid;       /* of the process that is this worker now; 0: none was yet */
@@ -110,10 +113,12 @@ typedef struct {
     uint64_t area_at, area_stride, slot_at, slot_stride; /* of entries' areas and of payloads, in the segment */
     uint64_t started_at, trainer;                        /* the ring; the trainer's pid */
     uint32_t readers;                                    /* 1: other processes may read, NOTE [ Readers ]; 0: none do */
+    _Atomic uint64_t next_take; /* a figure: the sequence that the trainer takes next, by which a crew's workers choose */
     _Alignas(RING_LINE) _Atomic uint32_t ready_bell; /* count:31 | sleeper:1, rung by publish and by a death */
     _Alignas(RING_LINE) _Atomic uint32_t reader_bell; /* all readers sleep on it; likewise, where there are readers */
     _Alignas(RING_LINE) _Atomic uint32_t stop;
     _Atomic uint32_t revocations; /* how often claims were taken back: then workers look behind them once more */
+    uint32_t folds; /* how often free payloads gave their pages back; written while none is in flight, seen with a task */
     /* The trainer's figures. */
     _Alignas(RING_LINE) _Atomic uint64_t asked_at; /* when next() was called; 0: it is not in next() */
     _Atomic uint64_t waited_ns, stepped_ns; /* in next(); between one next() and another */
@@ -211,6 +216,9 @@ static inline void ring_note_committed(ring_payload *p, uint64_t bytes)
     while (before < bytes && !atomic_compare_exchange_weak_explicit(&p->committed, &before, bytes,
                                                                     memory_order_relaxed, memory_order_relaxed)) {}
 }
+/* relaxed, by the trainer, of a payload that is free: ring_open is between this and whoever fills it next. */
+static inline void ring_forget_committed(ring_payload *p, uint64_t left)
+{ atomic_store_explicit(&p->committed, left, memory_order_relaxed); }
 static inline uint64_t ring_committed(const ring_payload *p)
 { return atomic_load_explicit((_Atomic uint64_t *)&p->committed, memory_order_relaxed); }
 
@@ -278,6 +286,113 @@ static inline uint64_t ring_let_go(ring_payload *p, uint32_t reader)
 static inline void ring_strike(ring_payload *p, uint64_t bits)
 { atomic_fetch_and_explicit(&p->word, ~bits, memory_order_acq_rel); }
 
+/* NOTE [ Cache table ]
+ *
+ * Where each picture lies that was kept decoded: an open-addressed table of words, in memory that all processes of a user
+ * map.  A word is 0, a claim or an entry:
+ *
+ *     claim   state 1:2 | pid:22 | when that process was started, in clock ticks since boot:40
+ *     entry   state 2:2 | tag, bits of the picture's key:26 | place of its bytes, in units of CACHE_UNIT:36
+ *
+ *     1. A picture's way begins at the slot that its key says, and goes on to the next one while there are entries of
+ *        other pictures.  It ends at its own entry, at 0 or at a claim.  Whoever meets a claim of a living process goes
+ *        without the cache this once, and never on to the slot behind.  So a picture has one entry at most, and a claim
+ *        that is released leaves a 0 and no gap that anybody would have to step over.
+ *     2. Nobody waits.  Whoever claims a slot decodes the picture, then reserves bytes that nobody else was ever given,
+ *        writes them, and publishes the entry last.  So an entry's bytes are whole, whoever was killed when.
+ *     3. An entry stays as it is.  Nothing is evicted: under random access each picture is asked for once an epoch, so
+ *        what was kept first is worth as much as what would come in its place.
+ *     4. A claim names a process by its pid and its start.  A pid that was given again has another start.  The claim of
+ *        a process that has ended is taken over, by compare-and-swap from the very word that was judged, by the next one
+ *        whose way leads there.  No two processes agree on that beforehand.
+ *     5. A living process may be taken for dead, for pids of another namespace mean nothing here.  Then its publish
+ *        fails, because its claim is gone, and its bytes are lost.  A mistake costs a picture that is decoded twice.
+ *
+ * Pages of the table belong to memory without a file, so no full disk can strike when a word is written.  The model in
+ * tests/core/model/cache_model.py visits every interleaving; each of its faults breaks one of these rules. */
+enum { CACHE_EMPTY, CACHE_CLAIM, CACHE_ENTRY };
+enum { CACHE_UNIT = 64, CACHE_PLACE_BITS = 36, CACHE_TAG_BITS = 26, CACHE_LINES = 64, CACHE_VERSION = 1 };
+#define CACHE_MAGIC 0x6568636163776873ULL /* "shwcache" */
+
+/* What one dataset's processes count, relaxed: NOTE [ Figures ], but for that these have several writers. */
+typedef struct {
+    _Alignas(RING_LINE) _Atomic uint64_t found;
+    _Atomic uint64_t kept, missed;                            /* pictures; missed: decoded, and not kept */
+    _Atomic uint64_t found_bytes, kept_bytes, missed_bytes;   /* that their samples take */
+    _Atomic uint64_t others;                                  /* pictures that the decoder does not take */
+} cache_line;
+
+typedef struct {
+    _Alignas(RING_LINE) uint64_t magic; /* written once, before anybody else can find the memory */
+    uint64_t version, slots, table_at, bytes_at;
+    _Alignas(RING_LINE) _Atomic uint64_t used;   /* bytes that were given out */
+    _Atomic uint64_t budget;                     /* how many may be */
+    _Atomic uint64_t full;                       /* 1: the machine or the disk has no more, whatever the budget says */
+    _Atomic uint64_t readers;                    /* datasets that were given a line, of CACHE_LINES by turns */
+    cache_line lines[CACHE_LINES];
+} cache_header;
+
+_Static_assert(sizeof(cache_line) == RING_LINE, "a dataset's figures have a line of their own");
+
+static inline uint64_t cache_claim_of(uint64_t pid, uint64_t start)
+{ return (uint64_t)CACHE_CLAIM << 62 | (pid & 0x3fffff) << 40 | (start & 0xffffffffffULL); }
+static inline uint64_t cache_entry_of(uint64_t tag, uint64_t place)
+{ return (uint64_t)CACHE_ENTRY << 62 | (tag & 0x3ffffff) << CACHE_PLACE_BITS | place / CACHE_UNIT; }
+static inline uint32_t cache_state(uint64_t w) { return (uint32_t)(w >> 62); }
+static inline uint64_t cache_pid(uint64_t w)   { return w >> 40 & 0x3fffff; }
+static inline uint64_t cache_start(uint64_t w) { return w & 0xffffffffffULL; }
+static inline uint64_t cache_tag(uint64_t w)   { return w >> CACHE_PLACE_BITS & 0x3ffffff; }
+static inline uint64_t cache_place(uint64_t w) { return (w & ((1ULL << CACHE_PLACE_BITS) - 1)) * CACHE_UNIT; }
+
+/* acquire, pairs with cache_publish: the picture's bytes are whole. */
+static inline uint64_t cache_look(const _Atomic uint64_t *word)
+{ return atomic_load_explicit((_Atomic uint64_t *)word, memory_order_acquire); }
+
+/* relaxed: a claim protects nothing but the claim.  `seen` is 0, or the claim of a process that has ended: its bytes are
+ * nobody's, so nothing of what it did is read. */
+static inline int cache_claim(_Atomic uint64_t *word, uint64_t seen, uint64_t mine)
+{
+    return atomic_compare_exchange_strong_explicit(word, &seen, mine, memory_order_relaxed, memory_order_relaxed);
+}
+
+/* relaxed: the bytes are the caller's by the sum itself, and nobody reads them on the strength of it.  A sum and not an
+ * add, so that one that does not fit leaves the amount as it was.  UINT64_MAX: they do not fit. */
+static inline uint64_t cache_reserve(cache_header *h, uint64_t bytes)
+{
+    uint64_t at = atomic_load_explicit(&h->used, memory_order_relaxed);
+    do {
+        uint64_t budget = atomic_load_explicit(&h->budget, memory_order_relaxed);
+        if (bytes > budget || at > budget - bytes) return UINT64_MAX;
+    } while (!atomic_compare_exchange_weak_explicit(&h->used, &at, at + bytes, memory_order_relaxed,
+                                                    memory_order_relaxed));
+    return at;
+}
+
+/* release, pairs with cache_look: the bytes precede the word, also those that the kernel copied in a write() of the same
+ * thread.  A CAS and not a store, so that it fails where the claim was taken over. */
+static inline int cache_publish(_Atomic uint64_t *word, uint64_t mine, uint64_t entry)
+{
+    return atomic_compare_exchange_strong_explicit(word, &mine, entry, memory_order_release, memory_order_relaxed);
+}
+
+/* relaxed: nothing was written that anybody could read.  A CAS, as in cache_publish. */
+static inline int cache_release(_Atomic uint64_t *word, uint64_t mine)
+{
+    return atomic_compare_exchange_strong_explicit(word, &mine, 0, memory_order_relaxed, memory_order_relaxed);
+}
+
+/* relaxed, as all figures.  cache_raise: the largest value that anybody gave; whether it was this one. */
+static inline uint64_t cache_count(_Atomic uint64_t *figure, uint64_t more)
+{ return atomic_fetch_add_explicit(figure, more, memory_order_relaxed); }
+static inline int cache_raise(_Atomic uint64_t *figure, uint64_t value)
+{
+    uint64_t before = atomic_load_explicit(figure, memory_order_relaxed);
+    while (before < value)
+        if (atomic_compare_exchange_weak_explicit(figure, &before, value, memory_order_relaxed, memory_order_relaxed))
+            return 1;
+    return 0;
+}
+
 /* A plain word that somebody may overwrite who should not: volatile, so that the value that was checked is the value
  * that is used. */
 static inline uint64_t ring_once(const uint64_t *word)    { return *(const volatile uint64_t *)word; }
@@ -323,6 +438,20 @@ static inline int ring_sleep(_Atomic uint32_t *bell, uint32_t seen, const struct
     long r = syscall(SYS_futex, bell, FUTEX_WAIT_BITSET, seen, monotonic_deadline, 0, FUTEX_BITSET_MATCH_ANY);
     return r == 0 || errno == EAGAIN ? 0 : errno;
 }
+
+/* release / acquire, with one another: who sees that a message was sent finds it in its socket.  By one thread at a
+ * time, which rings the bell next. */
+static inline uint32_t ring_notify(ring_worker *w)
+{ return atomic_fetch_add_explicit(&w->notices, 1, memory_order_release) + 1; }
+static inline uint32_t ring_notices(const ring_worker *w)
+{ return atomic_load_explicit((_Atomic uint32_t *)&w->notices, memory_order_acquire); }
+
+/* release / acquire, with one another: who sees that a worker has heard of a ring's end sees all that it wrote there.
+ * The trainer's bell is rung next. */
+static inline void ring_hear(ring_worker *w, uint32_t messages)
+{ atomic_store_explicit(&w->heard, messages, memory_order_release); }
+static inline uint32_t ring_heard(const ring_worker *w)
+{ return atomic_load_explicit((_Atomic uint32_t *)&w->heard, memory_order_acquire); }
 
 static inline void ring_relax(void)
 {

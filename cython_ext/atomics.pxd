@@ -40,9 +40,11 @@ cdef extern from "atomics.h" nogil:
         uint32_t epoch_drops[2]
         uint64_t area_at, area_stride, slot_at, slot_stride, started_at, trainer
         uint32_t readers
+        word_t next_take
         bell_t ready_bell
         bell_t reader_bell
         bell_t stop
+        uint32_t folds
         word_t asked_at, waited_ns, stepped_ns, epoch, opened, taken, samples, bytes, asked, empty, ready
         word_t lent, copied, deaths, user_waited_ns, user_stepped_ns
         char label[128]
@@ -61,6 +63,7 @@ cdef extern from "atomics.h" nogil:
     void ring_raise(bell_t *flag)
     bint ring_raised(const bell_t *flag)
     void ring_note_committed(ring_payload *payload, uint64_t bytes)
+    void ring_forget_committed(ring_payload *payload, uint64_t left)
     uint64_t ring_committed(const ring_payload *payload)
     void ring_note(word_t *figure, uint64_t value)
     uint64_t ring_noted(const word_t *figure)
@@ -84,3 +87,29 @@ cdef extern from "atomics.h" nogil:
     uint32_t ring_announce(bell_t *bell)
     void ring_rise(bell_t *bell)
     int ring_sleep(bell_t *bell, uint32_t seen, const timespec *deadline)
+    uint32_t ring_notify(ring_worker *worker)
+    uint32_t ring_notices(const ring_worker *worker)
+    void ring_hear(ring_worker *worker, uint32_t messages)
+    uint32_t ring_heard(const ring_worker *worker)
+    enum: CACHE_EMPTY, CACHE_CLAIM, CACHE_ENTRY, CACHE_UNIT, CACHE_LINES, CACHE_VERSION
+    uint64_t CACHE_MAGIC
+    ctypedef struct cache_line:
+        word_t found, kept, missed, found_bytes, kept_bytes, missed_bytes, others
+    ctypedef struct cache_header:
+        uint64_t magic, version, slots, table_at, bytes_at
+        word_t used, budget, full, readers
+        cache_line lines[64]
+    uint64_t cache_claim_of(uint64_t pid, uint64_t start)
+    uint64_t cache_entry_of(uint64_t tag, uint64_t place)
+    uint32_t cache_state(uint64_t word)
+    uint64_t cache_pid(uint64_t word)
+    uint64_t cache_start(uint64_t word)
+    uint64_t cache_tag(uint64_t word)
+    uint64_t cache_place(uint64_t word)
+    uint64_t cache_look(const word_t *word)
+    bint cache_claim(word_t *word, uint64_t seen, uint64_t mine)
+    uint64_t cache_reserve(cache_header *header, uint64_t bytes)
+    bint cache_publish(word_t *word, uint64_t mine, uint64_t entry)
+    bint cache_release(word_t *word, uint64_t mine)
+    uint64_t cache_count(word_t *figure, uint64_t more)
+    bint cache_raise(word_t *figure, uint64_t value)

@@ -1,8 +1,8 @@
 """Reinforcement learning with AsyncDataLoader: workers play, the trainer learns, and neither waits for the other.
 
-`data_source` gives jobs: each is a function with the policy as it is now, which plays in a worker until the pole falls.
-Batches of what was played come in the order in which they were asked for, a few of them ahead, so what is learnt from
-was played by a policy that is a few steps old: its advantage is weighed by how likely the new policy finds the same.
+`data_source` gives jobs.  Each is a function with the current policy, which plays in a worker until the pole falls.
+Batches come in the order of their jobs, and a few are made in advance.  So the trainer learns from games of a policy
+that is a few steps old, and weighs each move by how likely the new policy would make it.
 
     python -m examples.actors
 """
@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 import shmloader as loader
 
-LONGEST = 200  # steps that a game has at most
+LONGEST = 200  # steps of a game at most
 DISCOUNT = 0.98
 
 Weights = dict[str, Tensor]
@@ -34,7 +34,7 @@ class Pole:
         self.state: list[float] = (torch.rand(4, generator=generator) * 0.1 - 0.05).tolist()
 
     def push(self, right: bool) -> bool:
-        """One fiftieth of a second; whether the pole still stands."""
+        """Move on by one fiftieth of a second; returns whether the pole still stands."""
         place, speed, angle, turning = self.state
         force = 10.0 if right else -10.0
         sine, cosine = math.sin(angle), math.cos(angle)
@@ -55,7 +55,7 @@ def policy() -> nn.Sequential:
 
 
 def play(weights: Weights, seed: int) -> dict[str, Tensor]:
-    """One game, in a worker.  What is behind its end is zeros, for all samples of a batch have one shape."""
+    """One game, in a worker.  Zeros follow its end, because all samples of a batch have one shape."""
     torch.set_num_threads(1)
     generator = torch.Generator().manual_seed(seed)
     net = policy()
@@ -100,7 +100,7 @@ def main(arguments: Sequence[str] | None = None) -> float:
     seeds = itertools.count()
 
     def jobs(count: int) -> list[Callable[[], Any]]:
-        weights = {name: each.clone() for name, each in net.state_dict().items()}  # of now
+        weights = {name: each.clone() for name, each in net.state_dict().items()}  # the present ones
         return [functools.partial(play, weights, seed) for seed in itertools.islice(seeds, count)]
 
     lasted: list[float] = []

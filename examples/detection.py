@@ -1,7 +1,7 @@
-"""Finds rectangles in pictures of different sizes: ragged batches, as detectors have them.
+"""Finds rectangles in pictures of different sizes: ragged batches, as for detectors.
 
-A sample is a picture and as many boxes as it has objects, so a batch is a list of tensors.  All of them lie in one slot
-of the ring.  What the network needs, pictures of one size, is padded where it is used.
+A sample is a picture and its boxes, whose number varies, so a batch is a list of tensors.  All of them lie in one slot
+of the ring.  The network needs pictures of one size, which the training step makes by padding.
 
     python -m examples.detection
 """
@@ -18,7 +18,7 @@ from torch.nn import functional
 
 import shmloader as loader
 
-STRIDE = 4  # pixels of a cell of the network's answer
+STRIDE = 4  # pixels of a cell of the network's output
 LARGEST = 64  # pixels, height and width
 
 
@@ -59,7 +59,7 @@ class Rectangles(loader.Dataset[tuple[Tensor, Target]]):
 
 
 def as_lists(samples: list[tuple[Tensor, Target]]) -> tuple[list[Tensor], list[Target]]:
-    """What torchvision's detectors take: nothing is padded on the way."""
+    """The form that torchvision's detectors take: nothing is padded on the way."""
     return [picture for picture, _ in samples], [target for _, target in samples]
 
 
@@ -71,7 +71,7 @@ def padded(pictures: list[Tensor]) -> Tensor:
 
 
 class Centres(nn.Module):
-    """For each cell: how likely the centre of a dark or a bright box lies in it, and how large that box is."""
+    """For each cell: the probability that the centre of a dark or a bright box lies in it, and the size of that box."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -86,7 +86,7 @@ class Centres(nn.Module):
 
 
 def wanted(targets: list[Target], cells: int) -> tuple[Tensor, Tensor, Tensor]:
-    """The centres, the sizes there in cells, and where sizes count."""
+    """The targets of the network: the centres, the sizes in their cells, and a mask of these cells."""
     centres, sizes = torch.zeros(len(targets), 2, cells, cells), torch.ones(len(targets), 2, cells, cells)
     for k, target in enumerate(targets):
         for (left, top, right, bottom), label in zip(target["boxes"].tolist(), target["labels"].tolist(), strict=True):
@@ -105,8 +105,8 @@ def loss_of(answer: tuple[Tensor, Tensor], targets: list[Target]) -> Tensor:
 
 
 def recall(net: Centres, batches: Any) -> float:
-    """The share of the objects in whose cell, or one beside it, the network sees one of that label."""
-    seen = there = 0
+    """The share of the objects that the network finds, with the right label, in their cell or in one beside it."""
+    seen = found = 0
     net.eval()
     with torch.no_grad():
         for pictures, targets in batches:
@@ -114,8 +114,8 @@ def recall(net: Centres, batches: Any) -> float:
             near = functional.max_pool2d(likely.sigmoid(), 3, 1, 1)
             centres, _, _ = wanted(targets, likely.shape[-1])
             seen += int((near[centres > 0] > 0.5).sum())
-            there += int(centres.sum())
-    return seen / there
+            found += int(centres.sum())
+    return seen / found
 
 
 def main(arguments: Sequence[str] | None = None) -> float:

@@ -16,7 +16,7 @@ from tqdm import tqdm
 IMAGE_SIZE = 160  # pixels, height and width of each file
 DIGIT_SIZES = (88, 129)  # pixels, the second one excluded
 MARGIN = 12  # pixels that stay free around a digit, so that a random crop rarely cuts into it
-FADING = 0.4  # how far the photograph is drawn towards white or black: enough for the ink to be legible anywhere on it
+FADING = 0.4  # how far the photograph fades to white or black: enough that ink is legible anywhere on it
 DARK_INK = (0, 90)  # each of red, green and blue, the second one excluded
 BRIGHT_INK = (166, 256)
 COPIES = 2  # files a digit, each with its own background, place, size and ink
@@ -28,7 +28,7 @@ def build_digits(root: Path, *, digits: int | None = None, seed: int = 0) -> Non
     """Writes `root`/{train,test}/<digit>/<index>-<copy>.jpg from the first `digits` scans (default: all 1,797).
 
     The split is by scan, so no copy of a test digit is ever trained on.  The same seed writes the same files.  `root`
-    appears in one rename: it is either absent or complete, whatever interrupts the building.
+    appears in one rename: it is either absent or complete, even if the building is interrupted.
     """
     root.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{root.name}-", dir=root.parent) as scratch:
@@ -37,12 +37,12 @@ def build_digits(root: Path, *, digits: int | None = None, seed: int = 0) -> Non
         try:
             unfinished.rename(root)
         except OSError:
-            if not root.is_dir():  # else another run finished first, with the same files
+            if not root.is_dir():  # otherwise another run has finished first, with the same files
                 raise
 
 
 def _write_files(root: Path, digits: int | None, seed: int) -> None:
-    # Here, because a folder of one's own needs neither scikit-learn nor the second that it takes to import.
+    # Imported here, because users with their own folder need neither scikit-learn nor the second that it takes.
     from sklearn.datasets import load_digits, load_sample_images
 
     scans = load_digits()

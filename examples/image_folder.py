@@ -9,22 +9,24 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from PIL import Image, ImageEnhance
+from PIL import Image
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from examples.pil_transforms import middle, random_resized_crop, trivial_augment
+
 IMAGE_SUFFIXES = {".jpg", ".jpeg", ".png"}
-TEST_FOLDERS = ("test", "val")  # the first one that exists is taken
-TEST_SHARE = 0.2  # of each class, where the folder brings no split of its own
-SMALLEST_CROP = 0.75  # of the shorter side
-JITTER = 0.2  # brightness and contrast are scaled by 1 - JITTER to 1 + JITTER
+TEST_FOLDERS = ("test", "val")  # the first one that exists counts
+TEST_SHARE = 0.2  # of each class, if the folder has no split of its own
+BOX_AREA = (0.6, 1.0)  # of a random box, as a part of the picture's
+BOX_RATIO = 4 / 3  # of its longer side to its shorter, at most
 EXPECTED = "A data folder holds train/<class>/*.jpg and test/<class>/*.jpg (or val/), or <class>/*.jpg to be split."
 
 LabelledFile = tuple[Path, int]
 
 
 class DataFolderError(ValueError):
-    """A data folder that training cannot use; the message says which, why, and what was expected."""
+    """A data folder that training cannot use; the message has the folder, the reason, and what was expected."""
 
 
 class Split(NamedTuple):
@@ -100,61 +102,73 @@ def _label(train: dict[str, list[Path]], test: dict[str, list[Path]]) -> Split:
     return Split(classes, labelled(train), labelled(test))
 
 
-Box = tuple[int, int, int, int]  # left, top, width and height, in pixels
-Decode = Callable[[Path, Box, int], Image.Image]
+Read = Callable[[Path], Tensor]
+Decode = Callable[[int, bool], Read]  # of the size, and of whether pictures are augmented
 
 
-def by_pil(file: Path, box: Box, size: int) -> Image.Image:
-    """A part of a picture, scaled to a square of that size."""
-    left, top, width, height = box
-    with Image.open(file) as image:
-        cut = image.convert("RGB").crop((left, top, left + width, top + height))
-    resized: Image.Image = cut.resize((size, size), Image.Resampling.BILINEAR)
-    return resized
+class ByPil:
+    """Reads a file by PIL: a square of bytes, with the colours last.
+
+    Args:
+        size: height and width, in pixels.
+        augment: whether a random box is taken, and one random operation changes its pixels; else the middle is taken.
+    """
+
+    def __init__(self, size: int, augment: bool) -> None:
+        self.size = size
+        self.augment = augment
+
+    def __call__(self, file: Path) -> Tensor:
+        with Image.open(file) as opened:
+            image = opened.convert("RGB")
+        if self.augment:
+            image = trivial_augment(random_resized_crop(image, self.size, BOX_AREA, BOX_RATIO))
+        else:
+            image = middle(image, self.size)
+        return torch.from_numpy(np.array(image))
 
 
-def by_shmloader(file: Path, box: Box, size: int) -> Image.Image:
-    """The same, to the bit, for less work: no more of a JPEG is decoded than that part."""
-    from shmloader import images
+class ByShmloader:
+    """The same for the same seed, to the bit, for less work.  Its arguments are those of ByPil."""
 
-    pixels = np.empty((size, size, 3), np.uint8)
-    images.decode(file, crop=box, size=(size, size), out=pixels.transpose(2, 0, 1))
-    return Image.fromarray(pixels)
+    def __init__(self, size: int, augment: bool) -> None:
+        from shmloader import images  # not above: whoever looks at torch's loader alone needs no shmloader
+
+        box = (1 / BOX_RATIO, BOX_RATIO)
+        training = images.training(size, scale=BOX_AREA, ratio=box, flip=0, augment="trivial")
+        self.size = size
+        self.read = images.from_bytes(training if augment else images.evaluation(size, resize=size))
+
+    def __call__(self, file: Path) -> Tensor:
+        pixels = torch.empty(self.size, self.size, 3, dtype=torch.uint8)
+        self.read(file, out=pixels.permute(2, 0, 1))
+        return pixels
 
 
 class ImageFolder(Dataset[tuple[Tensor, int]]):
     """Decodes one file a sample: (image, label), the image uint8 of shape [size, size, 3].
 
-    Pixels stay bytes with the colours last, as they leave the decoder: four times fewer bytes than float travel from
+    Pixels stay bytes with the colours last, as the decoder writes them.  So a fourth of the bytes of floats travel from
     the worker to the trainer, and the model turns a whole batch into floats at once.
+
+    Random numbers come from torch's generator, which the loader seeds in each worker: the same seed in the training run
+    gives the same pictures, with either loader.
     """
 
-    def __init__(self, files: Sequence[LabelledFile], size: int, *, augment: bool, decode: Decode = by_pil) -> None:
+    def __init__(
+        self,
+        files: Sequence[LabelledFile],
+        size: int,
+        *,
+        augment: bool,
+        decode: Decode = ByPil,
+    ) -> None:
         self.files = files
-        self.size = size
-        self.augment = augment
-        self.decode = decode
+        self.read = decode(size, augment)
 
     def __len__(self) -> int:
         return len(self.files)
 
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
         file, label = self.files[index]
-        with Image.open(file) as image:  # reads the header, no more
-            width, height = image.size
-        image = self._random_view(file, width, height) if self.augment else self._whole_view(file, width, height)
-        return torch.from_numpy(np.array(image)), label
-
-    def _whole_view(self, file: Path, width: int, height: int) -> Image.Image:
-        side = min(width, height)
-        return self.decode(file, ((width - side) // 2, (height - side) // 2, side, side), self.size)
-
-    def _random_view(self, file: Path, width: int, height: int) -> Image.Image:
-        # Drawn from torch's generator, which each worker finds seeded by the loader: the same seed in the training run
-        # gives the same pictures, and with either loader.
-        across, down = (torch.empty(2).uniform_(SMALLEST_CROP, 1) * min(width, height)).ceil().int().tolist()
-        left, top = (torch.rand(2) * torch.tensor([width - across + 1, height - down + 1])).int().tolist()
-        brightness, contrast = torch.empty(2).uniform_(1 - JITTER, 1 + JITTER).tolist()
-        image = self.decode(file, (left, top, across, down), self.size)
-        image = ImageEnhance.Brightness(image).enhance(brightness)
-        return ImageEnhance.Contrast(image).enhance(contrast)
+        return self.read(file), label

@@ -1,7 +1,7 @@
 """ImageNet's reference recipe on a folder of pictures: a residual network, SGD, a cosine schedule, smoothed labels.
 
-Pictures are decoded by shmloader.images, travel as bytes, and are normalised where they are used.  It runs alone, or in
-many processes under torchrun.  Without --data it makes pictures of its own: stripes, whose direction is the class.
+shmloader.images decodes the pictures.  They travel as bytes, and are normalised on the device.  It runs in one process,
+or in many under torchrun.  Without --data it makes its own pictures: stripes, whose direction is the class.
 
     python -m examples.imagenet
     torchrun --standalone --nproc-per-node 2 -m examples.imagenet
@@ -88,7 +88,7 @@ def loaders(options: argparse.Namespace, root: Path, device: str) -> tuple[Any, 
 
 
 def train(options: argparse.Namespace, root: Path, device: str) -> float:
-    """Trains, and returns the share of the test pictures that are told right."""
+    """Trains, and returns the share of the test pictures that are classified correctly."""
     torch.manual_seed(options.seed)
     training, testing = loaders(options, root, device)
     net = network(len(training.dataset.classes), options.width).to(device)

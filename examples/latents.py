@@ -1,8 +1,8 @@
-"""Trains a small denoiser on latents, as diffusion models have them: large arrays, and hardly any work a sample.
+"""Trains a small denoiser on latents, as for a diffusion model: large arrays, and hardly any work a sample.
 
 Each latent is 16 x 32 x 32 of float16 in one memory-mapped file, so a batch of 32 is 1 MB.  Workers copy rows from the
-page cache straight into the batch (`__getitem_into__`), and draw the level of the noise, sample by sample, from seeds
-that do not depend on how many workers there are.
+page cache straight into the batch (`__getitem_into__`).  They draw the level of the noise of each sample from a seed
+that does not depend on the number of workers.
 
     python -m examples.latents
 """
@@ -27,7 +27,7 @@ Row = dict[str, Any]
 
 
 def write_latents(file: Path, count: int) -> None:
-    """Smooth random fields, each a mixture of the same few patterns: something that can be learnt."""
+    """Smooth random fields, each a mixture of the same few patterns, which a network can learn."""
     rng = np.random.default_rng(0)
     coarse = rng.normal(size=(8, *SHAPE[:1], 4, 4))
     patterns = coarse.repeat(8, axis=2).repeat(8, axis=3)
@@ -50,11 +50,11 @@ class Latents(loader.Dataset[Row]):
 
     def __getitem_into__(self, index: int, row: Row) -> Row:
         np.copyto(row["latent"].numpy(), self.latents[index])
-        return {"latent": row["latent"], "level": torch.rand(()).item()}  # 0: no noise, 1: nothing else
+        return {"latent": row["latent"], "level": torch.rand(()).item()}  # 0: no noise, 1: only noise
 
 
 class Denoiser(nn.Module):
-    """Foretells the noise from what has been made noisy, and from how noisy that is."""
+    """Predicts the noise from a noisy latent and the level of the noise."""
 
     def __init__(self, width: int = 32) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What a loader costs the process that trains: the time it waits and the CPU it spends to get its batches."""
+"""The cost of a loader for the trainer: the time it waits, and the CPU it spends to get its batches."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ Batch = TypeVar("Batch")
 
 
 class LoaderClock:
-    """Hands on a loader's batches and adds up what `iter(loader)` and each `next(iterator)` take.
+    """Passes a loader's batches on and adds up the time of `iter(loader)` and of each `next(iterator)`.
 
     `waiting` is wall-clock seconds.  `cpu` is seconds of CPU that this process spends during those calls, all of its
-    threads together.  The workers are processes of their own and do not count.  A helper thread of the loader (such as
-    torch's pinning thread) counts while the trainer waits, and goes unseen while it works beside the training step; so
-    does the freeing of a batch, which happens when the training step lets go of it.
+    threads together.  The workers are other processes and do not count.  A helper thread of the loader (such as torch's
+    pinning thread) counts only while the trainer waits, and not while it works beside the training step.  Nor does the
+    freeing of a batch, which happens when the training step drops it.
     """
 
     def __init__(self) -> None:

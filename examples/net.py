@@ -27,9 +27,10 @@ class SmallNet(nn.Module):
         self.scores = nn.Linear(channels_in, classes)
 
     def forward(self, images: Tensor) -> Tensor:
-        # Colours go from last to second as a view: in memory they stay last, which convolutions on a CPU like best.
+        # Colours move from last to second as a view: in memory they stay last, which is fastest for a CPU's
+        # convolutions.
         pixels = images.permute(0, 3, 1, 2).to(torch.float32).sub(127.5).div(64)
-        # The strongest answer wherever it lies: most of an image is background, which a mean would let in.
+        # The maximum over all places: most of an image is background, which a mean would include.
         strongest: Tensor = self.features(pixels).amax(dim=(2, 3))
         scores: Tensor = self.scores(strongest)
         return scores

@@ -1,7 +1,7 @@
-"""Trains a small transformer on packed text: documents one behind the other in rows of equal length, without padding.
+"""Trains a small transformer on packed text: documents one after the other in rows of equal length, without padding.
 
 The text is the source of Python's own standard library, byte by byte.  A row is copied from a memory map straight into
-the batch (`__getitem_into__`), with the number of the document beside each byte, so that attention stays inside it.
+the batch (`__getitem_into__`).  Each byte has the number of its document, so that attention stays inside the document.
 
     python -m examples.packed_text
 """
@@ -41,7 +41,7 @@ def write_tokens(folder: Path, most: int) -> None:
 
 
 class Packed(loader.Dataset[Row]):
-    """Rows of `length` bytes, as the documents come, and one more byte to foretell."""
+    """Rows of `length` bytes, in the order of the documents, and one more byte to predict."""
 
     def __init__(self, folder: Path, length: int, first: float, last: float) -> None:
         self.length = length
@@ -58,7 +58,7 @@ class Packed(loader.Dataset[Row]):
         return len(self.rows)
 
     def __getitem__(self, index: int) -> Row:
-        row = {name: torch.empty_like(of, device="cpu") for name, of in self.row_spec.items()}
+        row = {name: torch.empty_like(each, device="cpu") for name, each in self.row_spec.items()}
         return self.__getitem_into__(index, row)
 
     def __getitem_into__(self, index: int, row: Row) -> Row:
@@ -98,7 +98,7 @@ class Transformer(nn.Module):
     def loss(self, batch: Row) -> Tensor:
         tokens, documents = batch["tokens"], batch["documents"]
         length = documents.shape[1]
-        # a byte sees what stands before it in its own document
+        # a byte sees the bytes before it in its own document
         sees = (documents[:, :, None] == documents[:, None, :]).tril().unsqueeze(1)
         text = self.letters(tokens[:, :-1]) + self.places.weight[:length]
         for block in self.blocks:

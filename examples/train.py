@@ -1,7 +1,8 @@
-"""Trains a small network on JPEG files, with shmloader's DataLoader or torch's, and says what the loader cost.
+"""Trains a small network on JPEG files, with shmloader's DataLoader or torch's, and prints the loader's cost.
 
-For the same seed both loaders deliver the same batches, random augmentation included, so both reach the same accuracy;
-what differs is the cost, on the last line.
+For the same seed both loaders deliver the same batches, augmented by TrivialAugment, so both reach the same accuracy;
+what differs is the cost, on the last line.  With shmloader's loader shmloader.images decodes and augments, with torch's
+PIL does.
 
     python -m examples.train                   # the digits of examples/digits.py, shmloader
     python -m examples.train --loader torch
@@ -27,19 +28,20 @@ from torch.utils.data import DataLoader
 from tqdm import tqdm
 
 from examples.image_folder import (
+    ByPil,
+    ByShmloader,
     DataFolderError,
+    Decode,
     ImageFolder,
     LabelledFile,
     Split,
-    by_pil,
-    by_shmloader,
     find_images,
 )
 from examples.loader_clock import LoaderClock
 from examples.net import SmallNet
 
 DIGITS = Path("data/digits")
-DECODERS = {"shmloader": by_shmloader, "torch": by_pil}  # of which the pixels are the same
+DECODERS: dict[str, Decode] = {"shmloader": ByShmloader, "torch": ByPil}  # of which the pixels are the same
 
 Batch = list[Tensor]  # images, uint8 [batch, size, size, 3], and labels, int64 [batch]
 
@@ -61,7 +63,7 @@ class Result(NamedTuple):
 
 
 class Trainer:
-    """A network, what improves it batch by batch, and the device that both live on."""
+    """A network, its optimizer, and the device of both."""
 
     def __init__(self, classes: int, highest_rate: float, steps: int) -> None:
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -92,7 +94,7 @@ class Trainer:
 
 
 def train(split: Split, options: argparse.Namespace) -> Result:
-    """Trains a fresh network and tests it; everything random in it follows from `options.seed`."""
+    """Trains a fresh network and tests it.  Everything random depends only on `options.seed`."""
     make_repeatable(options.seed, options.threads)
     training = make_loader(split.train, options, training=True)
     trainer = Trainer(len(split.classes), options.lr, steps=options.epochs * len(training))
@@ -107,7 +109,7 @@ def train(split: Split, options: argparse.Namespace) -> Result:
                 waiting = clock.waiting / (time.perf_counter() - started)
                 bar.set_postfix_str(f"waiting {100 * waiting:.1f} %", refresh=False)
                 bar.update(len(batch[0]))
-            loss = loss_sum.item() / len(training)  # waits for the device, so that the seconds are of finished work
+            loss = loss_sum.item() / len(training)  # waits for the device, so that the time includes its work
             seconds = time.perf_counter() - started
             bar.write(f"epoch {epoch}/{options.epochs}: loss {loss:.3f}, {seconds:.0f} s", file=sys.stderr)
     accuracy = trainer.accuracy(make_loader(split.test, options, training=False))
@@ -127,7 +129,7 @@ def make_loader(files: Sequence[LabelledFile], options: argparse.Namespace, *, t
 
 
 def loader_module(name: str) -> ModuleType:
-    """The module whose DataLoader is used: to change loaders, a program changes its import and nothing else."""
+    """The module whose DataLoader is used: to change the loader, a program changes only its import."""
     if name == "torch":
         import torch.utils.data as loader
 
@@ -175,7 +177,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 def main(arguments: Sequence[str] | None = None) -> None:
     options = parse(arguments)
     if options.data == DIGITS and not DIGITS.exists():
-        from examples.digits import build_digits  # needs scikit-learn, which is of no use beside other data
+        from examples.digits import build_digits  # needs scikit-learn, which other data does not need
 
         print(f"building {DIGITS}, once", file=sys.stderr)
         build_digits(DIGITS)

@@ -1,10 +1,10 @@
 r"""Trains the network of examples.train in many processes, each on its share of the images; torchrun starts them.
 
 Each rank has its own loader, workers and ring.  A checkpoint is written after each epoch, every so many batches with
---save-every, and on SIGTERM, behind the batch that is under way; then the run ends.  A run that finds a checkpoint goes
-on behind the last batch that is in it, and ends as the run that wrote it would have.  With another number of ranks it
-goes on as well, with what nobody had of the epoch.  Restarts by torchrun need the variable: without it, ranks that
-start again may look for those that were killed (pytorch/pytorch#135712).
+--save-every, and on SIGTERM after the batch that is under way; then the run ends.  A run that finds a checkpoint
+resumes after its last batch, and ends as the run that wrote it would have.  With another number of ranks it resumes
+too, with the samples of the epoch that no rank has received.  Restarts by torchrun need the variable: without it, ranks
+that start again may look for those that were killed (pytorch/pytorch#135712).
 
     torchrun --standalone --nproc-per-node 2 -m examples.train_ddp --workers 2
     TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 torchrun --standalone --nproc-per-node 2 --max-restarts 3 \
@@ -62,9 +62,9 @@ def train(split: Split, options: argparse.Namespace, device: torch.device) -> No
     started, trained = time.perf_counter(), 0
     with preemption() as preempted:
         for epoch in range(place["epoch"], options.epochs):
-            training.set_epoch(epoch)  # else each epoch has the first one's order
-            # The loader draws the epoch's seed from here, alike on all ranks, so that one state does for all of them.
-            # With sample_seeds the place in the epoch's order is in each sample's seed: no two ranks augment alike.
+            training.set_epoch(epoch)  # otherwise each epoch has the first one's order
+            # The loader draws the epoch's seed here, the same on all ranks, so that one state is valid for all of them.
+            # With sample_seeds, each sample's seed includes its place in the epoch's order: no two ranks augment alike.
             torch.manual_seed(options.seed + epoch)
             loss_sum, taken = torch.zeros((), device=device), 0
             for batch in clock.batches(training):
@@ -89,7 +89,7 @@ def train(split: Split, options: argparse.Namespace, device: torch.device) -> No
                 save_checkpoint(options.checkpoint, net, optimizer, training)
                 print(f"epoch {epoch + 1}/{options.epochs}: loss {loss_sum.item() / (ranks * max(taken, 1)):.3f}")
     seconds = time.perf_counter() - started
-    if rank == 0:  # alone: it has the weights of all, and the running means that are in the checkpoint
+    if rank == 0:  # only here, because all ranks have the same weights, and its running means are in the checkpoint
         test = make_loader(ImageFolder(split.test, options.image_size, augment=False), options)
         print(
             f"{ranks} ranks x {options.workers} workers:"
@@ -108,21 +108,21 @@ def make_loader(
         sampler=sampler,
         num_workers=options.workers,
         pin_memory=torch.cuda.is_available(),
-        sample_seeds=True,  # augmentation goes on to the bit, with any number of workers and ranks
+        sample_seeds=True,  # augmentation resumes to the bit, with any number of workers and ranks
     )
 
 
 class Preemption:
-    """Whether SIGTERM came: a scheduler sends it to some of the job's processes or to all, and then to some again.
+    """Whether SIGTERM came.  A scheduler sends it to some of the job's processes or to all, perhaps several times.
 
-    The ranks have to stop behind the same batch, for in each they wait for each other.  A worker outlives the signal.
+    The ranks must stop after the same batch, because they wait for each other in each one.  Workers outlive the signal.
     """
 
     def __init__(self) -> None:
         self.heard = False
 
     def on_any_rank(self) -> bool:
-        heard = torch.tensor(int(self.heard))  # of the CPU: no device waits for it
+        heard = torch.tensor(int(self.heard))  # on the CPU, so that no device waits for it
         dist.all_reduce(heard, dist.ReduceOp.MAX)
         return bool(heard)
 
@@ -132,7 +132,7 @@ class Preemption:
 
 @contextmanager
 def preemption() -> Iterator[Preemption]:
-    """Meanwhile, SIGTERM is heard and not died of."""
+    """While this is open, SIGTERM is recorded and does not end the process."""
     preempted = Preemption()
     before = signal.signal(signal.SIGTERM, preempted.hear)
     try:
@@ -156,7 +156,7 @@ def save_checkpoint(
 ) -> None:
     """Replaces `path` in one rename: whenever a rank is killed, there is a whole checkpoint or none.
 
-    The loader's state is the same on all ranks, so that of one is enough.
+    The loader's state is the same on all ranks, so one rank's is enough.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(f"{path.name}.unfinished")
@@ -172,7 +172,7 @@ def load_checkpoint(
     training: loader.DataLoader[Any],
     device: torch.device,
 ) -> dict[str, Any]:
-    """Takes up the state in `path`, where there is one, and gives the place that training begins at."""
+    """Loads the state in `path`, if there is one, and returns the place where training begins."""
     if path.exists():
         state = torch.load(path, map_location=device, weights_only=True)
         net.load_state_dict(state["net"])
@@ -216,7 +216,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     return options
 
 
-@record  # torchrun's last words are then the traceback of the rank that failed first
+@record  # torchrun then prints the traceback of the rank that failed first
 def main(arguments: Sequence[str] | None = None) -> None:
     options = parse(arguments)
     local_rank = int(os.environ["LOCAL_RANK"])
@@ -225,7 +225,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         torch.cuda.set_device(device)
     dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo")
     if local_rank == 0 and options.data == DIGITS and not DIGITS.exists():
-        from examples.digits import build_digits  # needs scikit-learn, which is of no use beside other data
+        from examples.digits import build_digits  # needs scikit-learn, which other data does not need
 
         print(f"building {DIGITS}, once", file=sys.stderr)
         build_digits(DIGITS)

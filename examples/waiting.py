@@ -1,6 +1,6 @@
-"""Why a loop waits: one step, over a dataset that is slow in three ways, and what loader.report() says of each.
+"""Why a loop waits: one step, over datasets that are slow in different ways, and loader.report() on each.
 
-Nothing need be switched on: a loader measures always.  With --plot, a picture of the last batches is drawn as well.
+A loader measures all the time, so nothing must be switched on.  --plot also draws a picture of the last batches.
 
     python -m examples.waiting
     python -m examples.waiting --plot build
@@ -24,11 +24,11 @@ BATCH = 8
 
 
 def quick(index: int) -> None:
-    """The samples are there already."""
+    """The samples are ready."""
 
 
 def from_a_disk(index: int) -> None:
-    """Each sample is waited for, as one on a disk or in a network."""
+    """Each sample waits, as for a disk or a network."""
     time.sleep(0.005)
 
 
@@ -66,7 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, str]:
         for _ in range(2):
             for _ in batches:
                 time.sleep(STEP)
-        report = batches.report("epoch")  # the second one: workers have started by then
+        report = batches.report("epoch")  # of the second one, because workers have started before it
         batches.close()
         print(f"--- {name}: {work.__doc__}\n{report}\n")
         if options.plot:

@@ -1,8 +1,8 @@
-"""shmloader: a drop-in for torch's DataLoader, whose batches travel through a ring of shared memory.
+"""shmloader: a drop-in replacement for torch's DataLoader, whose batches travel through a ring of shared memory.
 
-`import shmloader as loader` is all that a training script needs: `loader.DataLoader` and `loader.DistributedSampler`
-are ours, and the datasets, other samplers and collate functions beside them are torch's own.  `shmloader.images.decode`
-decodes pictures; import it by its name.
+A training script needs only `import shmloader as loader`: `loader.DataLoader` and `loader.DistributedSampler` are ours,
+and the datasets, other samplers and collate functions beside them are torch's.  `shmloader.images.decode` decodes
+pictures; import it by its name.
 """
 
 from torch.utils.data import (
@@ -32,22 +32,25 @@ _had_gil = _gil.is_enabled()
 from shmloader import transforms as transforms  # noqa: E402
 from shmloader.async_dataloader import AsyncDataLoader  # noqa: E402
 from shmloader.commands.tuning.tune import tune  # noqa: E402
+from shmloader.crew import Crew  # noqa: E402
 from shmloader.dataloader import DataLoader  # noqa: E402
 from shmloader.frozen.freeze import freeze  # noqa: E402
 from shmloader.patch import patch_torch  # noqa: E402
 from shmloader.readers.attach import attach  # noqa: E402
 from shmloader.resume.distributed import DistributedSampler  # noqa: E402
 from shmloader.row_wise import row_wise  # noqa: E402
+from shmloader.storage.shards import Shards  # noqa: E402
 
 _gil.warn(_had_gil)
 
-__version__ = "0.2.0"  # the one place: pyproject.toml reads it here
+__version__ = "0.2.0"  # pyproject.toml reads it here
 
 __all__ = [
     "AsyncDataLoader",
     "BatchSampler",
     "ChainDataset",
     "ConcatDataset",
+    "Crew",
     "DataLoader",
     "Dataset",
     "DistributedSampler",
@@ -55,6 +58,7 @@ __all__ = [
     "RandomSampler",
     "Sampler",
     "SequentialSampler",
+    "Shards",
     "StackDataset",
     "Subset",
     "SubsetRandomSampler",

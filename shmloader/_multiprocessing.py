@@ -1,31 +1,31 @@
-"""Every name of multiprocessing's that is not public, in one place; what is lost where a Python does not have it.
+"""All private names of multiprocessing that are used, each with what is lost in a Python that lacks it.
 
-As of Python 3.10 to 3.14 there are:
+In Python 3.10 to 3.14 these are:
 
-    Popen._fds                          of a process that is spawned: the descriptors that it is given, a list.
-                                        Without it the dataset is pickled for each worker anew (spawn_arguments.py).
-    forkserver.MAXFDS_TO_SEND           how many descriptors the fork server takes for a process.
-                                        Without it 256 is assumed, which it has been since Python 3.4.
+    Popen._fds                          of a process that is spawned: the list of descriptors that it will have.
+                                        Without it the dataset is pickled again for each worker (spawn_arguments.py).
+    forkserver.MAXFDS_TO_SEND           how many descriptors the fork server accepts for a process.
+                                        Without it 256 is assumed, its value since Python 3.4.
     forkserver._forkserver._inherited_fds
-                                        in a process of the fork server: the descriptors that it was given, a list.
+                                        in a process of the fork server: the list of descriptors that it was given.
                                         Without it a dataset of more tensors than that is refused: "too many fds".
-    ForkingPickler._extra_reducers      what users registered for its processes, by type.
+    ForkingPickler._extra_reducers      the reducers that users have registered for its processes, by type.
                                         Without it such objects are pickled in batches as in files.
-    BaseProcess._popen.close            closes what the trainer has of a process that has ended.
-                                        Without it that is closed when the process's object dies.
+    BaseProcess._popen.close            closes the trainer's descriptors of a process that has ended.
+                                        Without it they are closed when the process's object dies.
 
-    util.is_exiting                     whether multiprocessing ends its daemons, at the interpreter's exit.
-                                        Without it a thread that waits for a batch then says that a worker was lost.
+    util.is_exiting                     whether multiprocessing is ending its daemons, at the interpreter's exit.
+                                        Without it a thread that waits for a batch then reports a lost worker.
 
     forkserver._forkserver._forkserver_pid
                                         the fork server, to see whether it runs, and how it ended.
-                                        Without it, the error of a worker that cannot start says less.
+                                        Without it, the error of a worker that cannot start has fewer details.
 
     forkserver._forkserver._preload_modules
-                                        what the fork server imports first.
-                                        Without it workers import torch, each for itself, unless users preload it.
+                                        the modules that the fork server imports first.
+                                        Without it each worker imports torch, unless users preload it.
 
-And two that are not underscored, yet not documented either: `context.get_spawning_popen` and the classes
+Two more names have no underscore, but are not documented either: `context.get_spawning_popen` and the classes
 `popen_spawn_posix.Popen` and `popen_forkserver.Popen`.
 """
 
@@ -40,14 +40,14 @@ from multiprocessing.context import get_spawning_popen
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-LATER = 16  # descriptors at the most that the server adds, or that are pickled behind the dataset
+LATER = 16  # descriptors at most that the server adds, or that are pickled after the dataset
 EXTRA_REDUCERS: dict[type, Any] = getattr(reduction.ForkingPickler, "_extra_reducers", {})
 
 
 def given_descriptors() -> list[int] | None:
-    """The descriptors that the process which is being spawned will have, to be added to.
+    """The list of descriptors that the process which is being spawned will have; add to it.
 
-    None where none is being spawned, or where it is spawned in a way that is not multiprocessing's own.
+    None if no process is being spawned, or if it is spawned in a way that is not multiprocessing's own.
     """
     popen = get_spawning_popen()
     if type(popen) not in (popen_spawn_posix.Popen, popen_forkserver.Popen):
@@ -57,7 +57,7 @@ def given_descriptors() -> list[int] | None:
 
 
 def most_descriptors() -> int | None:
-    """How many descriptors the process which is being spawned may be given; None where it may have any number."""
+    """How many descriptors the process that is being spawned may get; None if there is no limit."""
     server = getattr(forkserver, "_forkserver", None)
     if type(get_spawning_popen()) is not popen_forkserver.Popen or not hasattr(server, "_inherited_fds"):
         return None
@@ -66,10 +66,10 @@ def most_descriptors() -> int | None:
 
 @contextlib.contextmanager
 def naming_descriptors(places: Callable[[list[int]], Any]) -> Iterator[None]:
-    """In a process of the fork server: have pickles name these descriptors, and not those that it was given.
+    """In a process of the fork server: let pickles name these descriptors instead of those that it was given.
 
     Args:
-        places: Makes of the list of those that it was given what takes a place, `[place]`, and returns a descriptor.
+        places: Makes from the list of given descriptors an object whose `[place]` is a descriptor.
     """
     server: Any = getattr(forkserver, "_forkserver", None)
     inherited = server._inherited_fds
@@ -81,20 +81,20 @@ def naming_descriptors(places: Callable[[list[int]], Any]) -> Iterator[None]:
 
 
 def ends_workers() -> bool:
-    """Whether multiprocessing is ending this process's daemons, workers among them: the interpreter is going down."""
+    """Whether multiprocessing is ending this process's daemons, workers among them, at the interpreter's exit."""
     ask: Any = getattr(util, "is_exiting", None)
     return ask is not None and bool(ask())
 
 
 def close_pipes(process: BaseProcess) -> None:
-    """Close what this process has of one that has ended.  A context may have processes of its own making."""
+    """Close this process's descriptors of one that has ended.  A context may have its own class of processes."""
     close = getattr(getattr(process, "_popen", None), "close", None)
     if close is not None:
         close()
 
 
 def preload_in_fork_server(module: str) -> None:
-    """Have the fork server import a module beside `__main__`, unless it runs, or the user has said what it imports."""
+    """Have the fork server import a module beside `__main__`, unless it runs, or the user has set its imports."""
     server = getattr(forkserver, "_forkserver", None)
     runs = getattr(server, "_forkserver_pid", 0) is not None
     if not runs and getattr(server, "_preload_modules", None) == ["__main__"]:
@@ -102,17 +102,17 @@ def preload_in_fork_server(module: str) -> None:
 
 
 def end_of_fork_server(patience: float = 0.5) -> int | None:
-    """How the fork server of this process ended, as an exit code; None where it lives, or nobody knows.
+    """How the fork server of this process ended, as an exit code; None if it lives, or if that is not known.
 
     It is not reaped, because multiprocessing does that.
 
     Args:
-        patience: Seconds that it has to end: its pipes are closed a little earlier.
+        patience: Seconds to wait for its end, because its pipes are closed a little earlier.
     """
     pid = getattr(getattr(forkserver, "_forkserver", None), "_forkserver_pid", None)
     if not pid:
         return None
-    with contextlib.suppress(OSError, AttributeError):  # it is reaped already, or there is no pidfd_open here
+    with contextlib.suppress(OSError, AttributeError):  # it is reaped already, or there is no pidfd_open
         death = os.pidfd_open(pid)
         try:
             waiting = select.poll()
@@ -122,7 +122,7 @@ def end_of_fork_server(patience: float = 0.5) -> int | None:
             os.close(death)
     try:
         found = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-    except ChildProcessError:  # somebody else has reaped it
+    except ChildProcessError:  # other code has reaped it
         return None
     if found is None:
         return None

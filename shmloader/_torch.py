@@ -1,24 +1,24 @@
-"""All names of torch's that are not public, in one place, so that a new release breaks this file and no other.
+"""All private names of torch that are used, so that a new release breaks this file and no other.
 
 NOTE [ Private names ]
 
 torch may drop or change any of these names in any release; 2.14 did.  So each name is looked up here, together with the
-arguments that it is called with, and nothing fails if it is missing.  A name that is missing, or that takes other
+arguments with which it is called, and a missing name breaks nothing.  A name that is missing, or that takes other
 arguments, is noted in LACKS with the consequence:
 
-    the ring needs the name         no loader rides the ring; `why_not()` says so, and dataloader.py warns, or refuses
-                                    options that only the ring can honour
-    any other name                  the loader rides; something smaller is lost, and the user is told once
+    the ring needs the name         no loader rides the ring; `why_not()` has the reason, and dataloader.py warns, or
+                                    refuses options that only the ring can honour
+    any other name                  the loader rides; something smaller is lost, and there is one warning
 
-No whole signature is compared, for a further argument with a default is no reason to refuse.
+Signatures are not compared as a whole, because a further argument with a default is no reason to refuse.
 
 This is what differs between 2.6.0, 2.8.0, 2.10.0, 2.13.0, 2.14.1 and 2.15.0, which `make test-torch` runs:
 
     _worker_loop                        takes `dataset`; as of 2.14 `dataset_holder`, a list of it, and forgets the
                                         worker info when it ends
     _process_data                       takes the data; as of 2.8 also the worker, and there is _workers_num_tasks
-    _pin_memory_device                  what the user gave; as of 2.10 the current accelerator's
-    pinning                             asks torch.cuda alone in 2.6, torch.accelerator as of 2.8
+    _pin_memory_device                  the user's argument; as of 2.10 the current accelerator's
+    pinning                             asks only torch.cuda in 2.6, torch.accelerator as of 2.8
     Tensor.__dlpack_c_exchange_api__    as of 2.10; before, tensors are made over slots by DLPack's capsules
     WorkerInfo                          as of 2.13 a frozen dataclass
     torch._utils.cpu_count              as of 2.13; before, cores were counted in place
@@ -48,7 +48,7 @@ import torch.utils.data
 
 @dataclass(frozen=True)
 class Lack:
-    """A private name that this torch does not have, or that takes other arguments there."""
+    """A private name that this torch lacks, or whose arguments differ."""
 
     name: str
     why: str
@@ -69,10 +69,10 @@ def _find(name: str, *called_with: str, called: bool = True, means: str = "", in
 
     Args:
         name: Module and name, with dots.
-        called_with: The arguments that it is called with, one word for each.
+        called_with: The arguments with which it is called, one word for each.
         called: Whether it is called at all.
         means: What is lost without it; if empty, the ring is.
-        instead: What is returned then.
+        instead: The replacement to return.
     """
     NAMES.append(name)
     CALLED.extend([name] if called else [])
@@ -98,7 +98,7 @@ def _owner(path: str) -> Any:
 
 
 def _takes_other(function: Any, called_with: tuple[str, ...]) -> str:
-    """Why a function cannot be called with these arguments; empty if it can, or if its signature is not known."""
+    """Why a function does not accept these arguments; empty if it does, or if its signature is not known."""
     try:
         signature = inspect.signature(function)
     except (ValueError, TypeError):
@@ -132,12 +132,12 @@ def why_not() -> str | None:
 
 
 def what_is_lost() -> list[str]:
-    """What smaller things are lost with this torch, a sentence for each."""
+    """The smaller features that this torch lacks, a sentence for each."""
     return [str(lack) for lack in LACKS if lack.means]
 
 
 def begin_iterator(iterator: Any, loader: Any) -> None:
-    """Do what torch's iterators do first: read the loader's options, ask its sampler for an iterator, draw the seed."""
+    """The first steps of torch's iterators: read the loader's options, get its sampler's iterator, draw the seed."""
     _BaseDataLoaderIter.__init__(iterator, loader)
 
 
@@ -145,10 +145,10 @@ _unwatched: dict[Any, tuple[Any, Any]] = {}  # by torch's class: its own __init_
 
 
 def watch_iterators(began: Callable[[Any, Any], None]) -> None:
-    """Call this with each iterator of torch's own that is made, and its loader, before anything else happens to it.
+    """Call a function with each new iterator of torch's own, and its loader, before anything else happens to it.
 
-    An iterator of ours does not come by here: it calls the `__init__` of torch's base class.  That one is not watched,
-    because it warns of its caller's line, which would be in this file.  Watching twice changes nothing.
+    Iterators of ours are not seen, because they call the `__init__` of torch's base class.  That one is not watched,
+    because it warns with its caller's line, which would be in this file.  Watching twice changes nothing.
     """
     for kind in (_MultiProcessingDataLoaderIter, _SingleProcessDataLoaderIter):
         if kind is not object and kind not in _unwatched:
@@ -158,7 +158,7 @@ def watch_iterators(began: Callable[[Any, Any], None]) -> None:
 
 
 def unwatch_iterators() -> None:
-    """Leave torch's classes as they were, unless somebody has changed them since."""
+    """Restore torch's classes, unless somebody has changed them since."""
     for kind, (own, watched) in list(_unwatched.items()):
         if kind.__init__ is watched:
             kind.__init__ = own
@@ -171,7 +171,7 @@ def _watched(init: Any, began: Callable[[Any, Any], None]) -> Any:
         try:
             began(self, loader)
         except BaseException:
-            self._shutdown = True  # its __del__ asks for that
+            self._shutdown = True  # its __del__ reads that
             raise
         init(self, loader)
 
@@ -179,7 +179,7 @@ def _watched(init: Any, began: Callable[[Any, Any], None]) -> Any:
 
 
 def warn_of_length(iterator: Any) -> None:
-    """Give torch's warning if an iterable dataset has given more batches than its length had promised."""
+    """Give torch's warning if an iterable dataset has given more batches than its length promises."""
     promised, given = iterator._IterableDataset_len_called, iterator._num_yielded
     if promised is not None and given > promised:
         warnings.warn(
@@ -196,8 +196,18 @@ def warn_of_length(iterator: Any) -> None:
 
 
 def set_worker_info(info: dict[str, Any] | None) -> None:
-    """Set what `get_worker_info()` returns in this process from now on."""
+    """Set the result of `get_worker_info()` in this process."""
     _worker._worker_info = None if info is None else WorkerInfo(**info)
+
+
+def worker_info() -> Any:
+    """What `get_worker_info()` returns in this process."""
+    return _worker._worker_info
+
+
+def restore_worker_info(info: Any) -> None:
+    """Have it return this again."""
+    _worker._worker_info = info
 
 
 _set_worker_signal_handlers: Any = _find(
@@ -207,7 +217,7 @@ _set_worker_signal_handlers: Any = _find(
 
 
 def set_worker_signal_handlers() -> None:
-    """Have a worker that crashes by SIGBUS or SIGSEGV say so, and leave at a SIGTERM from its parent."""
+    """Set torch's handlers: a worker reports a SIGBUS or SIGSEGV, and exits at a SIGTERM from its parent."""
     if _set_worker_signal_handlers is not None:
         _set_worker_signal_handlers()
 
@@ -216,21 +226,21 @@ _set_thread_name: Any = _find("torch.multiprocessing._set_thread_name", "name", 
 
 
 def set_thread_name(name: str) -> None:
-    """What `top` calls this process's main thread."""
+    """Set the name of this process's main thread, which `top` shows."""
     if _set_thread_name is not None:
         _set_thread_name(name)
 
 
 # ------------------------------------------------------------------------------------------------------- the datasets
 
-# DataPipes are deprecated.  In a torch without them, nothing is one.
+# DataPipes are deprecated.  In a torch without them, no dataset is one.
 _PIPES: tuple[Any, ...] = tuple(
     pipe for name in ("IterDataPipe", "MapDataPipe") if (pipe := getattr(torch.utils.data, name, None)) is not None
 )
 
 
 def is_pipe(dataset: Any) -> bool:
-    """Whether a dataset is a DataPipe, which torch's own iterator seeds and shards in ways of its own."""
+    """Whether a dataset is a DataPipe, which torch's own iterator seeds and shards differently."""
     return isinstance(dataset, _PIPES)
 
 
@@ -266,12 +276,12 @@ collate_numpy_scalar_fn: Any = _find_entry("collate_numpy_scalar_fn")
 collate_float_fn: Any = _find_entry("collate_float_fn")
 collate_int_fn: Any = _find_entry("collate_int_fn")
 collate_str_fn: Any = _find_entry("collate_str_fn")
-# how many torch function modes there are, of which a default device is one; None: not known
+# the number of active torch function modes (a default device is one); None: not known
 count_modes: Callable[[], int] | None = _find("torch._C._len_torch_function_stack", means=_BY_TORCH)
 
 
 def collate_entries() -> list[tuple[Any, Any]]:
-    """What torch has in default_collate_fn_map, in its order, if nobody has changed that."""
+    """torch's default_collate_fn_map, in its order, if nobody has changed it."""
     return [
         (torch.Tensor, collate_tensor_fn),
         (numpy.ndarray, collate_numpy_array_fn),
@@ -309,7 +319,7 @@ without_torch_function: Any = _find(
 
 
 class _AlwaysOn:
-    """Stands for torch's profiler where it does not say whether it is on: every batch is recorded."""
+    """Stands in for torch's profiler if nothing shows whether it is on: every batch is recorded."""
 
     _is_profiler_enabled = True
     record_function = torch.autograd.profiler.record_function
@@ -322,11 +332,11 @@ _find(
 )
 profiler: Any = (
     torch.autograd.profiler if hasattr(torch.autograd.profiler, "_is_profiler_enabled") else _AlwaysOn
-)  # asked once a batch
+)  # called once a batch
 
 # ------------------------------------------------------------------------------------------------------ accelerators
 
-# the id, device index and device type of a device's stream that is current in this thread: it reads memory, no more
+# the id, device index and device type of the stream of a device that is current in this thread; it only reads memory
 current_cuda_stream: Callable[[int], tuple[int, int, int]] = getattr(torch._C, "_cuda_getCurrentStream", None)  # type: ignore[assignment]
 
 
@@ -335,11 +345,11 @@ def replace_stream_setters(
     by_stream: Callable[[Any], Any],
     replace_method: Callable[[type, str, Any], bool],
 ) -> bool:
-    """Put others in the place of what makes a stream current; whether that was possible everywhere.
+    """Replace the functions that make a stream current; returns whether all could be replaced.
 
     Args:
-        by_number: makes one of a function that is called with a stream's numbers.
-        by_stream: makes one of a function, or method, that is called with a stream.
+        by_number: makes the replacement of a function that is called with a stream's numbers.
+        by_stream: makes the replacement of a function, or method, that is called with a stream.
         replace_method: sets a method of a type that is written in C.
     """
     if not hasattr(torch._C, "_cuda_setStream"):
@@ -355,24 +365,24 @@ def replace_stream_setters(
 
 
 def is_in_bad_fork() -> bool:
-    """Whether this process was forked from one that used CUDA by then; false where torch does not tell."""
+    """Whether this process was forked from one that had used CUDA; false if torch does not know."""
     ask = getattr(torch._C, "_cuda_isInBadFork", None)
     return ask is not None and bool(ask())
 
 
 def replace_capture_begin(by: Callable[[Any], Any]) -> None:
-    """Put another function in the place of what begins the capture of a CUDA graph, where there is one.
+    """Replace the function that begins the capture of a CUDA graph, if there is one.
 
     Args:
-        by: makes one of the function that is there.
+        by: makes the replacement of that function.
     """
     graphs: Any = getattr(torch._C, "_CUDAGraph", None)
-    if hasattr(graphs, "capture_begin"):  # not where torch was built without CUDA
+    if hasattr(graphs, "capture_begin"):  # missing if torch was built without CUDA
         graphs.capture_begin = by(graphs.capture_begin)
 
 
 def has_primary_context(device: int) -> bool:
-    """Whether this process uses this CUDA device; true where torch does not tell."""
+    """Whether this process uses this CUDA device; true if torch does not know."""
     ask = getattr(torch._C, "_cuda_hasPrimaryContext", None)
     return True if ask is None else bool(ask(device))
 
@@ -392,7 +402,7 @@ _pin_memory: Any = _find(
 
 
 def pin_memory(batch: Any) -> Any:
-    """Page-lock a batch as torch does: tensors, containers, and whatever has a `pin_memory()` of its own."""
+    """Page-lock a batch as torch does: tensors, containers, and objects with their own `pin_memory()`."""
     return batch if _pin_memory is None else _pin_memory(batch)
 
 
@@ -409,7 +419,7 @@ _watches = None not in (_set_worker_pids, _remove_worker_pids, _error_if_any_wor
 def watch_pids(key: int, pids: tuple[int, ...]) -> None:
     """Have torch's SIGCHLD handler raise in the main thread when one of these processes fails."""
     if _watches:
-        with contextlib.suppress(ValueError):  # a forked child has its parent's keys, and ids of objects come again
+        with contextlib.suppress(ValueError):  # a forked child has its parent's keys, and ids are reused
             _remove_worker_pids(key)
         _set_worker_pids(key, pids)
         _set_handler()
@@ -421,7 +431,7 @@ def unwatch_pids(key: int) -> None:
 
 
 def raise_if_any_worker_failed() -> None:
-    """Raise torch's own error, with the signal or the exit code, where a watched child has failed."""
+    """Raise torch's own error, with the signal or the exit code, if a watched child has failed."""
     if _watches:
         _error_if_any_worker_fails()
 
@@ -431,8 +441,8 @@ _utils: Any = getattr(torch.utils.data, "_utils", None)
 
 
 def is_exiting() -> bool:
-    """Whether the interpreter is going down: then multiprocessing ends the workers, and nobody else may."""
-    if _utils is None:  # this module is being taken apart
+    """Whether the interpreter is exiting.  Then only multiprocessing may end the workers."""
+    if _utils is None:  # this module is being torn down
         return True
     return getattr(_utils, "python_exit_status", sys.is_finalizing()) is not False
 
@@ -445,5 +455,5 @@ _default_store: Any = _find(
 
 
 def default_store() -> Any:
-    """The key-value store of the default process group, which must be initialised; None where there is none."""
+    """The key-value store of the default process group, which must be initialised; None if there is none."""
     return _default_store()

@@ -1,4 +1,4 @@
-"""AsyncDataLoader: batches of jobs without end, each made by whichever worker is free."""
+"""AsyncDataLoader: an endless series of batches of jobs; any free worker makes the next one."""
 
 from __future__ import annotations
 
@@ -12,25 +12,26 @@ from torch.utils.data import Dataset
 
 from shmloader import off_the_ring
 from shmloader.batch import objects
+from shmloader.crew import Crew
 from shmloader.dataloader import DataLoader
 
 try:
-    from cloudpickle import dumps as _dump_code  # what pickle cannot: lambdas, functions inside functions
+    from cloudpickle import dumps as _dump_code  # for what pickle cannot: lambdas, functions inside functions
 except ImportError:
     _dump_code = None
 
 
 class AsyncDataLoader:
-    """Does jobs in worker processes, ahead of you, and gives their results in batches, as long as you ask for more.
+    """Runs jobs in worker processes in advance, and gives their results in batches, as long as you ask for more.
 
-    It is made after DI-engine's loader of that name (`ding.utils.data.dataloader`), with the same arguments and the
-    same use.  Here the samples of a batch keep the order of their jobs, and an exception in a job is raised where its
-    batch would have come.
+    It follows DI-engine's loader of that name (`ding.utils.data.dataloader`), with the same arguments and the same use.
+    Here the samples of a batch keep the order of their jobs, and an exception in a job is raised in the place of its
+    batch.
 
     Args:
-        data_source: A function that is called in this process, with `batch_size`, for each batch.  It returns a list of
-            that many callables, each of which makes one sample in a worker, or of that many samples.  They are pickled;
-            callables that pickle refuses go by cloudpickle, if that is installed.  StopIteration ends the loader.
+        data_source: A function that is called in this process with `batch_size`, once for each batch.  It returns a
+            list of that many callables, each of which makes one sample in a worker, or of that many samples.  They are
+            pickled; cloudpickle, if installed, pickles callables that pickle refuses.  StopIteration ends the loader.
 
         batch_size: How many samples a batch has.
 
@@ -43,6 +44,9 @@ class AsyncDataLoader:
             marked with `shmloader.row_wise`.
 
         num_workers: How many worker processes there are; 0 (default) and 1 both mean one process.
+
+        crew: A `shmloader.Crew`, whose workers do the jobs, beside other loaders' batches (default None: workers of its
+            own).  Then `num_workers` may be left out.
 
     Raises:
         ValueError: An argument is out of its range, or `data_source` returned another number of jobs.
@@ -61,13 +65,16 @@ class AsyncDataLoader:
         chunk_size: int | None = None,
         collate_fn: Callable[[list[Any]], Any] | None = None,
         num_workers: int = 0,
+        *,
+        crew: Crew | None = None,
     ) -> None:
         if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size <= 0:
             raise ValueError(f"batch_size should be a positive integer, but got batch_size={batch_size!r}")
         self._loader: DataLoader[Any] = DataLoader(
             _Jobs(),
             batch_sampler=_Batches(data_source, batch_size),
-            num_workers=max(1, num_workers) if isinstance(num_workers, int) else num_workers,
+            num_workers=max(crew is None, num_workers) if isinstance(num_workers, int) else num_workers,
+            crew=crew,
             collate_fn=collate_fn,
             schedule="steal" if off_the_ring.why_not_here() is None else "round_robin",  # the order is the same
             chunk_size=chunk_size,
@@ -93,7 +100,7 @@ class AsyncDataLoader:
 
 
 class _Batches:
-    """The source's jobs, pickled, batch by batch.  They take the place of a batch sampler's indices."""
+    """The source's jobs, pickled, batch by batch.  They replace a batch sampler's indices."""
 
     def __init__(self, source: Callable[[int], list[Any]], batch_size: int) -> None:
         self._source = source
@@ -124,7 +131,7 @@ def _pickled(job: Any) -> bytes:
 
 
 class _Jobs(Dataset[Any]):
-    """Does jobs.  A job that cannot be called is a sample already."""
+    """Runs jobs.  A job that cannot be called is a sample already."""
 
     def __getitem__(self, job: bytes) -> Any:
         made = pickle.loads(job)

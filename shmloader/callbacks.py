@@ -1,4 +1,4 @@
-"""What sends a loader's stats where a framework logs.  It needs lightning, or pytorch_lightning.
+"""Sends a loader's stats to a framework's logger.  It needs lightning, or pytorch_lightning.
 
 trainer = Trainer(callbacks=[LoaderStats()])
 """
@@ -23,12 +23,12 @@ except ImportError:
 
 
 class LoaderStats(Callback):  # type: ignore[misc]
-    """Logs what the training loader measured since it was logged last, as often as the trainer logs.
+    """Logs the measurements of the training loader since the last log, as often as the trainer logs.
 
-    It asks for `stats("last")`, so whoever else asks for that gets what is left.
+    It calls `stats("last")`, so other callers of that get only the time since this call.
 
     Args:
-        prefix: What each name begins with.  With several loaders, their places follow it.
+        prefix: Each name begins with it.  With several loaders, their places follow it.
 
     Example:
         >>> trainer = Trainer(callbacks=[LoaderStats()], logger=WandbLogger())
@@ -37,14 +37,14 @@ class LoaderStats(Callback):  # type: ignore[misc]
     def __init__(self, prefix: str = "loader/") -> None:
         super().__init__()
         self.prefix = prefix
-        self._logged = 0  # the step at which it was done last
+        self._logged = 0  # the step of the last log
 
     def on_train_start(self, trainer: Any, *_: Any) -> None:
-        """By the trainer, before the first batch, of a run that goes on as well."""
+        """Called before the first batch, also when a run resumes."""
         self._logged = trainer.global_step
 
     def on_train_batch_end(self, trainer: Any, *_: Any, **__: Any) -> None:
-        """By the trainer, after each batch."""
+        """Called after each batch."""
         step = trainer.global_step
         if step == self._logged:  # gradients are accumulated: several batches make a step, and one of them logs it
             return
@@ -61,7 +61,7 @@ class LoaderStats(Callback):  # type: ignore[misc]
 
 
 def loaders_in(what: Any) -> Iterator[Measured]:
-    """The loaders of ours in what a trainer calls its loader: one, several in a container, or a CombinedLoader."""
+    """Our loaders in the trainer's loader: one, several in a container, or a CombinedLoader."""
     if isinstance(what, Measured):
         yield what
         return

@@ -16,12 +16,12 @@ from torch.utils.data import Dataset, Sampler
 from shmloader import iterators, off_the_ring, read_elsewhere
 from shmloader.measured import Measured, serve_metrics
 from shmloader.options import Options
-from shmloader.requirements import check_requirements
+from shmloader.requirements import check_requirements, of_crew
 from shmloader.resume import epochs
 from shmloader.resume.place import place_of
 from shmloader.trainer import start
 
-if off_the_ring.why_not_here() is None:  # otherwise there are no extensions, or names are missing that these build on
+if off_the_ring.why_not_here() is None:  # otherwise there are no extensions, or a private name is missing
     from shmloader.readers.group import leave
     from shmloader.statistics.account import begun, close_trace
     from shmloader.trainer.replacements import pool_of
@@ -30,7 +30,7 @@ if off_the_ring.why_not_here() is None:  # otherwise there are no extensions, or
 T_co = TypeVar("T_co", covariant=True)
 
 
-# Generic stands beside torch's class and not in its brackets, for torch's may take more parameters one day.
+# Generic is a separate base, and not in brackets of torch's class, because that may get more parameters one day.
 class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type: ignore[type-arg]
     """Loads batches in worker processes, through a ring of shared memory.
 
@@ -55,74 +55,79 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
         max_ring_bytes: The most bytes of memory that the ring's slots may take (default None: what the machine has).  A
             batch that needs more is a MemoryError in its place, before any memory is taken for it.
 
-        on_worker_death: What happens when a worker dies.  "raise" (default): torch's error, which also names the batch
-            that the worker held.  "respawn": another process takes its place and makes that batch again, in its place
-            in the order and with the same values, for it goes on from the same states of `random`, `numpy.random` and
-            `torch`.  A cache or a generator that the dataset keeps by itself begins anew.  The third death in a row
-            over one batch raises.  So does any death with an IterableDataset, whose position is lost.  With `timeout`,
+        on_worker_death: What happens when a worker dies.  "raise" (default): torch's error, which also has the batch
+            that the worker held.  "respawn": another process replaces it and makes that batch again, in its place in
+            the order.  The values are the same, because it continues from the same states of `random`, `numpy.random`
+            and `torch`.  A cache or a generator that the dataset keeps starts from the beginning.  The third death in a
+            row over one batch raises.  So does any death with an IterableDataset, whose place is lost.  With `timeout`,
             a worker that holds a batch for longer is killed and replaced as well.
 
-        workers_outlive_signals: Whether workers go on when SIGTERM, SIGINT or SIGHUP is sent to the whole process group
-            (default True), as torchrun, Slurm, Kubernetes and terminals do, so that you can catch it, take more batches
-            and save.  Workers end when the trainer ends, or tells them to.  A handler that `worker_init_fn` or the
-            dataset sets in a worker counts.  With False, and off the ring, such a signal ends them, as in torch.
+        workers_outlive_signals: Whether workers survive SIGTERM, SIGINT and SIGHUP to the whole process group (default
+            True).  torchrun, Slurm, Kubernetes and terminals send these, and you can catch them, take more batches and
+            save.  Workers end with the trainer, or when it ends them.  A handler that `worker_init_fn` or the dataset
+            sets in a worker counts.  With False, and off the ring, such a signal ends workers, as in torch.
 
-        schedule: Who makes which batch.  "round_robin" (default): as in torch, worker k % num_workers makes batch k, so
-            a slow batch holds up the others.  "steal": whoever is free makes the next one; batches still come in order.
-            `random`, `numpy.random` and torch's generator are then seeded before each sample, from the loader's seed,
-            the epoch and the sample's place in its order (about 6 us a sample).  So batches are the same for any
-            number of workers, and for none, but where samples are random they are not torch's.  Small batches are made
-            further ahead: up to 4 * num_workers * prefetch_factor of them, while they take 256 MiB or less in all.
+        schedule: Which worker makes which batch.  "round_robin" (default): as in torch, worker k % num_workers makes
+            batch k, so a slow batch holds up the others.  "steal": a free worker makes the next one; batches still come
+            in order.  `random`, `numpy.random` and torch's generator are then seeded before each sample, from the
+            loader's seed, the epoch and the sample's place in its order (about 6 us a sample).  So batches are the same
+            for any number of workers, and for none, but random samples differ from torch's.  More small batches are
+            under way: up to 4 * num_workers * prefetch_factor, while they take 256 MiB or less in all.
 
         chunk_size: How many samples a worker makes at once (default None: a whole batch).  A batch is cut into chunks
-            of so many rows, and several workers write them into the one slot at the same time.  It needs a map-style
+            of this many rows, and several workers write them into the one slot at the same time.  It needs a map-style
             dataset with automatic batching, samples that are alike in structure (the order of keys included), dtype and
             shape, of any classes, and `default_collate` or a collate function that is marked with `shmloader.row_wise`.
             num_workers * prefetch_factor chunks are under way, more if batches are small.  With "steal", chunks change
             no value; with "round_robin", random draws depend on them.  Without workers this does nothing.
 
         device: Where batches are delivered (default None: on the CPU, without a copy).  With an accelerator ("cuda",
-            "cuda:1", a torch.device), a thread copies each batch there on a stream of its own, from page-locked slots,
-            whatever `pin_memory` says.  Your current stream waits for the copy; your code does not.  Containers keep
-            their types, objects with a `.to()` move themselves, and what is not a tensor stays as it is.  "cpu" is
-            plain delivery.
+            "cuda:1", a torch.device), a thread copies each batch there on its own stream, from page-locked slots, also
+            without `pin_memory`.  Your current stream waits for the copy; your code does not.  Containers keep their
+            types, objects with a `.to()` move themselves, and everything else stays as it is.  "cpu" is plain delivery.
 
         device_prefetch: How many batches may be on the device and not delivered yet (default 2).  Needs `device`.
 
-        on_device: A function that is called with each batch where it was delivered to, on the stream of the copy and in
-            the thread that copies (default None).  What it returns is delivered.  Needs `device`.  See
-            `shmloader.transforms`.
+        on_device: A function of a batch, called on the device after the copy, on the stream and in the thread that
+            copies (default None).  Its result is delivered.  Needs `device`.  See `shmloader.transforms`.
 
-        sample_seeds: Whether `random`, `numpy.random` and torch's generator are seeded before each sample, as they are
-            with "steal" (default False: workers are seeded once, as in torch).  So augmentation is the same for any
-            number of workers, also for none, whose own draws stay what they would be, and goes on to the bit when a
-            loader is resumed.  Ranks that draw the same seed do not augment alike: a sample is seeded by its place in
-            the order of all ranks.  It needs a map-style dataset.
+        sample_seeds: Whether `random`, `numpy.random` and torch's generator are seeded before each sample, as with
+            "steal" (default False: workers are seeded once, as in torch).  So augmentation is the same for any number
+            of workers and for none, and continues to the bit when a loader is resumed.  Without workers, the trainer's
+            own draws do not change.  Ranks with the same seed do not augment alike, because a sample is seeded by its
+            place in the order of all ranks.  It needs a map-style dataset.
 
         prefetch_epochs: Whether the first batches of the next epoch are made while the last of this one are under way
             (default False), so that its first `next()` need not wait.  The sampler draws the next epoch's order when it
-            has given the last index of this one, and not at `iter()`.  If `set_epoch` then says something else than it
-            said so far (the next number), what is ready is made anew.  It needs `persistent_workers=True` and a
+            has given the last index of this one, and not at `iter()`.  It is predicted that `set_epoch` will get the
+            next number; if it gets another, the ready batches are made again.  It needs `persistent_workers=True` and a
             map-style dataset; without workers it does nothing.  See docs/next-epoch.md.
 
         on_bad_sample: What happens when a sample's `__getitem__` raises.  "raise" (default): the exception, in place of
-            the batch, as in torch.  "skip": another sample that the sampler may give comes in its place, which
-            follows from the loader's seed, the epoch and the index.  So batches are the same for any number of workers
-            and after a resume.  The first time gives a RuntimeWarning; see `bad_samples`.  Needs a map-style dataset.
+            the batch, as in torch.  "skip": the sample is replaced by another one that the sampler may give.  The
+            choice depends only on the loader's seed, the epoch and the index, so batches are the same for any number of
+            workers and after a resume.  The first time gives a RuntimeWarning; see `bad_samples`.  Needs a map-style
+            dataset.
 
-        max_bad_samples: How many samples may be skipped in an epoch: an int, or a float, a share of the samples that
-            were asked for by then, and 10 at least (default None: 0.001).  More are a RuntimeError with the first
-            tracebacks.  Needs `on_bad_sample="skip"`.
+        max_bad_samples: How many samples may be skipped in an epoch: an int, or a float, which is a share of the
+            samples that the epoch has asked for until then, and at least 10 (default None: 0.001).  One more is a
+            RuntimeError with the first tracebacks.  Needs `on_bad_sample="skip"`.
 
-        detail: Whether workers look at their own Python stacks while they make one batch of 16 (default False), so that
-            `report()` names the function and the line that takes the most.  SHMLOADER_DETAIL=1 has all loaders do it.
+        detail: Whether workers sample their own Python stacks while they make one batch of 16 (default False), so that
+            `report()` names the function and the line that take the most time.  SHMLOADER_DETAIL=1 sets it for all
+            loaders.
 
-        template: Whether one process, the template, imports torch and unpickles the dataset, and forks all workers
-            (default False: each spawned worker does both).  It lives as long as the loader, so later epochs and
-            replacements start in milliseconds.  Workers share what the dataset opens while it is unpickled: open files
-            in `__getitem__` or in `worker_init_fn`.  Where modules start threads in the template, workers start as
-            without it, and a RuntimeWarning names the modules.  It needs the start method spawn or forkserver, and
-            does nothing without workers.  See docs/how-workers-start.md.
+        crew: A `shmloader.Crew`, whose workers make this loader's batches, and those of its other loaders (default
+            None: each iterator has workers of its own).  How many there are, the start method, `template` and
+            `workers_outlive_signals` are the crew's.  See docs/crew.md.
+
+        template: Whether one process, the template, imports torch, unpickles the dataset, and forks all workers
+            (default False: each spawned worker does both).  Loaders over one dataset share it.  It lives as long as one
+            of them or the dataset, so later epochs, later loaders and replacements start in a tenth of a second.
+            Workers share what the dataset opens while it is unpickled: open files in `__getitem__` or in
+            `worker_init_fn`.  If modules start threads in the template, workers start as without it, and a
+            RuntimeWarning names the modules.  It needs the start method spawn or forkserver, and does nothing without
+            workers.  See docs/how-workers-start.md.
 
         readers: A process group of torch.distributed whose ranks get the same batches (default None).  The first rank
             conducts: it draws, and has the workers.  The others take the batches from its memory, and what one rank
@@ -130,8 +135,8 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
             on one machine.  See docs/readers.md.
 
         strict_pinning: With `pin_memory=True`, wait for all streams of all devices before a slot is filled again, and
-            not only for those that were current while its batch was lent (default False).  You need it where C++ copies
-            a batch on a stream that Python has not made current, and does not wait for the copy.
+            not only for those that were current while its batch was lent (default False).  You need it if C++ code
+            copies a batch on a stream that Python has not made current, and does not wait for the copy.
 
     Raises:
         ValueError: An argument is out of its range; in torch's words if the argument is torch's.
@@ -164,6 +169,7 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
     on_bad_sample = "raise"
     max_bad_samples: int | float | None = None
     detail = False
+    crew: Any = None
     template = False
     readers: Any = None
 
@@ -203,6 +209,7 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
         on_bad_sample: str = "raise",
         max_bad_samples: int | float | None = None,
         detail: bool = False,
+        crew: Any = None,
         template: bool = False,
         readers: Any = None,
     ) -> None:
@@ -223,10 +230,12 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
             on_bad_sample=on_bad_sample,
             max_bad_samples=max_bad_samples,
             detail=detail,
+            crew=crew,
             template=template,
             readers=readers,
         )
         options.give_to(self)
+        num_workers, multiprocessing_context = of_crew(crew, num_workers, multiprocessing_context)
         super().__init__(
             dataset,
             batch_size,
@@ -253,11 +262,13 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
         if num_workers and (why := off_the_ring.why_not(self)):
             off_the_ring.refuse(self, why)
         read_elsewhere.enrol(self)
+        if crew is not None:
+            crew.enrol(self)
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Warn at once where a class takes its iterators from another class, so that it will never ride the ring.
+        """Warn at once if a class takes its iterators from another class, because it will never ride the ring.
 
-        Its `__iter__` may come from there too, and then nothing of ours would run later that could warn.
+        Its `__iter__` may come from there too, and then no code of ours would run later that could warn.
         """
         super().__init_subclass__(**kwargs)
         if "_get_iterator" not in vars(cls) and (why := off_the_ring.why_not_of(cls)):
@@ -272,11 +283,11 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
         return self.why_not_ring() is None
 
     def why_not_ring(self) -> str | None:
-        """Why they do not, with what to do about it; None if they do.
+        """The reason and a remedy if they do not; None if they do.
 
         Example:
             >>> DataLoader(range(4)).why_not_ring()
-            'num_workers is 0, so batches are made in this process and nothing carries them'
+            'num_workers is 0, so this process makes the batches and needs no ring'
         """
         return read_elsewhere.why_not(self)
 
@@ -303,9 +314,10 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
         return iterator
 
     def _comes_back(self) -> bool:
-        """Whether torch's `__iter__` leads to our `_get_iterator` through a method of a subclass, which must be called.
+        """Whether torch's `__iter__` reaches our `_get_iterator` through a subclass's method, which must then be
+        called.
 
-        PyTorch Geometric's loaders wrap what super()._get_iterator() gives.
+        PyTorch Geometric's loaders wrap the result of super()._get_iterator().
         """
         kind = type(self)
         if off_the_ring.why_not_of(kind) is not None:
@@ -330,12 +342,13 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
     def start(self) -> None:
         """Begin the next epoch now: workers start, and make the first batches while you do something else.
 
-        What the next `iter()` would draw is drawn now, and it returns what was begun here.  If by then the sampler or
-        the dataset was told another epoch, that is begun anew, with the seeds that were drawn; if a state was loaded,
-        from there.  Called twice, or without workers, it does nothing.  `close()` drops what was begun.
+        It draws now what the next `iter()` would draw, and that `iter()` returns the epoch that begins here.  If
+        `set_epoch` gives the sampler or the dataset another epoch in between, the epoch begins again, with the same
+        seeds; if a state is loaded, it begins there.  Called twice, or without workers, it does nothing.  `close()`
+        drops the epoch.
 
         Raises:
-            RuntimeError: An iterator of this loader is in the midst of an epoch, or the loader does not ride the ring.
+            RuntimeError: An iterator of this loader is in the middle of an epoch, or the loader does not ride the ring.
 
         Example:
             >>> loader.start()
@@ -354,40 +367,40 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
         start.start(self, iterators.living(self), lambda: iterators.begin_epoch(self, True, self._torchs))
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the user is: what `load_state_dict` needs to go on from there, in another process too.
+        """The user's place: what `load_state_dict` needs to resume there, also in another process.
 
-        It tells of the batches that you have got, and not of those that are ready.  It can be called at any time:
-        before the first epoch, in one, at its end, in a signal handler.  It starts nothing, draws from no generator,
-        asks no worker, and takes some microseconds.  The keys are always the same, and the values are what JSON has.
+        It counts the batches that you have received, and not those that are ready.  You may call it at any time: before
+        the first epoch, in one, at its end, in a signal handler.  It starts nothing, draws from no generator, asks no
+        worker, and takes some microseconds.  The keys are always the same, and the values are JSON types.
 
-        Where the sampler is Sequential, Random without a generator or Distributed, in batches or not, the state is the
-        same for all ranks and less than 1 KB; where a generator of yours is drawn from, less than 8 KB.  A sampler that
-        has a `state_dict` of its own makes the state one of this rank's.  docs/resume.md has more.
+        With a sampler that is Sequential, Random without a generator or Distributed, in batches or not, the state is
+        the same for all ranks and less than 1 KB; with a generator of yours, less than 8 KB.  With a sampler that has
+        its own `state_dict`, the state belongs to this rank.  docs/resume.md has more.
 
         Raises:
-            RuntimeError: The loader's batches do not ride the ring, and it has workers: nobody counts them.
+            RuntimeError: The loader has workers and does not ride the ring, so nothing counts its batches.
         """
         place = place_of(self)
-        if place.counts_with != self.num_workers:  # else it was asked already whether what it gives is counted
+        if place.counts_with != self.num_workers:  # otherwise it was checked already that its batches are counted
             if self._others("state_dict"):
                 return super().state_dict()  # type: ignore[misc,no-any-return]
             place.counts_with = self.num_workers
         return place.state()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Have the next `iter()` go on where the loader was whose state this is.
+        """Have the next `iter()` resume from a state.
 
-        What it has given of the epoch is passed over: no sample of that is loaded.  Where samples are seeded one by one
-        (`schedule="steal"`, `sample_seeds=True`) the rest is the same to the bit, for any number of workers, also for
-        none.  Otherwise the indices are, and workers are seeded anew from the epoch's seed and the place.  At the end
-        of an epoch, the next one comes whole.  Load into a loader with the same dataset and the same kind of sampler.
+        The part of the epoch that was delivered is skipped without loading a sample.  If each sample is seeded
+        (`schedule="steal"`, `sample_seeds=True`), the rest is the same to the bit, for any number of workers, also for
+        none.  Otherwise only the indices are, and workers get new seeds from the epoch's seed and the place.  After the
+        end of an epoch, the next one starts.  Load into a loader with the same dataset and the same kind of sampler.
 
         Args:
-            state_dict: What `state_dict` returned.  It is not changed.
+            state_dict: The result of `state_dict`.  It is not changed.
 
         Raises:
-            ValueError: It is of a loader with another kind of sampler, or that other ranks shared, where only
-                `shmloader.DistributedSampler` could go on; or of another rank; or it is damaged.
+            ValueError: It is from a loader with another kind of sampler, or from another number of ranks without
+                `shmloader.DistributedSampler`, or from another rank; or it is damaged.
             RuntimeError: As in `state_dict`.
         """
         if self._others("load_state_dict"):
@@ -396,23 +409,22 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
             place_of(self).load(state_dict)
 
     def set_epoch(self, epoch: int) -> None:
-        """Say which epoch the next `iter()` begins, and tell whoever has a `set_epoch`: the sampler, the dataset.
+        """Set the number of the epoch that the next `iter()` begins, and call `set_epoch` of the sampler and dataset.
 
-        A worker's copy of the dataset is told before the first sample of that epoch is made, and never while batches of
-        another one are, also if workers persist.  It is told as well if you call the dataset's own `set_epoch`: the
-        loader looks at `iter()` what that was called with last.  torch's Subset, ConcatDataset and the like have none;
-        those that are wrapped in them are told.
+        A worker's copy of the dataset gets it before the first sample of that epoch is made, and never while batches of
+        another one are made, also if workers persist.  The same happens if you call the dataset's own `set_epoch`.
+        torch's Subset, ConcatDataset and other wrappers have none, so it is called on the datasets inside them.
 
-        Without it, epochs are counted from 0.  Say the number of the epoch that a loaded state is in, or nothing; with
-        any other, that epoch comes whole, and a RuntimeWarning says so.
+        Without it, epochs are counted from 0.  After loading a state, call it with the state's epoch, or not at all.
+        With another number, that epoch starts at its beginning, with a RuntimeWarning.
         """
         place_of(self).set_epoch(epoch)
 
     def _others(self, name: str) -> bool:
-        """Whether the class from which this one takes its iterators has this method as well, and is to be asked.
+        """Whether the class from which this one takes its iterators has this method too, so that it must be called.
 
         Raises:
-            RuntimeError: It has not, and nobody counts what the loader gives.
+            RuntimeError: It has not, and nothing counts the loader's batches.
         """
         why = off_the_ring.why_not_here() or off_the_ring.why_not_of(type(self))
         if why is not None and hasattr(super(), name):
@@ -431,7 +443,7 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
 
         Delivered batches stay as they are.  Iterating again starts new workers.
         """
-        # From a __del__ at the interpreter's end: names of this module may be None, and the workers have ended.
+        # It may be called from a __del__ at exit: names of this module may be None, and the workers have ended.
         if sys is None or sys.is_finalizing():
             return
         self._end_workers()
@@ -441,7 +453,7 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
             leave(self)
 
     def _end_workers(self) -> None:
-        """The same, where we do so by ourselves: what records this loader goes on with its next workers."""
+        """The same when the loader itself needs it.  A trace of this loader continues with its next workers."""
         for iterator in iterators.living(self):
             iterator.close()
         self._iterator = None

@@ -1,4 +1,4 @@
-"""The iterators of a loader: those over the ring, torch's of a loader without workers, and the stage behind either."""
+"""The iterators of a loader: over the ring, torch's of a loader without workers, and the prefetcher above either."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def living(loader: Any) -> list[Any]:
 
 
 def rides(loader: Any) -> bool:
-    """Whether the iterator that is made now rides the ring.  If it has workers and does not, a warning says why."""
+    """Whether a new iterator rides the ring.  If it has workers and does not, this warns."""
     why = off_the_ring.why_not(loader)
     if why is not None and loader.num_workers > 0:
         off_the_ring.say_or_refuse(loader, why)
@@ -39,19 +39,19 @@ def rides(loader: Any) -> bool:
 
 
 def another(loader: Any, rides: bool, theirs: Callable[[], Any]) -> Any:
-    """An iterator of ours, beside those that there are.
+    """A further iterator of ours.
 
     Args:
         loader: The loader.
         rides: Whether its batches ride the ring.
-        theirs: Makes torch's iterator, where they do not.
+        theirs: Makes torch's iterator, if they do not.
     """
     started = start.taken(loader) if rides else None
     return _made(loader, rides, theirs) if started is None else started
 
 
 def begin_epoch(loader: Any, rides: bool, theirs: Callable[[], Any]) -> Any:
-    """An iterator of ours that begins an epoch: the one that there is, where its workers persist.  Args: as above."""
+    """An iterator of ours that begins an epoch: the existing one, if its workers persist.  Args: as above."""
     end_workers_that_cannot_go_on(loader)
     if rides and (started := start.taken(loader)) is not None:
         return started
@@ -65,7 +65,7 @@ def begin_epoch(loader: Any, rides: bool, theirs: Callable[[], Any]) -> Any:
 
 
 def options_of(loader: Any) -> Options:
-    """A loader's options, as its attributes are now: a user, or a class with another __init__, may have set them.
+    """A loader's options, as its attributes are now.  A user, or a class with another __init__, may have set them.
 
     Raises:
         ValueError: One has a value that it cannot have, or that this loader cannot have.
@@ -111,7 +111,7 @@ def _over_the_ring(loader: Any, options: Options) -> RingIterator | ReaderIterat
 
 
 def torchs(loader: Any, options: Options, make: Callable[[], Any]) -> Any:
-    """An iterator of torch's.  Without workers, the batches that it gives are counted.
+    """An iterator of torch's.  Without workers, its batches are counted.
 
     Args:
         loader: The loader.
@@ -120,20 +120,20 @@ def torchs(loader: Any, options: Options, make: Callable[[], Any]) -> Any:
     """
     here = off_the_ring.why_not_here()
     why = here or off_the_ring.why_not_of(type(loader))
-    if why is not None and options.skips_bad_samples:  # the only option of the ring's that is honoured without workers
+    if why is not None and options.skips_bad_samples:  # of the ring's options, only this one works without workers
         off_the_ring.refuse(loader, why)
     return make() if loader.num_workers or here is not None else without_workers(loader, options, make)
 
 
 def end_workers_that_cannot_go_on(loader: Any) -> None:
-    """End workers that persist, where the epoch that begins needs others."""
+    """End persistent workers if the epoch that begins needs other ones."""
     if loader.persistent_workers:
         _end_workers_seeded_otherwise(loader)
         end_workers_of_another_pool(loader)
 
 
 def _end_workers_seeded_otherwise(loader: Any) -> None:
-    """End workers that persist, if a state was loaded and seeds are set when workers start."""
+    """End persistent workers, if a state was loaded and seeds are set when workers start."""
     place = place_of(loader)
     if loader._iterator is None or place.loaded is None:
         return
@@ -144,10 +144,10 @@ def _end_workers_seeded_otherwise(loader: Any) -> None:
 
 
 class Asked:
-    """What torch's `__iter__` asks of a loader without workers.
+    """What torch's `__iter__` needs of a loader without workers.
 
-    torch's profiler knows such a loader by `_get_iterator` called from `__iter__`, both in torch's file.  Our method of
-    that name must not stand between them.
+    torch's profiler recognises such a loader by `_get_iterator` called from `__iter__`, both in torch's file.  Our
+    method of that name must not stand between them.
     """
 
     persistent_workers = False

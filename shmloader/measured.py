@@ -1,4 +1,4 @@
-"""The part of a loader that tells what it has measured: docs/statistics.md."""
+"""The part of a loader that reports its measurements: docs/statistics.md."""
 
 from __future__ import annotations
 
@@ -23,6 +23,16 @@ if TYPE_CHECKING or off_the_ring.why_not_here() is None:
     from shmloader.system.cores import cores, ranks_here
     from shmloader.system.limits import available_memory
     from shmloader.trainer.bad_samples import BadSamples, bad_samples_of
+    from shmloader.wrapped_datasets import with_parts
+
+
+def _lines_of_dataset(loader: Any) -> list[tuple[str, str]]:
+    """What a loader's dataset, and those that torch has made it of, say of themselves: docs/caching.md."""
+    found: list[tuple[str, str]] = []
+    for part in with_parts(loader.dataset):
+        if (lines := getattr(type(part), "__report_lines__", None)) is not None:
+            found += [line for line in lines(part) if line not in found]
+    return found
 
 
 def serve_metrics() -> None:
@@ -31,17 +41,17 @@ def serve_metrics() -> None:
 
 
 def _all_stats() -> Iterator[tuple[str, Stats]]:
-    # A class of the user's may have a `stats` of its own, and not all that has an account is of our class.
+    # A user's class may have its own `stats`, and loaders that are not of our class have accounts too.
     return ((name, Measured.stats(loader)) for name, loader in measured_loaders() if isinstance(loader, Measured))
 
 
 class Measured:
-    """What a DataLoader says of itself."""
+    """The methods of a DataLoader that report its measurements."""
 
     def stats(self, since: Since = "start") -> Stats:
-        """What was measured: waits, steps, what each worker did, slots, memory.
+        """The loader's measurements: waits, steps, each worker's work, slots, memory.
 
-        It is measured always, for less than a microsecond a batch, and can be asked for at any time, in an epoch too.
+        They are always on, for less than a microsecond a batch, and can be read at any time, also within an epoch.
         docs/statistics.md explains each figure.
 
         Args:
@@ -63,15 +73,15 @@ class Measured:
         return stats_of(figures, since, elapsed, self._now())
 
     def report(self, since: Since = "start", ranks: bool = False) -> Report:
-        """Whether your loop waits for its batches, why, what to change, and what that would bring.
+        """Whether your loop waits for its batches, why, what to change, and what the change would gain.
 
-        Print it: the verdict comes first, then the cause, the change and its effect, computed from what was measured,
+        Print it: the verdict comes first, then the cause, the change and its effect, computed from the measurements,
         then the figures.  rich prints it in colour, `plot()` draws the last batches.  It takes some milliseconds.
 
         Args:
             since: As in `stats`.
-            ranks: Whether all ranks of torch.distributed are compared.  Then all of them must call it, for it gathers
-                one number from each: it waits for them, up to the timeout that init_process_group() was given.
+            ranks: Whether to compare all ranks of torch.distributed.  Then all of them must call it, because it gathers
+                one number from each.  It waits for them up to the timeout of init_process_group().
 
         Raises:
             ValueError: `since` is something else.
@@ -93,7 +103,7 @@ class Measured:
         log = account.meter.log.since()
         began_at = time.monotonic_ns() - int(elapsed * 1e9)
         usable = cores().usable / ranks_here()
-        of = Evidence(
+        evidence = Evidence(
             stats,
             settings_of(self),
             max(1.0, usable),
@@ -101,25 +111,25 @@ class Measured:
             memory_bytes=available_memory() / ranks_here(),
         )
         if ranks:
-            of = with_ranks(of)
-        verdict = verdict_of(of)
+            evidence = with_ranks(evidence)
+        verdict = verdict_of(evidence)
         if verdict.kind == "unknown" and (elsewhere := read_elsewhere.read_by_another(self)) is not None:
             verdict = dataclasses.replace(verdict, text=elsewhere)
-        return Report(verdict, stats, log)
+        return Report(verdict, stats, log, _lines_of_dataset(self))
 
     def trace(self, path: str | os.PathLike[str], batches: int = 200) -> Trace:
         """Record what happens to the next batches, and write it as a file for Perfetto (ui.perfetto.dev) or Chrome.
 
-        The file is written when they have come, at the trace's `close()` or the end of its `with`, when this loader is
-        closed, or at the interpreter's end, whichever comes first.  docs/trace.md says what is in it.
+        The file is written after the last of them, at the trace's `close()` or the end of its `with`, when this loader
+        is closed, or at the interpreter's end, whichever comes first.  docs/trace.md describes it.
 
         Args:
-            path: Of the file, which is replaced.
+            path: The file, which is replaced.
             batches: How many, of this epoch and the next ones (default 200).
 
         Raises:
             ValueError: `batches` is not positive, or more than 16 million batches or chunks.
-            OSError: There can be no such file, or what is there is no regular file.
+            OSError: There can be no such file, or the path is not a regular file.
             RuntimeError: Another trace of this loader is being recorded, or there are no extensions here.
 
         Example:
@@ -147,10 +157,10 @@ class Measured:
 
     @property
     def bad_samples(self) -> BadSamples:
-        """The samples that raised and were replaced, in the batches that were made ready for you, of all epochs.
+        """The samples that raised and were replaced, in all batches that were made ready for you.
 
-        It has the `count`, and the `first` ten with `index`, `instead` (the index of the sample that came in its place)
-        and `error` (the traceback, a str).  A loaded state does not change it.
+        It has the `count`, and the `first` ten with `index`, `instead` (the index of the replacement) and `error` (the
+        traceback, a str).  A loaded state does not change it.
 
         Example:
             >>> DataLoader(range(4), on_bad_sample="skip").bad_samples

@@ -1,13 +1,13 @@
-"""Whether a loader's batches ride the ring, and what the user is told if they do not.
+"""Whether a loader's batches ride the ring, and the warning or error if they do not.
 
 NOTE [ Off the ring ]
 
-A loader that cannot ride the ring loads as torch's does: the same batches, without what the ring gives.  That is never
-silent.  It is a RuntimeWarning, once for each reason in a process, which says what to do about it.  If the user gave an
-option that only the ring can honour (`on_worker_death="respawn"`, say), it is a RuntimeError: whoever believes that a
-run survives a death must not find out at night that it does not.
+A loader that cannot ride the ring loads as torch's does: the same batches, without the ring's features.  That is never
+silent.  There is a RuntimeWarning, once for each reason in a process, with a remedy.  If the user gave an option that
+only the ring can honour (`on_worker_death="respawn"` for example), it is a RuntimeError.  Otherwise a user who relies
+on it would find out at night, when a worker dies.
 
-Without workers there is nothing to carry.  That is neither warned of nor refused.
+Without workers there is nothing to carry.  That is neither a warning nor an error.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _said: set[str] = set()
 
 
 def why_not_here() -> str | None:
-    """Why no loader can ride the ring in this process; None where it can."""
+    """Why no loader can ride the ring in this process; None if it can."""
     if sys.platform != "linux" or sys.maxsize < 2**32:
         return f"the ring needs 64-bit Linux, and this is {sys.platform} on {platform.machine()}"
     if why := _torch.why_not():
@@ -40,7 +40,7 @@ def why_not_here() -> str | None:
 
 
 def why_not(loader: Any) -> str | None:
-    """Why this loader's batches do not ride the ring; None where they do."""
+    """Why this loader's batches do not ride the ring; None if they do."""
     if loader.num_workers == 0:
         return "num_workers is 0, so this process makes the batches and needs no ring"
     if why := why_not_here():
@@ -60,16 +60,16 @@ def why_not(loader: Any) -> str | None:
 
 
 def _makes_threads(context: Any) -> bool:
-    """Whether a context gives threads as its processes, as that of MONAI's ThreadDataLoader does."""
+    """Whether a context's processes are threads, as in MONAI's ThreadDataLoader."""
     made = getattr(context, "Process", None)
     return isinstance(made, type) and issubclass(made, threading.Thread)
 
 
 def why_not_of(kind: type) -> str | None:
-    """Why no loader of this class rides the ring; None where it may, as far as the class shows.
+    """Why no loader of this class rides the ring; None if it may, as far as the class shows.
 
-    `_get_iterator` is torch's hook.  A class that has one of its own rides if that calls super()._get_iterator() and
-    stands before ours in the order of classes.  Behind ours it would be passed over, so torch's way is gone then.
+    `_get_iterator` is torch's hook.  A class with its own rides if that calls super()._get_iterator() and comes before
+    ours in the order of classes.  After ours it would never be called, so torch's iterator is used then.
     """
     stock = vars(torch.utils.data.DataLoader)["_get_iterator"]
     before = True
@@ -91,12 +91,12 @@ def why_not_of(kind: type) -> str | None:
 
 
 def calls_back(kind: type) -> bool:
-    """Whether a class with an `__iter__` of its own asks for another one's iterator, as far as its code shows."""
+    """Whether a class's own `__iter__` calls another one's for the iterator, as far as its code shows."""
     return any(_names(found, "_get_iterator", "__iter__") for found in vars(kind).values())
 
 
 def _names(function: Any, *names: str) -> bool:
-    """Whether a function, or one in it, has one of these names for an attribute."""
+    """Whether a function, or one inside it, uses one of these names as an attribute."""
     code = getattr(function, "__code__", function)
     if not isinstance(code, types.CodeType):
         return False
@@ -132,12 +132,12 @@ def refuse(loader: Any, why: str) -> None:
 
 
 def warn_once(message: str, stacklevel: int | None = 4) -> None:
-    """Warn once a process.
+    """Warn once in a process.
 
     Args:
-        message: What to say.
-        stacklevel: As in warnings.warn(), counted from here; the default is where the loader is iterated over, and None
-            is the first caller that is neither shmloader's nor torch's loader.
+        message: The warning.
+        stacklevel: As in warnings.warn(), counted from here; the default is the line that iterates over the loader, and
+            None is the first caller that is neither shmloader's nor torch's loader.
     """
     if message not in _said:
         _said.add(message)

@@ -5,10 +5,10 @@ NOTE [ Options ]
     1. `DataLoader.__init__` makes an `Options` of its arguments, which checks each value, and sets them as attributes
        of the loader, because Lightning and Ray Train rebuild a loader from its attributes.
     2. A user may set an attribute later.  So `Options.of(loader)` reads and checks them again when an iterator is made.
-       Layers below the face are given that object and read `options.chunk_size`.  None of them reads the loader's.
-    3. What a value needs of the loader (its dataset, its collate function) and of the machine is in requirements.py.
+       Layers below the face get that object and read `options.chunk_size`.  None of them reads the loader's attribute.
+    3. requirements.py checks what a value needs of the loader (its dataset, its collate function) and of the machine.
     4. A new option is a field here, the same name in the class and the signature of `DataLoader`, a paragraph in its
-       docstring, an entry in docs/machinery/option_pages.py.  tests/face/test_options.py fails where one is missing.
+       docstring, and an entry in docs/machinery/option_pages.py.  tests/face/test_options.py fails if one is missing.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from typing import Any, Literal, NoReturn, get_args
 import torch
 import torch.distributed
 
+from shmloader.crew import Crew
+
 RingMemory = Literal["auto", "posix", "memfd"]
 
 Check = Callable[[str, Any], None]
@@ -30,7 +32,7 @@ def _refuse(name: str, value: Any, allowed: str, remedy: str) -> NoReturn:
 
 
 def is_integer(value: Any) -> bool:
-    """Whether a value is an int; a bool is none."""
+    """Whether a value is an int; a bool does not count."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 
@@ -82,6 +84,11 @@ def _process_group(name: str, value: Any) -> None:
         _refuse(name, value, "a process group of torch.distributed, of ranks of one machine, or None", "")
 
 
+def _crew(name: str, value: Any) -> None:
+    if not isinstance(value, Crew):
+        _refuse(name, value, "a shmloader.Crew or None", "crew = shmloader.Crew(num_workers=8), for all its loaders")
+
+
 def _count_or_share(name: str, value: Any) -> None:
     if not (is_integer(value) and value >= 0) and not (isinstance(value, float) and 0 < value <= 1):
         allowed = (
@@ -97,10 +104,10 @@ def _rule(check: Check, *, only_on_the_ring: bool = False) -> dict[str, Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """The options of one loader.  `DataLoader` says what each of them means.
+    """The options of one loader.  `DataLoader` documents each of them.
 
-    Those that are `only_on_the_ring` cannot be honoured by torch's iterators: NOTE [ Off the ring ].  `spare_slots` is
-    none of them, because off the ring each batch is the consumer's own anyway, and neither is `strict_pinning`, because
+    torch's iterators cannot honour those that are `only_on_the_ring`: NOTE [ Off the ring ].  `spare_slots` is not one
+    of them, because off the ring each batch is the consumer's own anyway, and neither is `strict_pinning`, because
     torch's own pinning is as strict.
 
     Raises:
@@ -155,6 +162,10 @@ class Options:
         default=False, metadata=_rule(_true_or_false("True has workers look at their stacks"), only_on_the_ring=True)
     )
     readers: Any = field(default=None, metadata=_rule(_none_or(_process_group), only_on_the_ring=True))
+    crew: Any = field(
+        default=None,
+        metadata=_rule(_none_or(_crew), only_on_the_ring=True),
+    )
     template: bool = field(
         default=False,
         metadata=_rule(
@@ -187,12 +198,12 @@ class Options:
 
     @property
     def steals(self) -> bool:
-        """Whether a batch is made by whichever worker is free."""
+        """Whether any free worker makes the next batch."""
         return self.schedule == "steal"
 
     @property
     def seeds_samples(self) -> bool:
-        """Whether each sample is seeded by its place in the order: also without workers, where no work is stolen."""
+        """Whether each sample is seeded by its place in the order.  That works without workers too."""
         return self.sample_seeds or self.steals
 
     @property
@@ -202,7 +213,7 @@ class Options:
 
     @property
     def skips_bad_samples(self) -> bool:
-        """Whether another sample comes in place of one that raises."""
+        """Whether a sample that raises is replaced."""
         return self.on_bad_sample == "skip"
 
 

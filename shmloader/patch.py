@@ -1,24 +1,25 @@
-"""patch_torch(): whoever builds a `torch.utils.data.DataLoader` gets ours.
+"""patch_torch(): all code that builds a `torch.utils.data.DataLoader` gets a shmloader.DataLoader.
 
 NOTE [ Patching ]
 
-    1. No name is rebound.  More than module globals hold torch's class: default arguments, partials, class attributes,
-       function bodies that import it later.  All of them build ours, because the class itself is changed: its
-       `__init__` turns the new instance into ours before anything is in it.
+    1. No name is rebound.  torch's class is not only held by module globals, but also by default arguments, partials,
+       class attributes, and function bodies that import it later.  All of them build ours, because the class itself is
+       changed: its `__init__` changes the class of the new, empty instance to ours.
     2. So the class stays the same object.  `isinstance(x, torch.utils.data.DataLoader)` is true of every loader, as
        before: ours, torch's and others' subclasses, built before or under the patch.  If the name were rebound to ours,
-       Lightning would not recognise a loader of torch's and would not shard it.  Pickles that name the class work.
-    3. Turned are instances whose type is exactly torch's class or a named one.  Other subclasses stay what they are,
-       and so does what copy and pickle make, for they do not call `__init__`.
-    4. To undo it, one attribute is put back; no module keeps anything of ours.  `__new__` would be the plainer place,
-       but CPython cannot take one away again: object.__new__ refuses arguments from then on.
-    5. An instance of a named subclass is turned into a class that is made of that subclass and of ours, in this order:
-       what the subclass overrides holds, and its super() calls reach ours before torch's.  That happens when its
-       `__init__` calls torch's, so it need not know of it, nor pass on what it does not know.  The made class has the
-       subclass's name.  It is in no module, so its instances are pickled as the subclass, to be turned again.
-    6. A warning names the subclasses that were not named, for whoever patches torch believes that all its loaders are
-       ours.  It names those that exist at the call, each once a process, but not those of WRAPPERS, which build torch's
-       loader by its name or have a way of their own to be combined with ours.
+       Lightning would not recognise torch's loaders and would not shard them.  Pickles that name the class work.
+    3. Only instances whose type is exactly torch's class or a named one are changed.  Other subclasses stay what they
+       are, and so do copies and unpickled loaders, because these do not call `__init__`.
+    4. Undoing it restores one attribute; no module keeps anything of ours.  `__new__` would be the plainer place, but
+       CPython cannot remove one again: object.__new__ refuses arguments from then on.
+    5. An instance of a named subclass gets a class that inherits from that subclass and from ours, in this order.  So
+       the subclass's overrides hold, and its super() calls reach ours before torch's.  This happens when its `__init__`
+       calls torch's, so the subclass need not know about it, nor pass on unknown arguments.  The new class has the
+       subclass's name.  It is in no module, so its instances are pickled as the subclass, and changed again when they
+       are unpickled.
+    6. A warning lists the subclasses that were not named, because a user who patches torch expects all loaders to be
+       ours.  It lists those that exist at the call, each once in a process, but not those of WRAPPERS, which build
+       torch's loader by its name or can be combined with ours in their own way.
 """
 
 from __future__ import annotations
@@ -41,25 +42,25 @@ from shmloader.options import DEFAULTS
 
 _TorchLoader: Any = torch.utils.data.DataLoader
 
-# Packages whose subclasses are not warned of.  Nobody builds torch's own; torchdata's makes its iterators itself, and
-# says so where it is combined with ours; accelerate's and Ray's stand around a loader that these build by name.
+# There is no warning for subclasses in these packages.  Nobody builds torch's own.  torchdata's makes its own
+# iterators, and raises if it is combined with ours.  accelerate's and Ray's wrap a loader that these build by name.
 WRAPPERS = ("torch", "torchdata", "accelerate", "ray")
 
 _lock = threading.Lock()
-_patches: dict[Patch, None] = {}  # in the order in which they were applied; torch is patched while there is any
-_covered: dict[type, type] = {}  # a subclass of torch's that is turned -> what it is turned into
-_made: weakref.WeakKeyDictionary[type, weakref.ref[type]] = weakref.WeakKeyDictionary()  # the same, of all times
+_patches: dict[Patch, None] = {}  # in the order in which they were applied; torch is patched while there is one
+_covered: dict[type, type] = {}  # a subclass of torch's -> the class that its instances get
+_made: weakref.WeakKeyDictionary[type, weakref.ref[type]] = weakref.WeakKeyDictionary()  # the same, also of old patches
 _said: weakref.WeakSet[type] = weakref.WeakSet()
-_inits: list[Any] = []  # [torch's __init__, the one in its place], while it is patched
+_inits: list[Any] = []  # [torch's __init__, its replacement], while torch is patched
 
 
 class Patch:
-    """What `patch_torch` did.  It holds until `undo()` or the end of a `with` block, and can be entered again.
+    """The effect of `patch_torch`.  It holds until `undo()` or the end of a `with` block, and can be entered again.
 
     Attributes:
         covered: The classes whose loaders are ours while it holds.
-        options: What these loaders have where whoever builds them gives nothing else.
-        uncovered: The subclasses of torch's that it found and does not reach, and what can be done about each.
+        options: The options of these loaders, if the code that builds one gives no other value.
+        uncovered: The subclasses of torch's that it found and does not reach, each with a remedy.
     """
 
     def __init__(self, classes: tuple[type, ...], options: dict[str, Any]) -> None:
@@ -81,7 +82,7 @@ class Patch:
     def undo(self) -> None:
         """Have these names build torch's loaders again, once all other patches that cover them are undone too.
 
-        Loaders that were built meanwhile stay ours.  Undoing twice is harmless.
+        Loaders that were built under the patch stay ours.  A second call does no harm.
         """
         with _lock:
             _patches.pop(self, None)
@@ -90,7 +91,7 @@ class Patch:
                 init, ours = _inits
                 _inits.clear()
                 read_elsewhere.unlisten(_serves_torchs_iterator)
-                if _TorchLoader.__init__ is ours:  # else someone wrapped it, and what they hold has lost its effect
+                if _TorchLoader.__init__ is ours:  # otherwise other code has wrapped it, and ours has no effect inside
                     _TorchLoader.__init__ = init
 
     def __repr__(self) -> str:
@@ -123,45 +124,46 @@ def patch_torch(*, classes: Iterable[type] = (), **options: Any) -> Patch:
             trainer.train()                     ...
                                                 patch.undo()
 
-    Options are those of `shmloader.DataLoader` that torch's has not.  A loader that others build has them unless it is
-    given others.  Above them, a loader that is built from one of ours has the options of that one: accelerate and Ray
-    Train take the loader that you hand them apart and build another over the same dataset, with as many workers and the
-    same collate function.  What such a loader cannot have is left out, with a RuntimeWarning.
+    Options are those of `shmloader.DataLoader` that torch's does not have.  A loader that a framework builds has them
+    unless it is given others.  A loader that is built from one of ours has the options of that one instead: accelerate
+    and Ray Train take the loader that you give them apart, and build another one over the same dataset, with the same
+    number of workers and the same collate function.  If such a loader cannot have an option, it goes without it, with a
+    RuntimeWarning.
 
-    `isinstance(x, torch.utils.data.DataLoader)` is true of all that it was true of, and of our loaders.  The name takes
-    our options as well: `torch.utils.data.DataLoader(dataset, spare_slots=3)`.  Patches nest: where two give the same
-    option, the later one's holds.  torch's loader is back when the last one is undone.
+    `isinstance(x, torch.utils.data.DataLoader)` is true as before, and true of our loaders.  The name takes our options
+    as well: `torch.utils.data.DataLoader(dataset, spare_slots=3)`.  Patches nest: if two give the same option, the
+    later one counts.  torch's loader is back when the last one is undone.
 
-    Subclasses of torch's class (PyTorch Geometric's and MONAI's loaders, say) stay torch's unless you name them,
+    Subclasses of torch's class (PyTorch Geometric's and MONAI's loaders for example) stay torch's unless you name them,
     whether they were defined before the patch or under it.  A RuntimeWarning, once for each, names those that exist at
-    the call and that you have not named, and any other when torch's iterator first serves it.  There are two ways to
-    have them ride the ring:
+    the call and that you have not named, and any other one when torch's iterator first serves it.  There are two ways
+    to let them ride the ring:
 
-        shmloader.patch_torch(classes=[torch_geometric.loader.DataLoader])      for all that is built of it
+        shmloader.patch_torch(classes=[torch_geometric.loader.DataLoader])      for all loaders of this class
 
         class Loader(torch_geometric.loader.DataLoader, shmloader.DataLoader):  a class of your own, which you build
-            pass                                                                in its place
+            pass                                                                instead
 
-    What is built of a named class is still an instance of it, and of `shmloader.DataLoader` too, also once pickled.
-    Its `__init__` takes what it took before.  It takes our options if it passes on arguments that it does not know.  If
-    it sets an attribute that is named like an option of ours (`device`, `schedule`), that is the option.
+    An instance of a named class is still an instance of it, and of `shmloader.DataLoader` too, also after pickling.
+    Its `__init__` takes the same arguments.  It takes our options if it passes on arguments that it does not know.  If
+    it sets an attribute with the name of an option of ours (`device`, `schedule`), that is the option's value.
 
-    Limits: `class Theirs(torch.utils.data.DataLoader): pass` still gives torch's loader under the patch.  Loaders built
-    before stay torch's.  `type(loader) is torch.utils.data.DataLoader` is false of ours.  A spawned process is not
-    patched unless its script does it, but loaders that are sent to it are ours.
+    Limits: `class Theirs(torch.utils.data.DataLoader): pass` still gives torch's loader under the patch.  Loaders that
+    were built before stay torch's.  `type(loader) is torch.utils.data.DataLoader` is false of ours.  A spawned process
+    is not patched unless its script calls this, but loaders that are sent to it are ours.
 
     Args:
-        classes: Subclasses of torch's class that are to be covered as well; exactly these, not classes derived from
-            them.
-        **options: Options of `shmloader.DataLoader` for the loaders that others build.
+        classes: Subclasses of torch's class to cover as well; exactly these, not classes derived from them.
+        **options: Options of `shmloader.DataLoader` for the loaders that frameworks build.
 
     Returns:
-        The patch.  `undo()` it, or use it as a context manager.  It says what it covers.  Dropping it undoes nothing.
+        The patch.  `undo()` it, or use it as a context manager.  str() lists what it covers.  Dropping it undoes
+        nothing.
 
     Raises:
         TypeError: One of the classes is no subclass of torch's, or there is no such option.
-        ValueError: One of the classes cannot be covered, because it makes its iterators or its batches itself; or an
-            option cannot have this value.
+        ValueError: One of the classes cannot be covered, because it makes its own iterators or batches; or an option
+            cannot have this value.
     """
     named = tuple(dict.fromkeys(kind for kind in classes if kind is not _TorchLoader))
     for kind in named:
@@ -197,7 +199,7 @@ def _building_ours(init: Any) -> Any:
         if ours is None:
             init(self, *args, **kwargs)
             return
-        object.__setattr__(self, "__class__", ours)  # Lightning records what goes through torch's __setattr__
+        object.__setattr__(self, "__class__", ours)  # because Lightning records calls of torch's __setattr__
         take_over.build(self, args, kwargs, take_over.merged(patch.options for patch in list(_patches)))
 
     return build
@@ -207,7 +209,7 @@ def _building_ours(init: Any) -> Any:
 
 
 def _cover() -> None:
-    """Cover the subclasses that living patches name, and no others."""
+    """Cover the subclasses that living patches name, and no other ones."""
     named = {kind for patch in _patches for kind in patch.covered[1:]}
     for kind in set(_covered) - named:
         del _covered[kind]
@@ -216,7 +218,7 @@ def _cover() -> None:
 
 
 def _made_of(theirs: Any) -> type:
-    """The class that loaders of a subclass of torch's are turned into: it, and ours."""
+    """The class for loaders of a subclass of torch's: it inherits from that and from ours."""
     made = (_made.get(theirs) or (lambda: None))()
     if made is not None:
         return made
@@ -241,7 +243,7 @@ def _made_of(theirs: Any) -> type:
 
 
 def _reduce(self: Any, protocol: Any) -> Any:
-    """Of an instance of a made class: theirs is found by its name, and turned again."""
+    """Pickle an instance of a made class: by its original class's name, so that it is changed again."""
     made = type(self)
     theirs = made.__bases__[0]
     make, arguments, *state = super(made, self).__reduce_ex__(protocol)
@@ -255,7 +257,7 @@ def _turned(theirs: type, make: Any, arguments: tuple[Any, ...]) -> Any:
 
 
 def _living_subclasses() -> Iterator[type]:
-    """All subclasses of torch's that exist, except ours and those that are not warned of."""
+    """All existing subclasses of torch's, except ours and those without a warning."""
     left, met = [_TorchLoader], set()
     while left:
         for kind in type.__subclasses__(left.pop()):
@@ -282,7 +284,7 @@ def _why_not(kind: Any) -> str | None:
 
 
 def _serves_torchs_iterator(loader: Any) -> None:
-    """Warn where torch's iterator serves a class that the patch does not reach: one made since, or no subclass."""
+    """Warn if torch's iterator serves a class that the patch does not reach: a later one, or no subclass."""
     kind = type(loader)
     if kind is _TorchLoader or kind in _said or not loader.num_workers or kind.__module__.startswith("torch."):
         return

@@ -1,20 +1,20 @@
-"""Who else reads the dataset of a loader of ours, and which of torch's iterators serve one.
+"""Notices if another loader reads the dataset of ours, and if torch's iterators serve ours.
 
 NOTE [ Read elsewhere ]
 
-    1. accelerate, Ray Train and others take a loader of ours apart and build another one from its attributes, which
-       knows none of our options.  Neither loader can see that: the one is never asked for a batch, the other is
-       torch's.  They have one thing in common, the dataset, so each loader of ours leaves a note beside its dataset.
-    2. The only place that every loader of torch's passes is the `__init__` of torch's two iterators.  It is watched
-       while there is something to see: a note of a loader that was not iterated over yet, a loader of a class that is
-       not ours, or a patch.  Otherwise torch's classes are as torch made them.
-    3. An iterator of torch's over the dataset of a loader of ours that was never iterated over, with as many workers
-       and the same collate function, is taken for one that was built from it.  That is a warning, once.
-    4. An iterator of torch's that is made for a loader of ours which could ride, by code that names torch's class, has
-       escaped.  That is a warning too, or an error where the loader has an option that only the ring can honour.  Until
+    1. accelerate, Ray Train and others take a loader of ours apart and build another one from its attributes, without
+       our options.  Neither loader can see that: the first is never asked for a batch, and the second is torch's.  They
+       have the dataset in common, so each loader of ours leaves a note with its dataset.
+    2. Every loader of torch's calls the `__init__` of one of torch's two iterators, and there is no other such place.
+       It is watched while that can matter: while there is a note of a loader that was not iterated over yet, a loader
+       of a class that is not ours, or a patch.  Otherwise torch's classes are as torch made them.
+    3. If torch's iterator reads the dataset of a loader of ours that was never iterated over, with the same number of
+       workers and the same collate function, its loader was probably built from ours.  That is a warning, once.
+    4. If code that names torch's class makes torch's iterator for a loader of ours that could ride, the loader has
+       escaped.  That is a warning too, or an error if the loader has an option that only the ring can honour.  Until
        the loader's next iterator of ours, `rides_ring` is False.
-    5. A note outlives its loader if that was never iterated over, because accelerate drops the one that it was given.
-       It goes with the dataset.  Of a dataset that cannot be referred to weakly (a list), it goes with the loader.
+    5. A note outlives a loader that was never iterated over, because accelerate drops the loader that it was given.  It
+       goes with the dataset.  If a dataset has no weak references (a list), the note goes with the loader.
 """
 
 from __future__ import annotations
@@ -32,13 +32,12 @@ from shmloader.options import DEFAULTS
 
 
 class Note:
-    """What is known of a loader of ours, also when it is gone.
+    """What is known of a loader of ours, also after it is gone.
 
     Attributes:
         loader: The loader.
         iterated: Whether it was ever asked for an iterator.
-        reader: What reads its dataset instead, and whether that is ours; None if nothing does.
-        options: Its options that differ from the defaults.
+        reader: The loader that reads its dataset instead, and whether that is ours; None if none does.
     """
 
     def __init__(self, loader: Any, options: dict[str, Any], gone: Callable[[Any], None] | None) -> None:
@@ -46,17 +45,25 @@ class Note:
         self.iterated = False
         self._may_escape = type(loader).__module__.partition(".")[0] != __name__.partition(".")[0]
         self.reader: tuple[str, bool] | None = None
-        self.options = options
+        self._options = options
+        crew = options.pop("crew", None)
+        self._crew = (lambda: None) if crew is None else weakref.ref(crew)  # a note may outlive it
         self._num_workers = loader.num_workers
         self._collate_fn = _weak(loader.collate_fn)
 
     @property
+    def options(self) -> dict[str, Any]:
+        """Its options that differ from the defaults."""
+        crew = self._crew()
+        return self._options if crew is None else {**self._options, "crew": crew}
+
+    @property
     def is_open(self) -> bool:
-        """Whether torch's iterators may have something to do with this loader."""
+        """Whether torch's iterators must be watched because of this loader."""
         return not self.iterated or (self._may_escape and self.loader() is not None)
 
     def is_like(self, num_workers: int, collate_fn: Any) -> bool:
-        """Whether a loader with these may have been built from this one; None: it has the default collate function."""
+        """Whether a loader with these may have been built from this one; None: the default collate function."""
         return bool(self._num_workers == num_workers) and (collate_fn is None or self._collate_fn() == collate_fn)
 
 
@@ -71,7 +78,7 @@ class _Readers:
     """The notes of loaders over one dataset.
 
     Args:
-        dataset: The dataset.  One that cannot be referred to weakly (a list) is known by its loaders.
+        dataset: The dataset.  One without weak references (a list) is known by its loaders.
     """
 
     def __init__(self, dataset: Any) -> None:
@@ -88,18 +95,18 @@ class _Readers:
         return next((loader.dataset for note in self.notes if (loader := note.loader()) is not None), None)
 
     def add(self, loader: Any, options: dict[str, Any]) -> None:
-        """Add a note, and drop the ones that nobody will ask for."""
-        kept = [note for note in self.notes if note.loader() is not None or not note.iterated]
-        self.notes = [*kept[-MOST:], Note(loader, options, self.forget if self._dataset is None else None)]
+        """Add a note, and drop those that nothing will read."""
+        held = [note for note in self.notes if note.loader() is not None or not note.iterated]
+        self.notes = [*held[-MOST:], Note(loader, options, self.forget if self._dataset is None else None)]
 
 
 MOST = 16  # notes of one dataset
 
-_readers: dict[int, _Readers] = {}  # by the dataset's id, because a dataset may compare as it likes
+_readers: dict[int, _Readers] = {}  # by the dataset's id, because a dataset may define its own ==
 
 
 def _forget(key: int, gone: Any, readers: dict[int, _Readers] = _readers) -> None:
-    """Drop the notes of a dataset that is gone.  At the interpreter's end the names of this module may be None."""
+    """Drop the notes of a dataset that is gone.  At exit the names of this module may be None."""
     found = readers.get(key)
     if found is not None and found.dataset() is None:
         del readers[key]
@@ -109,7 +116,7 @@ _escaped: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
 
 
 def enrol(loader: Any) -> None:
-    """Leave a note of a loader that is built."""
+    """Leave a note of a loader that is being built."""
     options = {name: given for name, default in DEFAULTS.items() if (given := getattr(loader, name)) != default}
     key = id(loader.dataset)
     found = _readers.get(key)
@@ -130,7 +137,7 @@ def _note_of(loader: Any) -> Note | None:
 
 
 def iterates(loader: Any) -> None:
-    """A loader of ours makes an iterator of ours."""
+    """Record that a loader of ours makes an iterator of ours."""
     _escaped.pop(loader, None)
     for note in notes_of(loader.dataset):
         if note.loader() is loader:
@@ -141,17 +148,17 @@ def iterates(loader: Any) -> None:
 
 
 def why_escaped(loader: Any) -> str | None:
-    """Why the latest iterator of a loader of ours was torch's, though it could ride; None if it was not."""
+    """Why the latest iterator of a loader of ours was torch's, although it could ride; None if it was not."""
     return _escaped.get(loader)
 
 
 def why_not(loader: Any) -> str | None:
-    """Why this loader's batches do not ride the ring, as far as can be known; None where they do."""
+    """Why this loader's batches do not ride the ring, as far as is known; None if they do."""
     return off_the_ring.why_not(loader) or why_escaped(loader)
 
 
 def read_by_another(loader: Any) -> str | None:
-    """What to say of a loader that was never iterated over while its dataset is read; None of any other."""
+    """The report of a loader that was never iterated over while its dataset is read; None for any other loader."""
     note = _note_of(loader)
     if note is None or note.iterated or note.reader is None:
         return None
@@ -165,7 +172,7 @@ def read_by_another(loader: Any) -> str | None:
 
 
 def _begins(iterator: Any, loader: Any) -> None:
-    """One of torch's own iterators is made."""
+    """Called for each new iterator of torch's own."""
     from_ours = hasattr(loader, "why_not_ring") and isinstance(loader, torch.utils.data.DataLoader)
     if from_ours:
         _ours_begins(iterator, loader)
@@ -180,13 +187,13 @@ _listeners: list[Callable[[Any], None]] = []
 
 
 def listen(listener: Callable[[Any], None]) -> None:
-    """Call this with each loader, not of ours, that torch's iterator is made for."""
+    """Call this with each loader, not of ours, for which torch's iterator is made."""
     _listeners.append(listener)
     _watch_while_needed()
 
 
 def unlisten(listener: Callable[[Any], None]) -> None:
-    """Do not call it again."""
+    """Undo listen()."""
     _listeners.remove(listener)
     _watch_while_needed()
 

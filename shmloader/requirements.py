@@ -1,6 +1,6 @@
-"""What the values of a loader's options need: of its other arguments, its dataset and this machine.
+"""What the options of a loader require of its other arguments, its dataset and this machine.
 
-Whether a value is one of those that an option may have is checked where the option is defined, in options.py.
+options.py checks whether a value is one that an option may have.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from shmloader.row_wise import is_row_wise
 
 
 def check_requirements(loader: Any, options: Options) -> None:
-    """Raise a ValueError where a loader cannot have these options."""
+    """Raise a ValueError if a loader cannot have these options."""
     if options.device is not None:
         _check_device(torch.device(options.device), options)
     if isinstance(loader.dataset, IterableDataset) or _torch.is_pipe(loader.dataset):
@@ -34,8 +34,59 @@ def check_requirements(loader: Any, options: Options) -> None:
         _check_rows(loader)
     if options.readers is not None:
         _check_readers(loader, options)
+    if options.crew is not None:
+        _check_crew(loader, options)
     if options.template and loader.num_workers:
         _check_start_method(loader.multiprocessing_context)
+
+
+def of_crew(crew: Any, num_workers: int, context: Any) -> tuple[int, Any]:
+    """How many workers a loader has, and how they are started: as its crew says, if it has one.
+
+    Raises:
+        ValueError: The loader was given something else.
+    """
+    if crew is None:
+        return num_workers, context
+    if num_workers not in (0, crew.num_workers):
+        raise ValueError(
+            f"num_workers={num_workers!r}, and the crew has {crew.num_workers}: leave num_workers out, because the "
+            "loader has the crew's workers"
+        )
+    _check_context(crew, context)
+    return crew.num_workers, crew.multiprocessing_context
+
+
+def _check_context(crew: Any, context: Any) -> None:
+    if isinstance(context, str):
+        context = (
+            multiprocessing.get_context(context) if context in multiprocessing.get_all_start_methods() else context
+        )
+    if context is not None and context is not crew.multiprocessing_context:
+        raise ValueError(
+            f"multiprocessing_context={context!r} is not the crew's, whose workers are started once for all its "
+            "loaders: give it to shmloader.Crew()"
+        )
+
+
+def _check_crew(loader: Any, options: Options) -> None:
+    crew = options.crew
+    if loader.num_workers != crew.num_workers:
+        raise ValueError(
+            f"num_workers={loader.num_workers!r}, and the crew has {crew.num_workers}: a loader has the workers of its "
+            "crew. Set crew=None for workers of its own"
+        )
+    _check_context(crew, loader.multiprocessing_context)
+    if options.template:
+        raise ValueError(
+            "template=True is for a loader with workers of its own: give it to shmloader.Crew(), which starts "
+            "this one's"
+        )
+    if not options.workers_outlive_signals:
+        raise ValueError(
+            "workers_outlive_signals=False is for a loader with workers of its own: give it to shmloader.Crew(), which "
+            "starts this one's"
+        )
 
 
 def _check_device(device: torch.device, options: Options) -> None:
@@ -51,6 +102,8 @@ def _check_device(device: torch.device, options: Options) -> None:
 
 
 def _check_readers(loader: Any, options: Options) -> None:
+    if options.crew is not None:
+        raise ValueError("readers and crew cannot go together: give the loader that ranks share workers of its own")
     if not loader.in_order:
         raise ValueError("readers gives all ranks the same batches in order, but got in_order=False: leave it out")
     pins = loader.pin_memory and accelerator.kind() is not None

@@ -1,4 +1,4 @@
-"""Which collate functions give rows, so that workers may make a batch in chunks."""
+"""Marks collate functions that give rows, so that workers may make a batch in chunks."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ ROW_WISE = "_shmloader_row_wise"
 
 
 def row_wise(collate_fn: Collate) -> Collate:
-    """Mark a collate function that makes, of some samples, the rows that they have in the whole batch.
+    """Mark a collate function that makes, from some samples, the rows that they have in the whole batch.
 
     With `chunk_size`, such a function is called once for each chunk.  It must return tensors or arrays whose first
-    dimension counts the samples, or lists and tuples with one object a sample (strings, say), in any nesting of
+    dimension counts the samples, or lists and tuples with one object a sample (strings for example), in any nesting of
     mappings, sequences and dataclasses, of any class.  None stays None.  All samples must be alike in structure, dtype
     and, except for the first dimension, shape.  Attributes of a container or a tensor come from the first chunk.
     `default_collate` need not be marked.

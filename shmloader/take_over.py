@@ -1,14 +1,15 @@
-"""The options of a loader that others build: those of patch_torch(), and those of the loader that it is built from.
+"""The options of a loader that a framework builds: those of patch_torch(), and those of the loader it is built from.
 
 NOTE [ Take over ]
 
-    1. What builds a loader by torch's name knows torch's arguments alone.  Each option of ours that it does not give is
-       the one that living patches give, the latest first, and above it that of the loader which it was built from.
-    2. That is a living loader of ours over the same dataset (the object), with as many workers and the same collate
-       function: accelerate and Ray Train hand on both.  Only options that differ from the defaults count.
-    3. Where several such loaders have different options, none is taken over, and a warning says so.
-    4. What the new loader cannot have (Ray Train drops persistent_workers, which prefetch_epochs needs) is left out,
-       with a warning: an option that nobody gave to this loader must not end the run.
+    1. Code that builds a loader by torch's name knows only torch's arguments.  Each option of ours that it does not
+       give comes from the loader that the new one was built from, otherwise from the latest living patch.
+    2. That loader is a living loader of ours over the same dataset object, with the same number of workers and the same
+       collate function, because accelerate and Ray Train pass on both.  Only options that differ from the defaults
+       count.
+    3. If several such loaders have different options, none is taken over, with a warning.
+    4. If the new loader cannot have an option (Ray Train drops persistent_workers, which prefetch_epochs needs), it
+       goes without it, with a warning: an option that nobody gave to this loader must not end the run.
 """
 
 from __future__ import annotations
@@ -47,12 +48,12 @@ def check(options: dict[str, Any]) -> None:
 
 
 def build(loader: Any, arguments: Any, given: dict[str, Any], defaults: dict[str, Any]) -> None:
-    """Initialise a loader of ours that others build.
+    """Initialise a loader of ours that a framework builds.
 
     Args:
         loader: The loader, not initialised.
-        arguments: What it is built with.
-        given: The same, by name.
+        arguments: Its positional arguments.
+        given: Its named arguments.
         defaults: The options of living patches.
     """
     asked = {**defaults, **_of_the_one_before(arguments, given)}
@@ -68,7 +69,7 @@ def build(loader: Any, arguments: Any, given: dict[str, Any], defaults: dict[str
             if not dropped:
                 raise
             _say_left_out(loader, {name: asked.pop(name) for name in dropped}, error)
-            vars(loader).clear()  # torch lets nobody set `dataset` again
+            vars(loader).clear()  # torch does not let `dataset` be set again
             vars(loader).update(before)
 
 
@@ -81,11 +82,11 @@ def _say_left_out(loader: Any, options: dict[str, Any], error: Exception) -> Non
 
 
 def _of_the_one_before(arguments: Any, given: dict[str, Any]) -> dict[str, Any]:
-    """The options of the living loader that this one is built from; none where there is none."""
+    """The options of the living loader from which this one is built; empty if there is none."""
     try:
         torchs = {name: value for name, value in given.items() if name not in DEFAULTS}
         bound = _TORCHS.bind(None, *arguments, **torchs).arguments
-    except TypeError:  # what the constructor will raise
+    except TypeError:  # the constructor will raise it
         return {}
     workers, collate = bound.get("num_workers", 0), bound.get("collate_fn")
     found = [
@@ -96,13 +97,13 @@ def _of_the_one_before(arguments: Any, given: dict[str, Any]) -> dict[str, Any]:
     return _agreed([options for options in found if options], type(bound["dataset"]).__name__)
 
 
-def _agreed(found: list[dict[str, Any]], of: str) -> dict[str, Any]:
+def _agreed(found: list[dict[str, Any]], label: str) -> dict[str, Any]:
     if not found:
         return {}
     if all(options == found[0] for options in found):
         return dict(found[0])
     off_the_ring.warn_once(
-        f"a loader that a framework built over {of} takes over no options, because your loaders over it differ in "
+        f"a loader that a framework built over {label} takes over no options, because your loaders over it differ in "
         f"them: {'; '.join(dict.fromkeys(map(_arguments, found)))}. Give patch_torch() the options that it should "
         "have.",
         stacklevel=None,
@@ -115,5 +116,5 @@ def _arguments(options: dict[str, Any]) -> str:
 
 
 def merged(options: Iterable[dict[str, Any]]) -> dict[str, Any]:
-    """Those of several patches, the first patch first: a later one's hold."""
+    """The options of several patches together, the first patch first; a later one's value counts."""
     return {name: value for each in options for name, value in each.items()}

@@ -1,4 +1,4 @@
-"""Functions for `DataLoader(on_device=...)`, to be done on the device because it is cheaper there."""
+"""Functions for `DataLoader(on_device=...)`, for work that is cheaper on the device."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ __all__ = ["normalize_on_device"]
 
 
 class OfImages:
-    """A function of a batch that calculates with its images, and leaves everything else as it is.
+    """A function of a batch that computes on its images, and leaves everything else as it is.
 
     Args:
-        channels: Of an image: every uint8 tensor of shape (N, channels, H, W) is one.
+        channels: Of an image: every uint8 tensor of shape (N, channels, H, W) is a batch of images.
     """
 
     def __init__(self, channels: int) -> None:
@@ -43,7 +43,7 @@ class _Normalize(OfImages):
         self._shift = torch.tensor([-m / s for m, s in zip(mean, std, strict=True)]).view(1, -1, 1, 1)
         self._dtype = dtype
         self._memory_format = memory_format
-        # By device and stream: memory that was allocated on one stream may not be in use on another when it is freed.
+        # By device and stream, because memory that one stream allocated may be in use on another when it is freed.
         self._there: dict[tuple[torch.device, Any], tuple[torch.Tensor, torch.Tensor]] = {}
 
     def calculate(self, images: torch.Tensor) -> torch.Tensor:
@@ -55,7 +55,7 @@ class _Normalize(OfImages):
         return (images * scale).add_(shift).to(self._dtype, memory_format=self._memory_format)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_there": {}}  # a loader is pickled with it, and sent where there is no such device
+        return {**self.__dict__, "_there": {}}  # a loader is pickled with it, and may be sent to another machine
 
 
 def normalize_on_device(

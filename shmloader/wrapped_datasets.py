@@ -1,4 +1,4 @@
-"""What torch's own datasets are that are made of other datasets: Subset, ConcatDataset, ChainDataset, StackDataset."""
+"""The datasets inside torch's own wrappers: Subset, ConcatDataset, ChainDataset, StackDataset."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from torch.utils.data import ChainDataset, ConcatDataset, StackDataset, Subset
 
 
 def hearers(dataset: Any) -> Iterator[Any]:
-    """Whoever can be told epochs: the dataset, if it has a set_epoch(); if not, those of which torch has made it.
+    """The datasets with a set_epoch(): this one, or those inside torch's wrappers.
 
-    Such a wrapper hands nothing on, and nobody else can reach what is in a worker's copy of it.
+    The wrappers do not pass set_epoch() on, and only a worker can reach the datasets in its own copy.
     """
     if callable(getattr(dataset, "set_epoch", None)):
         yield dataset
@@ -20,10 +20,17 @@ def hearers(dataset: Any) -> Iterator[Any]:
         yield from hearers(part)
 
 
-def is_got_one_by_one(dataset: Any) -> bool:
-    """Whether a dataset's `__getitems__` does no more than to get one sample after the other.
+def with_parts(dataset: Any) -> Iterator[Any]:
+    """A dataset, and all that torch has made it of."""
+    yield dataset
+    for part in _parts(dataset):
+        yield from with_parts(part)
 
-    Those of Subset and StackDataset do, where that is so of all that they are made of.
+
+def is_got_one_by_one(dataset: Any) -> bool:
+    """Whether a dataset's `__getitems__` only gets one sample after the other.
+
+    Those of Subset and StackDataset do, if all datasets inside them do.
     """
     if getattr(dataset, "__getitems__", None) is None:
         return True
@@ -41,6 +48,6 @@ def _parts(dataset: Any) -> list[Any]:
     if isinstance(dataset, (ConcatDataset, ChainDataset)):
         return list(dataset.datasets)
     if isinstance(dataset, StackDataset):
-        of = dataset.datasets
-        return list(of.values() if isinstance(of, dict) else of)
+        found = dataset.datasets
+        return list(found.values() if isinstance(found, dict) else found)
     return []

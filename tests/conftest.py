@@ -8,6 +8,7 @@ import ctypes
 import dataclasses
 import functools
 import gc
+import glob
 import inspect
 import math
 import multiprocessing
@@ -16,9 +17,7 @@ import pathlib
 import random
 import re
 import signal
-import subprocess
 import sys
-import textwrap
 import threading
 import time
 import warnings
@@ -28,6 +27,7 @@ from typing import Any
 import numpy
 import psutil
 import pytest
+import scripts
 import torch
 import torch.utils.data
 import tqdm
@@ -35,8 +35,6 @@ import tqdm
 import shmloader
 from shmloader.system import control_groups
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
-PYTHONS_START_METHOD = multiprocessing.get_all_start_methods()[0]  # forkserver since Python 3.14
 HANGS = 240  # seconds after which a test has failed: it hangs, and is not merely slow on a machine that is busy
 BOTH = (torch.utils.data.DataLoader, shmloader.DataLoader)
 # without workers, and with one that torch's own iterator is in charge of
@@ -171,7 +169,7 @@ class Passes:
 
 
 class Fresh:
-    """An option that is made anew for each of the two loaders: a sampler with a state, a collate function with one."""
+    """An option that is made for each of the two loaders: a sampler with a state, a collate function with one."""
 
     def __init__(self, make: Any) -> None:
         self.make = make
@@ -189,7 +187,7 @@ def assert_same_outcome(dataset: Any, **options: Any) -> Any:
 
 
 def label(value: Any) -> str:
-    """A test's id: what the value looks like, without addresses, for they differ from one pytest to another."""
+    """A test's id: the value's repr without addresses, which differ from one pytest to another."""
     return re.sub(r" at 0x[0-9a-f]+", "", repr(value))
 
 
@@ -206,7 +204,7 @@ def compare(what: Any) -> Any:
     except AssertionError as error:
         difference = str(error)
     if difference is not None:
-        del theirs, ours  # else the failure keeps torch's batches, and their descriptors
+        del theirs, ours  # otherwise the failure keeps torch's batches, and their descriptors
         raise AssertionError(difference)
     return ours[0]
 
@@ -342,71 +340,7 @@ class Items(torch.utils.data.Dataset):
         return item() if callable(item) else item
 
 
-# ------------------------------------------------------------------------------------------------------------- scripts
-
-
-@dataclasses.dataclass
-class Ran:
-    status: int
-    out: str
-    err: str
-    ended: float  # by the monotonic clock, which is the script's too
-
-    @property
-    def seconds(self) -> float:
-        """From the time that the script printed first, before what it is about, to its end."""
-        return self.ended - float(self.out.split(maxsplit=1)[0])
-
-
-def start_script(text: str, *arguments: str, **options: Any) -> subprocess.Popen[str]:
-    environment = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests")]),
-        "OMP_NUM_THREADS": "1",
-    }
-    return subprocess.Popen(
-        [*options.pop("before", ()), sys.executable, "-u", *options.pop("flags", ()), *script_file(text), *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment,
-        start_new_session=True,
-        **options,
-    )
-
-
-_scripts: list[pathlib.Path] = []
-
-
-def script_file(text: str) -> list[str]:
-    """A real file, for spawn imports it again.  Its first line, which is empty, names the suite's start method."""
-    path = pathlib.Path(os.environ["SHMLOADER_TEST_DIR"]) / f"script_{len(_scripts)}.py"
-    text = textwrap.dedent(text)
-    method = multiprocessing.get_start_method()
-    if method != PYTHONS_START_METHOD and text.startswith("\n"):
-        line = "import multiprocessing; multiprocessing.set_start_method"
-        text = f'if __name__ == "__main__": {line}("{method}"){text}'
-    path.write_text(text)
-    _scripts.append(path)
-    return [str(path)]
-
-
-def run_script(text: str, seconds: float = 200, **options: Any) -> Ran:
-    """Run a script in a session of its own; whatever it leaves running is a failure, and so is falling off the ring."""
-    process = start_script(text, **options)
-    try:
-        out, err = process.communicate(timeout=seconds)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        out, err = process.communicate()
-        raise AssertionError(f"the script hangs\n{out}\n{err}") from None
-    ended = time.monotonic()
-    left = wait_until_gone(process.pid, 2)
-    for pid in left:
-        os.kill(pid, signal.SIGKILL)
-    assert not left, f"processes are left: {left}\n{out}\n{err}"
-    assert "does not ride shmloader's ring" not in err, f"{out}\n{err}"
-    return Ran(process.returncode, out, err, ended)
+# ------------------------------------------------------------------------------------------------------------ /dev/shm
 
 
 def own_shm(size: str) -> bool:
@@ -421,31 +355,10 @@ def own_shm(size: str) -> bool:
 
 
 def mount_small_shm(size: str) -> None:
-    """In a script: have a /dev/shm of its own, this large; where that is forbidden, say so and end."""
+    """In a script: mount a /dev/shm of this size for it alone; print a message and end if that is forbidden."""
     if not own_shm(size):
         print("not permitted")
         sys.exit()
-
-
-def session_members(session: int) -> list[int]:
-    """Living processes of a session (a zombie is no longer there)."""
-    members = []
-    for entry in os.listdir("/proc"):
-        if entry.isdigit():
-            try:
-                stat = pathlib.Path(f"/proc/{entry}/stat").read_text().rpartition(")")[2].split()
-            except OSError:
-                continue
-            if int(stat[3]) == session and stat[0] not in "ZX":
-                members.append(int(entry))
-    return members
-
-
-def wait_until_gone(session: int, seconds: float) -> list[int]:
-    end = time.monotonic() + seconds
-    while (left := session_members(session)) and time.monotonic() < end:
-        time.sleep(0.02)
-    return left
 
 
 # ------------------------------------------------------------------------------------------------------------ leftovers
@@ -465,13 +378,27 @@ def shm_entries() -> set[str]:
 
 
 def children() -> set[int]:
-    keep = {resource_tracker._resource_tracker._pid, forkserver._forkserver._forkserver_pid}
-    return {p.pid for p in psutil.Process().children(recursive=True) if p.pid not in keep}
+    """The living processes that this one has started, and those that they have; not what stays for all tests.
+
+    A process without a parent is not among them.  The kernel lists the children of each thread, which takes a tenth of
+    the time that it takes to look at all processes of the machine.
+    """
+    keep = {resource_tracker._resource_tracker._pid, forkserver._forkserver._forkserver_pid, *scripts.server_pids()}
+    found: set[int] = set()
+    parents = [os.getpid()]
+    while parents:
+        for task in glob.glob(f"/proc/{parents.pop()}/task/*/children"):
+            with contextlib.suppress(OSError):  # the thread has ended
+                born = set(map(int, pathlib.Path(task).read_text().split()))
+                parents += born - found
+                found |= born
+    return found - keep
 
 
 def descriptors() -> collections.Counter[str]:
     found: collections.Counter[str] = collections.Counter()
-    for fd in os.listdir("/proc/self/fd"):
+    stay = set(map(str, scripts.server_descriptors()))
+    for fd in set(os.listdir("/proc/self/fd")) - stay:
         with contextlib.suppress(OSError):  # the one of this listing
             target = re.sub(r":\[\d+\]", "", os.readlink(f"/proc/self/fd/{fd}"))
             if not target.endswith(".ttf"):  # matplotlib keeps its fonts open
@@ -484,12 +411,12 @@ def own_threads() -> set[str]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _settled(tmp_path_factory: pytest.TempPathFactory) -> None:
+def _settled(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """What starts once and stays (multiprocessing's own processes) is started before anything is counted."""
     os.environ["SHMLOADER_TEST_DIR"] = str(tmp_path_factory.mktemp("scripts"))
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(scripts.ROOT), str(scripts.ROOT / "tests")])
     signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where a shell has started this in the background
-    tqdm.tqdm.monitor_interval = 0  # else its first bar starts a thread that stays, in whatever test draws it
+    tqdm.tqdm.monitor_interval = 0  # otherwise the first bar of any test starts a thread that stays
     resource_tracker.ensure_running()
     # Otherwise each worker of the fork server imports torch, which takes seconds of CPU.
     forkserver.set_forkserver_preload(["torch", "shmloader", "conftest"])
@@ -498,6 +425,8 @@ def _settled(tmp_path_factory: pytest.TempPathFactory) -> None:
     list(torch.utils.data.DataLoader(Items([1, 2]), num_workers=1))
     list(shmloader.DataLoader(Items([1, 2]), num_workers=1))
     collect()
+    yield
+    scripts.close_server()
 
 
 _frozen = 0  # modules whose objects the collector does not look at
@@ -547,7 +476,7 @@ def _join_what_torch_terminates() -> None:
         try:
             shut_down(self)
         finally:
-            if getattr(self, "_shutdown", False):  # else it has ended none: the interpreter is said to exit
+            if getattr(self, "_shutdown", False):  # otherwise it has ended none, because the interpreter seems to exit
                 for worker in getattr(self, "_workers", ()):
                     if worker._parent_pid == os.getpid():
                         worker.join()

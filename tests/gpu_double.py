@@ -232,10 +232,10 @@ class DoubleGpu:
 
     def copy(self, tensor: torch.Tensor) -> torch.Tensor:
         """To the "device": memory that is filled when the copy's turn comes."""
-        there = torch.full_like(tensor, -1 if tensor.is_signed() else 77, memory_format=torch.contiguous_format)
-        source, size, to = tensor.data_ptr(), tensor.nbytes, there.data_ptr()
+        copied = torch.full_like(tensor, -1 if tensor.is_signed() else 77, memory_format=torch.contiguous_format)
+        source, size, to = tensor.data_ptr(), tensor.nbytes, copied.data_ptr()
         registered = self._range(source, size)
-        held = [there] if registered is not None else [there, tensor]  # torch keeps its own memory until that is done
+        held = [copied] if registered is not None else [copied, tensor]  # torch keeps its own memory until that is done
         with self._lock:
             self._copying.append((source, size))
 
@@ -249,7 +249,7 @@ class DoubleGpu:
             return True
 
         self._put(self.current(0), do)
-        return there
+        return copied
 
     def to(self, value: Any) -> Any:
         return value.to("double", non_blocking=True)

@@ -112,7 +112,7 @@ class BothSides:
         self.worker.publish(FILLED)
 
     def fill_chunks(self, chunks: list[Any], rows: int) -> None:
-        """Publish a batch that is cut into two chunks of so many rows each."""
+        """Publish a batch that is cut into two chunks of this many rows each."""
         tasks = [list(range(k * rows, (k + 1) * rows)) for k in range(len(chunks))]
         self.trainer.open_chunks([0] * len(chunks), tasks)
         for chunk in chunks:

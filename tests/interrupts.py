@@ -1,6 +1,6 @@
 """Ctrl-C at random moments of an iterator's start, of its batches and of its end, again and again: what is left?
 
-As a script it says so of either loader, and ends with 1 where anything is left, or where a Ctrl-C was not heard:
+As a script it prints the result for either loader, and exits with 1 if anything is left, or if a Ctrl-C was lost:
 
     python tests/trainer/interrupts.py --loader torch --moment end --count 30
 """
@@ -41,7 +41,7 @@ class Numbers(torch.utils.data.Dataset):
 
 
 class Press(threading.Thread):
-    """Sends SIGINT some time after it is told to go, wherever the main thread is then."""
+    """Sends SIGINT some time after go(), at any line of the main thread."""
 
     def __init__(self, delay: float) -> None:
         super().__init__(name="press")
@@ -132,7 +132,7 @@ def interrupt_once(loader: Any, moment: str, delay: float, how: str) -> tuple[bo
 
 
 def interrupt(kind: str, moment: str, start: str, count: int, seed: int, span: float, **options: Any) -> list[str]:
-    """What was wrong, of so many interrupts within `span` seconds of that moment's beginning."""
+    """The failures of this many interrupts within `span` seconds of the beginning of that moment."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.unraisablehook = lambda lost: None  # what is lost is counted
     options = {"num_workers": 2, "batch_size": 2, "multiprocessing_context": start, **options}

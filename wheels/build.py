@@ -147,7 +147,7 @@ def builder(python: str, version: str) -> str:
 
 
 def variables(version: str, arch: str) -> dict[str, str]:
-    """What setuptools is told, so that it builds for another machine, or for an older glibc."""
+    """Settings for setuptools to build for another machine, or for an older glibc."""
     compiler = f"{sys.executable} -m ziglang cc -target {arch}-linux-gnu.{GLIBC} -fno-sanitize=undefined"
     tag = f"cpython-{version.replace('.', '')}-{arch}-linux-gnu"
     return {
@@ -161,8 +161,10 @@ def variables(version: str, arch: str) -> dict[str, str]:
 
 
 def run(command: list[str], environment: dict[str, str] | None = None, quiet: bool = False) -> None:
-    said = subprocess.PIPE if quiet else None
-    ran = subprocess.run(command, env=environment, text=True, stdout=said, stderr=subprocess.STDOUT if quiet else None)
+    process = subprocess.PIPE if quiet else None
+    ran = subprocess.run(
+        command, env=environment, text=True, stdout=process, stderr=subprocess.STDOUT if quiet else None
+    )
     if ran.returncode:
         sys.exit(f"{ran.stdout or ''}\n{' '.join(command)} ended with status {ran.returncode}")
 

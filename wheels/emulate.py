@@ -77,14 +77,14 @@ def fuzz() -> int:
         core = ROOT / "cython_ext" / folder
         sources = [str(FUZZ / f"{folder}_fuzz.c"), *map(str, sorted(core.glob("*.c")))]
         run([*ZIG, *options, f"-I{core}", *sources, "-lm", "-o", str(program)])
-    said = []
+    messages = []
     for command in ([native], [QEMU, emulated]):
         ran = subprocess.run([*map(str, command), str(OPERATIONS)], timeout=LONGEST, stdout=subprocess.PIPE, text=True)
         if ran.returncode:
             return ran.returncode
-        said.append(ran.stdout.split()[-1])
+        messages.append(ran.stdout.split()[-1])
         print(f"operations on pixels, {command[-1].name}: {ran.stdout.splitlines()[-1]}")
-    if said[0] != said[1]:
+    if messages[0] != messages[1]:
         print("the operations on pixels are not those of this machine", file=sys.stderr)
         return 1
     return subprocess.run([str(QEMU), str(decoder), str(FILES)], cwd=MADE, timeout=LONGEST).returncode
@@ -116,12 +116,12 @@ def pictures(python: Path, wheels: Path) -> int:
     shutil.rmtree(here, ignore_errors=True)
     unpack(found[-1], here)
     script = str(ROOT / "wheels" / "pictures.py")
-    said = [
+    ran = [
         subprocess.run([*command, script, str(site)], timeout=LONGEST, **READ).stdout.split()
         for command, site in (([sys.executable], here), (emulated(python), SITE))
     ]
-    print(f"the decoder: {' '.join(said[0])} on x86-64\n             {' '.join(said[1])} on aarch64")
-    return int(said[0][:3] != said[1][:3])  # the ways of decoding, which come last, differ
+    print(f"the decoder: {' '.join(ran[0])} on x86-64\n             {' '.join(ran[1])} on aarch64")
+    return int(ran[0][:3] != ran[1][:3])  # the ways of decoding, which come last, differ
 
 
 def emulator() -> None:

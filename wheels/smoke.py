@@ -1,7 +1,7 @@
 """Whether an installed shmloader works, away from the checkout: `python smoke.py`, with any Python and any torch.
 
 It asks for the mechanisms one by one: fork and spawn, the same batches as torch's, stealing and chunks, a worker that
-is killed, a place in the midst of an epoch, memory that is not /dev/shm's, the decoder.
+is killed, a place in mid-epoch, memory outside /dev/shm, the decoder.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ def main() -> None:
     assert same(batches(shmloader.DataLoader), theirs)
     if not options.fork_only:
         assert same(batches(shmloader.DataLoader, multiprocessing_context="spawn"), theirs)
-        said = subprocess.run([sys.executable, "-m", "shmloader", "--version"], stdout=subprocess.PIPE, text=True)
-        assert shmloader.__version__ in said.stdout
+        ran = subprocess.run([sys.executable, "-m", "shmloader", "--version"], stdout=subprocess.PIPE, text=True)
+        assert shmloader.__version__ in ran.stdout
     assert same(batches(shmloader.DataLoader, ring_memory="memfd"), theirs)
     stolen = batches(shmloader.DataLoader, schedule="steal")
     assert same(batches(shmloader.DataLoader, schedule="steal", chunk_size=2), stolen)

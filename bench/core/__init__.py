@@ -1,1 +1,1 @@
-"""What all questions share: processes, rounds, results, spreads, agreement, and what is loaded."""
+"""Shared by all questions: processes, rounds, results, spreads, agreement, and what is loaded."""

@@ -1,8 +1,8 @@
-"""The shmloader of this checkout beside that of another one, in turns, in one run: what a change has cost or gained.
+"""The shmloader of this checkout beside that of another one, in turns, in one run: what a change costs or gains.
 
-What measures is this bench on both sides; only the shmloader that is imported differs.  Both checkouts must be built
-for this Python.  A ratio is of two measurements that are neighbours in time, and who goes first changes from round to
-round, so that neither what else the machine does nor being first decides.
+Both sides are measured by this bench; only the imported shmloader differs.  Both checkouts must be built
+for this Python.  A ratio is of two measurements that follow each other, and their order changes from round to round, so
+that neither the order nor other work of the machine decides.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from bench.core import child
 from bench.core.cases import CASES
 from bench.core.loaders import OURS, PREFETCH
 from bench.core.question import Question, Turn
-from bench.core.results import ROOT, commit, failures, in_one_line, machine, print_lines
+from bench.core.results import ROOT, by_round, commit, failures, in_one_line, machine, print_lines
 from bench.core.spread import Spread, shown, spread
 from bench.core.throughput import IN_ALL
 
 HERE, THERE = "here", "there"
 LEAST = 0.97  # a case whose median is below that, and whose rounds all are below 1, is slower
-# Figures, and what a table calls them: ratios of this checkout's to the other one's.
+# Figures, and their names in a table: ratios of this checkout's to the other one's.
 RATIOS = {
     "batches_per_second": "batches/s",
     "trainer_cpu": "trainer CPU a batch",
@@ -108,7 +108,7 @@ class Against(Question):
         return {case: summary(case, measurements) for case in self.cases}
 
     def failed(self, result: dict[str, Any]) -> bool:
-        return super().failed(result) or any(of["slower"] for of in result["summary"].values())
+        return super().failed(result) or any(each["slower"] for each in result["summary"].values())
 
     def show(self, out: Console, result: dict[str, Any]) -> None:
         settings = result["settings"]
@@ -122,34 +122,34 @@ class Against(Question):
         for heading in RATIOS.values():
             table.add_column(f"{heading}\nhere / there", justify="right", no_wrap=True)
         table.add_column("slower")
-        for case, of in result["summary"].items():
+        for case, found in result["summary"].items():
             table.add_row(
                 CASES[case].label,
-                " | ".join(shown(of[side]["batches_per_second"]) for side in (HERE, THERE)),
-                *(shown(of["ratio"][figure], all_of_it=True) for figure in RATIOS),
-                "SLOWER" if of["slower"] else "no" if of["ratio"]["batches_per_second"] else "failed",
+                " | ".join(shown(found[side]["batches_per_second"]) for side in (HERE, THERE)),
+                *(shown(found["ratio"][figure], all_of_it=True) for figure in RATIOS),
+                "SLOWER" if found["slower"] else "no" if found["ratio"]["batches_per_second"] else "failed",
             )
         out.print(table)
         print_lines(out, failures(result["measurements"], "case", "subject"), style="red")
-        of = result["machine"]
-        commits = f"here: {of['commit'] or 'no commit'}; there: {of['against'] or 'no commit'}"
-        print_lines(out, [f"SLOWER: the median is below {LEAST}, and every round below 1", commits, in_one_line(of)])
+        found = result["machine"]
+        commits = f"here: {found['commit'] or 'no commit'}; there: {found['against'] or 'no commit'}"
+        print_lines(out, [f"SLOWER: the median is below {LEAST}, and every round below 1", commits, in_one_line(found)])
 
 
 def imported() -> dict[str, list[str]]:
     """The files of the shmloader that a measurement imports.
 
-    All of them: an extension that is missing in one checkout may be found in the one that is installed.
+    All of them, because an extension that is missing in one checkout may be found in the installed one.
     """
     import shmloader
 
-    _ = shmloader.DataLoader  # a module that looks names up late imports what has it now
+    _ = shmloader.DataLoader  # a module that looks names up lazily imports them now
     modules = {name: module for name, module in sys.modules.items() if name.partition(".")[0] == "shmloader"}
     return {"files": sorted(str(Path(module.__file__).resolve()) for module in modules.values() if module.__file__)}
 
 
 def imported_by_worker(start_method: str) -> dict[str, list[str]]:
-    """The same, of what a worker imports."""
+    """The same for the imports of a worker."""
     with multiprocessing.get_context(start_method).Pool(1) as pool:
         return pool.apply(imported)
 
@@ -162,11 +162,8 @@ def summary(case: str, measurements: list[dict[str, Any]]) -> dict[str, Any]:
         ratio: of each of RATIOS here to there, of one round;
         slower: whether the median of the batches a second is below LEAST and no round is above 1.
     """
-    rounds: dict[int, dict[str, Any]] = {}
-    for of in measurements:
-        if of["case"] == case and "failure" not in of:
-            rounds.setdefault(of["round"], {})[of["subject"]] = of
-    pairs = [by for by in rounds.values() if len(by) == 2]
+    rounds = by_round([of for of in measurements if of["case"] == case], "subject")
+    pairs = [by for by in rounds if len(by) == 2]
     result: dict[str, Any] = {
         side: {figure: spread(by[side][figure] for by in pairs) for figure in RATIOS} for side in (HERE, THERE)
     }

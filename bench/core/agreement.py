@@ -28,17 +28,17 @@ SPEEDS = (
 
 
 def run(one: Path, other: Path) -> int:
-    """Compare two files that a bench wrote, print what does not agree; returns 1 where that is more than by chance."""
+    """Compare two files that a bench wrote, and print what does not agree; returns 1 if that is more than chance."""
     out = console()
     first, second = (json.loads(path.read_text(encoding="utf-8")) for path in (one, other))
     theirs = dict(figures(second["summary"]))
-    both = [(name, of, theirs[name]) for name, of in figures(first["summary"]) if name in theirs]
-    apart = [(name, of, to) for name, of, to in both if not agree(of, to)]
+    both = [(name, each, theirs[name]) for name, each in figures(first["summary"]) if name in theirs]
+    apart = [(name, each, to) for name, each, to in both if not agree(each, to)]
     table = Table(title="figures whose spreads do not meet", title_justify="left")
     for heading in ("figure", "one run", "the other"):
         table.add_column(heading, no_wrap=True)
-    for name, of, to in apart:
-        table.add_row(name, shown(of, all_of_it=True), shown(to, all_of_it=True))
+    for name, each, to in apart:
+        table.add_row(name, shown(each, all_of_it=True), shown(to, all_of_it=True))
     if apart:
         out.print(table)
     expected = math.ceil(len(both) * by_chance(first["settings"]["rounds"], second["settings"]["rounds"]))
@@ -53,20 +53,20 @@ def run(one: Path, other: Path) -> int:
 
 
 def by_chance(rounds: int, others: int) -> float:
-    """How probable it is that two spreads do not meet, of so many rounds each, that only noise makes differ."""
+    """The probability that two spreads of this many rounds each do not meet, if only noise makes them differ."""
     return 2 / math.comb(rounds + others, rounds)
 
 
 def agree(one: Spread, other: Spread) -> bool:
-    """Whether the two, from the least round to the largest, have anything in common."""
+    """Whether the two ranges, from the least round to the largest, overlap."""
     return one["min"] <= other["max"] and other["min"] <= one["max"]
 
 
-def figures(of: Any, name: str = "") -> Iterator[tuple[str, Spread]]:
-    """All figures of speed in a summary, by where they are in it."""
-    if not isinstance(of, dict):
+def figures(value: Any, name: str = "") -> Iterator[tuple[str, Spread]]:
+    """All figures of speed in a summary, by their path in it."""
+    if not isinstance(value, dict):
         return
-    for key, part in of.items():
+    for key, part in value.items():
         here = f"{name}, {key}" if name else key
         if key in SPEEDS and isinstance(part, dict) and set(part) == {"median", "min", "max"}:
             yield here, part

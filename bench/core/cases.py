@@ -1,4 +1,4 @@
-"""What is loaded: the cases, and the samples of those that are there already, so that a dataset costs nothing."""
+"""What is loaded: the cases, and prepared samples, so that a dataset costs nothing."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from torch.utils.data import Dataset, default_collate
 from bench.core.jpegs import SIZE, Jpegs
 
 ENDLESS = 1 << 40  # samples; no measurement gets to the end of an epoch
-PERIOD = 61  # samples until a dataset begins again; divides no batch size, so no two batches in a row are alike
+PERIOD = 61  # samples until a dataset repeats; divides no batch size, so no two batches in a row are alike
 SEED = 5
 
 
 class Pool(Dataset[Any]):
-    """Prebuilt samples, by reference, in an order that a batch out of its place would not fit."""
+    """Prepared samples, by reference, in an order in which a misplaced batch would be noticed."""
 
     def __init__(self, samples: list[Any], length: int) -> None:
         self._samples = samples
@@ -34,9 +34,9 @@ class Pool(Dataset[Any]):
 
 
 def uniform(dtype: torch.dtype, shape: tuple[int, ...], tensors: int = 1) -> list[Any]:
-    """Tensors of one shape, or dicts of them.  Two samples are all there are, so that they stay in the cache."""
+    """Tensors of one shape, or dicts of them.  There are only two samples, so that they stay in the cache."""
     made = []
-    for value in (1, 2):  # their bytes written: untouched pages of zeros would be cheaper to read than real ones
+    for value in (1, 2):  # the bytes are written, because untouched pages of zeros would be cheaper to read
         fields = [torch.full(shape, value, dtype=dtype) for _ in range(tensors)]
         made.append(fields[0] if tensors == 1 else {f"field{k}": field for k, field in enumerate(fields)})
     choose = random.Random(SEED)
@@ -48,7 +48,7 @@ class Image(torch.Tensor):
 
 
 def of_their_class(shape: tuple[int, ...]) -> list[Any]:
-    """uniform() float32 tensors, of that class."""
+    """uniform() float32 tensors of this class."""
     return [sample.as_subclass(Image) for sample in uniform(torch.float32, shape)]
 
 
@@ -88,17 +88,21 @@ def padded(samples: list[torch.Tensor]) -> dict[str, torch.Tensor]:
     return {"input_ids": ids, "attention_mask": (ids != 0).to(torch.int64)}
 
 
+def _itself(picture: torch.Tensor) -> torch.Tensor:
+    return picture
+
+
 def beside(
     shape: tuple[int, ...],
     others: Callable[[int], tuple[Any, ...]],
-    image: Callable[[torch.Tensor], Any] = lambda of: of,
+    image: Callable[[torch.Tensor], Any] = _itself,
 ) -> list[Any]:
-    """uniform() uint8 pictures, each with something of its own beside it.
+    """uniform() uint8 pictures, each with other values beside it.
 
     Args:
         shape: of a picture.
-        others: what lies beside the picture of this number.
-        image: makes of a tensor what the sample has.
+        others: the values beside the picture of this number.
+        image: makes the sample's image from a tensor.
     """
     pictures = uniform(torch.uint8, shape)
     return [(image(picture), *others(k)) for k, picture in enumerate(pictures)]
@@ -135,11 +139,12 @@ class Case:
         name: for the command line and the JSON.
         label: for tables and pictures.
         batch_size: samples in a batch.
-        pool: makes the prebuilt samples; None where files are decoded.
+        pool: makes the prepared samples; None if files are decoded.
         collate: None is torch's default.
-        is_large: whether copying its bytes is what takes the time, so that a ceiling of copying says something.
+        is_large: whether copying its bytes takes most of the time, so that a ceiling of copying is meaningful.
         decoder: of files, see Jpegs.
-        needs: modules that are no part of the bench's own extras.
+        needs: modules that are not among the bench's own extras.
+        image_alone: the case of the same image with nothing beside it.
     """
 
     name: str
@@ -150,6 +155,7 @@ class Case:
     is_large: bool = False
     decoder: str = ""
     needs: tuple[str, ...] = ()
+    image_alone: str = ""
 
     @property
     def has_work(self) -> bool:
@@ -161,7 +167,7 @@ class Case:
 
         Args:
             length: samples in an epoch.
-            data: folder of JPEG files, where it decodes some.
+            data: folder of JPEG files, if it decodes some.
         """
         return Pool(self.pool(), length) if self.pool else Jpegs(data, self.decoder, length)
 
@@ -172,7 +178,7 @@ class Case:
 
     @cached_property
     def batch_bytes(self) -> int:
-        """Bytes of a batch; where that varies, of the mean one."""
+        """Bytes of a batch; of the mean one, if they vary."""
         if self.pool is None:
             return self.batch_size * 3 * SIZE * SIZE
         data, several = self.dataset(ENDLESS, ""), PERIOD if self.collate else 1
@@ -185,28 +191,27 @@ CASES = {
         Case("scalar", "one float32 scalar", 1, partial(uniform, torch.float32, ())),
         Case("small-images", "uint8 128 x 3x32x32", 128, partial(uniform, torch.uint8, (3, 32, 32))),
         Case(
-            "image-int",
+            "small-images-int",
             "uint8 128 x 3x32x32, int",
             128,
             partial(beside, (3, 32, 32), lambda k: (k,)),
         ),
-        Case(
-            "array-int",
-            "numpy uint8 128 x 3x32x32, int",
-            128,
-            partial(beside, (3, 32, 32), lambda k: (k,), torch.Tensor.numpy),
-        ),
-        Case(
-            "array-int64",
-            "numpy uint8 128 x 3x32x32, numpy.int64",
-            128,
-            partial(beside, (3, 32, 32), lambda k: (numpy.int64(k),), torch.Tensor.numpy),
-        ),
-        Case(
-            "image-path",
-            "uint8 128 x 3x32x32, path",
-            128,
-            partial(beside, (3, 32, 32), lambda k: (path(k),)),
+        Case("image", "uint8 128 x 3x64x64", 128, partial(uniform, torch.uint8, (3, 64, 64))),
+        *(
+            Case(
+                name,
+                f"{array}uint8 128 x 3x64x64, {what}",
+                128,
+                partial(beside, (3, 64, 64), others, torch.Tensor.numpy if array else _itself),
+                image_alone="image",
+            )
+            for name, array, what, others in (
+                ("image-int", "", "int", lambda k: (k,)),
+                ("image-float", "", "float", lambda k: (k / 7,)),
+                ("array-int", "numpy ", "int", lambda k: (k,)),
+                ("array-int64", "numpy ", "numpy.int64", lambda k: (numpy.int64(k),)),
+                ("image-path", "", "path", lambda k: (path(k),)),
+            )
         ),
         Case("uint8-images", "uint8 256 x 3x224x224", 256, partial(uniform, torch.uint8, (3, 224, 224)), is_large=True),
         Case(

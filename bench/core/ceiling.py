@@ -1,7 +1,7 @@
 """How fast batches can be written into shared memory at all, on this machine, now.
 
 As many processes as a loader has workers copy the tensors of a batch's samples, one after the other, into slots of
-shared memory that have their pages already, all at once; there is nobody to wait for and nothing to hand over.
+shared memory that have their pages already, all at once.  Nobody waits, and nothing is handed over.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ MEANING = {
     "exceed the memcpy ceiling",
 }
 PAGE = mmap.PAGESIZE
-AT_ONCE = 1 << 16  # bytes, at least, between two looks at the clock: of small batches, several
-PATIENCE = 30  # seconds to wait for the other processes; child.py ends it all later
+AT_ONCE = 1 << 16  # bytes, at least, between two readings of the clock: several small batches
+PATIENCE = 30  # seconds to wait for the other processes; after that child.py ends them
 
 
 def ceiling(kind: str, case: str, seconds: float, workers: int) -> dict[str, float]:
-    """Fill slots by one of CEILINGS.  Runs in a process of its own, see child.py.
+    """Fill slots by one of CEILINGS.  Runs in its own process, see child.py.
 
     Returns:
         batches_per_second, bytes_per_second: of all processes together.
@@ -70,7 +70,7 @@ def _fill(kind: str, slots: Addresses, pieces: Addresses, seconds: float, barrie
     barrier.wait(PATIENCE)
     end = time.perf_counter() + WARM_UP * seconds
     warm = 0
-    while warm < 2 or time.perf_counter() < end:  # the first time round, the pages are made
+    while warm < 2 or time.perf_counter() < end:  # the first round makes the pages
         copy(slots, pieces)
         warm += 1
     barrier.wait(PATIENCE)

@@ -1,8 +1,8 @@
-"""One measurement, one process: a fresh heap each time, and an end to it whatever happens.
+"""One measurement, one process: a fresh heap each time, and an end to it in any case.
 
 `run("module:function", arguments, timeout)` starts `python -m bench.core.child`, which calls the function and prints
-what it returns as JSON.  The process leads a session of its own; when it has ended, or has taken too long, all that is
-left of the session is killed (session.py).  If the bench itself is killed, the kernel ends the child too.
+prints the result as JSON.  The process leads its own session.  When it has ended, or has taken too long, the rest of
+the session is killed (session.py).  If the bench itself is killed, the kernel ends the child too.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from typing import IO, Any
 
 from bench.core.session import sweep
 
-# What torch's and our workers have anyway.  With more, SPDL's would crowd one another, and its arena's process would
-# hang: it is forked, and a pool of OpenMP's threads does not survive that.
+# As many as torch's and our workers have.  With more, SPDL's would crowd one another, and its arena's process would
+# hang, because it is forked, and a pool of OpenMP's threads does not survive that.
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 
 _ROOT = Path(__file__).resolve().parents[2]
@@ -34,7 +34,7 @@ _PR_SET_PDEATHSIG = 1  # prctl(2)
 
 
 class ChildError(Exception):
-    """A child gave no result; the text says why, in one line and without paths."""
+    """A child gave no result; the text has the reason, in one line and without paths."""
 
 
 def run(
@@ -47,21 +47,21 @@ def run(
     """Call a function in a new process.
 
     Args:
-        function: "module:name"; what it returns goes through JSON.
+        function: "module:name"; its result must be JSON.
         arguments: by keyword; they go through JSON too.
         timeout: seconds that starting, measuring and ending may take together.
-        python: the interpreter; another environment's, where a loader has one of its own.
-        checkout: whose shmloader is imported; None is the bench's own.  What measures is this bench either way.
+        python: the interpreter; another environment's, if a loader has its own.
+        checkout: whose shmloader is imported; None is the bench's own.  The bench is this one in either case.
 
     Raises:
         ChildError: it took longer, exited with a code or by a signal, or printed no result.
     """
     command = [python, "-m", "bench.core.child", function, json.dumps(arguments), str(os.getpid())]
     with (
-        # Files and not pipes: what a hung worker keeps open must not keep us waiting.
+        # Files and not pipes: a descriptor that a hung worker keeps open must not keep us waiting.
         tempfile.TemporaryFile() as output,
         tempfile.TemporaryFile() as errors,
-        # What the child leaves in it goes with it.
+        # The child's files in it go with it.
         tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch,
         _importable(checkout) as modules,
     ):
@@ -71,10 +71,10 @@ def run(
         )
         try:
             in_time = _ended(process.pid, timeout)
-            # Now: what is left of it may yet complain of being killed.
+            # Read now, because the rest of the session may still complain about being killed.
             printed, complaint = _last_line(output), _without_paths(_last_line(errors))[:200]
         finally:
-            sweep(process.pid)  # before wait(): as long as the leader is not reaped, its number is nobody else's
+            sweep(process.pid)  # before wait(): until the leader is reaped, its number is not reused
             process.wait()
     if not in_time:
         raise ChildError(f"killed after {timeout:g} s")
@@ -88,7 +88,7 @@ def run(
 
 @contextlib.contextmanager
 def _importable(checkout: Path | None) -> Iterator[Path]:
-    """A folder with this bench and the checkout's shmloader in it, and nothing else of either.
+    """A folder with this bench and the checkout's shmloader, and nothing else of either.
 
     As the child's working directory it comes first in sys.path, before PYTHONPATH and what is installed; workers are
     given their trainer's sys.path.
@@ -133,7 +133,7 @@ def _main() -> None:
     except BaseException:
         traceback.print_exc()
     finally:
-        # No clearing up: some loaders hang there, some complain behind the last word.  session.py does that for all.
+        # No clean-up: some loaders hang there, some complain after the last line.  session.py does it for all.
         os._exit(code)
 
 

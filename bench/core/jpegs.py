@@ -11,12 +11,12 @@ import torch
 from torch.utils.data import Dataset
 
 SIZE = 224
-WIDTH, HEIGHT, QUALITY = 500, 375, 93  # of the files that are made here; with their grain, about 110 KB
+WIDTH, HEIGHT, QUALITY = 500, 375, 93  # of the generated files; with their grain, about 110 KB
 SUFFIXES = (".jpg", ".jpeg")
 
 
 def make(folder: Path, count: int) -> None:
-    """Write `count` pictures that cost a decoder what photographs do: shades, edges and grain, about 110 KB each."""
+    """Write `count` pictures that cost a decoder as much as photographs: shades, edges and grain, about 110 KB each."""
     from PIL import Image, ImageDraw, ImageFilter
 
     for k in range(count):
@@ -35,12 +35,12 @@ def make(folder: Path, count: int) -> None:
 
 
 def files(folder: Path) -> list[str]:
-    """The JPEG files of a folder, and of those in it, sorted."""
+    """The JPEG files of a folder and its subfolders, sorted."""
     return sorted(str(path) for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES)
 
 
 class Jpegs(Dataset[torch.Tensor]):
-    """A crop of each file, 3x224x224 uint8; the files again and again, each time another crop of them.
+    """A crop of each file, 3x224x224 uint8.  The files repeat, each time with another crop.
 
     Args:
         folder: where the files are.

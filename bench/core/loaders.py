@@ -1,7 +1,7 @@
-"""What a loader is asked to load, and the two that every question has: torch's and ours.
+"""The job of a loader, and the two loaders that every question has: torch's and ours.
 
-All loaders are set up alike: batches in the dataset's order, PREFETCH batches ahead a worker, the same start method.
-What cannot be asked of a loader stands in its note.
+All loaders are set up alike: batches in the dataset's order, PREFETCH batches for each worker, the same start method.
+If a loader has no such setting, its note has the difference.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from typing import Any
 import torch
 from torch.utils.data import BatchSampler, Dataset, SequentialSampler
 
-PREFETCH = 2  # batches a worker is ahead; torch's default
+PREFETCH = 2  # batches under way for each worker; torch's default
 SPARE = 2  # slots for batches that are lent; shmloader's default
-# DI-engine has an environment of its own: what it needs is at odds with what we are tested with.
+# DI-engine has its own environment, because its requirements contradict those with which we are tested.
 DI_ENGINE = Path(__file__).resolve().parents[2] / ".venv-di-engine" / "bin" / "python"
 
 
 @dataclass(frozen=True)
 class Job:
-    """What is to be loaded.
+    """The job of a loader.
 
     Args:
         dataset: map-style.
@@ -32,8 +32,8 @@ class Job:
         workers: processes (of SPDL's arena: threads in one process).
         start_method: of these.
         batch_bytes: of the largest batch, about.
-        persistent: whether workers are to outlive an epoch, where the loader can have them do so.
-        overlaps: whether the next epoch is to be begun while this one's last batches are under way, where it can be.
+        persistent: whether workers should outlive an epoch, if the loader can do that.
+        overlaps: whether the next epoch should begin while this one's last batches are under way, if it can.
     """
 
     dataset: Dataset[Any]
@@ -52,18 +52,18 @@ class Job:
 
 @dataclass(frozen=True)
 class Loader:
-    """One that is measured.
+    """A loader that is measured.
 
     Args:
         label: for tables and pictures.
-        open: returns what is iterated over, once an epoch; batches are torch tensors in any nesting.
+        open: returns an iterable for each epoch; batches are torch tensors in any nesting.
         needs: modules that it imports, besides torch.
-        distributions: whose versions are noted.
-        note: what is different about it.
-        hint: how it is to be had, where that is not by `make bench`.
+        distributions: packages whose versions are recorded.
+        note: how it differs from the others.
+        hint: how to install it, if `make bench` does not.
         only: the cases that it can load; empty: all.
-        own_data: whether it loads a file of its own and not the dataset, so that no ratio is taken to it.
-        python: of its own environment, where it has one.
+        own_data: whether it loads its own file and not the dataset, so that it has no ratio.
+        python: of its own environment, if it has one.
     """
 
     label: str
@@ -77,7 +77,7 @@ class Loader:
     python: Path | None = None
 
     def why_not(self, case: str) -> str:
-        """Why it cannot be measured here; empty where it can."""
+        """Why it cannot be measured here; empty if it can."""
         if self.only and case not in self.only:
             return "cannot load this"
         if self.python:
@@ -87,18 +87,18 @@ class Loader:
 
 
 def missing(modules: tuple[str, ...]) -> str:
-    """Which of these modules are not there, in words; empty where all are."""
+    """The missing ones of these modules, in words; empty if there is none."""
     absent = [name for name in modules if importlib.util.find_spec(name.partition(".")[0]) is None]
     return f"not installed: {', '.join(absent)}" if absent else ""
 
 
 def no_di_engine() -> str:
-    """Why DI-engine cannot be measured; empty where it can."""
+    """Why DI-engine cannot be measured; empty if it can."""
     return "" if DI_ENGINE.exists() else "DI-engine is not installed: make di-engine"
 
 
 def torch_options(job: Job) -> dict[str, Any]:
-    """A job as what torch's loader, and all that have its signature, are given."""
+    """A job as arguments of torch's loader, and of all loaders with its signature."""
     return {
         "batch_size": job.batch_size,
         "collate_fn": job.collate,

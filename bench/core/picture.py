@@ -1,4 +1,4 @@
-"""What all pictures share: their colours, their frame, and how they are written.
+"""Shared by all pictures: their colours, their frame, and how they are written.
 
 They are drawn without pyplot, so that matplotlib renders by Agg, wherever it runs.
 """
@@ -17,7 +17,7 @@ TORCH, OURS, INK, PALE = "#d1495b", "#00798c", "#222222", "#8a8a8a"
 
 
 def unframe(axes: Any) -> None:
-    """Leave of the frame the axis that is read, and give it lines to read by."""
+    """Keep only the axis that is read, with grid lines."""
     axes.grid(axis="x", which="major", color="#e4e4e4", linewidth=0.8)
     axes.set_axisbelow(True)
     for side in ("top", "right", "left"):
@@ -25,7 +25,7 @@ def unframe(axes: Any) -> None:
 
 
 def finish(figure: Figure, title: str, machine: dict[str, Any], path: Path) -> None:
-    """Say what it shows and what it was measured on, and write the PNG."""
+    """Add a title and the machine, and write the PNG."""
     figure.suptitle(title, x=0.01, ha="left", fontsize=12, color=INK)
     figure.supxlabel(in_one_line(machine), x=0.01, ha="left", fontsize=6.5, color=PALE)
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,7 @@
-"""What a question is, and how it is put: in rounds, each measurement in a process of its own, all of it kept.
+"""A question, and how it is answered: in rounds, each measurement in its own process, with all results kept.
 
-A question says what its rounds are made of, and what the figures of all rounds come to.  This says how long it will
-take, runs the rounds, writes what there is after each of them, and shows it.
+A question defines its rounds, and the figures that come from all rounds.  This module prints how long it will take,
+runs the rounds, writes the results after each of them, and shows them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from bench.core import child
 from bench.core.results import console, machine, print_lines, write
 
 STARTING = 2.5  # seconds, about, that a process takes to start, to import torch, and to end
-UNFINISHED = 130  # what a shell calls a program that Ctrl-C ended
+UNFINISHED = 130  # the shell's status of a program that Ctrl-C ended
 METHODS = multiprocessing.get_all_start_methods()
 
 
@@ -34,12 +34,12 @@ class Turn:
     """One measurement of a round.
 
     Args:
-        of: what is measured: the keys by which it is found in the JSON, as in {"case": "scalar", "subject": "torch"}.
+        of: its subject: the keys by which it is found in the JSON, as in {"case": "scalar", "subject": "torch"}.
         function, arguments: see child.run().
-        seconds: that it measures, about, with its warm-up.
+        seconds: how long it measures, about, with its warm-up.
         timeout: seconds after which its process is killed.
         python, checkout: see child.run().
-        gives_up: whether it is not tried again in later rounds once it has failed.
+        gives_up: whether it is not tried again in later rounds after it has failed.
         failure: why it is not even tried.
     """
 
@@ -59,7 +59,7 @@ class Turn:
         return 0.0 if self.failure else STARTING + self.seconds
 
     def measure(self) -> dict[str, Any]:
-        """What the function returns, run in a process of its own; {"failure": why} where it returns nothing."""
+        """The function's result, from its own process; {"failure": why} if there is none."""
         if self.failure:
             return {"failure": self.failure}
         try:
@@ -69,17 +69,17 @@ class Turn:
         return found
 
     def has_failed(self, measurements: list[dict[str, Any]]) -> bool:
-        return any("failure" in of and self.of.items() <= of.items() for of in measurements)
+        return any("failure" in each and self.of.items() <= each.items() for each in measurements)
 
 
 class Question(ABC):
-    """Something that is measured, by the options that it was asked with.
+    """A measurement, with the options of the command line.
 
     Attributes:
         name: on the command line, of its files, and in its JSON.
-        asks: what it asks, in a line.
-        more: what else --help says of it.
-        rounds: how many there are where none are asked for.
+        asks: the question, in a line.
+        more: further text of --help.
+        rounds: the default number of rounds.
     """
 
     name: str
@@ -93,15 +93,15 @@ class Question(ABC):
     @staticmethod
     @abstractmethod
     def add_options(parser: argparse.ArgumentParser) -> None:
-        """Give the command line the options that are this question's own."""
+        """Add this question's own options to the command line."""
 
     def why_not(self) -> list[str]:
-        """Lines that say why nothing can be measured here; none where it can."""
+        """Why nothing can be measured here, in lines; empty if it can."""
         return []
 
     @abstractmethod
     def settings(self) -> dict[str, Any]:
-        """What the figures depend on, for the JSON."""
+        """The conditions of the figures, as JSON."""
 
     @contextmanager
     def prepared(self, out: Console) -> Iterator[None]:
@@ -113,18 +113,18 @@ class Question(ABC):
         """The measurements of the round of this number, in their order."""
 
     def checked(self, found: dict[str, Any]) -> dict[str, Any]:
-        """What a measurement has found, or its failure where that cannot be true."""
+        """The result of a measurement, or a failure if it cannot be true."""
         return found
 
     @abstractmethod
     def summary(self, measurements: list[dict[str, Any]]) -> dict[str, Any]:
-        """What the figures of all rounds come to."""
+        """The figures from all rounds."""
 
     def machine(self) -> dict[str, str | int]:
         return machine()
 
     def also(self, measurements: list[dict[str, Any]]) -> dict[str, Any]:
-        """What else its JSON has."""
+        """Further values of its JSON."""
         return {}
 
     @abstractmethod
@@ -136,11 +136,11 @@ class Question(ABC):
 
     def failed(self, result: dict[str, Any]) -> bool:
         """Whether a result is an error of the whole run."""
-        return any("failure" in of for of in result["measurements"])
+        return any("failure" in each for each in result["measurements"])
 
 
 def add_shared_options(parser: argparse.ArgumentParser, rounds: int | None) -> None:
-    """The options that every question has; no rounds: each question's own."""
+    """The options that every question has; rounds=None: each question's own default."""
     each = "" if rounds else " (each question's own number)"
     parser.add_argument("--rounds", type=count, default=rounds, help=f"measurements of each kind{each}")
     parser.add_argument("--timeout", type=seconds, default=60.0, help="seconds after which one process is killed")
@@ -171,12 +171,12 @@ def add_start_methods(parser: argparse.ArgumentParser) -> None:
 
 
 def add_choice(parser: argparse.ArgumentParser, option: str, choices: tuple[str, ...], help: str) -> None:
-    """An option that takes some of these; without it, all."""
+    """An option that takes some of these; the default is all."""
     parser.add_argument(option, nargs="+", choices=choices, default=list(choices), help=help)
 
 
 def number(kind: Callable[[str], float], least: float) -> Callable[[str], Any]:
-    """The type of an option that is a number of this kind, and so much at least."""
+    """The type of an option that is a number of this kind, with a minimum."""
 
     def checked(text: str) -> float:
         try:
@@ -195,7 +195,7 @@ seconds = number(float, 0.01)
 
 
 def expected(question: Question, rounds: range) -> float:
-    """Seconds, about, that these rounds take, with what comes before them."""
+    """Seconds, about, that these rounds take, with the preparation."""
     return sum(turn.takes for at in rounds for turn in question.turns(at))
 
 
@@ -206,41 +206,41 @@ def minutes(seconds: float) -> str:
 
 
 def answer(question: Question) -> int:
-    """Put a question and show what comes of it.
+    """Answer a question and show the result.
 
-    Its JSON is written after each round, so an interrupted run loses the round that it was in; its picture, in the
-    end.  Returns 0, 1 where the result is an error, or UNFINISHED.
+    Its JSON is written after each round, so an interrupted run loses only its last round; its picture is drawn at the
+    end.  Returns 0, 1 if the result is an error, or UNFINISHED.
     """
     out, given = console(), question.given
     if why := question.why_not():
         print_lines(out, why)
         return 0
     path = given.into / f"{question.name}.json"
-    kept = Kept(question, path)
+    held = Kept(question, path)
     if given.resume:
-        kept.take_up()
-    todo = range(kept.rounds, given.rounds)
-    there = f", {kept.rounds} of them there already" if kept.rounds else ""
+        held.take_up()
+    todo = range(held.rounds, given.rounds)
+    found = f", {held.rounds} of them there already" if held.rounds else ""
     about = minutes(expected(question, todo))
-    print_lines(out, [f"{question.name}: rounds: {given.rounds}{there}; about {about}; into {path}"])
+    print_lines(out, [f"{question.name}: rounds: {given.rounds}{found}; about {about}; into {path}"])
     interrupted = False
     try:
         with question.prepared(out):
-            _measure(question, todo, kept)
+            _measure(question, todo, held)
     except KeyboardInterrupt:
         interrupted = True
-    if kept.rounds:
-        question.draw(kept.result, path.with_suffix(".png"))
-        question.show(out, kept.result)
+    if held.rounds:
+        question.draw(held.result, path.with_suffix(".png"))
+        question.show(out, held.result)
     if interrupted:
-        rest = "--resume goes on" if kept.rounds else "nothing is kept"
-        print_lines(out, [f"interrupted after {kept.rounds} of {given.rounds} rounds; {rest}"], style="yellow")
+        rest = "--resume goes on" if held.rounds else "nothing is kept"
+        print_lines(out, [f"interrupted after {held.rounds} of {given.rounds} rounds; {rest}"], style="yellow")
         return UNFINISHED
-    return 1 if question.failed(kept.result) else 0
+    return 1 if question.failed(held.result) else 0
 
 
 class Kept:
-    """The rounds that are done, and the file that has them."""
+    """The rounds that are done, and their file."""
 
     def __init__(self, question: Question, path: Path) -> None:
         self.rounds = 0
@@ -273,24 +273,24 @@ class Kept:
         write(self.result, self._path)
 
     def take_up(self) -> None:
-        """Go on with the rounds in the file; they must be of the same options, machine and commit."""
+        """Continue with the rounds in the file, which must have the same options, machine and commit."""
         try:
-            there = json.loads(self._path.read_text(encoding="utf-8"))
+            found = json.loads(self._path.read_text(encoding="utf-8"))
         except FileNotFoundError:
             return
         except ValueError as error:
             sys.exit(f"--resume: {self._path} is no JSON ({error}); run without --resume")
-        undated = {**self._question.machine(), "date": there["machine"]["date"]}
-        for name, was, now in (("options", there.get("asked"), self._asked), ("machine", there["machine"], undated)):
+        undated = {**self._question.machine(), "date": found["machine"]["date"]}
+        for name, was, now in (("options", found.get("asked"), self._asked), ("machine", found["machine"], undated)):
             if was != json.loads(json.dumps(now)):
                 differ = sorted(key for key in now if not was or was.get(key) != now[key])
                 sys.exit(f"--resume: {self._path} is of other {name} ({', '.join(differ)}); run without --resume")
-        self.result, self._measurements = there, there["measurements"]
-        self.rounds, self._took = there["settings"]["rounds"], there["settings"]["took"]
+        self.result, self._measurements = found, found["measurements"]
+        self.rounds, self._took = found["settings"]["rounds"], found["settings"]["took"]
 
 
 class _Clock:
-    """How far the rounds are, and how long the rest will take at the pace so far."""
+    """How many rounds are done, and how long the rest will take at this pace."""
 
     def __init__(self, expected: float) -> None:
         self.expected = expected
@@ -303,10 +303,10 @@ class _Clock:
 
 
 def _measure(question: Question, todo: range, kept: Kept) -> None:
-    out = Console()  # no wider than the terminal, for a line of progress that wraps cannot be drawn over
+    out = Console()  # no wider than the terminal, because a progress line that wraps cannot be drawn over
     plan = {at: question.turns(at) for at in todo}
     clock = _Clock(sum(turn.takes for turns in plan.values() for turn in turns))
-    # Drawn between two measurements and never during one: what draws it would have a part of the processor.
+    # Drawn between two measurements and never during one, because drawing takes processor time.
     bar = Progress(
         BarColumn(),
         TextColumn("{task.fields[left]}: {task.description}"),

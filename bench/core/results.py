@@ -1,4 +1,4 @@
-"""What all questions do with their results: say on what they were measured, print them, write them."""
+"""How all questions handle their results: record the machine, print them, write them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rich.text import Text
 import shmloader
 
 ROOT = Path(__file__).resolve().parents[2]
-WIDTH = 176  # columns of a table, where the output is not a terminal wider than that
+WIDTH = 176  # columns of a table, unless the output is a wider terminal
 
 
 def console() -> Console:
@@ -28,10 +28,19 @@ def console() -> Console:
 def failures(measurements: list[dict[str, Any]], *named_by: str) -> list[str]:
     """One line for each measurement that failed, named by these of its keys."""
     return [
-        f"round {of['round'] + 1}, {', '.join(str(of[key]) for key in named_by)}: {of['failure']}"
-        for of in measurements
-        if "failure" in of
+        f"round {each['round'] + 1}, {', '.join(str(each[key]) for key in named_by)}: {each['failure']}"
+        for each in measurements
+        if "failure" in each
     ]
+
+
+def by_round(measurements: list[dict[str, Any]], key: str) -> list[dict[str, dict[str, Any]]]:
+    """For each round what was measured in it, by what it is found by, without what failed."""
+    rounds: dict[int, dict[str, dict[str, Any]]] = {}
+    for of in measurements:
+        if "failure" not in of:
+            rounds.setdefault(of["round"], {})[of[key]] = of
+    return list(rounds.values())
 
 
 def print_lines(out: Console, lines: list[str], style: str = "") -> None:
@@ -40,7 +49,7 @@ def print_lines(out: Console, lines: list[str], style: str = "") -> None:
 
 
 def write(result: dict[str, Any], path: Path) -> None:
-    """Write a JSON, all of it or nothing: a reader, and whoever is interrupted, has the old one or the new one."""
+    """Write a JSON, all of it or nothing: a reader, or an interrupted run, has the old one or the new one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_suffix(".part")
     try:
@@ -65,22 +74,23 @@ def machine() -> dict[str, str | int]:
     }
 
 
-def in_one_line(of: dict[str, str | int]) -> str:
-    of_commit = f" ({of['commit']})" if of.get("commit") else ""  # the first results have none
+def in_one_line(figures: dict[str, str | int]) -> str:
+    of_commit = f" ({figures['commit']})" if figures.get("commit") else ""  # the first results have none
     return (
-        f"{of['cpu']}, {of['cores']} cores, {of['memory_GiB']} GiB, Linux {of['kernel']}; torch {of['torch']}, "
-        f"Python {of['python']}, shmloader {of['shmloader']}{of_commit}; {of['date']}"
+        f"{figures['cpu']}, {figures['cores']} cores, {figures['memory_GiB']} GiB, Linux {figures['kernel']}; torch "
+        f"{figures['torch']}, Python {figures['python']}, shmloader {figures['shmloader']}{of_commit}; "
+        f"{figures['date']}"
     )
 
 
 def commit(checkout: Path) -> str:
-    """The commit of a checkout, with -dirty where something was changed since; empty where it is none."""
+    """The commit of a checkout, with -dirty if it has changes; empty if it is no checkout."""
     command = ["git", "-C", str(checkout), "describe", "--always", "--dirty", "--abbrev=10", "--exclude=*"]
     try:
-        said = subprocess.run(command, capture_output=True, text=True, timeout=10)
+        ran = subprocess.run(command, capture_output=True, text=True, timeout=10)
     except (OSError, subprocess.TimeoutExpired):
         return ""
-    return said.stdout.strip() if said.returncode == 0 else ""
+    return ran.stdout.strip() if ran.returncode == 0 else ""
 
 
 def _cpu() -> str:
@@ -88,4 +98,4 @@ def _cpu() -> str:
         for line in lines:
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()
-    return platform.machine()  # arm64 tells no name
+    return platform.machine()  # arm64 has no model name there

@@ -1,7 +1,7 @@
-"""The processes of a session: what they have used, and the end of all that is left of them.
+"""The processes of a session: their processor time, and the end of those that are left.
 
-Each measurement leads a session of its own (child.py), and all that it starts is in that.  A loader that crashes or
-hangs, and some that do not, leave workers running and segments in /dev/shm that nobody will unlink.
+Each measurement leads its own session (child.py), and all processes that it starts belong to it.  A loader that crashes
+or hangs, and some that do not, leave workers running and segments in /dev/shm that nobody will unlink.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 
 SHM = Path("/dev/shm")
 GRACE = 3.0  # seconds for a resource tracker to unlink what its dead processes had registered
-LIMIT = 30.0  # seconds after which a process that SIGKILL does not end (the kernel is at work for it) is left alone
+LIMIT = 30.0  # seconds after which a process that SIGKILL does not end (it is busy in the kernel) is left alone
 TRACKER = b"multiprocessing.resource_tracker"
 TICK = os.sysconf("SC_CLK_TCK")
 ZOMBIE = "Z"
@@ -37,10 +37,10 @@ def used(session: int) -> tuple[float, int]:
     """
     seconds, faults = 0.0, 0
     for pid in members(session):
-        of = _stat(pid)
-        if of:
-            faults += int(of[7]) + int(of[8])
-            seconds += _seconds(pid) + (int(of[13]) + int(of[14])) / TICK
+        found = _stat(pid)
+        if found:
+            faults += int(found[7]) + int(found[8])
+            seconds += _seconds(pid) + (int(found[13]) + int(found[14])) / TICK
     return seconds, faults
 
 
@@ -60,7 +60,7 @@ def resident() -> int:
 
 
 def sharpen() -> None:
-    """Let sleeps of this process, and of all that it forks, end when they should.
+    """Have sleeps of this process, and of all that it forks, end on time.
 
     By default the kernel may let each last 50 us longer, which is 3 % of the shortest that a question asks for.
     """
@@ -68,13 +68,13 @@ def sharpen() -> None:
 
 
 def sweep(session: int) -> None:
-    """Kill every process of a session and remove what they had in /dev/shm.
+    """Kill every process of a session and remove its files in /dev/shm.
 
-    Python's resource trackers are spared for a while: they know which of the names are left, and unlink them as soon
-    as all the others have ended.
+    Python's resource trackers are spared for a while, because they know which names are left, and unlink them when all
+    the other processes have ended.
 
     Args:
-        session: its number, that of its leader.  The leader is not to be reaped before: its number would be free.
+        session: its number, that of its leader.  Do not reap the leader before, because its number would be free.
     """
     seen: set[int] = set()
     mapped: set[str] = set()
@@ -100,7 +100,7 @@ def _is_tracker(pid: int) -> bool:
 
 
 def _segments(pid: int) -> set[str]:
-    """Names of the files in /dev/shm that a process maps: Python's, which do not say whose they are."""
+    """Names of the files in /dev/shm that a process maps: Python's, whose names do not show their owner."""
     try:
         maps = Path(f"/proc/{pid}/maps").read_text(errors="replace")
     except OSError:
@@ -109,7 +109,7 @@ def _segments(pid: int) -> set[str]:
 
 
 def _maker(name: str) -> int:
-    """The process that torch's name of a segment names: torch_<pid>_<number>_<number>."""
+    """The process in torch's name of a segment: torch_<pid>_<number>_<number>."""
     number = name.split("_")[1]
     return int(number) if number.isdigit() else -1
 
@@ -122,7 +122,7 @@ def _seconds(pid: int) -> float:
 
 
 def _stat(pid: int) -> list[str]:
-    """The fields of proc(5)'s stat from the third, the state, on; empty where there is no such process."""
+    """The fields of proc(5)'s stat from the third, the state, on; empty if there is no such process."""
     try:
         return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
     except OSError:

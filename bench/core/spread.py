@@ -1,4 +1,4 @@
-"""Several rounds in one figure: the median, and between what it lies."""
+"""Several rounds in one figure: the median and the range."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def spread(values: Iterable[float]) -> Spread | None:
 
 
 def shown(of: Spread | None, scale: float = 1, all_of_it: bool = False) -> str:
-    """A figure of three digits for a table, with its spread where asked for; a dash where there is none."""
+    """A figure of three digits for a table, optionally with its range; a dash if there is none."""
     if of is None:
         return "-"
     median, least, most = (_digits(of[key] * scale) for key in ("median", "min", "max"))

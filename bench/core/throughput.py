@@ -1,6 +1,6 @@
-"""How fast a loader delivers batches, and at what cost.  This runs in a process of its own, see child.py.
+"""How fast a loader delivers batches, and at what cost.  This runs in its own process, see child.py.
 
-What runs there imports neither rich nor matplotlib: a spawned worker would have to import them as well.
+It imports neither rich nor matplotlib, because a spawned worker would have to import them as well.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from bench.core.cases import CASES, ENDLESS, Case, leaves
 from bench.core.loaders import LOADERS, PREFETCH, SPARE, Job, Loader
 
 WARM_UP = 0.2  # of a measurement's length, at least
-IN_ALL = 1.5  # what a measurement takes in all, to its length, with the warm-up and a look at shared memory
+IN_ALL = 1.5  # the time of a measurement with the warm-up and a look at shared memory, relative to its length
 WARM_UP_ROUNDS = 4  # through the ring, at least: each worker maps each slot's pages when it first fills it
 LEAST = 8  # batches in a measurement
-HEADROOM = 1 << 20  # bytes that a batch may be larger than twice the mean one
+HEADROOM = 1 << 20  # bytes by which a batch may exceed twice the mean one
 
 
 def ring_slots(workers: int) -> int:
@@ -40,18 +40,18 @@ def throughput(loader: str, case: str, seconds: float, workers: int, start_metho
 def throughput_of(
     loader: Loader, case: str, seconds: float, workers: int, start_method: str, data: str = ""
 ) -> dict[str, float]:
-    """Load batches for a while, touch every page of each, and say what it took.
+    """Load batches for some seconds, touch every page of each, and return the cost.
 
     Returns:
         batches, seconds, batches_per_second, bytes_per_second;
         trainer_cpu, workers_cpu, tree_cpu: seconds of processor time a batch, user and system: of this process, of
-        all that descend from it, and of both;
-        tree_seconds: the last, of the whole measurement;
+        all its descendants, and of both;
+        tree_seconds: the last, for the whole measurement;
         trainer_faults, tree_faults: minor page faults a batch, of this process, and of it and its descendants;
         next_p50, next_p99, next_max: seconds that next() took;
-        shared_peak: bytes of shared memory that the machine had more than before the loader was made, at most (looked
-        at in some further batches, behind the rest);
-        start_up: seconds from making the loader, whose modules are there already, to its first batch.
+        shared_peak: the most bytes of shared memory that the machine had more than before the loader was made (observed
+        during some further batches, after the rest);
+        start_up: seconds from making the loader, with its modules imported, to its first batch.
     """
     what = CASES[case]
     dataset = what.dataset(ENDLESS, data)
@@ -66,7 +66,7 @@ def throughput_of(
 
     least, begin = WARM_UP_ROUNDS * ring_slots(workers), time.perf_counter()
     while (now := time.perf_counter() - begin) < WARM_UP * seconds or (count < least and now < 3 * seconds):
-        batch = next(batches)  # the batch before it is given back only now, as in a training loop
+        batch = next(batches)  # only now the batch before is given back, as in a training loop
         pages(batch)
         count += 1
 
@@ -86,7 +86,7 @@ def throughput_of(
     check(what, dataset, count - 1, batch)
     took, tree_cpu, measured = (asked - start) / 1e9, tree_cpu_after - tree_cpu, len(waits)
     waits.sort()
-    del batch  # SPDL's arena gives segments back in their order only: one that is kept would stop it
+    del batch  # SPDL's arena gives segments back in order only, so a batch that is held would stop it
     return {
         "batches": measured,
         "seconds": took,
@@ -107,7 +107,7 @@ def throughput_of(
 
 
 def job(what: Case, dataset: Dataset[Any], workers: int, start_method: str, persistent: bool = False) -> Job:
-    """What a loader has to do in a case."""
+    """The loader's job in a case."""
     largest = 2 * what.batch_bytes + HEADROOM if what.collate else what.batch_bytes + HEADROOM
     return Job(dataset, what.batch_size, what.collate, workers, start_method, largest, persistent)
 
@@ -136,7 +136,7 @@ def _touch_all(batch: Any) -> int:
 
 
 def _shared_peak(batches: Any, pages: Callable[[Any], int], seconds: float) -> int:
-    """The most shared memory that is there between any two of some further batches."""
+    """The most shared memory in use between any two of some further batches."""
     peak, end = session.shared_memory(), time.perf_counter() + WARM_UP * seconds
     while time.perf_counter() < end:
         pages(next(batches))
@@ -145,7 +145,7 @@ def _shared_peak(batches: Any, pages: Callable[[Any], int], seconds: float) -> i
 
 
 def check(case: Case, dataset: Dataset[Any], number: int, batch: Any) -> None:
-    """That this is the batch of this number, to the bit: no batch was lost, changed or overtaken."""
+    """Check that this is the batch of this number, to the bit: no batch was lost, changed or overtaken."""
     wanted, got = leaves(case.batch(dataset, number)), leaves(batch)
     if len(wanted) != len(got) or not all(map(_same, wanted, got)):
         raise AssertionError(f"{case.name}: batch {number} is not the one that was to be loaded")

@@ -24,9 +24,9 @@ class Clocked(Dataset[float]):
         return ENDLESS
 
     def __getitem__(self, index: int) -> float:
-        begun = time.monotonic()
+        began = time.monotonic()
         time.sleep(INTERRUPTIBLE)
-        return begun
+        return began
 
 
 def deaths(start_method: str, times: int) -> dict[str, list[float]]:
@@ -51,14 +51,14 @@ def deaths(start_method: str, times: int) -> dict[str, list[float]]:
             batches._workers[0].kill()
             claimed.append(next(batches) - killed)
     for _ in range(times):
-        here, there = context.Pipe(duplex=False)
-        process = context.Process(target=_say_when, args=(there,))
+        here, sender = context.Pipe(duplex=False)
+        process = context.Process(target=_say_when, args=(sender,))
         began = time.monotonic()
         process.start()
         started.append(here.recv() - began)
         process.join()
         here.close()
-        there.close()
+        sender.close()
     for _ in range(times):
         with shmloader.DataLoader(Clocked(), **options) as loader:
             batches = iter(loader)
@@ -74,5 +74,5 @@ def deaths(start_method: str, times: int) -> dict[str, list[float]]:
     return {"claimed": claimed, "started": started, "raised": raised}
 
 
-def _say_when(there: Any) -> None:
-    there.send(time.monotonic())
+def _say_when(found: Any) -> None:
+    found.send(time.monotonic())

@@ -58,8 +58,8 @@ class Deaths(Question):
         for heading in ("workers by", "time", "ms"):
             table.add_column(heading, no_wrap=True)
         for method, figures in result["summary"].items():
-            for figure, of in figures.items():
-                table.add_row(method if figure == "claimed" else "", FIGURES[figure], shown(of, 1e3, all_of_it=True))
+            for figure, each in figures.items():
+                table.add_row(method if figure == "claimed" else "", FIGURES[figure], shown(each, 1e3, all_of_it=True))
         out.print(table)
         print_lines(out, failures(result["measurements"], "start_method"), style="red")
         print_lines(out, [in_one_line(result["machine"])])
@@ -68,10 +68,10 @@ class Deaths(Question):
 def summary(method: str, measurements: list[dict[str, Any]]) -> dict[str, Any]:
     """For each of FIGURES the seconds, as median, min and max of the rounds; a round counts with its median."""
     rounds = [
-        {figure: statistics.median(of[figure]) for figure in ("claimed", "started", "raised")}
-        for of in measurements
-        if of["start_method"] == method and "failure" not in of
+        {figure: statistics.median(each[figure]) for figure in ("claimed", "started", "raised")}
+        for each in measurements
+        if each["start_method"] == method and "failure" not in each
     ]
-    for of in rounds:
-        of["beyond"] = of["claimed"] - of["started"]
-    return {figure: spread(of[figure] for of in rounds) for figure in FIGURES}
+    for each in rounds:
+        each["beyond"] = each["claimed"] - each["started"]
+    return {figure: spread(each[figure] for each in rounds) for figure in FIGURES}

@@ -38,12 +38,12 @@ def why_not() -> str:
 def ceiling(seconds: float) -> dict[str, float]:
     """Copy one page-locked batch to the GPU again and again; bytes_per_second, by the GPU's clock."""
     here = torch.ones(CASE.batch_bytes, dtype=torch.uint8).pin_memory()
-    there = torch.empty_like(here, device="cuda")
-    _copy_seconds(there, here)
+    copied = torch.empty_like(here, device="cuda")
+    _copy_seconds(copied, here)
     rates: list[float] = []
     end = time.perf_counter() + seconds
     while time.perf_counter() < end or len(rates) < 3:
-        rates.append(CASE.batch_bytes / _copy_seconds(there, here))
+        rates.append(CASE.batch_bytes / _copy_seconds(copied, here))
     return {"bytes_per_second": statistics.median(rates)}
 
 
@@ -64,13 +64,13 @@ def transfer(seconds: float, workers: int) -> dict[str, float]:
 
     Other.clone = counted  # type: ignore[method-assign]  # what is copied on the host goes through it
     batches = iter(_loader("shmloader", workers, None))
-    there = torch.empty(SHAPE, dtype=DTYPE, device="cuda")
+    copied = torch.empty(SHAPE, dtype=DTYPE, device="cuda")
     for _ in range(WARM_UP):
-        there.copy_(next(batches), non_blocking=True)
+        copied.copy_(next(batches), non_blocking=True)
     clones, took, count = 0, 0.0, 0
     end = time.perf_counter() + seconds
     while time.perf_counter() < end or count < 10:
-        took += _copy_seconds(there, next(batches))
+        took += _copy_seconds(copied, next(batches))
         count += 1
     batches.close()
     return {
@@ -121,13 +121,13 @@ def locking(seconds: float, workers: int) -> dict[str, float]:
     for pins, source in loaders.items():
         for _ in range(10 * WARM_UP):
             batches[pins] = next(source)
-    there = torch.empty_like(batches[True], device="cuda")
+    copied = torch.empty_like(batches[True], device="cuda")
     took: dict[bool, list[int]] = {False: [], True: []}
     cpu: dict[bool, list[int]] = {False: [], True: []}
     end = time.perf_counter() + seconds
     while time.perf_counter() < end:
         for pins in (True, False) if len(took[True]) % 2 else (False, True):
-            there.copy_(batches[pins], non_blocking=True)
+            copied.copy_(batches[pins], non_blocking=True)
             for _ in range(TURNS // 5):
                 pass
             cpu_start, start = time.thread_time_ns(), time.perf_counter_ns()
@@ -169,7 +169,7 @@ def training(way: str, seconds: float, workers: int) -> dict[str, float]:
     """
     normalize = normalize_on_device(MEAN, STD)
     step = _step(normalize(torch.ones(SHAPE, dtype=DTYPE, device="cuda")))
-    alone = min(_gpu_seconds(step) for _ in range(5))
+    single = min(_gpu_seconds(step) for _ in range(5))
     source = iter(_loader(way.partition(" ")[0], workers, normalize if way.endswith("device=") else None))
     waits: list[float] = []
     timed: Iterator[Any] = _Timed(source, waits)
@@ -194,8 +194,8 @@ def training(way: str, seconds: float, workers: int) -> dict[str, float]:
         "next_p99": waits[len(waits) * 99 // 100],
         "next_max": waits[-1],
         "trainer_cpu": cpu / count,
-        "gpu_idle": max(0.0, 1 - count * alone / took),
-        "step": alone,
+        "gpu_idle": max(0.0, 1 - count * single / took),
+        "step": single,
         "batches": count,
     }
 

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.core.question import Question, Turn, add_workers, seconds
-from bench.core.results import failures, in_one_line, machine, print_lines
+from bench.core.results import by_round, failures, in_one_line, machine, print_lines
 from bench.core.spread import shown, spread
 from bench.device import measure
 
@@ -38,7 +38,11 @@ class Device(Question):
 
     def why_not(self) -> list[str]:
         why = measure.why_not()
-        return [f"device: nothing is measured, for {why}.  It would be:", *(f"- {of}" for of in NEEDED)] if why else []
+        return (
+            [f"device: nothing is measured, for {why}.  It would be:", *(f"- {entry}" for entry in NEEDED)]
+            if why
+            else []
+        )
 
     @staticmethod
     def _is_software() -> bool:
@@ -128,11 +132,7 @@ def summary(measurements: list[dict[str, Any]]) -> dict[str, Any]:
     trainer's wait for the GIL; page_locking, page_locking_cpu, page_locking_quarter: seconds that it adds to a next(),
     as locking() has them.
     """
-    rounds: dict[int, dict[str, Any]] = {}
-    for of in measurements:
-        if "failure" not in of:
-            rounds.setdefault(of["round"], {})[of["subject"]] = of
-    known = list(rounds.values())
+    known = by_round(measurements, "subject")
 
     def each(subject: str, figure: str) -> Any:
         return spread(by[subject][figure] for by in known if subject in by)
@@ -144,7 +144,7 @@ def summary(measurements: list[dict[str, Any]]) -> dict[str, Any]:
         return each(f"handed by {way}", figure)
 
     return {
-        "handed": {way: {of: handed(way, of) for of in ("next_p50", "gil_wait")} for way in measure.HANDED_BY},
+        "handed": {way: {entry: handed(way, entry) for entry in ("next_p50", "gil_wait")} for way in measure.HANDED_BY},
         "page_locking": each("locking", "more"),
         "page_locking_cpu": each("locking", "more_cpu"),
         "page_locking_quarter": each("locking", "more_quarter"),

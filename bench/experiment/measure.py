@@ -143,14 +143,14 @@ def cell(loader: str, case: str, flow: str, scale: float, iterations: int, ignor
     what = PROFILES[case]
     inference = what.inference_seconds(flow, scale)
     data = Sleeping(what.sample(), what.sample_seconds(scale))
-    blocked = touching = begun = 0.0
+    blocked = touching = started = 0.0
     late = 0
     created = due = time.perf_counter()
     with opened(loader, what, data) as batches:
         for k in range(iterations):
             asked = time.perf_counter()
             if k == ignored:
-                blocked, touching, late, begun = 0.0, 0.0, 0, asked
+                blocked, touching, late, started = 0.0, 0.0, 0, asked
             batch = next(batches)  # the batch before it is given back only now, as in a training loop
             got = time.perf_counter()
             if k == 0:
@@ -165,7 +165,7 @@ def cell(loader: str, case: str, flow: str, scale: float, iterations: int, ignor
             touching += touched - got
             late += touched - got > inference
             time.sleep(max(0.0, due - touched))
-        total = time.perf_counter() - begun
+        total = time.perf_counter() - started
     counted = iterations - ignored
     return {
         "first": first,
@@ -196,8 +196,8 @@ def overshoot(seconds: float, workers: int, at_least: float) -> dict[str, float]
 
 
 def _oversleep(seconds: float, at_least: float) -> float:
-    times, begun = 0, time.perf_counter()
-    while times < 3 or time.perf_counter() < begun + at_least:
+    times, began = 0, time.perf_counter()
+    while times < 3 or time.perf_counter() < began + at_least:
         time.sleep(seconds)
         times += 1
-    return (time.perf_counter() - begun) / times - seconds
+    return (time.perf_counter() - began) / times - seconds

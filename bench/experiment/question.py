@@ -66,7 +66,7 @@ class Experiment(Question):
     def __init__(self, given: argparse.Namespace) -> None:
         super().__init__(given)
         whys = {(case, loader): why_not(loader, PROFILES[case]) for case in given.cases for loader in given.loaders}
-        self._skipped = {of: why for of, why in whys.items() if why}
+        self._skipped = {each: why for each, why in whys.items() if why}
         self._overshoots = dict.fromkeys(given.cases, 0.0)  # seconds that a sleep is too long
 
     def settings(self) -> dict[str, Any]:
@@ -89,11 +89,13 @@ class Experiment(Question):
             seconds = PROFILES[case].sample_seconds(self.given.scale)
             arguments = {"seconds": seconds, "workers": WORKERS, "at_least": CALIBRATING}
             timeout = self.given.timeout + 10 * seconds
-            of = Turn({}, "bench.experiment.measure:overshoot", arguments, CALIBRATING, timeout).measure()
-            if "failure" in of:
-                print_lines(out, [f"{case}: how much too long sleeps are is not known: {of['failure']}"], style="red")
+            measured = Turn({}, "bench.experiment.measure:overshoot", arguments, CALIBRATING, timeout).measure()
+            if "failure" in measured:
+                print_lines(
+                    out, [f"{case}: how much too long sleeps are is not known: {measured['failure']}"], style="red"
+                )
                 continue
-            over = self._overshoots[case] = float(of["overshoot"])
+            over = self._overshoots[case] = float(measured["overshoot"])
             print_lines(out, [f"{case}: a sleep of {seconds * 1e3:.4g} ms is {over * 1e6:.0f} us too long"], "dim")
         yield
 
@@ -186,7 +188,7 @@ def summary(
         for flow in flows:
             limit = steps * what.limit(flow, scale)
             real = steps * what.limit(flow, scale, overshoots[case])
-            result[case][flow] = of = {
+            result[case][flow] = found = {
                 "data": what.data_seconds(scale),
                 "inference": what.inference_seconds(flow, scale),
                 "limit": limit,
@@ -199,7 +201,7 @@ def summary(
                     for m in measurements
                     if (m["case"], m["flow"], m["subject"]) == (case, flow, loader) and "failure" not in m
                 ]
-                of["loaders"][loader] = {
+                found["loaders"][loader] = {
                     **{figure: spread(m[figure] for m in rounds) for figure in ("total", "blocked", "first", "touch")},
                     "late": max((m["late"] for m in rounds), default=None),
                     "distance": spread(m["total"] / limit - 1 for m in rounds),

@@ -26,23 +26,25 @@ def print_tables(out: Console, result: dict[str, Any]) -> None:
         result,
         f"{about}: seconds for {steps} steps, and % above the limit | above that with the overshoot",
         {"limit s": "limit", "with\novershoot": "limit_with_overshoot"},
-        lambda of: (
-            f"{shown(of['total'])} ({_percent(of['distance'])} | {_percent(of['distance_with_overshoot'])})"
-            if of["total"]
+        lambda value: (
+            f"{shown(value['total'])} ({_percent(value['distance'])} | {_percent(value['distance_with_overshoot'])})"
+            if value["total"]
             else "-"
         ),
     )
-    _table(out, result, f"{about}: part of these seconds blocked in next()", {}, lambda of: _part(of["blocked"]))
+    _table(out, result, f"{about}: part of these seconds blocked in next()", {}, lambda value: _part(value["blocked"]))
     _table(
         out,
         result,
         f"{about}: seconds from creation to the first batch (in chunks no sooner than D / {WORKERS})",
         {"D s": "data", "inference s": "inference"},
-        lambda of: shown(of["first"]),
+        lambda value: shown(value["first"]),
     )
     print_lines(out, failures(result["measurements"], "case", "flow", "subject"), style="red")
-    print_lines(out, [f"skipped: {of['case']}, {of['subject']}: {of['why']}" for of in result["skipped"]], "yellow")
-    if any(SERIAL in of["loaders"] for flows in result["summary"].values() for of in flows.values()):
+    print_lines(
+        out, [f"skipped: {value['case']}, {value['subject']}: {value['why']}" for value in result["skipped"]], "yellow"
+    )
+    if any(SERIAL in value["loaders"] for flows in result["summary"].values() for value in flows.values()):
         counted = settings["serial_iterations"] - settings["serial_ignored"]
         print_lines(out, [f"{SERIAL}: measured over {counted} steps and multiplied: each costs D + I exactly"])
     print_lines(out, [*result["notes"], *_touching(result), in_one_line(result["machine"])])
@@ -51,35 +53,35 @@ def print_tables(out: Console, result: dict[str, Any]) -> None:
 def _table(out: Console, result: dict[str, Any], title: str, given: dict[str, str], figure: Any) -> None:
     print_lines(out, [title], style="italic")  # above it and not in it: it may be wider than the table
     table = Table(padding=(0, 1, 0, 0))
-    loaders = [name for name in LOADERS if any(name in of["loaders"] for of in _rows(result))]
+    loaders = [name for name in LOADERS if any(name in each["loaders"] for each in _rows(result))]
     table.add_column("case", no_wrap=True)
     table.add_column("flow", no_wrap=True)
     for heading in (*given, *loaders):
         table.add_column(heading, justify="right", no_wrap=True)
     for case, flows in result["summary"].items():
-        for k, (flow, of) in enumerate(flows.items()):
+        for k, (flow, each) in enumerate(flows.items()):
             table.add_row(
                 "" if k else case,
                 flow,
-                *(shown({"median": of[key], "min": of[key], "max": of[key]}) for key in given.values()),
-                *(figure(of["loaders"][name]) for name in loaders),
+                *(shown({"median": each[key], "min": each[key], "max": each[key]}) for key in given.values()),
+                *(figure(each["loaders"][name]) for name in loaders),
                 end_section=k == len(flows) - 1,
             )
     out.print(table)
 
 
 def _rows(result: dict[str, Any]) -> list[dict[str, Any]]:
-    return [of for flows in result["summary"].values() for of in flows.values()]
+    return [each for flows in result["summary"].values() for each in flows.values()]
 
 
 def _touching(result: dict[str, Any]) -> list[str]:
     """What it costs to touch the large batches' pages, and whether the inference was long enough for it."""
     lines = []
     for case, flows in result["summary"].items():
-        cells = [of for by in flows.values() for of in by["loaders"].values() if of["touch"]]
-        touches = [of["touch"]["median"] * 1e3 for of in cells]
+        cells = [each for by in flows.values() for each in by["loaders"].values() if each["touch"]]
+        touches = [each["touch"]["median"] * 1e3 for each in cells]
         if touches and max(touches) > 1:
-            late = sum(of["late"] for of in cells)
+            late = sum(each["late"] for each in cells)
             lines.append(
                 f"{case}: touching a batch's pages, a part of the inference, takes {min(touches):.2g} to "
                 f"{max(touches):.2g} ms; steps in which that was longer than the inference was to last: {late}"
@@ -101,7 +103,9 @@ def draw(result: dict[str, Any], path: Path) -> None:
     from matplotlib.ticker import LogLocator
 
     cases = result["summary"]
-    loaders = [name for name in LOADERS if any(name in of["loaders"] for by in cases.values() for of in by.values())]
+    loaders = [
+        name for name in LOADERS if any(name in each["loaders"] for by in cases.values() for each in by.values())
+    ]
     figure = Figure(figsize=(max(9, 2 + 2.5 * len(cases)), 6), dpi=150, layout="constrained")
     grid = figure.add_gridspec(3, len(cases), height_ratios=(0.2, 1, 1))
     panels = [[figure.add_subplot(grid[row, column]) for column in range(len(cases))] for row in (1, 2)]
@@ -133,7 +137,7 @@ def draw(result: dict[str, Any], path: Path) -> None:
     for name in loaders:
         legend.plot([], [], "o", color=COLOURS[name], label=LOADERS[name])
     marks = legend.legend(loc="upper left", ncols=3, frameon=False, fontsize=8, borderaxespad=0)
-    marks.set_in_layout(False)  # else its width becomes that of the first column
+    marks.set_in_layout(False)  # otherwise its width becomes that of the first column
     settings = result["settings"]
     finish(
         figure,
@@ -144,10 +148,10 @@ def draw(result: dict[str, Any], path: Path) -> None:
     )
 
 
-def _dots(axes: Any, y: float, of: dict[str, Any], loaders: list[str], figure: str, scale: float) -> None:
+def _dots(axes: Any, y: float, figures: dict[str, Any], loaders: list[str], figure: str, scale: float) -> None:
     """One dot for each loader, one under the other so that equal ones can be told apart."""
     for k, name in enumerate(loaders):
-        if spread := of[name][figure]:
+        if spread := figures[name][figure]:
             at = y + 0.3 - 0.6 * (k + 0.5) / len(loaders)
             ends = [spread["min"] * scale, spread["max"] * scale]
             axes.plot(ends, [at, at], color=COLOURS[name], linewidth=2.5, alpha=0.45, zorder=2)

@@ -1,7 +1,7 @@
 """What a batch costs as one thing grows: workers, batches in flight, tensors, samples, sequences.
 
-Where the cost should not grow it is said whether it does: by how much the dearest point costs more than the first, and
-how far the rounds of one point lie apart.  More than the second is growth.
+If the cost should not grow, the table shows whether it does: by how much the dearest point costs more than the first,
+and how far the rounds of one point lie apart.  If the first number is the larger, the cost grows.
 """
 
 from __future__ import annotations
@@ -105,10 +105,10 @@ class Growth(Question):
         for heading in ("what grows", "to", *NAMES.values(), "resident MB", "should not grow"):
             left = heading.startswith(("what", "should"))
             table.add_column(heading, justify="left" if left else "right", no_wrap=True)
-        for what, of in result["summary"].items():
-            for k, point in enumerate(of["points"]):
+        for what, each in result["summary"].items():
+            for k, point in enumerate(each["points"]):
                 cells = (shown(point.get(figure), 1e6, all_of_it=True) for figure in NAMES)
-                words = verdict(of) if k == 0 else ""
+                words = verdict(each) if k == 0 else ""
                 table.add_row(what if k == 0 else "", f"{point['x']:,}", *cells, shown(point["resident"], 1e-6), words)
             table.add_section()
         out.print(table)
@@ -144,7 +144,7 @@ def summary(what: str, measurements: list[dict[str, Any]]) -> dict[str, Any]:
         grows: whether the first is more than the second; None where there are no points.
     """
     series = SERIES[what]
-    rounds = [of["points"] for of in measurements if of["series"] == what and "failure" not in of]
+    rounds = [each["points"] for each in measurements if each["series"] == what and "failure" not in each]
     figures = dict.fromkeys((*series.figures, series.flat, "resident"))
     points: list[dict[str, Any]] = [
         {"x": int(at[0]["x"])} | {figure: spread(point[figure] for point in at) for figure in figures}
@@ -163,25 +163,25 @@ def summary(what: str, measurements: list[dict[str, Any]]) -> dict[str, Any]:
         "grows": None,
     }
     if counted:
-        result["growth"] = max(of["median"] for of in counted) / counted[0]["median"]
-        result["noise"] = max(LEAST_NOISE, *(of["max"] / of["min"] for of in counted))
+        result["growth"] = max(each["median"] for each in counted) / counted[0]["median"]
+        result["noise"] = max(LEAST_NOISE, *(each["max"] / each["min"] for each in counted))
         result["grows"] = result["growth"] > result["noise"]
     return result
 
 
-def verdict(of: dict[str, Any]) -> str:
+def verdict(figures: dict[str, Any]) -> str:
     """Whether a series is flat, in one line."""
-    if of["grows"] is None:
-        return f"{of['flat']}: not measured"
-    word = "GROWS" if of["grows"] else "flat"
-    return f"{of['flat']}: {word}, x{of['growth']:.2f} at most, noise x{of['noise']:.2f}"
+    if figures["grows"] is None:
+        return f"{figures['flat']}: not measured"
+    word = "GROWS" if figures["grows"] else "flat"
+    return f"{figures['flat']}: {word}, x{figures['growth']:.2f} at most, noise x{figures['noise']:.2f}"
 
 
-def _draw_series(panel: Any, of: dict[str, Any]) -> None:
+def _draw_series(panel: Any, figures: dict[str, Any]) -> None:
     from matplotlib.ticker import NullFormatter
 
-    points = of["points"]
-    panel.set_title(verdict(of).replace(": ", ":\n", 1), fontsize=7.5, color=INK, loc="left")
+    points = figures["points"]
+    panel.set_title(verdict(figures).replace(": ", ":\n", 1), fontsize=7.5, color=INK, loc="left")
     panel.tick_params(labelsize=7)
     panel.grid(color="#e4e4e4", linewidth=0.8)
     panel.set_axisbelow(True)

@@ -65,9 +65,9 @@ class Files:
 
 
 def decode(method: str, folder: str, seconds: float) -> dict[str, float]:
-    """Make rows of files that are in memory, in one thread on one core, by turns with PIL, for a while.
+    """Make rows of files in memory, in one thread on one core, by turns with PIL, for some seconds.
 
-    The turns are short, so that whatever else the machine does meets both.
+    The turns are short, so that other work of the machine meets both.
 
     Returns:
         images_per_cpu_second: whole passes over all files, by the processor time of this process;

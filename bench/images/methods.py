@@ -167,7 +167,7 @@ _DALI_BATCH = 32  # files at a time
 def _dali() -> Pass:
     from nvidia.dali import fn, pipeline_def, types
 
-    given: list[Any] = []  # files, boxes, flips: the same in each pass, for it reads ahead
+    given: list[Any] = []  # files, boxes, flips: the same in each pass, because it reads in advance
 
     def source(info: Any) -> tuple[Any, ...]:
         files, boxes, flips = given

@@ -133,7 +133,7 @@ class Images(Question):
     def failed(self, result: dict[str, Any]) -> bool:
         """Whether ours failed, or what all are compared with: what becomes of a peer is a result."""
         ours = (PIL, EXACT, FAST, ROWS, SLOWEST, "shmloader-exact", "shmloader-fast", "shmloader-rows")
-        return any("failure" in of for of in result["measurements"] if of["subject"] in ours)
+        return any("failure" in each for each in result["measurements"] if each["subject"] in ours)
 
     def show(self, out: Console, result: dict[str, Any]) -> None:
         show.print_tables(out, result)
@@ -158,16 +158,16 @@ def summary(part: str, measurements: list[dict[str, Any]]) -> dict[str, Any]:
     """
     rounds: dict[int, dict[str, Any]] = {}
     reasons: dict[str, str] = {}
-    for of in measurements:
-        if of["part"] == part and "failure" in of:
-            reasons[of["subject"]] = of["failure"]
-        elif of["part"] == part:
-            rounds.setdefault(of["round"], {})[of["subject"]] = of
+    for each in measurements:
+        if each["part"] == part and "failure" in each:
+            reasons[each["subject"]] = each["failure"]
+        elif each["part"] == part:
+            rounds.setdefault(each["round"], {})[each["subject"]] = each
 
     def ratio(subject: str) -> Spread | None:
         if part == DECODE:
             return spread(by[subject]["ratio"] for by in rounds.values() if subject in by)
-        speeds = [{name: of["images_per_second"] for name, of in by.items()} for by in rounds.values()]
+        speeds = [{name: each["images_per_second"] for name, each in by.items()} for by in rounds.values()]
         return spread(by[subject] / by[SLOWEST] for by in speeds if subject in by and SLOWEST in by)
 
     result: dict[str, Any] = {}
@@ -177,6 +177,6 @@ def summary(part: str, measurements: list[dict[str, Any]]) -> dict[str, Any]:
             result[subject] = {"failure": reasons[subject]}
             continue
         its = [by[subject] for by in rounds.values() if subject in by]
-        result[subject] = {name: spread(of[name] for of in its if name in of) for name in FIGURES}
+        result[subject] = {name: spread(each[name] for each in its if name in each) for name in FIGURES}
         result[subject]["ratio"] = ratio(subject)
     return result

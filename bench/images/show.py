@@ -50,13 +50,13 @@ def print_tables(out: Console, result: dict[str, Any]) -> None:
         DECODE: f"files in memory, one process on one core; {settings['files']}",
         LOAD: f"files on disk, workers: {settings['workers']}, batches of {settings['batch_size']}",
     }
-    for part, of in result["summary"].items():
+    for part, each in result["summary"].items():
         table = Table(title=f"images; {titles[part]}; {rounds}", title_justify="left", caption_justify="left")
         table.add_column("", no_wrap=True)
         for heading, *_ in COLUMNS[part]:
             table.add_column(heading, justify="right", no_wrap=True)
         skipped = []
-        for subject, its in of.items():
+        for subject, its in each.items():
             if "failure" in its:
                 skipped.append(f"skipped: {label(subject)}, {its['failure']}")
                 continue
@@ -74,19 +74,21 @@ def draw(result: dict[str, Any], path: Path) -> None:
     """A bar for each; a panel for each part."""
     from matplotlib.figure import Figure
 
-    parts = {part: {s: its for s, its in of.items() if "failure" not in its} for part, of in result["summary"].items()}
-    heights = [max(1, len(of)) for of in parts.values()]
+    parts = {
+        part: {s: its for s, its in each.items() if "failure" not in its} for part, each in result["summary"].items()
+    }
+    heights = [max(1, len(each)) for each in parts.values()]
     figure = Figure(figsize=(9, 1.3 + 0.33 * sum(heights)), dpi=150, layout="constrained")
     panels = figure.subplots(len(parts), squeeze=False, height_ratios=heights)[:, 0]
-    for axes, (part, of) in zip(panels, parts.items(), strict=True):
+    for axes, (part, each) in zip(panels, parts.items(), strict=True):
         speed = COLUMNS[part][0][1]
-        for row, (subject, its) in enumerate(of.items()):
+        for row, (subject, its) in enumerate(each.items()):
             colour = PALE if subject == FLOOR else TEAL if _is_ours(subject) else TORCH
             axes.barh(-row, its[speed]["median"], height=0.66, color=colour, zorder=2)
             axes.plot([its[speed]["min"], its[speed]["max"]], [-row, -row], color=INK, linewidth=1.2, zorder=3)
-            said = f" {shown(its[speed])}; {shown(its['ratio'])} x" if its["ratio"] else f" {shown(its[speed])}"
-            axes.text(its[speed]["max"], -row, said, color=INK, va="center", fontsize=8, zorder=4)
-        axes.set_yticks([-row for row in range(len(of))], [label(subject) for subject in of], fontsize=8)
+            text = f" {shown(its[speed])}; {shown(its['ratio'])} x" if its["ratio"] else f" {shown(its[speed])}"
+            axes.text(its[speed]["max"], -row, text, color=INK, va="center", fontsize=8, zorder=4)
+        axes.set_yticks([-row for row in range(len(each))], [label(subject) for subject in each], fontsize=8)
         axes.tick_params(axis="y", length=0)
         axes.margins(x=0.2)
         unframe(axes)

@@ -60,8 +60,8 @@ def boundaries(
 ) -> tuple[list[float], list[float]]:
     """What a trainer waits for that computes for STEP seconds a batch: for first batches, and for the others."""
     what = CASES[case]
-    of = job(what, what.dataset(batches * what.batch_size, ""), workers, start_method, persistent=True)
-    epochs = LOADERS[loader].open(dataclasses.replace(of, overlaps=overlaps))
+    found = job(what, what.dataset(batches * what.batch_size, ""), workers, start_method, persistent=True)
+    epochs = LOADERS[loader].open(dataclasses.replace(found, overlaps=overlaps))
     first: list[float] = []
     others: list[float] = []
     for epoch in range(1 + restarts):

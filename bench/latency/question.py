@@ -11,7 +11,7 @@ from rich.table import Table
 
 from bench.core.cases import CASES
 from bench.core.question import Question, Turn, add_start_methods, add_workers, count
-from bench.core.results import failures, in_one_line, print_lines
+from bench.core.results import by_round, failures, in_one_line, print_lines
 from bench.core.spread import shown, spread
 
 LOADERS = ("torch", "shmloader")
@@ -80,12 +80,12 @@ class Latency(Question):
             table.add_column(heading, justify="right", no_wrap=True)
         for method, moments in result["summary"].items():
             failed = any(m["start_method"] == method and "failure" in m for m in result["measurements"])
-            for moment, of in moments.items():
+            for moment, each in moments.items():
                 table.add_row(
                     (method + (" FAILED" if failed else "")) if moment == "first" else "",
                     MOMENTS[moment],
-                    *(shown(of[loader], 1e3, all_of_it=True) for loader in LOADERS),
-                    shown(of["ratio"], all_of_it=True),
+                    *(shown(each[loader], 1e3, all_of_it=True) for loader in LOADERS),
+                    shown(each["ratio"], all_of_it=True),
                     end_section=moment == list(MOMENTS)[-1],
                 )
         out.print(table)
@@ -98,16 +98,17 @@ def summary(method: str, measurements: list[dict[str, Any]]) -> dict[str, Any]:
 
     A round counts with the median of its epochs.
     """
-    rounds: dict[int, dict[str, Any]] = {}
-    for of in measurements:
-        if of["start_method"] == method and "failure" not in of:
-            rounds.setdefault(of["round"], {})[of["subject"]] = {
-                moment: of[moment] if moment == "first" else statistics.median(of[moment]) for moment in MOMENTS
-            }
+    rounds = [
+        {
+            loader: {moment: of[moment] if moment == "first" else statistics.median(of[moment]) for moment in MOMENTS}
+            for loader, of in by.items()
+        }
+        for by in by_round([of for of in measurements if of["start_method"] == method], "subject")
+    ]
     return {
         moment: {
-            **{loader: spread(by[loader][moment] for by in rounds.values() if loader in by) for loader in LOADERS},
-            "ratio": spread(by["shmloader"][moment] / by["torch"][moment] for by in rounds.values() if len(by) == 2),
+            **{loader: spread(by[loader][moment] for by in rounds if loader in by) for loader in LOADERS},
+            "ratio": spread(by["shmloader"][moment] / by["torch"][moment] for by in rounds if len(by) == 2),
         }
         for moment in MOMENTS
     }

@@ -8,8 +8,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from bench.core.question import Question, Turn, add_start_methods, add_workers, count
-from bench.core.results import failures, in_one_line, print_lines
+from bench.core.question import METHODS, Question, Turn, add_workers, count
+from bench.core.results import by_round, failures, in_one_line, print_lines
 from bench.core.spread import shown, spread
 
 SUBJECTS = ("nothing", "lists", "frozen")
@@ -27,7 +27,13 @@ class Memory(Question):
         parser.add_argument("--ranks", type=count, default=2, help="processes that train, each with all samples")
         parser.add_argument("--subjects", nargs="+", choices=SUBJECTS[1:], default=list(SUBJECTS[1:]), help="of these")
         add_workers(parser, 8)
-        add_start_methods(parser)
+        parser.add_argument(
+            "--start-methods",
+            nargs="+",
+            choices=[*METHODS, "template"],
+            default=["fork", "template"],
+            help="of workers",
+        )
 
     def settings(self) -> dict[str, Any]:
         given = self.given
@@ -88,11 +94,8 @@ def summary(method: str, subject: str, measurements: list[dict[str, Any]]) -> di
         memory: bytes beyond those of a dataset of nothing in the same round; beyond: that as a share of the pickle;
         access, freeze, epoch: see measure.py.
     """
-    rounds: dict[int, dict[str, Any]] = {}
-    for found in measurements:
-        if found["start_method"] == method and "failure" not in found:
-            rounds.setdefault(found["round"], {})[found["subject"]] = found
-    whole = [by for by in rounds.values() if subject in by and "nothing" in by]
+    rounds = by_round([of for of in measurements if of["start_method"] == method], "subject")
+    whole = [by for by in rounds if subject in by and "nothing" in by]
     more = [by[subject]["memory"] - by["nothing"]["memory"] for by in whole]
     return {
         "memory": spread(more),

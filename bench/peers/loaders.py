@@ -19,7 +19,7 @@ from bench.core.loaders import DI_ENGINE, OURS, PREFETCH, TORCH, Job, Loader, to
 from bench.core.loaders import LOADERS as BOTH
 
 SEGMENTS = 8  # of SPDL's arena; it holds on to those whose batches are in use
-LONGEST = PERIOD << 18  # samples in an epoch of FFCV's, for it lists them all; of whole periods and whole batches
+LONGEST = PERIOD << 18  # samples in an epoch of FFCV's, which lists them all; of whole periods and whole batches
 
 
 class Fetch:

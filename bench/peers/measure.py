@@ -180,7 +180,7 @@ def _wake_up() -> float:
 
 
 def work(case: str, seconds: float, workers: int, data: str) -> dict[str, float]:
-    """Make batches by the dataset's and the collate function's own code, in as many processes, for nobody.
+    """Make batches by the dataset's and the collate function's own code, in as many processes, and drop them.
 
     Returns:
         batches_per_second: of all processes together.

@@ -30,7 +30,10 @@ from bench.peers.loaders import LOADERS
 from bench.peers.measure import EPOCH, HANDOVER, LIMIT, SPAWN, TIMES, label
 
 # of `dict`, `detections` is the harder kind; what becomes of a `subclass` is between torch and us
-RACED = tuple(case for case in CASES if case not in ("dict", "subclass")) + tuple(TIMES)
+# What is of one image and something beside it is asked by `transport`, which compares it with the image alone.
+RACED = tuple(
+    name for name, case in CASES.items() if name not in ("dict", "subclass", "image") and not case.image_alone
+) + tuple(TIMES)
 SPAWN_WORKERS, SPAWN_MEGABYTES = 4, 128
 EPOCH_BATCHES, EPOCH_RESTARTS = 8, 3
 MADE_JPEGS = 64
@@ -165,7 +168,7 @@ class Peers(Question):
         return {
             "versions": _versions(self.given.loaders),
             "limits": {
-                name: spread(of[name] for of in measurements if of["subject"] == HANDOVER and name in of)
+                name: spread(each[name] for each in measurements if each["subject"] == HANDOVER and name in each)
                 for name in ("verbs", "calls", "wake_up")
             },
         }
@@ -175,7 +178,7 @@ class Peers(Question):
 
     def failed(self, result: dict[str, Any]) -> bool:
         """Whether ours failed, or a limit: what becomes of a peer is a result."""
-        return any("failure" in of for of in result["measurements"] if of["subject"] in (OURS, LIMIT, HANDOVER))
+        return any("failure" in each for each in result["measurements"] if each["subject"] in (OURS, LIMIT, HANDOVER))
 
     def show(self, out: Console, result: dict[str, Any]) -> None:
         show.print_tables(out, result)
@@ -207,15 +210,15 @@ def summary(case: str, measurements: list[dict[str, Any]]) -> dict[str, Any]:
     rounds: dict[int, dict[str, Any]] = {}
     reasons: dict[str, str] = {}
     subjects: list[str] = []
-    for of in measurements:
-        if of["case"] not in (case, HANDOVER):
+    for each in measurements:
+        if each["case"] not in (case, HANDOVER):
             continue
-        if of["subject"] in LOADERS and of["subject"] not in subjects:
-            subjects.append(of["subject"])
-        if "failure" in of:
-            reasons[of["subject"]] = of["failure"]
+        if each["subject"] in LOADERS and each["subject"] not in subjects:
+            subjects.append(each["subject"])
+        if "failure" in each:
+            reasons[each["subject"]] = each["failure"]
         else:
-            rounds.setdefault(of["round"], {})[of["subject"]] = of
+            rounds.setdefault(each["round"], {})[each["subject"]] = each
     timed = case in TIMES
 
     def speed(by: dict[str, Any], subject: str) -> float:
@@ -247,14 +250,16 @@ def summary(case: str, measurements: list[dict[str, Any]]) -> dict[str, Any]:
             values["seconds"] = spread(by[subject][TIME_OF[case]] for by in rounds.values() if subject in by)
         result[subject] = values | {"of_limit": ratio(subject, LIMIT), "ours": ratio(OURS, subject)}
     known = [speed(by, LIMIT) for by in rounds.values() if LIMIT in by]
-    result[LIMIT] = {"seconds" if timed else "batches_per_second": spread(1 / of if timed else of for of in known)}
+    result[LIMIT] = {
+        "seconds" if timed else "batches_per_second": spread(1 / each if timed else each for each in known)
+    }
     peers = [peer for peer in result if peer in LOADERS and peer != OURS and not LOADERS[peer].own_data]
     medians = {peer: _median(result[peer], timed) for peer in peers if "failure" not in result[peer]}
     result["best"] = max(medians, key=lambda peer: medians[peer]) if medians else None
     return result
 
 
-def _median(of: dict[str, Any], timed: bool) -> float:
+def _median(figures: dict[str, Any], timed: bool) -> float:
     """The median speed; of times, their negative, so that more is better."""
-    median: float = of["seconds" if timed else "batches_per_second"]["median"]
+    median: float = figures["seconds" if timed else "batches_per_second"]["median"]
     return -median if timed else median

@@ -48,24 +48,24 @@ def print_tables(out: Console, result: dict[str, Any]) -> None:
     workers = f"{settings['workers']} by {settings['start_method']}, {settings['prefetch_factor']} batches ahead each"
     rounds = f"rounds: {settings['rounds']}, medians [min..max]; took {settings['took']} s"
     print_lines(out, [f"peers; workers: {workers}; {rounds}"])
-    for case, of in result["summary"].items():
-        out.print(_table(case, of))
+    for case, each in result["summary"].items():
+        out.print(_table(case, each))
     print_lines(out, _notes(result))
 
 
-def _table(case: str, of: dict[str, Any]) -> Table:
+def _table(case: str, values: dict[str, Any]) -> Table:
     columns = RATE_COLUMNS if case in CASES else TIME_COLUMNS
     table = Table(title=label(case), title_justify="left", caption_justify="left", padding=(0, 1, 0, 0))
     table.add_column("", no_wrap=True)
     for heading, *_ in columns:
         table.add_column(heading, justify="right", no_wrap=True)
     (figure, *_), scale = columns[0][1:3]
-    captions = [f"limit: {shown(of['limit'][figure], scale, all_of_it=True)}, {limit_of(case)}"]
-    for subject, figures in of.items():
+    captions = [f"limit: {shown(values['limit'][figure], scale, all_of_it=True)}, {limit_of(case)}"]
+    for subject, figures in values.items():
         if subject in LOADERS and "failure" in figures:
             captions.append(f"skipped: {LOADERS[subject].label}, {figures['failure']}")
         elif subject in LOADERS:
-            best = " (best peer)" if subject == of["best"] else ""
+            best = " (best peer)" if subject == values["best"] else ""
             cells = [" | ".join(shown(figures[k], by, wide) for k in names) for _, names, by, wide in columns]
             table.add_row(LOADERS[subject].label + best, *cells, style="bold" if subject == OURS else "")
     table.caption = Text("\n".join(captions))
@@ -83,10 +83,10 @@ def limit_of(case: str) -> str:
 
 def _notes(result: dict[str, Any]) -> list[str]:
     lines = [
-        f"limit, {name}: {shown(of, MILLION if name == 'wake_up' else 1e9, all_of_it=True)}: {MEANING[name]}"
-        for name, of in result["limits"].items()
+        f"limit, {name}: {shown(each, MILLION if name == 'wake_up' else 1e9, all_of_it=True)}: {MEANING[name]}"
+        for name, each in result["limits"].items()
     ]
-    lines += [f"{of.label}: {of.note}" for of in LOADERS.values() if of.note]
+    lines += [f"{each.label}: {each.note}" for each in LOADERS.values() if each.note]
     if result["settings"]["jpegs"]:
         lines.append(f"JPEGs: {result['settings']['jpegs']}")
     versions = ", ".join(f"{name} {version}" for name, version in result["versions"].items())
@@ -138,14 +138,18 @@ def _looks(subject: str) -> dict[str, Any]:
     return {"color": COLOURS[number % len(COLOURS)], "marker": MARKERS[number % len(MARKERS)], "markersize": 6}
 
 
-def _draw_case(axes: Any, y: float, of: dict[str, Any], figure: str) -> None:
-    known = {subject: of[subject][figure] for subject in of if subject in LOADERS and "failure" not in of[subject]}
+def _draw_case(axes: Any, y: float, figures: dict[str, Any], figure: str) -> None:
+    known = {
+        subject: figures[subject][figure]
+        for subject in figures
+        if subject in LOADERS and "failure" not in figures[subject]
+    }
     if not known:
         axes.text(0.5, y, "nothing measured", color=PALE, va="center", transform=axes.get_yaxis_transform())
         return
     medians = [speed["median"] for speed in known.values()]
     axes.plot([min(medians), max(medians)], [y, y], color="#dcdcdc", linewidth=2, solid_capstyle="round", zorder=1)
-    if limit := of["limit"][figure]:
+    if limit := figures["limit"][figure]:
         axes.plot([limit["median"]] * 2, [y - 0.3, y + 0.3], color=INK, linewidth=1.4, linestyle=(0, (4, 2)), zorder=2)
     for subject, speed in known.items():
         looks = _looks(subject)
@@ -156,17 +160,17 @@ def _draw_case(axes: Any, y: float, of: dict[str, Any], figure: str) -> None:
             shown(known[OURS]), (known[OURS]["median"], y), (0, -15), textcoords="offset points", ha="center",
             fontsize=8, color=TEAL,
         )  # fmt: skip
-        if of["best"]:
-            between = (known[OURS]["median"] * known[of["best"]]["median"]) ** 0.5
+        if figures["best"]:
+            between = (known[OURS]["median"] * known[figures["best"]]["median"]) ** 0.5
             axes.annotate(
-                f"x{shown(of[of['best']]['ours'])}", (between, y), (0, 7), textcoords="offset points", ha="center",
-                fontsize=9, fontweight="bold", color=INK,
+                f"x{shown(figures[figures['best']]['ours'])}", (between, y), (0, 7), textcoords="offset points",
+                ha="center", fontsize=9, fontweight="bold", color=INK,
             )  # fmt: skip
 
 
 def _draw_legend(axes: Any, cases: dict[str, Any]) -> None:
     shown_ones = {
-        subject for of in cases.values() for subject in of if subject in LOADERS and "failure" not in of[subject]
+        subject for each in cases.values() for subject in each if subject in LOADERS and "failure" not in each[subject]
     }
     for subject in LOADERS:
         if subject in shown_ones:

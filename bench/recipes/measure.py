@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset
 
-from bench.core import jpegs
+from bench.core import jpegs, session
 from bench.core.loaders import LOADERS, OURS, TORCH, Job
 from bench.recipes import dali_recipes, ways
 from bench.recipes.ways import DALI
@@ -29,7 +29,7 @@ __all__ = ["load", "parts", "samples"]
 SEED = 5
 SLICE = 8  # files that one way reads before it is the other's turn
 WARM_UP = 2  # batches a worker that a loader makes before it is timed
-LEAST = 4  # batches that are timed
+LEAST = 24  # batches that are timed: workers are some batches ahead at either end
 
 
 def samples(recipe: str, by: list[str], folder: str, seconds: float) -> dict[str, float]:
@@ -118,15 +118,20 @@ def _plain(image: Any) -> torch.Tensor:
 
 
 def load(recipe: str, way: str, folder: str, seconds: float, workers: int, batch_size: int) -> dict[str, float]:
-    """Images a second by a loader with workers: ours where the dataset is fused, DALI's own, torch's otherwise."""
+    """A loader with workers: ours where the dataset is fused, DALI's own, torch's otherwise.
+
+    Returns:
+        images_per_second; cpu: microseconds of processor time an image, of this process and its workers.
+    """
     batches = _batches(recipe, way, folder, workers, batch_size)
     for _ in range(WARM_UP * workers):
         next(batches)
-    begin, count = time.perf_counter(), 0
+    (cpu, _), begin, count = session.used(os.getsid(0)), time.perf_counter(), 0
     while (spent := time.perf_counter() - begin) < seconds or count < LEAST:
         next(batches)
         count += 1
-    return {"images_per_second": count * batch_size / spent}
+    cpu = session.used(os.getsid(0))[0] - cpu
+    return {"images_per_second": count * batch_size / spent, "cpu": 1e6 * cpu / (count * batch_size)}
 
 
 def _batches(recipe: str, way: str, folder: str, workers: int, batch_size: int) -> Iterator[Any]:

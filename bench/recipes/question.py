@@ -16,7 +16,7 @@ from bench.core import jpegs
 from bench.core.question import Question, Turn, add_choice, add_workers, count, seconds
 from bench.core.spread import spread
 from bench.recipes.recipes import RECIPES
-from bench.recipes.show import LOAD, PARTS, SAMPLES, draw, print_tables
+from bench.recipes.show import LOAD, LOAD_CPU, PARTS, SAMPLES, draw, print_tables
 from bench.recipes.ways import DALI, V1, WAYS
 
 __all__ = ["Recipes", "summary"]
@@ -35,6 +35,7 @@ class Recipes(Question):
     @staticmethod
     def add_options(parser: argparse.ArgumentParser) -> None:
         add_choice(parser, "--recipes", tuple(RECIPES), "which recipes to measure")
+        add_choice(parser, "--ways", tuple(WAYS), "which ways from files to samples")
         add_choice(
             parser,
             "--parts",
@@ -79,10 +80,10 @@ class Recipes(Question):
         given, failure = self.given, RECIPES[recipe].why_not()
         where = {"recipe": recipe, "folder": self._folder}
         both = {**where, "seconds": given.seconds}
-        ways = [name for name, way in WAYS.items() if way.has(recipe)]
+        ways = [name for name, way in WAYS.items() if name in given.ways and way.has(recipe)]
         ways = ways[at % len(ways) :] + ways[: at % len(ways)]  # who goes first changes from round to round
         together = [way for way in ways if way != DALI]
-        for by in [together, *([[DALI]] if DALI in ways else [])] if SAMPLES in given.parts else []:
+        for by in [by for by in (together, [way for way in ways if way == DALI]) if by and SAMPLES in given.parts]:
             yield Turn(
                 {"part": SAMPLES, "recipe": recipe, "ways": " ".join(sorted(by))},
                 "bench.recipes.measure:samples",
@@ -130,11 +131,11 @@ def summary(measurements: list[dict[str, Any]]) -> dict[str, Any]:
     """The figures of all rounds.
 
     Returns:
-        by part and recipe: of each way its `figure` (microseconds of CPU a sample; images a second) and its `ratio`,
+        by part and recipe: of each way its `figure` (microseconds of CPU; images a second) and its `ratio`,
         how many times as quick it is as v1 (or timm) in the same round; of PARTS, of each part of a fused sample the
         spread of its microseconds; and `failure`, why there are none, or none of some way.
     """
-    result: dict[str, Any] = {SAMPLES: {}, LOAD: {}, PARTS: {}}
+    result: dict[str, Any] = {SAMPLES: {}, LOAD: {}, LOAD_CPU: {}, PARTS: {}}
     rounds: dict[tuple[str, str], dict[int, dict[str, float]]] = {}
     failures: dict[tuple[str, str], str] = {}
     for one in measurements:
@@ -145,6 +146,7 @@ def summary(measurements: list[dict[str, Any]]) -> dict[str, Any]:
         its = rounds.setdefault((part, recipe), {}).setdefault(one["round"], {})
         if part == LOAD:
             its[one["way"]] = one["images_per_second"]
+            rounds.setdefault((LOAD_CPU, recipe), {}).setdefault(one["round"], {})[one["way"]] = one["cpu"]
         else:
             its |= {name: value for name, value in one.items() if name not in ("part", "recipe", "ways", "round")}
     for (part, recipe), by_round in rounds.items():
@@ -160,7 +162,7 @@ def _of_recipe(part: str, rounds: list[dict[str, float]]) -> dict[str, Any]:
         return {name: spread(one[name] for one in rounds if name in one) for name in names}
 
     def ratio(one: dict[str, float], way: str) -> float:
-        return one[V1] / one[way] if part == SAMPLES else one[way] / one[V1]
+        return one[way] / one[V1] if part == LOAD else one[V1] / one[way]
 
     return {
         way: {

@@ -63,11 +63,12 @@ def _evaluation(resized: int, by: str) -> Callable[[Any], Any]:
     return opened
 
 
-def _timm(of: Any) -> Any:
-    create_transform: Any = import_module("timm.data").create_transform
-    # Without mmax9 some magnitudes ask Pillow to keep 0 bits of a colour, which it refuses since its version 13.
-    policy = "rand-m9-mstd0.5-mmax9-inc1"
-    return create_transform(224, is_training=True, auto_augment=policy, interpolation="bicubic", re_prob=0.25)
+def _timm(**options: Any) -> Callable[[Any], Any]:
+    def opened(of: Any) -> Any:
+        create_transform: Any = import_module("timm.data").create_transform
+        return create_transform(224, is_training=True, **options)
+
+    return opened
 
 
 def _dino(of: Any) -> Any:
@@ -92,6 +93,9 @@ _SIMCLR: tuple[Callable[[Any], Any], ...] = (
     lambda of: of.RandomApply([of.GaussianBlur(23, (0.1, 2.0))], p=0.5),
 )
 
+# Without mmax9 some magnitudes ask Pillow to keep 0 bits of a colour, which it refuses since its version 13.
+_TIMM: dict[str, Any] = {"auto_augment": "rand-m9-mstd0.5-mmax9-inc1", "interpolation": "bicubic", "re_prob": 0.25}
+
 RECIPES = {
     "crop": Recipe("bilinear crop, flip", _training("bilinear")),
     "bicubic": Recipe("bicubic crop, flip", _training("bicubic")),
@@ -100,7 +104,8 @@ RECIPES = {
         _training("bilinear", lambda of: of.TrivialAugmentWide(), erased=True),
     ),
     "rand": Recipe("crop, flip, RandAugment", _training("bilinear", lambda of: of.RandAugment())),
-    "timm": Recipe("timm: bicubic crop, RandAugment, erasing", _timm, ("torchvision", "timm")),
+    "timm": Recipe("timm: bicubic crop, RandAugment, erasing", _timm(**_TIMM), ("torchvision", "timm")),
+    "timm-defaults": Recipe("timm's defaults: crop, flip, jitter", _timm(), ("torchvision", "timm")),
     "clip": Recipe("resize 224 bicubic, middle", _evaluation(224, "bicubic")),
     "evaluation": Recipe("resize 256, middle", _evaluation(256, "bilinear")),
     "simclr": Recipe("SimCLR", _training("bilinear", *_SIMCLR)),

@@ -14,10 +14,14 @@ from bench.core.spread import shown
 from bench.recipes.recipes import RECIPES
 from bench.recipes.ways import ALBUMENTATIONS, DALI, FAST, FLOOR, FUSED, V1, V2, WAYS
 
-__all__ = ["LOAD", "PARTS", "SAMPLES", "draw", "print_tables"]
+__all__ = ["LOAD", "LOAD_CPU", "PARTS", "SAMPLES", "draw", "print_tables"]
 
-SAMPLES, LOAD, PARTS = "samples", "load", "parts"
-TITLES = {SAMPLES: "microseconds of CPU a sample", LOAD: "images a second, with workers"}
+SAMPLES, LOAD, LOAD_CPU, PARTS = "samples", "load", "load_cpu", "parts"
+TITLES = {
+    SAMPLES: "microseconds of CPU a sample",
+    LOAD: "images a second, with workers",
+    LOAD_CPU: "microseconds of CPU an image, with workers",
+}
 COLOURS = {
     V1: TORCH,
     V2: "#e08e79",
@@ -71,7 +75,7 @@ def _in_words(parts: dict[str, Any]) -> str:
 
 
 def draw(result: dict[str, Any], path: Path) -> None:
-    """How many times as quick as torchvision (or timm) each way is: a panel for samples and one for loaders."""
+    """How many times as quick as torchvision (or timm) each way is: a panel for samples, and two for loaders."""
     from matplotlib.figure import Figure
 
     measured = {part: {recipe: by for recipe, by in result["summary"][part].items() if V1 in by} for part in TITLES}
@@ -96,10 +100,10 @@ def draw(result: dict[str, Any], path: Path) -> None:
         axes.set_yticks(range(len(recipes)), [RECIPES[recipe].label for recipe in recipes], fontsize=8)
         axes.tick_params(axis="y", length=0)
         axes.margins(x=0.15)
-        axes.set_title(f"by {TITLES[part]}", fontsize=9, color=INK, loc="left")
+        axes.set_title(f"by {TITLES[part].removeprefix('microseconds of ')}", fontsize=9, color=INK, loc="left")
         unframe(axes)
     panels[0].invert_yaxis()
     bars = {label: bar for axes in panels for bar, label in zip(*axes.get_legend_handles_labels(), strict=True)}
-    figure.legend(bars.values(), bars.keys(), loc="outside lower center", ncols=len(bars), fontsize=8)
+    figure.legend(bars.values(), bars.keys(), loc="outside right center", fontsize=8)
     title = "Whole recipes, JPEG files to samples: times as quick as torchvision v1 (or timm)"
     finish(figure, f"{title}; rounds: {result['settings']['rounds']}", result["machine"], path)

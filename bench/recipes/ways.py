@@ -40,7 +40,7 @@ class Way:
         return (self.only is None or recipe in self.only) and not missing(self.needs)
 
 
-_OF_TORCHVISION = tuple(name for name in RECIPES if name != "timm")
+_OF_TORCHVISION = tuple(name for name in RECIPES if not name.startswith("timm"))
 WAYS = {
     V1: Way("torchvision v1, or timm"),
     V2: Way("torchvision v2", only=_OF_TORCHVISION),

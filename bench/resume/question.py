@@ -55,10 +55,10 @@ class Resume(Question):
         absent = {STATEFUL: missing(("torchdata",)), OURS: ""}
         order = LOADERS if at % 2 == 0 else LOADERS[::-1]
 
-        def turn(of: str, by: str, loader: str, arguments: dict[str, Any], takes: float) -> Turn:
+        def turn(label: str, by: str, loader: str, arguments: dict[str, Any], takes: float) -> Turn:
             return Turn(
-                {"of": of, "by": by, "subject": loader},
-                f"bench.resume.measure:{of}",
+                {"of": label, "by": by, "subject": loader},
+                f"bench.resume.measure:{label}",
                 {"loader": loader, "workers": given.workers, **arguments},
                 takes,
                 given.timeout,
@@ -108,14 +108,14 @@ class Resume(Question):
         print_lines(out, [in_one_line(result["machine"])])
 
     def failed(self, result: dict[str, Any]) -> bool:
-        return any("failure" in of and of["subject"] == OURS for of in result["measurements"])
+        return any("failure" in each and each["subject"] == OURS for each in result["measurements"])
 
 
-def summary(figures: dict[str, Any], of: str, by: str, measurements: list[dict[str, Any]]) -> dict[str, Any]:
+def summary(figures: dict[str, Any], label: str, by: str, measurements: list[dict[str, Any]]) -> dict[str, Any]:
     """Each figure of each loader, as median, min and max of the rounds.  A round counts with its median."""
     found: dict[str, list[dict[str, float]]] = {loader: [] for loader in LOADERS}
     for each in measurements:
-        if (each["of"], each["by"]) == (of, by) and "failure" not in each:
+        if (each["of"], each["by"]) == (label, by) and "failure" not in each:
             found[each["subject"]].append(_figures(each))
     return {
         loader: {figure: spread(each[figure] for each in rounds) for figure in figures}

@@ -66,7 +66,7 @@ class Busy:
     """The seconds that each worker has spent making samples, in memory that workers get from the trainer by fork.
 
     One word a worker, and one store a change, so that it can be read at any time: while the worker is busy it holds
-    the seconds so far less the moment at which it began, which is negative, for the clock began with the machine.
+    the seconds so far less the moment at which it began, which is negative, because the clock began with the machine.
     """
 
     def __init__(self, workers: int) -> None:
@@ -86,7 +86,7 @@ class Busy:
 
 
 class Uneven(Dataset[torch.Tensor]):
-    """Each sample sleeps as long as it is told to, and is a tensor of its index."""
+    """Each sample sleeps for its time, and is a tensor of its index."""
 
     def __init__(self, sleeps: Sequence[float], busy: Busy) -> None:
         self._sleeps = sleeps

@@ -14,7 +14,7 @@ from rich.table import Table
 
 from bench.core.picture import INK, OURS, TORCH, finish, unframe
 from bench.core.question import Question, Turn, add_choice, add_workers, count, seconds
-from bench.core.results import failures, in_one_line, print_lines
+from bench.core.results import by_round, failures, in_one_line, print_lines
 from bench.core.spread import shown, spread
 from bench.skew.measure import LOADERS, SKEWS
 
@@ -60,10 +60,10 @@ class Skew(Question):
 
     @contextmanager
     def prepared(self, out: Console) -> Iterator[None]:
-        alone = Turn({}, "bench.skew.measure:one_worker", self._of_all, 0, self.given.timeout).measure()
-        if "failure" in alone:
-            sys.exit(f"one worker: {alone['failure']}; there is nothing to compare with")
-        self._one_worker = alone["digest"]
+        single = Turn({}, "bench.skew.measure:one_worker", self._of_all, 0, self.given.timeout).measure()
+        if "failure" in single:
+            sys.exit(f"one worker: {single['failure']}; there is nothing to compare with")
+        self._one_worker = single["digest"]
         yield
 
     def turns(self, at: int) -> list[Turn]:
@@ -109,17 +109,17 @@ class Skew(Question):
         table.add_column("loader", no_wrap=True)
         for heading in ("samples/s", "/ torch", "% of the limit", "workers idle %", "samples late us"):
             table.add_column(heading, justify="right", no_wrap=True)
-        for case, of in result["summary"].items():
-            for k, (loader, its) in enumerate(of["loaders"].items()):
+        for case, each in result["summary"].items():
+            for k, (loader, its) in enumerate(each["loaders"].items()):
                 table.add_row(
                     "" if k else SKEWS[case].label,
                     LOADERS[loader],
                     shown(its["samples_per_second"], all_of_it=True),
                     shown(its["ratio"], all_of_it=True),
-                    shown(its["samples_per_second"], 100 / of["limit"]) if of["limit"] else "-",
+                    shown(its["samples_per_second"], 100 / each["limit"]) if each["limit"] else "-",
                     shown(its["idle"], 100, all_of_it=True),
                     shown(its["late"], 1e6),
-                    end_section=k == len(of["loaders"]) - 1,
+                    end_section=k == len(each["loaders"]) - 1,
                 )
         out.print(table)
         print_lines(out, failures(result["measurements"], "case", "subject"), style="red")
@@ -149,8 +149,8 @@ class Skew(Question):
                     continue
                 axes.barh(-row, speed["median"], height=0.6, color=COLOURS[loader], zorder=2)
                 axes.plot([speed["min"], speed["max"]], [-row, -row], color=INK, linewidth=1.2, zorder=3)
-                said = f" {shown(speed)}; workers idle {shown(its['idle'], 100)} %"
-                axes.text(0, -row, said, color="white", va="center", fontsize=9, zorder=4)
+                text = f" {shown(speed)}; workers idle {shown(its['idle'], 100)} %"
+                axes.text(0, -row, text, color="white", va="center", fontsize=9, zorder=4)
             if of["limit"]:
                 axes.axvline(of["limit"], color=INK, linewidth=1.2, linestyle=(0, (4, 2)), zorder=1)
             axes.set_title(SKEWS[case].label, loc="left", fontsize=10, color=INK)
@@ -170,18 +170,15 @@ def summary(case: str, loaders: list[str], measurements: list[dict[str, Any]]) -
         limit: samples a second if the workers had nothing else to do;
         loaders: of each its samples_per_second, the same as a ratio to torch's of the same round, idle and late.
     """
-    rounds: dict[int, dict[str, Any]] = {}
-    for of in measurements:
-        if of["case"] == case and "failure" not in of:
-            rounds.setdefault(of["round"], {})[of["subject"]] = of
+    rounds = by_round([of for of in measurements if of["case"] == case], "subject")
     figures = {}
     for loader in loaders:
-        its = [by for by in rounds.values() if loader in by]
+        its = [by for by in rounds if loader in by]
         figures[loader] = {
             **{figure: spread(by[loader][figure] for by in its) for figure in ("samples_per_second", "idle", "late")},
             "ratio": spread(
                 by[loader]["samples_per_second"] / by["torch"]["samples_per_second"] for by in its if "torch" in by
             ),
         }
-    limit = next((of["limit"] for by in rounds.values() for of in by.values()), None)
+    limit = next((of["limit"] for by in rounds for of in by.values()), None)
     return {"limit": limit, "loaders": figures}

@@ -9,16 +9,22 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from bench.core.loaders import missing
 from bench.core.question import Question, Turn, count
-from bench.core.results import failures, in_one_line, print_lines
+from bench.core.results import by_round, failures, in_one_line, print_lines
 from bench.core.spread import shown, spread
+from bench.start.measure import ARENA
 
-WAYS = {"fork": 0.3, "forkserver": 6.0, "spawn": 6.0, "template": 3.0, "template, frozen": 3.0}  # seconds, about
+# By way, seconds that workers take to start, about.
+WAYS = {"fork": 0.3, "forkserver": 6.0, "spawn": 6.0, "template": 3.0, "template, frozen": 3.0, ARENA: 3.0}
 MOMENTS = {
     "first": "first epoch: first batch",
+    "first_cpu": "first epoch: processor time",
     "epoch": "first epoch: all of it",
     "next": "further epoch: first batch",
     "next_epoch": "further epoch: all of it",
+    "again": "further loader: first batch",
+    "replaced": "killed worker: its batch",
 }
 
 
@@ -46,8 +52,9 @@ class Start(Question):
                 {"case": _case(megabytes, workers), "subject": way},
                 "bench.start.measure:start",
                 {"way": way, "megabytes": megabytes, "workers": workers, "restarts": given.restarts},
-                WAYS[way] + (given.restarts * WAYS[way] if not way.startswith("template") else 0),
+                WAYS[way] * (1 if way.startswith("template") or way == ARENA else 2 + 2 * given.restarts),
                 given.timeout,
+                failure=missing(("spdl.pipeline",)) if way == ARENA else "",
             )
             for megabytes in given.megabytes
             for workers in given.workers
@@ -60,37 +67,45 @@ class Start(Question):
         for megabytes in self.given.megabytes:
             for workers in self.given.workers:
                 case = _case(megabytes, workers)
-                found[case] = {way: _of([m for m in measurements if _is(m, case, way)]) for way in self.given.ways}
+                rounds = by_round([of for of in measurements if of["case"] == case], "subject")
+                found[case] = {way: _of(rounds, way) for way in self.given.ways}
         return found
 
     def show(self, out: Console, result: dict[str, Any]) -> None:
         table = Table(
             title=f"start; rounds: {result['settings']['rounds']}, medians \\[min..max] in ms", title_justify="left"
         )
-        for heading in ("dataset, workers", "workers by", *MOMENTS.values()):
-            table.add_column(heading, justify="left" if heading in ("dataset, workers", "workers by") else "right")
+        table.add_column("dataset, workers")
+        table.add_column("workers by")
+        for heading in (*MOMENTS.values(), f"first batch\nto {ARENA}", f"processor time\nto {ARENA}"):
+            table.add_column(heading, justify="right")
         for case, ways in result["summary"].items():
             for way, moments in ways.items():
                 first = way == next(iter(ways))
                 figures = (shown(moments[moment], 1e3, all_of_it=True) for moment in MOMENTS)
-                table.add_row(case if first else "", way, *figures, end_section=way == list(ways)[-1])
+                ratios = (shown(moments[of], all_of_it=True) for of in ("ratio", "cpu_ratio"))
+                table.add_row(case if first else "", way, *figures, *ratios, end_section=way == list(ways)[-1])
         out.print(table)
         print_lines(out, failures(result["measurements"], "case", "subject"), style="red")
         print_lines(out, [in_one_line(result["machine"])])
+
+    def failed(self, result: dict[str, Any]) -> bool:
+        """Whether something failed; that SPDL is not installed is no failure."""
+        return any("failure" in of for of in result["measurements"] if of["subject"] != ARENA)
 
 
 def _case(megabytes: int, workers: int) -> str:
     return f"{f'{megabytes} MB' if megabytes else 'small'}, {workers} workers"
 
 
-def _is(measurement: dict[str, Any], case: str, way: str) -> bool:
-    return measurement["case"] == case and measurement["subject"] == way and "failure" not in measurement
+def _of(rounds: list[dict[str, dict[str, Any]]], way: str) -> dict[str, Any]:
+    """Of one case and way each of MOMENTS, and the ratios of the first batch to the arena's of the same round."""
+    mine = [by[way] for by in rounds if way in by]
+    figures = {moment: spread(_median(one[moment]) for one in mine if moment in one) for moment in MOMENTS}
+    both = [by for by in rounds if way in by and ARENA in by]
+    ratios = {of: spread(by[way][of] / by[ARENA][of] for by in both) for of in ("first", "first_cpu")}
+    return figures | {"ratio": ratios["first"], "cpu_ratio": ratios["first_cpu"]}
 
 
-def _of(measurements: list[dict[str, Any]]) -> dict[str, Any]:
-    return {
-        moment: spread(
-            one[moment] if isinstance(one[moment], float) else statistics.median(one[moment]) for one in measurements
-        )
-        for moment in MOMENTS
-    }
+def _median(figure: float | list[float]) -> float:
+    return figure if isinstance(figure, float) else statistics.median(figure)

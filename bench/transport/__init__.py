@@ -1,1 +1,1 @@
-"""What handing a batch over costs, and how many a second there are: torch, ours, and the ceiling."""
+"""The cost of handing a batch over, and batches a second: torch, ours, and the ceiling."""

@@ -1,7 +1,7 @@
 """Handing batches over: torch's loader, ours and the ceiling, in turns, several rounds.
 
-A ratio is always ours to torch's, of one round: two measurements that are neighbours in time, so that what else the
-machine does weighs on both.  Who goes first changes from round to round.
+A ratio is always ours to torch's in one round.  The two measurements follow each other, so other work of the machine
+weighs on both.  The order changes from round to round.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from bench.core.ceiling import CEILINGS, MEANING
 from bench.core.loaders import PREFETCH, SPARE
 from bench.core.picture import INK, OURS, PALE, TORCH, finish, unframe
 from bench.core.question import Question, Turn, add_choice, add_start_method, add_workers, seconds
-from bench.core.results import failures, in_one_line, print_lines
+from bench.core.results import by_round, failures, in_one_line, print_lines
 from bench.core.spread import Spread, shown, spread
 from bench.core.throughput import IN_ALL
 
@@ -29,7 +29,10 @@ TRANSPORTED = (
     "float32-images",
     "subclass",
     "small-images",
+    "small-images-int",
+    "image",
     "image-int",
+    "image-float",
     "array-int",
     "array-int64",
     "image-path",
@@ -118,9 +121,9 @@ class Transport(Question):
             "trainer faults\n/batch",
         ):
             table.add_column(heading, justify="right", no_wrap=True)
-        for case, of in result["summary"].items():
+        for case, each in result["summary"].items():
             both = {
-                key: " | ".join(shown(of[loader].get(key), scale) for loader in LOADERS)
+                key: " | ".join(shown(each[loader].get(key), scale) for loader in LOADERS)
                 for key, scale in (
                     ("bytes_per_second", 1e-9),
                     ("of_memcpy", 100),
@@ -133,17 +136,20 @@ class Transport(Question):
             failed = any(m["case"] == case and "failure" in m for m in result["measurements"])
             table.add_row(
                 CASES[case].label + (" FAILED" if failed else ""),
-                shown(of["torch"]["batches_per_second"]),
-                shown(of["shmloader"]["batches_per_second"]),
-                shown(of["ratio"], all_of_it=True),
+                shown(each["torch"]["batches_per_second"]),
+                shown(each["shmloader"]["batches_per_second"]),
+                shown(each["ratio"], all_of_it=True),
                 both["bytes_per_second"] if CASES[case].batch_bytes >= 1 << 16 else "",
                 both["of_memcpy"] if is_large else "",
                 both["of_streaming"] if is_large else "",
                 both["trainer_cpu"],
-                shown(of["trainer_cpu_ratio"], all_of_it=True),
+                shown(each["trainer_cpu_ratio"], all_of_it=True),
                 both["trainer_faults"],
             )
         out.print(table)
+        beside = {case: of for case, of in result["summary"].items() if of["to_image_alone"]}
+        if beside:
+            out.print(_table_of_columns(beside))
         print_lines(out, failures(result["measurements"], "case", "subject"), style="red")
         if any(CASES[case].is_large for case in result["summary"]):
             print_lines(out, [f"ceiling, {kind}: {meaning}" for kind, meaning in MEANING.items()])
@@ -189,17 +195,16 @@ def summary(case: str, measurements: list[dict[str, Any]]) -> dict[str, Any]:
     Returns:
         for each loader its FIGURES, and of_memcpy and of_streaming, the part of that ceiling that it reaches;
         for each ceiling its bytes_per_second;
-        ratio and trainer_cpu_ratio: shmloader's batches a second, and processor time a batch, to torch's.
+        ratio and trainer_cpu_ratio: shmloader's batches a second, and processor time a batch, to torch's;
+        to_image_alone: shmloader's workers' processor time a batch, to that of the same image with nothing beside it
+        (None where that was not measured).
     """
-    rounds: dict[int, dict[str, Any]] = {}
-    for of in measurements:
-        if of["case"] == case and "failure" not in of:
-            rounds.setdefault(of["round"], {})[of["subject"]] = of
+    rounds = by_round([of for of in measurements if of["case"] == case], "subject")
 
     def over(figure: str, subject: str, to: str | None = None) -> Spread | None:
         values = [
             by[subject][figure] / (by[to][figure] if to else 1)
-            for by in rounds.values()
+            for by in rounds
             if subject in by and (to is None or by.get(to, {}).get(figure))
         ]
         return spread(values)
@@ -214,13 +219,35 @@ def summary(case: str, measurements: list[dict[str, Any]]) -> dict[str, Any]:
                 result[loader][f"of_{kind}"] = over("bytes_per_second", loader, kind)
     result["ratio"] = over("batches_per_second", "shmloader", "torch")
     result["trainer_cpu_ratio"] = over("trainer_cpu", "shmloader", "torch")
+    alone = {
+        of["round"]: of["workers_cpu"]
+        for of in measurements
+        if of["case"] == CASES[case].image_alone and of["subject"] == "shmloader" and "failure" not in of
+    }
+    result["to_image_alone"] = spread(
+        by["shmloader"]["workers_cpu"] / alone[by["shmloader"]["round"]]
+        for by in rounds
+        if "shmloader" in by and by["shmloader"]["round"] in alone
+    )
     return result
 
 
-def _draw_case(axes: Any, y: float, of: dict[str, Any], batch_bytes: int) -> None:
-    speeds = [of[loader]["batches_per_second"] for loader in ("torch", "shmloader")]
+def _table_of_columns(cases: dict[str, Any]) -> Table:
+    """What workers pay for a number, or a path, beside an image."""
+    table = Table(title="columns: workers' CPU a batch; two figures: torch | shmloader", title_justify="left")
+    table.add_column("case", no_wrap=True)
+    for heading in ("us/batch", "shmloader / shmloader with the image alone"):
+        table.add_column(heading, justify="right")
+    for case, of in cases.items():
+        both = " | ".join(shown(of[loader]["workers_cpu"], 1e6) for loader in LOADERS)
+        table.add_row(CASES[case].label, both, shown(of["to_image_alone"], all_of_it=True))
+    return table
+
+
+def _draw_case(axes: Any, y: float, figures: dict[str, Any], batch_bytes: int) -> None:
+    speeds = [figures[loader]["batches_per_second"] for loader in ("torch", "shmloader")]
     for kind in CEILINGS:
-        if kind in of and (speed := of[kind]["bytes_per_second"]):
+        if kind in figures and (speed := figures[kind]["bytes_per_second"]):
             at = speed["median"] / batch_bytes
             axes.plot([at, at], [y - 0.1, y + 0.3], color=INK, linewidth=1.4, linestyle=MARKS[kind], zorder=2)
     known = [speed["median"] for speed in speeds if speed]
@@ -236,10 +263,10 @@ def _draw_case(axes: Any, y: float, of: dict[str, Any], batch_bytes: int) -> Non
                 shown(speed), (speed["median"], y), (0, -15), textcoords="offset points", ha="center", fontsize=8,
                 color=colour,
             )  # fmt: skip
-    if of["ratio"]:
+    if figures["ratio"]:
         middle = (known[0] * known[-1]) ** 0.5
         axes.annotate(
-            f"x{shown(of['ratio'])}", (middle, y), (0, 6), textcoords="offset points", ha="center", fontsize=10,
+            f"x{shown(figures['ratio'])}", (middle, y), (0, 6), textcoords="offset points", ha="center", fontsize=10,
             fontweight="bold", color=INK,
         )  # fmt: skip
 

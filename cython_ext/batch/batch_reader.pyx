@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""Slot to batch: tensors over the payload, or copies of them.  What lies where: batch_writer.pyx."""
+"""Slot to batch: tensors over the payload, or copies of them.  batch_writer.pyx describes the layout."""
 
 import reprlib
 import struct
@@ -21,26 +21,26 @@ from shmloader.core.batch_tree import Assembly, Shell
 cdef object Tensor = torch.Tensor, TorchDtype = torch.dtype, Array = numpy.ndarray, uint8 = torch.uint8
 
 cdef enum:
-    MOST_PLANS = 1024   # plans and recipes remembered: a tree that never repeats must not fill the memory
+    MOST_PLANS = 1024   # plans and recipes kept: a tree that never repeats must not fill the memory
 
 
 cdef class BatchReader:
-    """Reads what Writers wrote; one a trainer, for it knows the plans and sizes it has met.
+    """Reads what Writers wrote.  A trainer has one, because it knows the plans and sizes that it has met.
 
     Args:
-        failure: the class of what a chunk gives in place of its rows where it failed.
-        clone: gives a tensor memory of its own, where a batch is copied.
+        failure: the class of the object that a failed chunk gives in place of its rows.
+        clone: copies a tensor into its own memory, if a batch is copied.
     """
 
     def __init__(self, failure, clone=Tensor.clone):
         self.plans, self.recipes, self.failure, self.clone = {}, {}, failure, clone
 
     def read(self, Lease lease not None, bint copy):
-        """The batch over a lease's payload, or in memory of its own.
+        """The batch over a lease's payload, or in its own memory.
 
         Args:
             lease: exports the payload's bytes; tensors over it keep it alive.
-            copy: give each leaf memory of its own; the lease is then free to die when this returns.
+            copy: copy each leaf into its own memory; the lease may then die when this returns.
         """
         cdef Recipe recipe
         cdef tuple table
@@ -52,7 +52,7 @@ cdef class BatchReader:
         return recipe.build(leaves, read_objects(lease, table[0], table[1], copy) if table[1] else None)
 
     cdef object read_chunks(self, Lease lease, bint copy):
-        """The batch, if the chunks agree on what it is; the exception of the first one that has come to one."""
+        """The batch, if all chunks have the same structure; otherwise the exception of the first chunk that failed."""
         cdef Recipe whole = self.recipe_of(lease, 0), recipe
         cdef list parts = [], others
         cdef Py_ssize_t chunk
@@ -96,7 +96,7 @@ cdef class BatchReader:
             plan = loads(lease.plan(chunk))
             self.plans[number] = plan, Assembly(plan).whole()
         recipe.plan, recipe.build = self.plans[number]
-        recipe.leaves, recipe.end = [], 0   # Python's ints, and in end_of(): what was overwritten may be any 64 bits
+        recipe.leaves, recipe.end = [], 0   # Python's ints, also in end_of(): overwritten words may be any 64 bits
         for token in recipe.plan:
             if is_leaf(token):
                 if count - k < 2:
@@ -122,7 +122,7 @@ cdef class BatchReader:
 
 @cython.final
 cdef class Recipe:
-    """How a batch is made of what lies in its payload."""
+    """How a batch is made from the bytes in its payload."""
 
     cdef list leaves_over(self, Lease lease, object clone):
         cdef list leaves = []
@@ -137,7 +137,7 @@ cdef class Recipe:
         return leaves
 
     cdef int compare(self, Recipe other, Py_ssize_t chunk, Lease lease) except -1:
-        """Raise where the leaves of another chunk, of the same plan, are not where this one says they are."""
+        """Raise if the leaves of another chunk, with the same plan, are not where this one has them."""
         for (_, at, shape, strides), (_, other_at, other_shape, other_strides) in zip(self.leaves, other.leaves):
             if shape != other_shape:
                 raise unequal(shape[1:], 0, other_shape[1:], lease.first_row(chunk))
@@ -157,7 +157,7 @@ cdef str told(plan):
 
 
 cdef list joined(list parts):
-    """The objects of all chunks: each is rows, one chunk's behind the other's, or a shell, or the same and empty."""
+    """The objects of all chunks.  Each is rows, which are joined, or a shell, or empty in the same way."""
     cdef list whole = []
     for rows in zip(*parts):
         kind = type(rows[0])
@@ -182,13 +182,13 @@ cdef list joined(list parts):
 
 
 cdef object kept_dtype(tuple rows):
-    """The dtype that all have, which numpy would give in native order; None where it is to find one."""
+    """The common dtype, which numpy would return in native order; None if numpy must find one."""
     dtype = rows[0].dtype
     return dtype if all([other.dtype == dtype for other in rows]) else None
 
 
 cdef object end_of(token, at, tuple shape, tuple strides, limit):
-    """Where in the slot a leaf ends; raises where it is not what a Writer places in these many bytes."""
+    """Where in the slot a leaf ends.  Raises if a Writer cannot have placed it in this many bytes."""
     cdef object size = token.itemsize, count = 1, last = 0, side, stride
     if type(token) is not TorchDtype and token.kind not in "biufc":
         raise overwritten("the dtype of a leaf", token, "one of plain numbers")
@@ -209,7 +209,7 @@ cdef object end_of(token, at, tuple shape, tuple strides, limit):
 
 
 cdef object part_of(whole, at, size, what):
-    """These bytes of a slot.  A slice of Python's would be cut short, or count from the end, in silence."""
+    """These bytes of a slot.  A Python slice would be cut short, or count from the end, without an error."""
     if at < 0 or size < 0 or at + size > len(whole):
         raise overwritten(f"the place of a {what}", f"{at}, of {size} bytes", f"in {len(whole)} bytes")
     return whole[at:at + size]
@@ -218,7 +218,7 @@ cdef object part_of(whole, at, size, what):
 cdef object copied(object tensor, object clone):
     try:
         return clone(tensor)
-    except RuntimeError:    # dtypes of less than a byte: a NotImplementedError, and not even that in torch 2.6
+    except RuntimeError:    # dtypes of less than a byte; torch 2.6 does not even raise a NotImplementedError for them
         if tensor.dtype.itemsize != 1:
             raise
         return clone(tensor.view(uint8)).view(tensor.dtype)

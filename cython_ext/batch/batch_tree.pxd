@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""A batch, taken apart.  The tokens of a plan are told in batch_tree.pyx."""
+"""A batch, taken apart.  batch_tree.pyx describes the tokens of a plan."""
 
 cpdef tuple walk(object batch)                  # a batch's plan, leaves and objects
 cpdef bint all_of_str(dict node) except -1

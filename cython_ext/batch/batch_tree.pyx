@@ -1,16 +1,15 @@
 # cython: language_level=3
-"""A batch is a tree: taken apart into a plan of its nodes and what hangs there, and put together again.
+"""A batch is a tree.  It is taken apart into a plan of its nodes and the parts that hang there, and joined again.
 
 Walking a batch gives three things:
 
-    plan      its nodes in order: one token a node (see below).  The same for every batch of one shape of tree.
+    plan      its nodes in order, one token a node (see below).  Batches with the same structure have the same plan.
     leaves    plain CPU tensors and numpy arrays: their elements go into the slot as they are
-    objects   everything else: numbers, strings, None, what only pickle understands
+    objects   everything else: numbers, strings, None, objects that only pickle can carry
 
-The plan is pickled once for each tree that a worker has not met before; its bytes are then copied into the slot with
-every batch, and the trainer reads them when it meets the plan's number for the first time.  So no batch pays for
-pickling its structure, and nothing is lost when a worker or a batch is.
-
+A worker pickles the plan once for each structure that it meets.  The bytes are then copied into the slot with every
+batch, and the trainer reads them when it meets the plan's number for the first time.  So no batch pays for pickling its
+structure, and nothing is lost if a worker or a batch is lost.
 A token is
     torch.dtype         a tensor leaf
     numpy.dtype         an array leaf
@@ -19,7 +18,7 @@ A token is
     (list, n), (tuple, n), (a namedtuple class, n)      n children follow
     (a class, names)    an instance whose whole state is its __dict__, with these names; the values follow
     (a class of tensors, names)     the same, and before the values its elements, a tensor leaf
-    (Shell, n)          in chunks: an object that says what n children are put into, and these follow; see containers.py
+    (Shell, n)          in chunks: one object is the container of n children, and these follow; see containers.py
     (Again, k)          in chunks: leaf k once more
 """
 
@@ -33,38 +32,38 @@ from shmloader.core.tensors cimport is_dense
 import numpy
 import torch
 
-ATOMS = frozenset((int, float, complex, bool, str, bytes, type(None)))      # objects that nothing is in
-DEEPEST = 500           # nesting; C has no limit of its own, it would run off its stack
+ATOMS = frozenset((int, float, complex, bool, str, bytes, type(None)))      # objects without parts
+DEEPEST = 500           # nesting: C has no limit of its own, and would overflow its stack
 
 cdef object Tensor = torch.Tensor, Array = numpy.ndarray
-cdef object as_subclass = torch.Tensor.as_subclass      # as a function: a class that has another one does not see it
+cdef object as_subclass = torch.Tensor.as_subclass      # as a function, so that a class's own method is not called
 cdef tuple DTYPES = (torch.dtype, numpy.dtype)          # the tokens of leaves
 cdef frozenset atoms = ATOMS
 cdef int deepest = DEEPEST
 
 
 class Again:
-    """In a plan: a leaf that was met before."""
+    """In a plan: a leaf that occurred before."""
 
 
 class Shell:
-    """In a plan: so many parts follow, and one of the objects says what they are put into.
+    """In a plan: `n` parts follow, and one of the objects is their container.
 
     Args:
         keys: of a mapping's items; None for others.
-        pickled: what they are put into; None in all chunks but the first.
+        pickled: the container; None in all chunks but the first.
     """
 
     def __init__(self, keys, pickled):
         self.keys, self.pickled = keys, pickled
 
     def around(self, parts):
-        """What a batch has here."""
+        """The container around its parts."""
         raise NotImplementedError
 
 
 class MetTwice(Exception):
-    """A batch holds the same object in two places: only pickle keeps it one."""
+    """A batch has the same object in two places, which only pickle preserves."""
 
 
 cdef bint is_leaf(object token):
@@ -170,12 +169,12 @@ cdef bint all_atoms(object node) except -1:
 
 cdef bint is_registered(object kind) except -1:
     """Whether a user has registered a way to pickle this class, with multiprocessing or copyreg."""
-    return kind in ForkingPickler(BytesIO()).dispatch_table     # made of both when it is asked for
+    return kind in ForkingPickler(BytesIO()).dispatch_table     # it merges both registries
 
 
 @cache
 def is_namedtuple(kind):
-    """A class that collections.namedtuple or typing.NamedTuple made, with nothing added to how it pickles."""
+    """A class of collections.namedtuple or typing.NamedTuple, which is pickled in their way."""
     return (
         issubclass(kind, tuple)
         and kind.__bases__ == (tuple,)
@@ -189,7 +188,7 @@ def is_namedtuple(kind):
 
 @cache
 def is_its_dict(kind):
-    """Whether pickle would take an instance apart into its __dict__ and nothing else: dataclasses, plain classes."""
+    """Whether pickle would take an instance apart into only its __dict__: dataclasses, plain classes."""
     if type(kind) is not type or is_registered(kind):
         return False
     for base in kind.__mro__[:-1]:
@@ -208,7 +207,7 @@ def is_its_dict(kind):
 
 @cache
 def is_its_elements(kind):
-    """Whether torch would pickle a tensor of this class as its elements and its __dict__: torchvision's and MONAI's."""
+    """Whether torch pickles a tensor of this class as its elements and its __dict__, as torchvision's and MONAI's."""
     if not issubclass(kind, Tensor) or kind is Tensor or is_registered(kind):
         return False
     for base in kind.__mro__[:kind.__mro__.index(Tensor)]:
@@ -224,16 +223,16 @@ def is_its_elements(kind):
 
 
 cdef object plain_elements(object tensor):
-    """The elements of a tensor of a class without __torch_dispatch__, as a plain tensor; None: it is more than these.
+    """The elements of a tensor of a class without __torch_dispatch__, as a plain tensor; None if it has more.
 
-    The class is not asked: it must not see this.
+    The class must not see this.
     """
     cdef object plain = as_subclass(tensor, Tensor)
     return plain if is_dense(plain) and not plain.requires_grad else None
 
 
 cpdef list plain_rows(object batch):
-    """The elements of tensors of any classes, as plain tensors; None where one is no tensor, or has __torch_dispatch__.
+    """The elements of tensors of any classes, as plain tensors; None if one is no tensor, or has __torch_dispatch__.
     """
     cdef list rows = []
     for tensor in batch:
@@ -247,14 +246,14 @@ cpdef list plain_rows(object batch):
 
 
 class Assembly:
-    """Reads a plan node by node, and makes the function that puts a batch together from leaves and objects."""
+    """Reads a plan node by node, and makes the function that joins a batch from leaves and objects."""
 
     def __init__(self, plan):
         self.plan = plan
         self.node = self.leaf = self.other = 0
 
     def whole(self):
-        """The function for the plan, which must be one tree and nothing behind it."""
+        """The function for the plan, which must be exactly one tree."""
         build = self.next()
         if self.node != len(self.plan):
             raise overwritten("the length of a plan", len(self.plan), self.node)
@@ -288,7 +287,7 @@ class Assembly:
             return lambda leaves, others: others[shell].around([child(leaves, others) for child in children])
         make = maker(kind, what)
         if all(is_leaf(token) for token in self.plan[self.node:self.node + count]):
-            start, stop = self.leaf, self.leaf + count      # one slice, and not a call for each leaf
+            start, stop = self.leaf, self.leaf + count      # one slice instead of a call for each leaf
             self.leaf, self.node = stop, self.node + count
             return lambda leaves, others: make(leaves[start:stop])
         children = [self.next() for _ in range(count)]
@@ -296,7 +295,7 @@ class Assembly:
 
 
 def maker(kind, what):
-    """How a container is made of its children."""
+    """The function that makes a container from its children."""
     if kind is list:
         return lambda children: children
     if kind is tuple:
@@ -317,7 +316,7 @@ def maker(kind, what):
 
 
 def of_class(kind, names, children):
-    """A tensor of a class of its own, from its elements and its attributes, as torch unpickles one."""
+    """A tensor of a subclass, from its elements and its attributes, made as torch unpickles one."""
     made = as_subclass(children[0], kind)
     for name, value in zip(names, children[1:]):
         setattr(made, name, value)

@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""Writes a worker's batches into its payloads.  What lies where: batch_writer.pyx."""
+"""Writes a worker's batches into its payloads.  batch_writer.pyx describes the layout."""
 
 from shmloader.core.tensors cimport elements
 from shmloader.core.worker cimport WorkerSide
@@ -9,11 +9,11 @@ cdef class Writer:
     cdef WorkerSide ring
     cdef object objects, chunks
     cdef dict plans                     # plan -> (its number, its pickle)
-    cdef Py_ssize_t count, row, rows    # of a chunk: its samples, which row is its first, of how many; rows 0: no chunk
-    cdef dict stacked                   # of a chunk: the address of what was stacked -> where its leaf begins
-    cdef dict laid                      # the address of the first row that was laid -> where its leaf begins
-    cdef Py_ssize_t laid_from, laid_to  # what of the payload that is
-    cdef bint apart                     # a chunk's tensors are not to lie in the slot, though their rows do
+    cdef Py_ssize_t count, row, rows    # of a chunk: its samples, its first row, and the batch's rows; 0 rows: no chunk
+    cdef dict stacked                   # of a chunk: the address of a stacked tensor -> where its leaf begins
+    cdef dict laid                      # the address of the first reserved row -> where its leaf begins
+    cdef Py_ssize_t laid_from, laid_to  # the reserved part of the payload
+    cdef bint apart                     # a chunk's tensors must not lie in the slot, although its rows do
     cdef unsigned long thread           # the one that claims and publishes
 
     cdef bint may_write(self) noexcept

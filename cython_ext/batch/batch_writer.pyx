@@ -1,16 +1,16 @@
 # cython: language_level=3
-"""Batch to slot: what lies where.
+"""Batch to slot: the layout.
 
-In the slot: leaves, then objects.  In the area of the batch's entry: meta, then plan.  Meta is 64-bit words: the plan's
-number, and for each leaf its offset, its number of dimensions, and these; where its elements lie in another order than
-row-major (channels_last, say), the number of dimensions is given as its complement (~n), and the strides follow, in
-elements.  It repeats from batch to batch when sizes do.  Objects are pickled, with a table of offsets and sizes for the
-pickle and the buffers beside it.
+The slot has leaves, then objects.  The area of the batch's entry has meta, then plan.  Meta is 64-bit words: the plan's
+number, and for each leaf its offset, its number of dimensions, and the dimensions.  If its elements lie in another
+order than row-major (channels_last for example), the number of dimensions is stored as its complement (~n), and the
+strides follow, in elements.  Meta repeats from batch to batch if sizes do.  Objects are pickled, with a table of
+offsets and sizes for the pickle and the buffers beside it.
 
-A batch in chunks is written by several workers at once, who do not speak with one another.  Each lays out the whole
-batch, as if all rows were like its own, and writes its rows into that: where they are alike, so is the meta, and where
-they are not, it is an error that the trainer finds when it compares.  Its objects (rows of strings, say) and shells
-lie in the area of the chunk's entry, behind the plan.
+Several workers write a batch in chunks at once, without talking to one another.  Each lays out the whole batch, as if
+all rows were like its own, and writes its rows into that layout.  If the rows are alike, so is the meta.  If not, the
+trainer finds the difference when it compares, and raises.  Objects of a chunk (rows of strings for example) and shells
+lie in the area of the chunk's entry, after the plan.
 """
 
 import struct
@@ -36,16 +36,17 @@ cdef object Tensor = torch.Tensor, torch_stack = torch.stack, empty = torch.empt
 cdef object stock_torch_function = torch.Tensor.__torch_function__.__func__
 
 cdef enum:
-    MANY = 65536        # bytes; fewer have too few pages to save anything on
-    MOST_PLANS = 1024   # plans remembered: a tree that never repeats must not fill the memory
+    MANY = 65536        # bytes; fewer have too few pages for a saving
+    MOST_PLANS = 1024   # plans kept: a tree that never repeats must not fill the memory
 
 
 cdef class Writer:
-    """Writes batches into the payloads that a worker claims; one a worker, for it knows the plans it has written.
+    """Writes batches into the payloads that a worker claims.  A worker has one, because it knows the plans it has
+    written.
 
     Args:
         ring: the worker's side.
-        objects: pickles what is no plain tensor or array (objects.py).
+        objects: pickles what is not a plain tensor or array (objects.py).
         chunks: takes chunks apart (chunk_walk.py).
     """
 
@@ -54,17 +55,17 @@ cdef class Writer:
         self.thread = PyThread_get_thread_ident()
 
     cdef bint may_write(self) noexcept:
-        """Whether a payload is claimed, and this is the thread and the process that claimed it."""
+        """Whether a payload is claimed, by this thread of this process."""
         return self.ring.current >= 0 and PyThread_get_thread_ident() == self.thread and not self.ring.is_forked()
 
     cdef int about_to_write(self, Py_ssize_t at, Py_ssize_t bytes) except -1:
-        """Map these bytes of the payload, if that is worth it."""
+        """Map these bytes of the payload, if they are enough to make it worthwhile."""
         if bytes > MANY:
             self.ring.map_written(at, bytes)
         return 0
 
     def begin(self, Py_ssize_t count) -> None:
-        """A sequence was claimed: a chunk of so many samples, or a batch."""
+        """A sequence was claimed: a chunk of `count` samples, or a batch."""
         self.laid.clear()
         self.count, self.row, self.rows = count, self.ring.row, self.ring.rows
         if self.rows:
@@ -74,25 +75,25 @@ cdef class Writer:
                 raise overwritten("a chunk's rows", f"{self.row} to {self.row + count}", f"in {self.rows}")
 
     def keep_apart(self) -> None:
-        """From now on give tensors of their own away.  A chunk's rows still lie where the other workers expect them."""
+        """From now on make tensors outside the slot.  A chunk's rows still lie where the other workers expect them."""
         self.apart = True
 
     @property
     def in_chunks(self) -> bool:
-        """Whether what was claimed is a chunk."""
+        """Whether a chunk is claimed."""
         return self.rows > 0
 
     def lay(self, object dtype, tuple shape, Py_ssize_t count):
-        """Set places aside for the rows of a leaf, where stack() would put them, so that they can be written there.
+        """Reserve the places of the rows of a leaf, where stack() would put them, so that they can be written there.
 
-        To be called before anything is stacked, for one leaf after the other, in the order in which they are collated.
+        Call it before anything is stacked, for one leaf after the other, in the order in which they are collated.
 
         Args:
             dtype, shape: torch's, of a row that has elements.
             count: samples of the batch, or of the chunk.
 
         Returns:
-            A tensor over each place; None where nothing is to lie in the slot.  stack() knows them again.
+            A tensor over each place; None if the leaf cannot lie in the slot.  stack() recognises these places.
         """
         cdef Py_ssize_t at, k, row = self.row if self.rows else 0, rows = self.rows or count
         cdef object size = dtype.itemsize
@@ -112,13 +113,13 @@ cdef class Writer:
         return [tensor_over(buffer, dtype, at + k * size, shape) for k in range(row, row + count)]
 
     def forget_places(self) -> None:
-        """What was laid is not used: what is stacked now lies where it would lie without it."""
-        if self.laid and self.ring.used == self.laid_to:     # else a dataset has collated something behind it
+        """Drop the reserved places.  What is stacked now lies where it would lie without them."""
+        if self.laid and self.ring.used == self.laid_to:     # otherwise a dataset has collated something after them
             self.ring.used = self.laid_from
         self.laid.clear()
 
     cdef object found(self, object batch, object first):
-        """What stack() would make of rows that were written in their places; None where they were not."""
+        """The result of stack() for rows that were written in their places; None if they were not."""
         cdef elements row
         cdef tuple shape = look_at(first, &row)
         cdef object at = self.laid.get(row.address), out
@@ -134,10 +135,10 @@ cdef class Writer:
         return out
 
     cpdef object stack(self, object batch):
-        """Stack tensors into the current payload, as torch.stack would; None for what cannot lie there.
+        """Stack tensors into the current payload, as torch.stack would; None if they cannot lie there.
 
-        Nothing of another thread or process can: the payload may be published while that one asks for pages, and what
-        it keeps of the next one would be a second payload that this worker keeps.
+        Only the thread and process that claimed the payload may do this.  Another one's payload could be published
+        while it allocates pages, and what it keeps of the next one would be a second payload that this worker keeps.
         """
         cdef object first, out, room
         cdef object rows = batch    # the elements of each, as plain tensors
@@ -146,7 +147,7 @@ cdef class Writer:
         cdef Py_ssize_t at, bytes
         if not self.may_write():
             return None
-        if not isinstance(batch, (list, tuple)):    # torch.stack would not have it, and says so better
+        if not isinstance(batch, (list, tuple)):    # torch.stack refuses it, with a better error
             return None
         if type(batch[0]) is not Tensor:
             rows = plain_rows(batch)
@@ -164,7 +165,7 @@ cdef class Writer:
         if self.apart:
             return None
         shape = look_at(first, &row)
-        if row.bytes > PY_SSIZE_T_MAX // len(batch):    # of expanded tensors; torch.stack says it better
+        if row.bytes > PY_SSIZE_T_MAX // len(batch):    # expanded tensors; torch.stack has a better error
             return None
         bytes = len(batch) * row.bytes
         at = self.ring.allocate(bytes)
@@ -174,7 +175,7 @@ cdef class Writer:
         if bytes and are_stacked_alike(batch, rows) and stack_rows(list_of(rows), room.data_ptr()):
             return out
         for tensor in batch:
-            if not isinstance(tensor, Tensor):  # torch says it its own way
+            if not isinstance(tensor, Tensor):  # torch has its own error for it
                 return None
         return torch_stack(batch, 0, out=out)
 
@@ -203,9 +204,9 @@ cdef class Writer:
         return out
 
     cpdef object stack_numbers(self, object batch):
-        """A column of Python's or NumPy's numbers, as torch.tensor makes it; None for what is not plain.
+        """A column of Python's or NumPy's numbers, as torch.tensor makes it; None if it is not plain.
 
-        In chunks it has memory of its own until write().  Another chunk may have numbers that are not plain, which
+        In chunks it lies outside the slot until write().  Another chunk may have numbers that are not plain, which
         torch collates there, and what is stacked must lie at the same offset in all chunks.
         """
         cdef object dtype
@@ -229,7 +230,7 @@ cdef class Writer:
         return tensor_over(self.ring.buffer(), dtype, at, (count,))
 
     cpdef object stack_arrays(self, object batch):
-        """A column of NumPy's arrays, as torch.stack makes it of their tensors; None for what is not plain."""
+        """A column of NumPy's arrays, as torch.stack makes it of their tensors; None if it is not plain."""
         cdef object dtype, first, out
         cdef column of
         cdef Py_ssize_t count
@@ -254,7 +255,7 @@ cdef class Writer:
             free(rows)
 
     cdef object arrays_stacked(self, object dtype, tuple shape, char **rows, Py_ssize_t bytes):
-        """Copy rows into the slot; those of a chunk where they belong in the whole batch."""
+        """Copy rows into the slot; the rows of a chunk to their place in the whole batch."""
         cdef Py_ssize_t count = shape[0], at = self.ring.allocate((self.rows or count) * bytes), start = at
         cdef object room, out
         if self.rows:
@@ -268,7 +269,7 @@ cdef class Writer:
         return out
 
     cdef object arrays_found(self, object dtype, tuple shape, char **rows, Py_ssize_t bytes):
-        """The same for rows that were written in their places; None where they were not."""
+        """The same for rows that were written in their places; None if they were not."""
         cdef object at = self.laid.get(<uint64_t>rows[0])
         cdef Py_ssize_t k, start
         if at is None:
@@ -282,7 +283,7 @@ cdef class Writer:
         return tensor_over(self.ring.buffer(), dtype, start, shape)
 
     def write(self, batch) -> None:
-        """Put a batch into the current payload.  What already lies there, because it was stacked there, stays."""
+        """Put a batch into the current payload.  Parts that were stacked there stay where they are."""
         cdef tuple plan
         cdef list leaves, others, words
         cdef object leaf, known
@@ -309,7 +310,7 @@ cdef class Writer:
             self.write_objects(pickled[0], pickled[1])
 
     cdef int place(self, object leaf, list words) except -1:
-        """Have a leaf's elements in the payload, and add to the meta where they are and in which shape."""
+        """Put a leaf's elements into the payload, and add their place and shape to the meta."""
         cdef elements of
         cdef tuple shape = look_at(leaf, &of), strides = None
         cdef Py_ssize_t at
@@ -324,7 +325,7 @@ cdef class Writer:
         return 0
 
     cdef int place_rows(self, object leaf, list words) except -1:
-        """The same for the rows of a chunk; the meta tells of the whole batch."""
+        """The same for the rows of a chunk; the meta describes the whole batch."""
         cdef elements of
         cdef tuple shape = look_at(leaf, &of), strides = None
         cdef Py_ssize_t at, size
@@ -336,7 +337,7 @@ cdef class Writer:
         size = of.bytes // self.count
         if not of.dense:
             strides = other_order(leaf)
-            if strides is not None:             # rows lie one after the other, or else they are laid so
+            if strides is not None:             # rows lie one after the other, otherwise they are laid so
                 strides = (size // leaf.itemsize, *strides[1:]) if is_outermost(strides, shape) else None
             of.dense = strides is not None
         at = self.stacked.get(of.address, -1) if of.dense and not of.lazy else -1
@@ -347,7 +348,7 @@ cdef class Writer:
         return 0
 
     cdef int copy_in(self, object leaf, elements *of, Py_ssize_t at, tuple shape, tuple strides) except -1:
-        """Copy a leaf's elements to offset `at` of the payload; in the order they lie in, if that has no gaps."""
+        """Copy a leaf's elements to offset `at` of the payload, in the order of their memory if that has no gaps."""
         if of.address == 0 and of.bytes:
             raise RuntimeError(f"a tensor of {of.bytes} bytes, of shape {list(shape)}, has no memory. Its storage was "
                                f"resized to 0, or torch allocated none. Return a clone() made while it had memory.")
@@ -375,7 +376,8 @@ cdef class Writer:
         if len(self.plans) >= MOST_PLANS:
             self.plans.clear()
         pickled = self.objects.dump(plan)[0]
-        # The same plan has the same number, whichever worker met it.  63 bits of a hash: two of a million plans share
+        # The same plan has the same number in every worker.  63 bits of a hash: two of a million plans share one with a
+        # probability of 1 in 10 million.
         # one with a probability of 1 in 10 million.
         known = int.from_bytes(blake2b(pickled, digest_size=8).digest(), "little") >> 1, pickled
         self.plans[plan] = known
@@ -387,13 +389,13 @@ cdef list list_of(object rows):
 
 
 cdef object of_its_class(object first, object room):
-    """What rows like `first` are stacked into, over the memory of `room`: made as torch's collate_tensor_fn makes it,
-    so that the class has its say in what it is."""
+    """The tensor over the memory of `room` into which rows like `first` are stacked, made as torch's collate_tensor_fn
+    makes it, so that its class can take part."""
     return first.new(room.untyped_storage()).resize_(*room.shape)
 
 
 cdef bint are_stacked_alike(object batch, object rows) except -1:
-    """Whether torch.stack copies the elements of tensors of these classes, and does no more."""
+    """Whether torch.stack only copies the elements of tensors of these classes."""
     if rows is batch:
         return True
     cdef object kind = type(batch[0])
@@ -406,7 +408,7 @@ cdef bint are_stacked_alike(object batch, object rows) except -1:
 
 
 cdef bint is_outermost(tuple strides, tuple shape):
-    """Whether the first dimension is the one whose elements lie farthest apart."""
+    """Whether the elements of the first dimension lie farthest apart."""
     return all([side == 1 or stride < strides[0] for stride, side in zip(strides[1:], shape[1:])]) or shape[0] == 1
 
 

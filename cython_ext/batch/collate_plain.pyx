@@ -1,9 +1,9 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
-"""torch's default_collate for samples in plain containers: what it makes, without its walk in Python.
+"""torch's default_collate for samples in plain containers: the same result, without its walk in Python.
 
 It takes a list of samples that are lists, tuples, dicts and named tuples of tensors, arrays, numbers and text, at any
-depth, and makes the columns of them in one walk.  Whatever else is in a sample goes to torch's collate() as a column.
-If anything raises, default_collate itself collates the samples once more, so the error and its traceback are torch's.
+depth, and makes their columns in one walk.  All other values of samples go to torch's collate() as a column.  If
+anything raises, default_collate itself collates the samples again, so the error and its traceback are torch's.
 """
 
 from cpython.dict cimport PyDict_Next
@@ -25,7 +25,7 @@ cdef extern from "Python.h":
 cdef object Tensor = torch.Tensor, Array = numpy.ndarray
 
 cdef enum:
-    DEEPEST = 100       # nesting; what is deeper is torch's, and meets Python's own limit
+    DEEPEST = 100       # nesting; torch collates what is deeper, and meets Python's own limit
 
 
 cdef class PlainCollate:
@@ -33,10 +33,10 @@ cdef class PlainCollate:
 
     Args:
         writer: lays columns into the slot.
-        entries: default_collate_fn_map, where ours stand for all of torch's.
-        ignored: a key that may come into the map later, and stands for no plain sample.
+        entries: default_collate_fn_map with our entries in place of torch's.
+        ignored: a key that may be added to the map later, and matches no plain sample.
         collate, default_collate: torch's.
-        modes: how many modes of torch's see the functions that are called, or change what they do.
+        modes: how many torch modes see the functions that are called, or change them.
     """
 
     cdef Writer writer
@@ -53,12 +53,12 @@ cdef class PlainCollate:
         if type(batch) is list and batch and self.is_known() and not self.modes():
             try:
                 return self.column(batch, 0)
-            except Exception:   # it is raised again, from where torch raises it
+            except Exception:   # default_collate raises it again
                 pass
         return self.default_collate(batch)
 
     cdef bint is_known(self) except -1:
-        """Whether the map is what it was: users give it entries of their own at any time, and these win."""
+        """Whether the map is unchanged.  Users may add entries at any time, and theirs win."""
         cdef Py_ssize_t at = 0, k = 0, count = len(self.known)
         cdef PyObject *key
         cdef PyObject *value
@@ -74,7 +74,7 @@ cdef class PlainCollate:
         return k == count
 
     cdef object column(self, object column, int depth):
-        """What default_collate makes of these parts of all samples, a list or a tuple."""
+        """default_collate's result for these parts of all samples, a list or a tuple."""
         cdef object kind = type(column[0]), made = None
         if kind is Tensor:
             made = self.writer.stack(column)
@@ -93,26 +93,26 @@ cdef class PlainCollate:
         return self.collate(column, collate_fn_map=self.entries) if made is None else made
 
     cdef object sequences(self, object column, object kind, int depth):
-        """Lists and tuples of one size, or named tuples of one class; None where they are not."""
+        """Lists and tuples of one size, or named tuples of one class; None if they differ."""
         cdef Py_ssize_t k, part, count = len(column), size = len(column[0])
         cdef bint is_named = kind is not tuple and kind is not list
         cdef object row
         cdef list columns
-        column = tuple(column)      # nobody changes that
+        column = tuple(column)      # so that no code can change it
         for row in column:
             if is_named and type(row) is not kind or not is_named and type(row) is not tuple and type(row) is not list:
                 return None
             if PySequence_Fast_GET_SIZE(row) != size:
                 return None
-        columns = [columns_part(column, part, count) for part in range(size)]   # all of them before any code runs
+        columns = [columns_part(column, part, count) for part in range(size)]   # all of them, before any code runs
         for row in columns:
             if row is None:
                 return None
-        columns = [self.column(of, depth + 1) for of in columns]
+        columns = [self.column(each, depth + 1) for each in columns]
         return kind(*columns) if is_named else columns
 
     cdef object dicts(self, object column, int depth):
-        """Dicts; those behind the first may have more keys."""
+        """Dicts.  Those after the first may have more keys."""
         cdef dict made = {}
         for row in column:
             if type(row) is not dict:
@@ -123,7 +123,7 @@ cdef class PlainCollate:
 
 
 cdef object columns_part(object column, Py_ssize_t part, Py_ssize_t count):
-    """The same part of all samples; None where the collector ran, and something of the user's with it that took some.
+    """The same part of all samples; None if the collector ran user code that removed some of them.
     """
     cdef tuple parts = PyTuple_New(count)
     cdef object row, value

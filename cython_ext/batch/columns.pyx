@@ -1,9 +1,9 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
-"""Columns of Python's and NumPy's numbers and arrays, read where the objects have them.
+"""Columns of Python's and NumPy's numbers and arrays, read directly from the objects.
 
-Only what is plain is read here: all rows of one exact class, and of one dtype and shape.  Whatever else torch takes
-(booleans among integers, subclasses, arrays that are read-only or strided, integers of more than 64 bits), and what it
-refuses, is torch's to collate.
+Only plain columns are read here: all rows of exactly one class, dtype and shape.  torch collates, or refuses,
+    everything
+else: booleans among integers, subclasses, read-only or strided arrays, integers of more than 64 bits.
 """
 
 from contextlib import suppress
@@ -38,12 +38,12 @@ cdef object Array = numpy.ndarray
 cdef object int64 = torch.int64, float64 = torch.float64, torch_bool = torch.bool
 # NumPy's classes of scalars -> torch's dtype, the size, and that of its floating-point parts, or 0
 cdef dict SCALARS = {}
-cdef dict PARTS = {"f": 1, "c": 2}     # kinds of NumPy's dtypes -> of how many floating-point numbers an element is
+cdef dict PARTS = {"f": 1, "c": 2}     # kinds of NumPy's dtypes -> the number of floating-point numbers in an element
 cdef dict ARRAYS = {}       # NumPy's dtypes -> torch's, and the size
 
 
 def learn() -> None:
-    """Find out what torch makes of each dtype of NumPy's, and whether NumPy's objects are laid out as we read them."""
+    """Find torch's dtype for each of NumPy's, and check that NumPy's objects have the layout that we read."""
     for name in ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32",
                  "float64", "complex64", "complex128"):
         dtype = numpy.dtype(name)
@@ -52,7 +52,7 @@ def learn() -> None:
                 ARRAYS[dtype] = torch.from_numpy(numpy.empty(0, dtype)).dtype, dtype.itemsize
         scalars = [dtype.type(value) for value in (0, 1, 113)]
         with suppress(TypeError, ValueError, RuntimeError):
-            made = torch.as_tensor(scalars)     # torch takes no uint64 so
+            made = torch.as_tensor(scalars)     # which torch refuses for uint64
             if made.numpy().tobytes() == b"".join([scalar.tobytes() for scalar in scalars]) == bytes_of(scalars):
                 part = dtype.itemsize // PARTS[dtype.kind] if dtype.kind in PARTS else 0
                 SCALARS[dtype.type] = made.dtype, dtype.itemsize, part
@@ -63,7 +63,7 @@ cdef bytes bytes_of(list scalars):
 
 
 cdef bint are_arrays_as_read(object dtype) except -1:
-    """Whether the head of an array says what NumPy says, of one that owns its memory and of a view."""
+    """Whether we read the head of an array as NumPy does, for one that owns its memory and for a view."""
     cdef const numpy_array *head
     cdef Py_ssize_t k
     for array in (numpy.zeros((2, 3, 5), dtype), numpy.zeros((7, 3), dtype)[1::2, :2], numpy.zeros((), dtype)):
@@ -104,7 +104,7 @@ cdef object number_dtype(object first, column *of):
 
 
 cdef bint numbers_into(object batch, column *of, uint64_t to) except -1:
-    """Write all numbers of a list or a tuple, one after the other, as torch.tensor would have them."""
+    """Write all numbers of a list or a tuple, one after the other, as torch.tensor converts them."""
     cdef object kind = type(batch[0])
     if kind is int:
         return integers_into(batch, <int64_t *>to)
@@ -149,7 +149,7 @@ cdef bint booleans_into(object batch, char *to) except -1:
 
 
 cdef bint scalars_into(object batch, object kind, Py_ssize_t item, char *to) except -1:
-    """NumPy's scalars.  What is no number is torch's: it converts by way of a double, which may change its bits."""
+    """NumPy's scalars.  Objects are torch's: it converts by way of a double, which may change their bits."""
     cdef Py_ssize_t k
     cdef int part = SCALARS[kind][2]
     for k in range(len(batch)):

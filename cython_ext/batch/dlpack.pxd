@@ -30,5 +30,5 @@ cdef extern from "batch/dlpack.h":
 
 
 cdef inline const dlpack_api *dlpack_of(object tensor_class) except? NULL:
-    """The table of functions with which C reads and makes tensors (torch >= 2.10); NULL where torch has none."""
+    """The table of functions with which C reads and makes tensors (torch >= 2.10); NULL if torch has none."""
     return dlpack_in(getattr(tensor_class, "__dlpack_c_exchange_api__", None))

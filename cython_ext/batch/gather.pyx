@@ -29,8 +29,8 @@ cdef object strided = torch.strided
 cdef const dlpack_api *dlpack = dlpack_of(Tensor)
 
 cdef enum:
-    SHORT = 16384                   # giving up the GIL costs more than so short a copy
-    STREAM_FROM = 4 * 1024 * 1024   # bytes; slots of batches this large, taken together, are not in a cache
+    SHORT = 16384                   # bytes: giving up the GIL costs more than so short a copy
+    STREAM_FROM = 4 * 1024 * 1024   # bytes: all slots together of batches this large do not fit into a cache
 
 
 cdef void copy(char *to, char **rows, Py_ssize_t count, Py_ssize_t bytes) noexcept nogil:
@@ -58,7 +58,7 @@ cpdef int copy_bytes(uint64_t to, uint64_t source, Py_ssize_t bytes) except -1:
 
 
 cdef int copy_rows(uint64_t to, char **rows, Py_ssize_t count, Py_ssize_t bytes) except -1:
-    """Copy rows of so many bytes each one after the other to the address `to`."""
+    """Copy rows of the same number of bytes, one after the other, to the address `to`."""
     if count * bytes < SHORT:
         copy(<char *>to, rows, count, bytes)
     else:
@@ -71,11 +71,11 @@ cpdef bint stack_rows(list batch, uint64_t to) except -1:
     """Copy the elements of tensors one after the other to the address `to`, as torch.stack would.
 
     Args:
-        batch: tensors, perhaps.
-        to: where the result goes; it has room for as many rows of the first one's size.
+        batch: perhaps tensors.
+        to: the destination, with room for as many rows of the first one's size.
 
     Returns:
-        False where they are not all plain contiguous tensors of one shape and dtype; nothing was copied then.
+        False if they are not all plain contiguous tensors of one shape and dtype; then nothing was copied.
     """
     cdef Py_ssize_t k, count = len(batch), bytes
     cdef object tensor
@@ -104,7 +104,7 @@ cpdef bint stack_rows(list batch, uint64_t to) except -1:
 
 cpdef bint rows_lie_at(object batch, uint64_t at) except -1:
     """Whether tensors are plain, contiguous, of one shape and dtype, and lie one after the other from the address `at`
-    on: then that is where torch.stack's result is already."""
+    on, which is where torch.stack's result would go."""
     cdef dlpack_tensor first, row
     cdef object tensor
     if not dlpack:
@@ -123,7 +123,7 @@ cpdef bint rows_lie_at(object batch, uint64_t at) except -1:
 
 
 cdef bint lie_at(object batch, uint64_t at) except -1:
-    """The same, by torch's own words: it does not offer DLPack in C (torch < 2.10)."""
+    """The same by torch's Python functions, because torch before 2.10 has no DLPack in C."""
     cdef object tensor, first = batch[0]
     for tensor in batch:
         if type(tensor) is not Tensor or tensor.requires_grad or tensor.layout is not strided or not tensor.is_cpu:

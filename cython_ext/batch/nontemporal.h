@@ -3,7 +3,7 @@
  * A plain store to a line that is not in the cache makes the processor fetch the line before it is overwritten, and a
  * slot that is larger than the cache is never in it.  Streaming stores skip the fetch: from a source in the cache,
  * 37 GB/s against memcpy's 10 on one core, less where memory is the limit (python -m bench transport prints both).  For
- * batches that fit the cache they would be a loss, for the trainer reads them next.
+ * batches that fit the cache they would be a loss, because the trainer reads them next.
  */
 #pragma once
 #include <stddef.h>

@@ -7,11 +7,11 @@ cdef struct elements:   # of a leaf
     uint64_t address
     Py_ssize_t bytes
     bint dense          # row-major, without gaps
-    bint lazy           # they are the conjugates, or the negatives, of what lies there
+    bint lazy           # they are the conjugates, or the negatives, of the stored values
 
 cpdef object tensor_over(object buffer, object dtype, Py_ssize_t at, tuple shape, tuple strides=*)
 cdef object array_over(object buffer, object dtype, Py_ssize_t at, tuple shape, tuple strides)
-cdef bint is_dense(object tensor) except -1             # whether it is its elements, on the CPU
-cdef tuple look_at(object leaf, elements *of)           # where and how they lie; returns the shape
-cdef tuple other_order(object leaf)                     # the strides, where they fill their memory in another order
+cdef bint is_dense(object tensor) except -1             # whether it is only its elements, on the CPU
+cdef tuple look_at(object leaf, elements *of)           # the place and layout of its elements; returns the shape
+cdef tuple other_order(object leaf)                     # the strides, if they fill their memory in another order
 cdef object unequal(object shape, Py_ssize_t at, object other, Py_ssize_t other_at)

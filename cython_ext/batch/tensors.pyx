@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""Tensors and arrays over bytes, and where their elements lie: by DLPack where torch offers it in C."""
+"""Tensors and arrays over bytes, and the places of their elements: by DLPack if torch offers it in C."""
 
 from contextlib import suppress
 
@@ -38,14 +38,14 @@ cdef const dlpack_api *dlpack = dlpack_of(Tensor)
 
 
 cpdef object tensor_over(object buffer, object dtype, Py_ssize_t at, tuple shape, tuple strides=None):
-    """A tensor over a buffer, with a storage of its own that ends where the tensor ends, and keeps the buffer alive.
+    """A tensor over a buffer, with its own storage that ends with the tensor, and that keeps the buffer alive.
 
     Strides are in elements, and leave no gaps; None: row-major.
     """
     cdef unsigned int word = in_dlpack(dtype)
     if word and dlpack:
         return made_over(buffer, word, at, shape, strides)
-    cdef object count = 1       # an object: it cannot wrap
+    cdef object count = 1       # an object, because it must not wrap
     for side in shape:
         count *= side
     if count == 0:
@@ -56,7 +56,7 @@ cpdef object tensor_over(object buffer, object dtype, Py_ssize_t at, tuple shape
     return flat.view(shape) if strides is None else flat.as_strided(shape, strides)
 
 
-cdef dict IN_DLPACK = {}    # torch's dtypes -> as DLPack has them: code, bits and lanes in one number; 0: not at all
+cdef dict IN_DLPACK = {}    # torch's dtypes -> DLPack's code, bits and lanes in one number; 0: DLPack has none
 
 
 cdef unsigned int in_dlpack(object dtype) except? 0:
@@ -67,7 +67,7 @@ cdef unsigned int in_dlpack(object dtype) except? 0:
 
 
 cdef object asked_for(object dtype):
-    """A dtype as DLPack has it, if that comes back as the same: those of less than a byte do not."""
+    """DLPack's form of a dtype, if torch returns the same dtype from it; dtypes of less than a byte do not pass."""
     cdef dlpack_tensor one
     with suppress(RuntimeError, BufferError, NotImplementedError):
         tensor = empty(1, dtype=dtype)
@@ -86,12 +86,12 @@ cdef object made_over(object buffer, unsigned int word, Py_ssize_t at, tuple sha
     cdef dlpack_tensor *tensor
     cdef Py_buffer view
     cdef Py_ssize_t k, sides = len(shape)
-    cdef uint64_t expected = 1  # it may wrap where another side is 0
+    cdef uint64_t expected = 1  # it may wrap if another side is 0
     cdef size_t bytes
     dtype.code, dtype.bits, dtype.lanes = word & 0xFF, word >> 8 & 0xFF, word >> 16
     PyObject_GetBuffer(buffer, &view, PyBUF_WRITABLE)
     managed = dlpack_describe(dlpack, buffer, <char *>view.buf + at, dtype, sides)
-    PyBuffer_Release(&view)     # the bytes stay where they are as long as the buffer lives, which the tensor sees to
+    PyBuffer_Release(&view)     # the bytes stay in place while the buffer lives, and the tensor keeps it alive
     if managed == NULL:
         raise MemoryError
     try:
@@ -121,7 +121,7 @@ cdef object array_over(object buffer, object dtype, Py_ssize_t at, tuple shape, 
 cdef tuple other_order(object leaf):
     """The strides, in elements, of a leaf whose elements fill their memory without gaps, but not in row-major order.
 
-    None where there are gaps or overlaps: then its elements are copied out in row-major order.
+    None if there are gaps or overlaps; then its elements are copied out in row-major order.
     """
     cdef tuple shape = tuple(leaf.shape)
     cdef tuple strides = leaf.stride() if type(leaf) is Tensor else tuple([b // leaf.itemsize for b in leaf.strides])
@@ -135,7 +135,7 @@ cdef tuple other_order(object leaf):
 
 
 cdef bint is_dense(object tensor) except -1:
-    """Whether a tensor is its elements: on the CPU, strided, and nothing between them and their bytes."""
+    """Whether a tensor is only its elements: on the CPU, strided, neither nested nor quantised."""
     cdef dlpack_tensor _
     if dlpack_read(dlpack, tensor, &_):
         return True
@@ -143,7 +143,7 @@ cdef bint is_dense(object tensor) except -1:
 
 
 cdef tuple look_at(object leaf, elements *of):
-    """Where and how a leaf's elements lie; returns its shape."""
+    """The place and layout of a leaf's elements; returns its shape."""
     cdef dlpack_tensor tensor
     cdef bint is_tensor = type(leaf) is Tensor
     if is_tensor and dlpack_read(dlpack, leaf, &tensor):
@@ -153,13 +153,13 @@ cdef tuple look_at(object leaf, elements *of):
         of.lazy |= tensor.dtype.code == DLPACK_COMPLEX and leaf.is_conj()
         return tuple([tensor.shape[k] for k in range(tensor.ndim)])
     of.address = leaf.data_ptr() if is_tensor else leaf.ctypes.data
-    of.bytes = min(leaf.nbytes, <object>PY_SSIZE_T_MAX)     # as dlpack_bytes(): of an expanded one it may be anything
+    of.bytes = min(leaf.nbytes, <object>PY_SSIZE_T_MAX)     # as dlpack_bytes(): an expanded one may have any size
     of.dense = leaf.is_contiguous() if is_tensor else leaf.flags.c_contiguous
     of.lazy = is_tensor and (leaf.is_neg() or leaf.is_conj())
     return tuple(leaf.shape)
 
 
 cdef object unequal(object shape, Py_ssize_t at, object other, Py_ssize_t other_at):
-    """torch.stack's own words, with the places in the whole batch."""
+    """torch.stack's own error text, with positions in the whole batch."""
     return RuntimeError(f"stack expects each tensor to be equal size, but got {list(shape)} at entry {at} and "
                         f"{list(other)} at entry {other_at}")

@@ -1,1 +1,1 @@
-# Streams and events of an accelerator, asked without the GIL.
+# Streams and events of an accelerator, without the GIL.

@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""What is asked of CUDA's driver for each batch; the GIL is not held."""
+"""Calls of CUDA's driver that are needed for each batch; the GIL is not held."""
 
 from libc.stdint cimport uint64_t
 
@@ -10,7 +10,7 @@ cdef enum:
 cdef class Event:
     cdef void *handle           # NULL until it is recorded
     cdef int device
-    cdef bint is_of_a_capture   # it may be recorded in one: nobody may ask it, or record it again
+    cdef bint is_of_a_capture   # it may belong to a capture, so it must be neither queried nor recorded again
 
 cdef uint64_t captures_so_far() noexcept
 

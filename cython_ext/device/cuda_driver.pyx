@@ -1,12 +1,12 @@
 # cython: language_level=3
-"""What is asked of CUDA's driver (libcuda) for each batch: events, contexts, whether a graph is captured.
+"""Calls of CUDA's driver (libcuda) that are needed for each batch: events, contexts, captures of graphs.
 
-The driver's functions are taken once, and called from C.  Through torch's objects each call would take some
-microseconds of the trainer's time, most of them Python's.  And the driver only returns its errors, where the runtime
+The driver's functions are looked up once, and called from C.  Through torch's objects each call would take some
+microseconds of the trainer's time, most of them in Python.  And the driver only returns its errors, but the runtime
 (libcudart) also keeps them for this thread's next launch.  Streams and events are the runtime's own.
 
-No call is made with the GIL held.  Each may wait for a lock of the driver's, which another thread may hold while it
-waits for the GIL: torch's own Event.query() does not release it.
+No call is made with the GIL held.  Each may wait for a lock of the driver, which another thread may hold while it waits
+for the GIL: torch's own Event.query() does not release it.
 """
 
 cimport cython
@@ -38,12 +38,12 @@ cdef struct pool:
 
 cdef functions driver
 cdef void *contexts[MOST_DEVICES]       # torch's, of devices that are known to be in use
-cdef pool pools[MOST_DEVICES]           # events that nobody awaits any more, by device; the GIL guards them
-cdef uint64_t begun = 0
+cdef pool pools[MOST_DEVICES]           # events that are not in use, by device; the GIL guards them
+cdef uint64_t captures = 0
 
 
 class Refused(RuntimeError):
-    """The driver has returned an error, of which torch knows nothing yet."""
+    """The driver has returned an error that torch does not know yet."""
 
 
 # -------------------------------------------------------------------------------------------------------- for the core
@@ -56,7 +56,7 @@ cdef int exchange_mode(int *mode) noexcept nogil:
 cdef int find_context(int device) noexcept nogil:
     cdef int error, number, active = 0
     cdef unsigned flags
-    if contexts[device] == NULL:        # it would take some hundred megabytes to make one
+    if contexts[device] == NULL:        # making one would take some hundred megabytes
         error = driver.device(&number, device) or driver.state(number, &flags, &active)
         if error or not active:
             return error or NOT_IN_USE
@@ -99,28 +99,28 @@ cdef int ask_event(void *event, bint *passed) noexcept nogil:
 @cython.final
 @cython.freelist(16)
 cdef class Event:
-    """Passes when all is done that was on a stream when it was recorded."""
+    """Passes when all work is done that was on a stream when it was recorded."""
 
     def __cinit__(self, int device):
-        cdef pool *of = &pools[device]
+        cdef pool *unused = &pools[device]
         self.device = device
-        if of.count:
-            of.count -= 1
-            self.handle = of.events[of.count]
+        if unused.count:
+            unused.count -= 1
+            self.handle = unused.events[unused.count]
 
     def __dealloc__(self):
-        # Any thread, the GIL held: no call of CUDA's.  It is recorded again some time, which ends what it stood for.
-        cdef pool *of = &pools[self.device]
+        # Any thread may run this, with the GIL held, so CUDA is not called.  A later recording reuses the event.
+        cdef pool *unused = &pools[self.device]
         cdef void *more
         if self.handle == NULL or self.is_of_a_capture:
             return
-        if of.count == of.room:
-            more = realloc(of.events, 2 * (of.room + 8) * sizeof(void *))
+        if unused.count == unused.room:
+            more = realloc(unused.events, 2 * (unused.room + 8) * sizeof(void *))
             if more == NULL:
                 return
-            of.events, of.room = <void **>more, 2 * (of.room + 8)
-        of.events[of.count] = self.handle
-        of.count += 1
+            unused.events, unused.room = <void **>more, 2 * (unused.room + 8)
+        unused.events[unused.count] = self.handle
+        unused.count += 1
 
     def query(self) -> bool:
         """Whether it has passed."""
@@ -134,14 +134,14 @@ cdef class Event:
 
 
 cdef uint64_t captures_so_far() noexcept:
-    return begun
+    return captures
 
 
 # ---------------------------------------------------------------------------------------------------------- for Python
 
 
 def open_driver() -> bool:
-    """Take the driver's functions; whether all are there.  CUDA is to be initialised before any other call."""
+    """Look up the driver's functions; returns whether all were found.  Initialise CUDA before any other call."""
     cdef void *library = dlopen("libcuda.so.1", RTLD_NOW)
     cdef void **to = <void **>&driver
     cdef list names = [
@@ -160,12 +160,12 @@ def open_driver() -> bool:
 
 
 def record_on(stream: int, device: int) -> Event:
-    """A new event behind what this stream of this device, which is in use, has to do; the stream by its address."""
+    """A new event after the present work of a stream, given by its address, of a device in use."""
     cdef Event event = Event(device)
     cdef void *on = <void *><uintptr_t>stream
-    cdef int error, of = device
+    cdef int error, index = device
     with nogil:
-        error = enter(of)
+        error = enter(index)
         if not error:
             error = record_event(&event.handle, on)
             leave()
@@ -176,18 +176,18 @@ def record_on(stream: int, device: int) -> Event:
 
 def has_context(device: int) -> bool:
     """Whether this process has a context on this device."""
-    cdef int error, of = device
+    cdef int error, index = device
     with nogil:
-        error = find_context(of)
+        error = find_context(index)
     return error == 0
 
 
 def is_captured(stream: int, device: int) -> bool:
-    """Whether a graph is captured on this stream of this device; RuntimeError where the driver does not say."""
+    """Whether a graph is captured on this stream of this device; RuntimeError if the driver does not answer."""
     cdef void *on = <void *><uintptr_t>stream
-    cdef int error, of = device, found = 0
+    cdef int error, index = device, found = 0
     with nogil:
-        error = enter(of)
+        error = enter(index)
         if not error:
             error = find_capture(on, &found)
             leave()
@@ -197,11 +197,11 @@ def is_captured(stream: int, device: int) -> bool:
 
 
 def captures_begun() -> int:
-    """How many captures of graphs have begun, or were about to, as count_capture() was told."""
-    return begun
+    """How many captures of graphs have begun, or were about to, according to count_capture()."""
+    return captures
 
 
 def count_capture() -> None:
-    """A capture is about to begin, or has begun."""
-    global begun
-    begun += 1
+    """Count a capture that is about to begin, or has begun."""
+    global captures
+    captures += 1

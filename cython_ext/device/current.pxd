@@ -3,8 +3,9 @@
 
 from libc.stdint cimport uint64_t
 
-# The streams that since() has, and whether some of them were left.  None where others have made one of these and it may
-# be gone, so that it counts by an event.
+# The streams of since(), and whether some of them were left.  None if one of these is foreign and may be gone, so that
+# an event must stand for it.
 cdef set chosen_since(uint64_t begin, bint *any_left)
-# How often a stream was made current: while that is the same, so are they, but for those that were left for longer.
+# How often a stream was made current.  While this is the same, so are the streams, except those that were left longer
+# ago.
 cdef uint64_t switches_so_far() noexcept

@@ -1,8 +1,8 @@
 # cython: language_level=3
-"""Which streams of a device are current, and have been, in whatever thread; NOTE [ Streams ] in streams.py.
+"""Which streams of a device are current, and have been, in any thread; NOTE [ Streams ] in streams.py.
 
-Why this is no Python: between the call that makes a stream current and what notes it nothing may come, neither a
-signal's exception nor another thread.  Python looks for these between its own instructions, and here are none.
+This is C because neither a signal's exception nor another thread may come between the call that makes a stream current
+and the note of it.  Python checks for these between bytecodes; C has none.
 """
 
 from cpython.object cimport PyObject
@@ -18,22 +18,22 @@ cdef extern from "Python.h":
 
 cdef enum:
     CUDA = 1                    # of torch's device types; ROCm's devices are of this one too
-    MOST_PASSED = 64            # in passed_marks; for a batch that needs an older one all streams are waited for
+    MOST_PASSED = 64            # in passed_marks; a batch that needs an older one waits for all streams
 
-cdef uint64_t now = 0           # counted up by each thing that is to be told from what was before it
-cdef uint64_t switches = 0      # counted up where `here` or `left` changes
-cdef dict here = {}             # by (thread, device): the stream that is current there, unless it is the default one
+cdef uint64_t now = 0           # counts moments
+cdef uint64_t switches = 0      # counts changes of `here` and `left`
+cdef dict here = {}             # by (thread, device): the current stream, unless it is the default one
 cdef dict left = {}             # by stream: when it was last left
-cdef list marks = []            # when which stream of others was left, and an event behind what it had to do by then
-cdef dict passed_marks = {}     # by stream of others: when it was last left, of marks whose event has passed
+cdef list marks = []            # when a foreign stream was left, and an event after its work until then
+cdef dict passed_marks = {}     # by foreign stream: when it was last left, for marks whose event has passed
 cdef object current = None      # called with a device: the stream that is current in this thread
 cdef object mark = None         # called with a stream: such an event
 cdef object of_this_thread = threading.local()
 
 
 cdef class _Thread:
-    """Dies with its thread, and leaves its streams."""
-    cdef unsigned long thread       # 0: of none
+    """Dies with its thread, and leaves the thread's streams."""
+    cdef unsigned long thread       # 0: none
 
     def __del__(self):
         for thread, device in list(here):
@@ -46,12 +46,13 @@ cdef bint _is_default(tuple stream):
 
 
 cpdef bint is_of_others(tuple stream):
-    """Whether others have made this stream and may destroy it.  Then its number is its address."""
+    """Whether other code has made this stream and may destroy it.  Then its number is its address."""
     return not _is_default(stream) and not stream[0] & 1    # torch's own have this bit, and live for ever
 
 
 cdef _move(unsigned long thread, object device, tuple before, tuple after):
-    """A stream is left, then another one is current.  In this order: one too many does no harm, one too few does."""
+    """A stream is left, then another one is current.  In this order, because one too many does no harm; one too few
+    does."""
     global now, switches
     cdef object event, when
     cdef tuple noted = here.get((thread, device))
@@ -59,7 +60,7 @@ cdef _move(unsigned long thread, object device, tuple before, tuple after):
     switches += 1
     if not _is_default(before):
         left[before] = now
-    if not _is_default(noted) and not is_of_others(noted):     # it was left out of sight, for `before`
+    if not _is_default(noted) and not is_of_others(noted):     # it was left unseen, for `before`
         left[noted] = now
     if _is_default(after):
         here.pop((thread, device), None)
@@ -67,7 +68,7 @@ cdef _move(unsigned long thread, object device, tuple before, tuple after):
         here[thread, device] = after
     if is_of_others(before):
         when = now
-        event = mark(before)    # it may be destroyed from here on, and cannot be asked later
+        event = mark(before)    # from here on the stream may be destroyed, and cannot be queried later
         if event is not None:
             marks.append((when, before, event))
             if left.get(before) == when:    # another thread may have left it while the event was recorded
@@ -75,12 +76,12 @@ cdef _move(unsigned long thread, object device, tuple before, tuple after):
 
 
 cdef _switch(object original, tuple arguments, dict options, object device):
-    """Call what makes a stream current, or another one current again, and note what it has done."""
+    """Call a function that makes a stream current, or restores one, and note the change."""
     cdef unsigned long thread = PyThread_get_thread_ident()
     cdef tuple before, after
     try:
         before = current(device)
-    except Exception:           # there is no such device: what was called says so
+    except Exception:           # there is no such device, and the called function raises for it
         return original(*arguments, **options)
     try:
         return original(*arguments, **options)
@@ -92,7 +93,7 @@ cdef _switch(object original, tuple arguments, dict options, object device):
 
 
 cdef _begin(unsigned long thread):
-    """Have this thread's end noted.  One that is not Python's may end for Python and come again: its streams stay."""
+    """Have this thread's end noted.  The streams of a thread that is not Python's stay, because it may come again."""
     if hasattr(of_this_thread, "cell"):
         return
     cdef _Thread cell = _Thread()
@@ -101,10 +102,10 @@ cdef _begin(unsigned long thread):
 
 
 def watched(original: object, which: object) -> object:
-    """A function in the place of `original`, which makes another stream current.
+    """A function that replaces `original`, which makes another stream current.
 
     Args:
-        which: called with the same arguments: the device, or None where it is none of CUDA's.
+        which: called with the same arguments: the device, or None if it is not CUDA's.
     """
     def call(*arguments, **options):
         device = which(*arguments, **options)
@@ -116,22 +117,22 @@ def watched(original: object, which: object) -> object:
 
 
 def replace_method(type: object, name: str, method: object) -> bool:
-    """Set a method of a type that is written in C, which Python would refuse; whether that was possible."""
-    cdef PyTypeObject *of = <PyTypeObject *><PyObject *>type
-    if of.tp_dict == NULL:
+    """Set a method of a type that is written in C, which Python would refuse; returns whether that was possible."""
+    cdef PyTypeObject *kind = <PyTypeObject *><PyObject *>type
+    if kind.tp_dict == NULL:
         return False
-    (<dict>of.tp_dict)[name] = method
-    PyType_Modified(of)
+    (<dict>kind.tp_dict)[name] = method
+    PyType_Modified(kind)
     return True
 
 
 def watch(current_stream: object, make_mark: object, devices: object) -> None:
-    """Begin, with the streams that are current in this thread.
+    """Begin to watch, with the streams that are current in this thread.
 
     Args:
-        current_stream: called with a device; it may not run any Python.
-        make_mark: called with a stream that others have made when it is left: an event behind what it has to do by
-            then, or None where that cannot be had.
+        current_stream: called with a device; it must not run any Python.
+        make_mark: called when a foreign stream is left, with that stream: an event after its present work, or None if
+            there can be none.
         devices: of this thread.
     """
     global current, mark
@@ -148,9 +149,9 @@ def moment() -> int:
 
 
 def since(begin: int) -> tuple[set[tuple[int, int, int]], set[tuple[int, int, int]], list[object]]:
-    """The streams, but for default ones, that were current in any thread at any time from this moment on.
+    """The streams, except default ones, that were current in any thread at any time from this moment on.
 
-    Returns: those that can be asked; those of others that were left and may be gone; and the events behind these.
+    Returns: those that can be queried; foreign ones that were left and may be gone; and the events after these.
     """
     cdef uint64_t first = begin
     cdef set streams = set(here.values()), gone = set()
@@ -186,10 +187,10 @@ cdef set chosen_since(uint64_t begin, bint *any_left):
 
 
 def drop_marks(passed: object) -> None:
-    """Forget the events of streams of others that have passed.
+    """Drop the events of foreign streams that have passed.
 
-    That such a stream was left is not forgotten.  A batch that was lent before, in an epoch that goes on beside the one
-    whose copies are marked now, may have died on it: then the stream is known, and may not be asked any more.
+    It stays recorded that such a stream was left.  A batch that was lent before, in an epoch beside the one whose
+    copies are marked now, may have died on it.  Then the stream is known, but must not be queried.
     """
     for each in list(marks):
         if passed(each[2]) and each in marks:

@@ -1,8 +1,8 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
-"""Which slots may be filled again, as Pinning._reclaim() finds it, for all usual cases and in a few microseconds.
+"""Finds the slots that may be filled again, as Pinning._reclaim() does, for all usual cases in a few microseconds.
 
-The trainer does this for each second batch: NOTE [ Pinning ] in pinning.py.  What takes longer to tell (streams that
-others have made, or that nobody was seen to choose) is left to Pinning._reclaim(), and so is every error, which is
+The trainer does this for each second batch: NOTE [ Pinning ] in pinning.py.  Cases that take longer (streams that
+others have made, or that nobody was seen to choose) are left to Pinning._reclaim(), and so is every error, which is
 raised there.
 """
 
@@ -15,7 +15,7 @@ from shmloader.core.cuda_driver cimport (
 from shmloader.core.free_slots cimport Slots
 
 cdef enum:
-    MOST = 64                   # streams, and events, that one look is about
+    MOST = 64                   # streams, and events, of one call
     RELAXED = 2                 # of CUstreamCaptureMode
 
 cdef uint64_t NEVER = <uint64_t>-1
@@ -28,7 +28,7 @@ cdef enum found:
 
 cdef struct on:
     void *stream
-    void *event                 # behind what the stream has to do
+    void *event                 # after the stream's present work
     int device
 
 cdef struct asked:
@@ -37,24 +37,24 @@ cdef struct asked:
 
 
 cdef class Reclaim:
-    """Called with no arguments, it frees what no copy reads any more; False if Pinning._reclaim() is to do it.
+    """Called with no arguments, it frees the slots that no copy reads; False if Pinning._reclaim() must do it.
 
     Args:
         slots: Those that are held back.
         devices: all of them, from 0 on.
         lent: when each payload was lent last.
-        alone: of each payload, whether only the thread that copies can have had its batch.
-        address: called once with each stream of torch's own: where it is.
+        alone: for each payload, whether only the thread that copies can have had its batch.
+        address: called once with each of torch's own streams: its address.
     """
     cdef Slots slots
     cdef object address
     cdef tuple devices
     cdef list lent, alone
     cdef dict addresses         # by stream; torch's own live as long as the process
-    cdef bint is_chosen         # `streams` may be those of this time too, by:
+    cdef bint is_chosen         # whether `streams` may be used again, if these are the same:
     cdef list here
     cdef uint64_t switches
-    cdef uint64_t first         # when the first of the batches was lent; NEVER to any other thread
+    cdef uint64_t first         # when the first of the batches was lent; NEVER: to no other thread
     cdef on streams[MOST]
     cdef asked events[MOST]
     cdef int stream_count, event_count, device_count
@@ -69,8 +69,8 @@ cdef class Reclaim:
         cdef Slots slots = self.slots
         if slots.reclaiming or not (slots.returned or slots.reading):
             return True
-        # Two deaths cost one look: it is the calls of the driver that cost, and they are the same for any number.  Not
-        # where the batch that is handed out now, or the next one, would find no slot to lie in and be copied.
+        # Two deaths are handled in one call, because the calls of the driver take the time, and they are the same for
+        # any number.  But not if the batch that is handed out now, or the next one, would find no slot and be copied.
         if len(slots.returned) < 2 and slots.lent + 2 <= slots.spare:
             return True
         self.slots.reclaiming = True
@@ -95,7 +95,8 @@ cdef class Reclaim:
                 events.append(event)
         with nogil:
             result = self.ask(died > 0)
-        # A capture that has begun meanwhile may be over: then it was counted.  This comes behind the last look for one.
+        # A capture that has begun in between may be over; then it was counted.  This comes after the last check for
+        # one.
         if result == DONE and captures != captures_so_far():
             result = SPOILED
         for k in range(len(events)):
@@ -110,7 +111,7 @@ cdef class Reclaim:
         return True
 
     cdef bint choose(self, Py_ssize_t died) except -1:
-        """Have `streams` be those that copies from the first `died` may be on; false if that takes longer to tell."""
+        """Set `streams` to those that may have copies from the first `died`; false if that takes longer to find out."""
         cdef list here = self.slots.streams_here()
         cdef uint64_t first = NEVER, switches = switches_so_far()
         cdef bint alone = True, any_left = False, usual = here is self.here
@@ -150,7 +151,7 @@ cdef class Reclaim:
                 streams.add((0, device, 1))
         if not self.place(streams, here):
             return False
-        # A stream that was left is not asked for ever, and one that others have made is not asked twice.
+        # A stream that was left is not queried for ever, and a foreign one is not queried twice.
         self.is_chosen = not any_left and all([stream in self.addresses for stream in streams])
         self.here, self.switches, self.first = here, switches, first
         return True
@@ -164,7 +165,7 @@ cdef class Reclaim:
             if address is None and stream[0] & 1:           # torch's own
                 address = self.addresses[stream] = self.address(stream)
             elif address is None:
-                if stream not in here:                      # another thread may leave it meanwhile, and destroy it
+                if stream not in here:                      # another thread may leave it, and destroy it
                     return False
                 address = stream[0]
             self.streams[self.stream_count] = on(<void *><uintptr_t>address, NULL, stream[1])
@@ -172,7 +173,7 @@ cdef class Reclaim:
         return True
 
     cdef bint gather(self) except -1:
-        """Note the events that are awaited."""
+        """Collect the events that are awaited."""
         self.event_count = 0
         for entry in self.slots.reading:
             for event in entry[1]:
@@ -183,7 +184,7 @@ cdef class Reclaim:
         return True
 
     cdef found ask(self, bint record) noexcept nogil:
-        """Record the events, and ask for those that are awaited.  Not if a graph is captured on one of the streams."""
+        """Record the events, and query those that are awaited, unless a graph is captured on one of the streams."""
         cdef int mode = RELAXED, k
         cdef found result = DONE
         if exchange_mode(&mode):
@@ -212,7 +213,7 @@ cdef class Reclaim:
             for k in range(self.stream_count):
                 if self.streams[k].device == device and record_event(&self.streams[k].event, self.streams[k].stream):
                     result = FAILED
-            if result == DONE and self.is_captured(device):     # one has begun meanwhile
+            if result == DONE and self.is_captured(device):     # one has begun in between
                 result = SPOILED
         leave()
         return result
@@ -228,7 +229,7 @@ cdef class Reclaim:
         return False
 
     cdef int reclaim(self) except -1:
-        """Free what has no event any more that has not passed."""
+        """Free the slots all of whose events have passed."""
         cdef list reading = self.slots.reading
         cdef Py_ssize_t at = 0, k
         cdef int event = 0

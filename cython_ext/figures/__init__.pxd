@@ -1,1 +1,1 @@
-# What is measured of a loader: histograms, the log of batches, a ring as another process reads it.
+# The measurements of a loader: histograms, the log of batches, and a ring as another process reads it.

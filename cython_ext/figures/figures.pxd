@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""The figures of one loader, as the trainer adds them up: NOTE [ Figures ] in atomics.h says where they come from."""
+"""The figures of one loader, as the trainer adds them up.  NOTE [ Figures ] in atomics.h lists their sources."""
 
 from libc.stdint cimport uint64_t
 
@@ -10,32 +10,32 @@ cdef extern from "figures/histogram.h" nogil:
     void histogram_add(histogram *to, uint64_t nanoseconds)
     double histogram_percentile(const histogram *of, double share)
 
-cpdef enum:     # what a histogram is of
-    WAIT, STEP, FIRST                       # in next(); between one next() and another; in next(), of an epoch's first
-    SOURCE_WAIT, SOURCE_STEP, SOURCE_FIRST  # the same of a thread that is ahead of the user, where there is one
+cpdef enum:     # histograms
+    WAIT, STEP, FIRST                       # in next(); between two calls; in the first next() of an epoch
+    SOURCE_WAIT, SOURCE_STEP, SOURCE_FIRST  # the same of a prefetch thread, if there is one
     CLAIM, FETCH, COLLATE                   # of a sequence: open; samples being fetched; collated and written
     ORDER, READY                            # of a batch: READY, but an earlier one was not; ready to be taken
     LENT, TO_DEVICE                         # of a batch: the user's; under way to a device
     KINDS
 
-cpdef enum:     # what is added up
+cpdef enum:     # sums
     BATCHES, SAMPLES, BYTES                 # taken
     EMPTY, READY_BATCHES                    # calls of next() that found nothing ready; ready batches, over all calls
-    # The trainer's wait, by what its batch was in: not open, not claimed, fetched, collated, published, handed out.
+    # The trainer's wait, by the stage of its batch: not open, not claimed, fetched, collated, published, handed out.
     ON_OPEN, ON_CLAIM, ON_FETCH, ON_COLLATE, ON_WAKE, ON_HAND_OUT
     COPIED_SPARE, COPIED_KEPT, COPIED_UNLOCKED  # batches copied: spare slots spent, kept by a worker, not page-locked
     GROWN, DEATHS                           # slots that had to grow; workers that died
-    STARTING                                # nanoseconds in next(), of as many first calls of an epoch as workers
+    STARTING                                # nanoseconds in the first next() calls of an epoch, one for each worker
     MOVED                                   # slots that lay in a memfd when their ring was closed
     AMOUNTS
 
 cdef enum:
-    MOST_HELD = 32      # batches; that so many were handed out while one was lent is not told from more
+    MOST_HELD = 32      # batches: higher numbers, handed out while one was lent, count as this one
 
-cdef struct of_worker:  # what one worker's words say, and for how long it was waited for
+cdef struct of_worker:  # a worker's words, and the time that the trainer waited for it
     uint64_t published, fetched_ns, collated_ns, idle_ns, behind_ns, cpu_ns, delayed_ns, probed_ns, waited_ns
 
-cdef struct figures:    # nothing but words of 64 bits: less() relies on that
+cdef struct figures:    # only words of 64 bits, because less() relies on that
     histogram of[KINDS]
     uint64_t amount[AMOUNTS]
     uint64_t held[MOST_HELD]                # by how many batches were handed out while one was lent

@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
-"""What is counted of one loader: histograms and sums.  There is no lock: all of it is written while the GIL is held."""
+"""The counts of one loader: histograms and sums.  There is no lock, because all writers hold the GIL."""
 
 cimport cython
 from libc.stdint cimport uint64_t
@@ -9,7 +9,7 @@ from libc.string cimport memcpy, memset
 
 @cython.final
 cdef class Figures:
-    """What has been counted of one loader so far, or between two moments.
+    """The counts of one loader so far, or between two moments.
 
     Args:
         workers: how many the loader has.
@@ -22,7 +22,7 @@ cdef class Figures:
         free(self.worker)
 
     cpdef int have(self, int workers) except -1:
-        """Have room for the figures of so many workers."""
+        """Make room for the figures of this number of workers."""
         cdef of_worker *more
         if workers > self.workers:
             more = <of_worker *>realloc(self.worker, workers * sizeof(of_worker))
@@ -33,7 +33,7 @@ cdef class Figures:
         return 0
 
     def copy(self):
-        """The same figures, which do not go on."""
+        """A copy, which does not count on."""
         cdef Figures other = Figures.__new__(Figures, self.workers)
         memcpy(&other.at, &self.at, sizeof(figures))
         if self.workers:
@@ -41,7 +41,7 @@ cdef class Figures:
         return other
 
     def less(self, Figures earlier not None) -> None:
-        """Have only what came since an earlier copy."""
+        """Subtract an earlier copy."""
         subtract(<uint64_t *>&self.at, <uint64_t *>&earlier.at, sizeof(figures))
         subtract(<uint64_t *>self.worker, <uint64_t *>earlier.worker,
                  min(self.workers, earlier.workers) * sizeof(of_worker))
@@ -49,15 +49,15 @@ cdef class Figures:
     # ---------------------------------------------------------------------------------------------- to read them
 
     def count(self, int kind) -> int:
-        """How many times a histogram has."""
+        """How many times are in a histogram."""
         return self.of(kind).count
 
     def seconds(self, int kind) -> float:
-        """Their sum."""
+        """The sum of a histogram's times."""
         return self.of(kind).sum / 1e9
 
     def percentile(self, int kind, double share) -> float:
-        """The time, in seconds, below which this share of them is, to 3 %; 0 where there are none."""
+        """The time, in seconds, below which this share of the times are, to 3 %; 0 if there are none."""
         return histogram_percentile(self.of(kind), share) / 1e9
 
     cdef histogram *of(self, int kind) except NULL:
@@ -66,7 +66,7 @@ cdef class Figures:
         return &self.at.of[kind]
 
     def amount(self, int kind) -> int:
-        """One of what is added up."""
+        """One of the sums."""
         return self.at.amount[self.check(kind)]
 
     cdef int check(self, int kind) except -1:
@@ -75,15 +75,15 @@ cdef class Figures:
         return kind
 
     def held(self) -> list[int]:
-        """Of batches that were lent and are not any more: how many there were, by how many were handed out meanwhile.
+        """For batches that were lent and have died: how many there were, by how many were handed out meanwhile.
 
-        The last one counts those for which it were that many or more.
+        The last number counts all batches for which it were that many or more.
         """
         cdef int k
         return [self.at.held[k] for k in range(MOST_HELD)]
 
     def of_worker(self, int worker) -> dict[str, int]:
-        """One worker's."""
+        """The counts of one worker."""
         if not 0 <= worker < self.workers:
             raise IndexError(f"there is no worker {worker}: there are {self.workers}, counted from 0")
         return self.worker[worker]
@@ -102,4 +102,4 @@ cdef class Figures:
 cdef void subtract(uint64_t *of, const uint64_t *earlier, size_t bytes) noexcept:
     cdef size_t k
     for k in range(bytes // sizeof(uint64_t)):
-        of[k] -= min(of[k], earlier[k])     # what shrank was overwritten by somebody's code, and must not become 2**64
+        of[k] -= min(of[k], earlier[k])     # an overwritten word may have shrunk, and must not become 2**64

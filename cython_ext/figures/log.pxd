@@ -3,7 +3,7 @@
 
 from libc.stdint cimport uint32_t, uint64_t
 
-cdef struct taken:      # a sequence; times are CLOCK_MONOTONIC, in nanoseconds; 0: it was not
+cdef struct taken:      # a sequence; times are CLOCK_MONOTONIC, in nanoseconds; 0: not yet
     uint64_t batch, sequence
     uint64_t opened_at, claimed_at, fetched_at, published_at
     uint64_t asked_at, taken_at, handed_out_at, dropped_at
@@ -13,9 +13,9 @@ cdef struct taken:      # a sequence; times are CLOCK_MONOTONIC, in nanoseconds;
 cdef class Log:
     cdef taken *at
     cdef readonly int size
-    cdef int usual                      # how many it keeps where nobody wants more
+    cdef int usual                      # how many it keeps without a trace
     cdef readonly uint64_t count        # of sequences noted so far
-    cdef uint64_t first                 # number that may be kept
+    cdef uint64_t first                 # the number of the first one that may be kept
 
     cdef taken *next(self) noexcept
     cdef bint has(self, uint64_t number) noexcept

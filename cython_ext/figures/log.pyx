@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
-"""The last sequences that were taken, each with its times.  A ring of a fixed size: who wants more makes it larger."""
+"""The last sequences that were taken, each with its times, in a ring of a fixed size that a trace can enlarge."""
 
 cimport cython
 from libc.stdint cimport uint64_t
@@ -11,7 +11,7 @@ SIZE = 512      # sequences, 96 bytes each
 
 
 class Taken(NamedTuple):
-    """A sequence that was taken: a batch, or one of its chunks.  Times are time.monotonic_ns()'s; 0: it has not come.
+    """A sequence that was taken: a batch, or one of its chunks.  Times are time.monotonic_ns()'s; 0: not yet.
     """
 
     batch: int              # its number in the epoch
@@ -20,10 +20,10 @@ class Taken(NamedTuple):
     claimed_at: int         # by the worker
     fetched_at: int         # its samples were there
     published_at: int       # they were collated and written
-    asked_at: int           # next() was called that took it; 0: what took it was no next()
+    asked_at: int           # the next() that took it was called; 0: it was not taken by next()
     taken_at: int
     handed_out_at: int      # next() returned
-    dropped_at: int         # the last tensor over its slot died; of a batch that was copied out, at once
+    dropped_at: int         # the last tensor over its slot died; at once if the batch was copied out
     epoch: int              # of the ring's
     worker: int
     chunk: int
@@ -48,7 +48,7 @@ cdef class Log:
         free(self.at)
 
     def keep(self, int size) -> None:
-        """Keep so many from now on, or as many as ever where that is less.  The last that were noted by now stay."""
+        """From now on, keep this many, or the usual number if that is more.  Those that it has stay."""
         cdef taken *room
         cdef uint64_t k
         size = max(size, self.usual)
@@ -68,14 +68,14 @@ cdef class Log:
         return &self.at[(self.count - 1) % <uint64_t>self.size]
 
     cdef void handed_out(self, uint64_t number, uint64_t time) noexcept:
-        """The batch whose first sequence was noted as this number was."""
+        """The batch whose first sequence has this number was handed out."""
         cdef uint64_t k = number
         while self.has(k) and (k == number or self.at[k % <uint64_t>self.size].chunk):
             self.at[k % <uint64_t>self.size].handed_out_at = time
             k += 1
 
     cdef void dropped(self, uint64_t number, uint64_t time) noexcept:
-        """Its last tensor died."""
+        """The last tensor of this batch died."""
         cdef uint64_t k = number
         while self.has(k) and (k == number or self.at[k % <uint64_t>self.size].chunk):
             self.at[k % <uint64_t>self.size].dropped_at = time
@@ -89,7 +89,7 @@ cdef class Log:
         return max(self.first, self.count - min(self.count, <uint64_t>self.size))
 
     def since(self, uint64_t number=0) -> list[Taken]:
-        """Those that were noted as this number or later, as far as they are kept; the first one is number 0."""
+        """The sequences with this number or a later one that are still kept; the first one ever is number 0."""
         cdef uint64_t k
         cdef taken *at
         cdef list found = []

@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
-"""A ring as another process sees it that looks on: NOTE [ Figures ] in atomics.h."""
+"""A read-only view of a ring from another process: NOTE [ Figures ] in atomics.h."""
 
 cimport cython
 from cpython.exc cimport PyErr_SetFromErrno
@@ -20,27 +20,27 @@ from clock cimport now
 
 DOINGS = {RING_STARTS: "starts", RING_WAITS: "waits", RING_FETCHES: "fetches", RING_COLLATES: "collates"}
 STATES = ("void", "open", "claimed", "ready")
-MOST = 1 << 20      # entries or payloads that a header may name; else it is none
+MOST = 1 << 20      # entries or payloads that a header may name; with more, it is not a ring
 
 cdef extern from "<stdlib.h>":
     void *aligned_alloc(size_t alignment, size_t size)
 
 
 class OtherVersion(ValueError):
-    """A ring of another shmloader's."""
+    """The ring is of another version of shmloader."""
 
 
 class Totals(NamedTuple):
-    """What a trainer says of its ring.  Times are time.monotonic_ns()'s; amounts grow, from its beginning on."""
+    """The trainer's words in a ring.  Times are time.monotonic_ns()'s; counts grow from the ring's beginning on."""
 
     label: str              # the dataset's class
     trainer: int            # its pid
     started_at: int
     now: int                # when this was read
-    asked_at: int           # since when it is in next(); 0: it is not
+    asked_at: int           # when the present next() was called; 0: it is not in next()
     waited_ns: int          # in next(), without the call that is under way
     stepped_ns: int         # between its calls
-    user_waited_ns: int     # the user's, where a thread is ahead of the user (device=), which the two above are of
+    user_waited_ns: int     # the user's, if a prefetch thread takes from the ring (device=) and the two above are its
     user_stepped_ns: int
     epoch: int
     opened: int             # batches of all epochs
@@ -56,10 +56,10 @@ class Totals(NamedTuple):
 
 
 class LaneNow(NamedTuple):
-    """What a worker says of itself.  Of one that takes a dead one's place, what that had added up is in it."""
+    """A worker's words in a ring.  If it replaced a dead one, they include that one's counts."""
 
     worker: int
-    pid: int                # 0: it has not begun
+    pid: int                # 0: it has not started
     doing: str              # "starts", "waits" (for a task), "fetches" or "collates"
     since: int              # time.monotonic_ns()'s
     published: int          # sequences
@@ -78,7 +78,7 @@ class EntryNow(NamedTuple):
     sequence: int
     entry: int
     state: str              # "void", "open", "claimed" or "ready"
-    owner: int              # the worker; -1: whoever comes first
+    owner: int              # the worker; -1: any worker
     epoch: int              # the ring's
     batch: int              # its number in that epoch
     row: int                # of a chunk: its first row
@@ -91,22 +91,22 @@ class EntryNow(NamedTuple):
 
 @cython.final
 cdef class Onlooker:
-    """Maps a ring's words, read-only, and copies them whenever it is asked.
+    """Maps a ring's words, read-only, and copies them for each call.
 
-    Whoever made the file may cut it short, and to look behind its end would be a bus error.  So the kernel copies them,
-    by write(), for which that is an error as any other.  No descriptor of the ring stays open: another onlooker would
+    The file may be truncated by its owner, and reading beyond its end would be a bus error.  So the kernel copies them,
+    by write(), which returns an error instead.  No descriptor of the ring stays open, because another onlooker would
     take it for one of the trainer's.
 
     Args:
-        fd: a descriptor of the segment, open for reading: /proc/PID/fd/N of the trainer, say.  It may be closed behind
-            this.
+        fd: a descriptor of the segment, open for reading, such as /proc/PID/fd/N of the trainer.  It may be closed
+            after this.
 
     Attributes:
-        trainer, started_at: as in Totals; they stay as they are.
+        trainer, started_at: as in Totals; they do not change.
 
     Raises:
-        ValueError: this is no ring, or one of another version, or it is closed.  The methods raise it too, where the
-            ring has been cut short.
+        ValueError: this is not a ring, or one of another version, or it is closed.  The methods raise it too, if the
+            ring has been truncated.
         OSError: it cannot be mapped.
 
     Example:
@@ -117,7 +117,7 @@ cdef class Onlooker:
     """
     cdef void *at           # the words
     cdef size_t size
-    cdef char *base         # the copy, and what is where in it
+    cdef char *base         # the copy, and the offsets in it
     cdef ring_header *header
     cdef ring_worker *worker
     cdef ring_entry *entry
@@ -144,7 +144,7 @@ cdef class Onlooker:
                  + self.payloads * sizeof(ring_payload))
 
     cdef int map(self, int fd, size_t size) except -1:
-        """Map so many bytes of words, in place of those before, and have room for a copy of them."""
+        """Map this many bytes of words instead of the former ones, and allocate a copy of them."""
         cdef Py_ssize_t all = os.fstat(fd).st_size
         if <Py_ssize_t>size > all:
             raise ValueError(f"this is no ring: its words take {size} bytes, and it has {all}")
@@ -162,7 +162,7 @@ cdef class Onlooker:
         return 0
 
     cdef int read(self, void *to, size_t size) except -1:
-        """Copy these words once more."""
+        """Copy the words again."""
         cdef size_t offset = <char *>to - self.base
         cdef int through
         try:
@@ -200,7 +200,7 @@ cdef class Onlooker:
 
     @property
     def closed(self) -> bool:
-        """Whether its trainer has closed it, so that nothing more is to be seen."""
+        """Whether its trainer has closed it, so that its words do not change any more."""
         try:
             self.read(self.header, sizeof(ring_header))
         except ValueError:
@@ -208,57 +208,58 @@ cdef class Onlooker:
         return ring_once(&self.header.magic) != RING_MAGIC
 
     def totals(self) -> Totals:
-        """What the trainer says now."""
-        cdef ring_header *of = self.header
-        self.read(of, sizeof(ring_header))
-        label = (<bytes>of.label[:sizeof(of.label)]).partition(b"\0")[0].decode(errors="replace")
+        """The trainer's words now."""
+        cdef ring_header *header = self.header
+        self.read(header, sizeof(ring_header))
+        label = (<bytes>header.label[:sizeof(header.label)]).partition(b"\0")[0].decode(errors="replace")
         return Totals(
-            label, self.trainer, self.started_at, now(), ring_noted(&of.asked_at),
-            ring_noted(&of.waited_ns), ring_noted(&of.stepped_ns), ring_noted(&of.user_waited_ns),
-            ring_noted(&of.user_stepped_ns), ring_noted(&of.epoch), ring_noted(&of.opened), ring_noted(&of.taken),
-            ring_noted(&of.samples), ring_noted(&of.bytes), ring_noted(&of.asked), ring_noted(&of.empty),
-            ring_noted(&of.ready), ring_noted(&of.lent), ring_noted(&of.copied), ring_noted(&of.deaths),
+            label, self.trainer, self.started_at, now(), ring_noted(&header.asked_at),
+            ring_noted(&header.waited_ns), ring_noted(&header.stepped_ns), ring_noted(&header.user_waited_ns),
+            ring_noted(&header.user_stepped_ns), ring_noted(&header.epoch), ring_noted(&header.opened),
+            ring_noted(&header.taken), ring_noted(&header.samples), ring_noted(&header.bytes),
+            ring_noted(&header.asked), ring_noted(&header.empty), ring_noted(&header.ready),
+            ring_noted(&header.lent), ring_noted(&header.copied), ring_noted(&header.deaths),
         )
 
     def lanes(self) -> list[LaneNow]:
-        """What each worker says now."""
+        """Each worker's words now."""
         cdef int k
-        cdef ring_worker *of
+        cdef ring_worker *lane
         cdef uint64_t doing
         found = []
         self.read(self.worker, self.workers * sizeof(ring_worker))
         for k in range(self.workers):
-            of = &self.worker[k]
-            doing = ring_noted(&of.doing)
+            lane = &self.worker[k]
+            doing = ring_noted(&lane.doing)
             found.append(LaneNow(
-                k, ring_noted(&of.pid), DOINGS[doing % RING_DOINGS], doing // RING_DOINGS * RING_DOINGS,
-                ring_noted(&of.published), ring_noted(&of.fetched_ns), ring_noted(&of.collated_ns),
-                ring_noted(&of.idle_ns), ring_noted(&of.behind_ns), ring_noted(&of.cpu_ns), ring_noted(&of.delayed_ns),
-                ring_noted(&of.probed_ns),
+                k, ring_noted(&lane.pid), DOINGS[doing % RING_DOINGS], doing // RING_DOINGS * RING_DOINGS,
+                ring_noted(&lane.published), ring_noted(&lane.fetched_ns), ring_noted(&lane.collated_ns),
+                ring_noted(&lane.idle_ns), ring_noted(&lane.behind_ns), ring_noted(&lane.cpu_ns),
+                ring_noted(&lane.delayed_ns), ring_noted(&lane.probed_ns),
             ))
         return found
 
     def in_flight(self) -> list[EntryNow]:
         """The sequences that are opened and not taken, the lowest ones first.
 
-        What was taken stays in its entry as "ready" until that is opened again.  So only the batches that were opened
-        last are given, as many as are not taken.  Out of order, one may be given in place of another.
+        A taken sequence stays "ready" in its entry until the entry is opened again.  So this returns the batches that
+        were opened last, as many as are not taken.  Out of order, it may return one in place of another.
         """
         cdef int k
-        cdef ring_entry *of
+        cdef ring_entry *entry
         cdef uint64_t word, under_way
         found = []
         self.read(self.base, <char *>self.payload - self.base)
         for k in range(self.entries):
-            of = &self.entry[k]
-            word = ring_load(of)
+            entry = &self.entry[k]
+            word = ring_load(entry)
             if ring_state(word) >= <uint32_t>len(STATES) or not ring_state(word):
                 continue
             found.append(EntryNow(
                 ring_seq(word), k, STATES[ring_state(word)], -1 if ring_owner(word) == RING_ANY else ring_owner(word),
-                ring_once_32(&of.ask.epoch), ring_once_32(&of.ask.batch), ring_once_32(&of.ask.row),
-                ring_once_32(&of.ask.rows), ring_once_32(&of.ask.payload), ring_noted(&of.claimed_at),
-                ring_noted(&of.fetched_at), ring_noted(&of.published_at),
+                ring_once_32(&entry.ask.epoch), ring_once_32(&entry.ask.batch), ring_once_32(&entry.ask.row),
+                ring_once_32(&entry.ask.rows), ring_once_32(&entry.ask.payload), ring_noted(&entry.claimed_at),
+                ring_noted(&entry.fetched_at), ring_noted(&entry.published_at),
             ))
         under_way = ring_noted(&self.header.opened) - ring_noted(&self.header.taken)
         batches = {(each.epoch, each.batch): 0 for each in sorted(found, key=lambda each: each.sequence)}

@@ -9,7 +9,7 @@
 static inline int32_t weighted(const uint8_t *const *lines, const jpeg_weight *weights, int taps, int k, int low,
                                int32_t half)
 {
-    uint32_t sum = (uint32_t)half; /* of so many taps that it wraps, the total is in range again */
+    uint32_t sum = (uint32_t)half; /* with enough taps it wraps, and the total is in range again */
     for (int tap = 0; tap < taps; tap++) {
         const jpeg_weight *w = &weights[tap >> 1];
         sum += (uint32_t)lines[tap][k] * (uint32_t)(w->high[tap & 1] * (1 << low) + (low ? w->low[tap & 1] : 0));

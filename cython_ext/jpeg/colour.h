@@ -20,7 +20,7 @@ static inline void colour(const uint8_t *const ycc[3], uint8_t *const rgb[3], in
     }
 }
 
-/* The whole parts of 1.402 and 1.772 apart, for a vector's constants are below 1; what is left, in 1/32768. */
+/* The whole parts of 1.402 and 1.772 are separate, because a vector's constants are below 1; the rest is in 1/32768. */
 enum { DEEP_RED_CR = 13173, DEEP_GREEN_CB = 11277, DEEP_GREEN_CR = 23401, DEEP_BLUE_CB = -7471 };
 
 /* A product with a constant, rounded: what the vectors do in one instruction. */

@@ -174,7 +174,7 @@ static int has_end(jpeg_scan *s)
     }
 }
 
-/* Reads past the rest of the picture, for its marks. */
+/* Reads the rest of the picture without decoding it, to set its marks. */
 static int mark_rest(jpeg_scan *s, bit_reader *r, const block_plan *plan, int blocks, int64_t across, int64_t before)
 {
     int unit = 8 * s->header->v, rows = (s->header->height + unit - 1) / unit;

@@ -1,4 +1,4 @@
-/* What a decoder has, for the two files that it is made of: plan.c finds out what is wanted, picture.c makes it. */
+/* The parts of a decoder, which is two files: plan.c decides what to decode, picture.c decodes it. */
 #pragma once
 #include "jpeg.h"
 #include "memory.h"
@@ -26,7 +26,8 @@ struct jpeg_decoder {
     uint8_t *arena;                 /* of the picture: what needs no room of its own between two of them */
     size_t arena_room;
 
-    int is_whole;                   /* the planes have all of the file, and stay; they are in an arena of their own */
+    int is_whole;                   /* the planes have all of the file, and stay; they are in an arena of their own, */
+    int is_lent;                    /* or they are another's, and no file is open */
     uint8_t *kept;
     size_t kept_room;
 
@@ -49,6 +50,8 @@ struct jpeg_decoder {
 void jpeg_plan(jpeg_decoder *decoder, const jpeg_request *request);
 /* Make room for the planes of all of the file, which is planned.  0: no memory. */
 int jpeg_make_kept_room(jpeg_decoder *decoder);
+/* Read all of the file, and keep it. */
+int jpeg_read_all(jpeg_decoder *decoder);
 /* Make room for what is planned, and set the decoder's pointers.  0: no memory. */
 int jpeg_make_room(jpeg_decoder *decoder, const jpeg_request *request);
 /* How Pillow would resize it, and so which of the part is needed: the request is narrowed to that.  0: no memory. */

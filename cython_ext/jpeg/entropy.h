@@ -78,7 +78,7 @@ ALWAYS_INLINE uint32_t symbol(const bit_reader *r, const huffman_table *table)
     return in_full(peek(r, table), r, table);
 }
 
-/* The value of the extra bits behind a code (T.81, table F.1): where the first of them is 1, the bits; else what they
+/* The value of the extra bits after a code (T.81, table F.1): the bits, if the first of them is 1; otherwise what they
  * lack to all ones, negated.  Not one extra bit: 0. */
 ALWAYS_INLINE int32_t extend(uint64_t bits, uint32_t entry)
 {

@@ -91,8 +91,8 @@ static int read_scan(segment s, jpeg_header *header, int quantisers, int huffman
     return spectrum[0] == 0 && spectrum[1] == 63 && spectrum[2] == 0 ? JPEG_OK : JPEG_NOT_OURS;
 }
 
-/* Whether three components are luma and chroma.  Where a JFIF marker or Adobe's says so, and else by the names that
- * they have; Adobe's other values and the names R, G, B mean something else. */
+/* Whether three components are luma and chroma.  A JFIF or Adobe marker decides; without one, the names of the
+ * components do.  Adobe's other values and the names R, G, B mean something else. */
 static int is_ycc(const jpeg_header *header, int is_jfif, int adobe)
 {
     const jpeg_component *c = header->component;

@@ -4,7 +4,7 @@
 #include <string.h>
 
 /* The entry of one symbol.  AC: the upper four bits are the run of zeros, the lower four the number of extra bits, and
- * without extra bits 15 is a run of 16 zeros and all else the end of the block.  DC: the number of extra bits. */
+ * without extra bits 15 is a run of 16 zeros, and the others end the block.  DC: the number of extra bits. */
 static uint32_t entry(int is_ac, int symbol, int length)
 {
     int extra = is_ac ? symbol & 15 : symbol;

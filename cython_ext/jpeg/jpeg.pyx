@@ -7,6 +7,7 @@ import stat
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_STRIDES, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.stdint cimport uint8_t
+from libc.string cimport memcpy
 
 cdef extern from "jpeg/jpeg.h" nogil:
     enum: JPEG_OK, JPEG_NO_MEMORY
@@ -26,6 +27,8 @@ cdef extern from "jpeg/jpeg.h" nogil:
         Py_ssize_t channel, row, column
         const jpeg_mark *marks
         jpeg_mark *new_marks
+    ctypedef struct jpeg_shape:
+        pass
     ctypedef struct jpeg_decoder:
         pass
     const jpeg_path *jpeg_choose(const char *name)
@@ -36,10 +39,14 @@ cdef extern from "jpeg/jpeg.h" nogil:
     int jpeg_decode(jpeg_decoder *decoder, const jpeg_request *request)
     int jpeg_rows(const jpeg_decoder *decoder)
     int jpeg_skim(jpeg_decoder *decoder, const jpeg_request *request)
+    jpeg_shape jpeg_shape_of(const jpeg_decoder *decoder)
+    size_t jpeg_planes_bytes(const jpeg_shape *shape)
+    int jpeg_write_planes(jpeg_decoder *decoder, uint8_t *to)
+    bint jpeg_open_planes(jpeg_decoder *decoder, const jpeg_shape *shape, const uint8_t *planes)
 
 
 cdef enum:
-    FIRST = 1 << 20     # bytes that are read before it is known that a file is a JPEG; most photographs are shorter
+    FIRST = 1 << 20     # bytes that are read before the check that a file is a JPEG; most photographs are shorter
     KEPT = 16 << 20     # bytes of a buffer that serves the next file too; one large file must not cost its size for good
 
 
@@ -56,7 +63,7 @@ cdef class Decoder:
 
     cdef jpeg_decoder *decoder
     cdef Py_buffer file         # what is open; obj NULL: nothing
-    cdef bint is_open
+    cdef bint is_open, is_of_planes
     cdef readonly str path
     cdef readonly object status # of the file that was read: its size in bytes, and its mtime in ns
     cdef readonly object marks  # bytes, of the last decode() that was to make some and could
@@ -86,7 +93,7 @@ cdef class Decoder:
     def close(self):
         """Let go of the file's bytes.  Nothing where nothing is open."""
         if self.is_open:
-            self.is_open = False
+            self.is_open = self.is_of_planes = False
             PyBuffer_Release(&self.file)
         if len(self.buffer) > KEPT:
             self.buffer = bytearray()
@@ -161,6 +168,64 @@ cdef class Decoder:
             raise ValueError(f"crop {crop} is not inside a picture of {header.width} x {header.height}")
         return 0
 
+    def planes_bytes(self):
+        """How many bytes planes() gives for the file that is open."""
+        cdef jpeg_shape shape
+        if not self.is_open:
+            raise ValueError("no file is open: open or read one first")
+        shape = jpeg_shape_of(self.decoder)
+        return sizeof(jpeg_shape) + jpeg_planes_bytes(&shape)
+
+    def planes(self):
+        """Read all of the file that is open, and keep it, as decode(kept=True) does.
+
+        Returns:
+            Its samples, for open_planes() of any decoder; None where the file cannot be read to its end.
+        """
+        cdef int said
+        cdef jpeg_shape shape
+        cdef uint8_t *to
+        cdef bytes made = PyBytes_FromStringAndSize(NULL, self.planes_bytes())
+        if self.is_of_planes:
+            raise ValueError("these are planes already: open a file")
+        to = <uint8_t *>PyBytes_AS_STRING(made)
+        shape = jpeg_shape_of(self.decoder)
+        memcpy(to, &shape, sizeof(jpeg_shape))
+        with nogil:
+            said = jpeg_write_planes(self.decoder, to + sizeof(jpeg_shape))
+        return made if said == JPEG_OK else None
+
+    def open_planes(self, data, Py_ssize_t at=0, Py_ssize_t bytes=-1):
+        """Open what planes() gave, in place of a file.  It is read where it lies, until another file is opened.
+
+        Args:
+            data: any object with a buffer that has it.
+            at: where it begins in there.
+            bytes: how many it has; by default all that are behind `at`.
+
+        Returns:
+            As open(); None where these are no planes.
+        """
+        cdef jpeg_shape shape
+        cdef const jpeg_header *header
+        cdef const uint8_t *begin
+        cdef size_t room
+        self.close()
+        PyObject_GetBuffer(data, &self.file, PyBUF_SIMPLE)
+        self.is_open = self.is_of_planes = True
+        if bytes < 0:
+            bytes = self.file.len - at
+        if 0 <= at <= self.file.len and <Py_ssize_t>sizeof(jpeg_shape) <= bytes <= self.file.len - at:
+            begin = <const uint8_t *>self.file.buf + at
+            memcpy(&shape, begin, sizeof(jpeg_shape))
+            room = jpeg_planes_bytes(&shape)
+            if room and room + sizeof(jpeg_shape) == <size_t>bytes:
+                jpeg_open_planes(self.decoder, &shape, begin + sizeof(jpeg_shape))
+                header = jpeg_opened(self.decoder)
+                return header.width, header.height, header.orientation
+        self.close()
+        return None
+
     def skim(self, crop):
         """Read the file that is open down to the end of a part, and decode nothing: the least that decoding takes.
 
@@ -173,6 +238,8 @@ cdef class Decoder:
         cdef jpeg_request request
         cdef int said
         self.place(crop, &request)
+        if self.is_of_planes:
+            raise ValueError("planes have no entropy-coded data: open a file")
         request.is_smooth = True
         with nogil:
             said = jpeg_skim(self.decoder, &request)
@@ -210,7 +277,7 @@ cdef class Decoder:
             raise ValueError(f"there is no filter {filter}: 0 to {JPEG_FILTERS - 1}, as Pillow numbers them")
         request.filter = <jpeg_filter>filter
         self.marks = None
-        bytes_of_marks = jpeg_rows(self.decoder) * sizeof(jpeg_mark)
+        bytes_of_marks = 0 if self.is_of_planes else jpeg_rows(self.decoder) * sizeof(jpeg_mark)
         if marks is not None and bytes_of_marks and PyBytes_GET_SIZE(marks) == bytes_of_marks:
             request.marks = <const jpeg_mark *>PyBytes_AS_STRING(marks)
         elif marking and bytes_of_marks:

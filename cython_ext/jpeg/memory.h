@@ -8,8 +8,8 @@ enum { ALIGN = 64 };
 
 static inline size_t up(size_t value, size_t unit) { return (value + unit - 1) / unit * unit; }
 
-/* Make room for so many bytes.  What was in a buffer that is too small is lost, and a new one is all zeros.  0: no
- * memory. */
+/* Make room for this many bytes.  A buffer that is too small loses its contents, and a new one is all zeros.  Returns 0
+ * if there is no memory. */
 static inline int make_room(void **buffer, size_t *room, size_t bytes)
 {
     if (bytes <= *room) return 1;

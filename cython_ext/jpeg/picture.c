@@ -40,7 +40,7 @@ void jpeg_free(jpeg_decoder *d)
 
 int jpeg_open(jpeg_decoder *d, const uint8_t *data, size_t bytes)
 {
-    d->is_whole = 0;
+    d->is_whole = d->is_lent = 0;
     if (d->kept_room > KEPT) { /* one large picture must not cost its memory for good */
         free(d->kept);
         d->kept = NULL;
@@ -323,9 +323,10 @@ static int read_scan(jpeg_decoder *d)
     return said;
 }
 
-static int read_all(jpeg_decoder *d, const jpeg_request *q)
+int jpeg_read_all(jpeg_decoder *d)
 {
-    jpeg_request all = {.width = d->header.width, .height = d->header.height, .is_smooth = q->is_smooth};
+    jpeg_request all = {.width = d->header.width, .height = d->header.height};
+    if (d->is_whole) return JPEG_OK;
     jpeg_plan(d, &all);
     if (!jpeg_make_kept_room(d)) return JPEG_NO_MEMORY;
     int said = read_scan(d);
@@ -336,15 +337,15 @@ static int read_all(jpeg_decoder *d, const jpeg_request *q)
 int jpeg_decode(jpeg_decoder *d, const jpeg_request *request)
 {
     jpeg_request q = *request;
-    if (!q.is_kept) d->is_whole = 0;
-    if (q.is_kept && !d->is_whole) {
-        int said = read_all(d, &q);
+    if (!q.is_kept && !d->is_lent) d->is_whole = 0;
+    if (q.is_kept) {
+        int said = jpeg_read_all(d);
         if (said != JPEG_OK) return said;
     }
     if ((q.width == q.out_width && q.height == q.out_height) || d->header.components == 1)
         q.is_exact = 1; /* as fast, where there is nothing to resize or no colour */
     if (q.width / FAST_SCALE >= q.out_width || q.height / FAST_SCALE >= q.out_height)
-        q.is_exact = 1; /* so many weights that each would be a few of their smallest units */
+        q.is_exact = 1; /* with this many weights, each would be a few of their smallest units */
     if (q.filter == JPEG_NEAREST) q.is_exact = 1; /* there is nothing to add up */
     if (!q.all_width || !q.all_height) {
         q.all_width = q.out_width, q.all_height = q.out_height;

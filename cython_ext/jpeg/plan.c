@@ -102,8 +102,8 @@ static int make_weights_fast(jpeg_decoder *d, const jpeg_request *q)
                              p->height, is_smooth_down);
 }
 
-/* Which way a picture is resized first matters, for there are bytes in between.  Across, says Pillow; and since its
- * version 13 down where the height shrinks by more than twice what the width does (found by testing). */
+/* The order of the two resizes matters, because the values in between are bytes.  Pillow begins with the width; since
+ * version 13 it begins with the height if that shrinks more than twice as much (found by testing). */
 static int goes_down_first(const jpeg_request *q)
 {
     int lower = q->height - q->all_height, narrower = q->width - q->all_width;

@@ -1,4 +1,4 @@
-/* Weights of a resize: see weights.h.  In plain C for every processor, for a fused multiplication would round once
+/* Weights of a resize: see weights.h.  In plain C for every processor, because a fused multiplication would round once
  * where Pillow's own code rounds twice. */
 #include "weights.h"
 

@@ -7,7 +7,7 @@
 
 enum {
     BLEND_BITS = 22,        /* of Pillow's weights: 1 is 1 << 22 */
-    BLEND_LOW = 11,         /* of them are kept apart, for the vectors multiply 16 bits by 16 */
+    BLEND_LOW = 11,         /* of them are separate, because the vectors multiply 16 bits by 16 */
     BLEND_FAST_BITS = 14,   /* of the weights that need one multiplication: 1 is 1 << 14 */
     DEEP = 6,               /* the bits behind the point of words: blend_deep, blend_words, colour_deep */
 };

@@ -94,13 +94,14 @@ int pixels_convolve(pixels_picture *picture, const float *across, int taps_acros
     return PIXELS_OK;
 }
 
-/* A row as floats, four a pixel, with half a window of mirrored pixels on either side. */
-static void widen_row_to_floats(const uint8_t *row, int width, int half, float *to)
+/* A row as floats, three a pixel, with half a window of mirrored pixels on either side. */
+static void widen_row_to_floats(const pixels_path *path, const uint8_t *row, int width, int half, float *to)
 {
-    for (int x = 0; x < 4 * width; x++) to[4 * half + x] = row[x];
+    enum { PIXEL = 3 * sizeof *to };
+    path->window_floats(row, to + 3 * half, width);
     for (int k = 0; k < half; k++) {
-        memcpy(to + 4 * (half - 1 - k), to + 4 * (half + 1 + k), 4 * sizeof *to);
-        memcpy(to + 4 * (half + width + k), to + 4 * (half + width - 2 - k), 4 * sizeof *to);
+        memcpy(to + 3 * (half - 1 - k), to + 3 * (half + 1 + k), PIXEL);
+        memcpy(to + 3 * (half + width + k), to + 3 * (half + width - 2 - k), PIXEL);
     }
 }
 
@@ -110,7 +111,7 @@ int pixels_convolve_window(pixels_picture *picture, const float *weights, int ac
     const pixels_path *path = picture->path;
     if (across / 2 >= width || down / 2 >= height || !path->window_row || !path->can_add_fused()) return PIXELS_NO_WAY;
     /* Lines that are in use are next to one another, and no more than the window's: each has its place by its number. */
-    size_t stride = 4 * ((size_t)width + (size_t)across + BLOCK);
+    size_t stride = 3 * ((size_t)width + (size_t)across + BLOCK);
     said = pixels_make_room(picture, width, height);
     if (said == PIXELS_OK)
         said = pixels_make_scratch(picture, (size_t)down * (sizeof(float *) + stride * sizeof(float)));
@@ -121,7 +122,7 @@ int pixels_convolve_window(pixels_picture *picture, const float *weights, int ac
     memset(lines, 0, (size_t)down * stride * sizeof *lines);
     for (int y = 0; y < height; y++) {
         for (; next < height && next <= y + down / 2; next++)
-            widen_row_to_floats(picture->now + 4 * (size_t)next * (size_t)width, width, across / 2,
+            widen_row_to_floats(path, picture->now + 4 * (size_t)next * (size_t)width, width, across / 2,
                                 lines + (size_t)(next % down) * stride);
         for (int k = 0; k < down; k++)
             rows[k] = lines + (size_t)(mirrored((int64_t)y + k - down / 2, height) % down) * stride;

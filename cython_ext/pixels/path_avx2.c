@@ -31,7 +31,7 @@ const pixels_path pixels_avx2 = {
     .name = "avx2", .can_run = can_run, .look_up = look_up,
     .grayscale = grayscale, .saturate = saturate, .sum_of_luma = sum_of_luma, .blend = blend, .hue = hue,
     .sharpen_row = sharpen_row, .box_down = box_down, .convolve_row = convolve_row, .turn = turn,
-    .window_row = window_row, .can_add_fused = can_add_fused,
+    .window_floats = window_floats, .window_row = window_row, .can_add_fused = can_add_fused,
     .affine_row = affine_row, .perspective_row = perspective_row,
     .split_bytes = split_bytes, .split_words = split_words, .numbers = numbers,
 };

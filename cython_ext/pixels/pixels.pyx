@@ -165,7 +165,7 @@ cdef class Picture(Canvas):
         pixels_look_up_all(self.picture, table)
 
     def posterize(self, bits):
-        """ImageOps.posterize(image, bits), and with 0 bits what Pillow made of that before version 12: black."""
+        """ImageOps.posterize(image, bits), and with 0 bits what Pillow made of that before version 13: black."""
         cdef uint8_t table[256]
         cdef int v, mask
         self.check()

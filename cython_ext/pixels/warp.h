@@ -45,16 +45,27 @@ static inline doubles bicubic_at_edge(const pixels_source *s, int x, int y, doub
     return cubic(rows[0], rows[1], rows[2], rows[3], part_y);
 }
 
-static inline doubles bilinear_at(const uint8_t *at, size_t stride, doubles part_x, doubles part_y)
+/* A shear, or a move along one axis, leaves nothing behind the point on the other one: there the sums below are their
+ * own first term, which is one row's, or one column's, alone. */
+static inline doubles bilinear_at(const uint8_t *at, size_t stride, double x, double y)
 {
+    doubles part_x = every(x), part_y = every(y);
+    if (y == 0) return lerp_row(at, 0, 4, part_x);
+    if (x == 0) return lerp(load_pixel(at), load_pixel(at + stride), part_y);
     return lerp(lerp_row(at, 0, 4, part_x), lerp_row(at + stride, 0, 4, part_x), part_y);
 }
 
-static inline doubles bicubic_at(const uint8_t *at, size_t stride, doubles part_x, doubles part_y)
+static inline doubles bicubic_at(const uint8_t *at, size_t stride, double x, double y)
 {
     static const size_t columns[4] = {0, 4, 8, 12};
-    doubles rows[4];
-    at -= stride + 4;
+    doubles rows[4], part_x = every(x), part_y = every(y);
+    if (y == 0) return cubic_row(at - 4, columns, part_x);
+    at -= stride;
+    if (x == 0) {
+        const size_t lines[4] = {0, stride, 2 * stride, 3 * stride};
+        return cubic_row(at, lines, part_y);
+    }
+    at -= 4;
     for (int k = 0; k < 4; k++, at += stride) rows[k] = cubic_row(at, columns, part_x);
     return cubic(rows[0], rows[1], rows[2], rows[3], part_y);
 }
@@ -96,13 +107,15 @@ static inline void sample(const places *p, const pixels_source *s, int interpola
         else if (interpolation == NEAREST)
             memcpy(to, at, 4);
         else {
-            doubles x = every(p->x[k]), y = every(p->y[k]), there;
+            double x = p->x[k], y = p->y[k];
+            doubles there;
             if (interpolation == BILINEAR)
                 there = p->kind[k] == DEEP ? bilinear_at(at, stride, x, y)
-                                           : bilinear_at_edge(s, p->column[k], p->row[k], x, y);
+                                           : bilinear_at_edge(s, p->column[k], p->row[k], every(x), every(y));
             else
-                there = clamped_doubles(p->kind[k] == DEEP ? bicubic_at(at, stride, x, y)
-                                                           : bicubic_at_edge(s, p->column[k], p->row[k], x, y));
+                there = clamped_doubles(p->kind[k] == DEEP
+                                            ? bicubic_at(at, stride, x, y)
+                                            : bicubic_at_edge(s, p->column[k], p->row[k], every(x), every(y)));
             store_pixel(to, there);
         }
     }

@@ -1,8 +1,8 @@
 # cython: language_level=3
-"""Signals that come again when it can be heard what their handlers raise: NOTE [ Signals ] in signals.py.
+"""Delivers signals again when an exception of their handlers can be seen: NOTE [ Signals ] in signals.py.
 
-Why this is no Python: Python looks for signals between its own instructions, and here are none, so nothing is called
-before whoever is behind this goes on.
+This is C because Python checks for signals between bytecodes and C has none.  So no handler is called until the caller
+resumes.
 """
 
 from libc.stdint cimport uint64_t
@@ -12,7 +12,7 @@ import gc
 cdef extern from "Python.h":
     int PyErr_SetInterruptEx(int signal)
 
-cdef uint64_t behind = 0    # signals that come again when the collection is over, a bit each
+cdef uint64_t behind = 0    # the signals to deliver after the collection, one bit each
 
 
 cdef void come_again(uint64_t signals) noexcept:
@@ -30,7 +30,7 @@ cdef class _WhenGone:
 
 
 def _when_collected(phase: str, info: object) -> None:
-    """The last of the collector's callbacks: what is raised in one that is written in Python is lost."""
+    """The last of the collector's callbacks, in C because exceptions in a Python callback are lost."""
     global behind
     cdef uint64_t signals = behind
     behind = 0
@@ -38,20 +38,20 @@ def _when_collected(phase: str, info: object) -> None:
 
 
 cdef bint is_collecting() except -1:
-    """Whether the collector is at work: a collection that is asked for meanwhile is none, and is not counted."""
+    """Whether the collector is running: a collection that is requested then does nothing, and is not counted."""
     cdef object before = gc.get_stats()[0]["collections"]
     gc.collect(0)
     return gc.get_stats()[0]["collections"] == before
 
 
 def late(signals: object) -> object:
-    """Let signals come again behind the death of an object, or behind the collection that it dies in.
+    """Deliver signals again after the death of an object, or after the collection in which it dies.
 
     Args:
         signals: their numbers.
 
     Returns:
-        What must be the last of the object's attributes to die, or None where the collector brings them.
+        An object that must be the last of the object's attributes to die, or None if the collector delivers them.
     """
     global behind
     cdef uint64_t mask = 0

@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""What a worker process asks of the kernel."""
+"""The calls of the kernel that a worker process makes."""
 
 cdef extern from *:
     """
@@ -9,14 +9,14 @@ cdef extern from *:
     #include <sys/prctl.h>
     #include <unistd.h>
 
-    /* A real-time signal nobody uses by habit.  The kernel sends it when the *thread* that started this process
-     * ends, so the handler asks whether the process itself is gone; if not, the signal will come again. */
+    /* A real-time signal that programs rarely use.  The kernel sends it when the *thread* that started this process
+     * ends, so the handler checks whether the process itself is gone; if not, the signal will come again. */
     #define ORPHANED (SIGRTMAX - 3)
     static pid_t process_trainer, process_starter;
 
     static void process_on_group_signal(int number, siginfo_t *from, void *context);
 
-    /* The trainer itself sends it, queued, when it goes down: NOTE [ Group signals ] in group_signals.py, 6.  A worker
+    /* The trainer itself sends it, queued, when it exits: NOTE [ Group signals ] in group_signals.py, 6.  A worker
      * that has no such handler yet dies of it. */
     static void process_on_orphaned(int number, siginfo_t *from, void *context)
     {
@@ -45,12 +45,12 @@ cdef extern from *:
         sigaddset(&blocked, ORPHANED);
         pthread_sigmask(SIG_UNBLOCK, &blocked, NULL);   /* a fork inherits its thread's mask */
         prctl(PR_SET_PDEATHSIG, ORPHANED);
-        return getppid() == starter;                    /* not where it died before the kernel was asked */
+        return getppid() == starter;                    /* false if it died before the kernel was asked */
     }
 
     static const int process_group_signals[] = {SIGTERM, SIGINT, SIGHUP};
     static pid_t process_me;
-    static struct sigaction process_before[3];          /* what was to be done with each of them */
+    static struct sigaction process_before[3];          /* the former action of each of them */
 
     static void process_do_as_before(int at, siginfo_t *from, void *context)
     {
@@ -69,7 +69,7 @@ cdef extern from *:
     static void process_on_group_signal(int number, siginfo_t *from, void *context)
     {
         int saved = errno, at = number == SIGTERM ? 0 : number == SIGINT ? 1 : 2;
-        pid_t me = getpid(), sender = from->si_code <= 0 ? from->si_pid : 0;    /* else the kernel sent it */
+        pid_t me = getpid(), sender = from->si_code <= 0 ? from->si_pid : 0;    /* 0: the kernel sent it */
         if (me != process_me || sender == me)
             process_do_as_before(at, from, context);
         else if (number == SIGTERM && sender == process_trainer)
@@ -92,7 +92,7 @@ cdef extern from *:
             if (sigaction(process_group_signals[k], NULL, &before))
                 return -1;
             if (!(before.sa_flags & SA_SIGINFO) || before.sa_sigaction != process_on_group_signal)
-                process_before[k] = before;             /* else this was called before */
+                process_before[k] = before;             /* unless this was called before */
             if (sigaction(process_group_signals[k], &action, NULL))
                 return -1;
             sigaddset(&blocked, process_group_signals[k]);

@@ -106,15 +106,15 @@ def run_apart(page: Path) -> str:
                 os._exit(status)
         status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         said.seek(0)
-        told = said.read().decode(errors="replace")
-    return told + f"\n(status {status})" if status else ""
+        text = said.read().decode(errors="replace")
+    return text + f"\n(status {status})" if status else ""
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("pages", nargs="*", type=Path, help="all without")
     pages = parser.parse_args().pages or [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-    import shmloader  # once, for all pages: importing torch takes longer than most of them
+    import shmloader  # once for all pages, because importing torch takes longer than most of them
 
     print(f"with {shmloader.__file__}", flush=True)
     failed, ran, compiled = 0, 0, 0
@@ -124,11 +124,11 @@ def main() -> int:
             continue
         runs = [all(map(is_here, block.needs)) for block in found]
         ran, compiled = ran + sum(runs), compiled + len(runs) - sum(runs)
-        said = run_apart(page.resolve())
-        failed += bool(said)
-        print(f"{'FAILED' if said else 'ran'}  {page.name}: {sum(runs)} of {len(found)} blocks run", flush=True)
-        if said:
-            print(textwrap.indent(said, "    "), flush=True)
+        text = run_apart(page.resolve())
+        failed += bool(text)
+        print(f"{'FAILED' if text else 'ran'}  {page.name}: {sum(runs)} of {len(found)} blocks run", flush=True)
+        if text:
+            print(textwrap.indent(text, "    "), flush=True)
     print(f"{ran} blocks ran, {compiled} were compiled only; {failed} pages failed")
     return 1 if failed else 0
 

@@ -89,9 +89,9 @@ def ring() -> str:
         for k, words in enumerate(notes):
             drawing.text(304, at + 16 * k, words, "small", "start")
     top = 348
-    said = {0: "seq 15", 1: "seq 14", 2: "seq 13", 3: "seq 12", 4: "seq 11", 5: "free"}
+    fields = {0: "seq 15", 1: "seq 14", 2: "seq 13", 3: "seq 12", 4: "seq 11", 5: "free"}
     kinds = {1: "ready", 2: "mine", 3: "ready", 4: "lent"}
-    for slot, words in said.items():
+    for slot, words in fields.items():
         drawing.box(14 + 70 * slot, top, 62, 54, kinds.get(slot, ""))
         drawing.text(45 + 70 * slot, top + 23, f"slot {slot}", "mono")
         drawing.text(45 + 70 * slot, top + 42, words, "small")

@@ -51,6 +51,12 @@ ABOUT = {
         'readers="all"',
         "from torch.distributed import ProcessGroup\n\ngroup = ProcessGroup(0, 1)  # or group.WORLD\n",
     ),
+    "crew": About(
+        "",
+        "DataLoader(dataset, crew=shmloader.Crew(num_workers=2))",
+        "crew=2",
+        "import shmloader\n\n",
+    ),
     "template": About(
         "yes or no",
         'DataLoader(dataset, num_workers=2, multiprocessing_context="spawn", template=True)',

@@ -33,10 +33,10 @@ def test_no_link_leads_nowhere(site: Path) -> None:
             if urlsplit(link).scheme or link.startswith("//"):
                 continue
             path, place = urldefrag(link)
-            there = (page.parent / unquote(path.partition("?")[0])).resolve() if path else page
-            if not there.exists():
+            present = (page.parent / unquote(path.partition("?")[0])).resolve() if path else page
+            if not present.exists():
                 wrong.append(f"{page.name}: {link} is not there")
-            elif there in pages and unquote(place) not in pages[there].places:
+            elif present in pages and unquote(place) not in pages[present].places:
                 wrong.append(f"{page.name}: {link} has no such place")
     assert not wrong, "\n".join(wrong)
 

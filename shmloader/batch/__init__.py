@@ -1,1 +1,1 @@
-"""What a batch is made of."""
+"""The structure of a batch."""

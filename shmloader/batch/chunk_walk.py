@@ -1,4 +1,4 @@
-"""Takes a chunk apart: what a batch of some rows is, so that it can be joined with the others."""
+"""Takes a chunk of a batch apart into a plan and rows, so that it can be joined with the other chunks."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ class ChunkWalks:
         self._first = True
 
     def begin(self, first: bool) -> None:
-        """A chunk is to be made, the first of its batch or another."""
+        """Begin a chunk, the first of its batch or another."""
         self._first = first
         self.containers.begin(first)
 
     def walk(self, batch: Any, count: int) -> Apart:
-        """Take a chunk of so many samples apart.
+        """Take a chunk of `count` samples apart.
 
         Raises:
             RuntimeError: it does not consist of rows.
         """
         made = self.containers.made
-        self.containers.made = {}  # what is held here would count as kept: NOTE [ Slot ring ]
-        if type(batch) is ExceptionWrapper:  # whole, so that it is known for what it is
+        self.containers.made = {}  # references held here would count as kept: NOTE [ Slot ring ]
+        if type(batch) is ExceptionWrapper:  # as a whole, so that the trainer recognises it
             return (None,), [], [batch]
         walked = walk(batch)
         if (
@@ -50,26 +50,26 @@ class ChunkWalks:
 
 
 def _has_attributes(token: Any) -> bool:
-    """Whether a token of walk()'s is a tensor with attributes.  These are no rows, however many items they have."""
+    """Whether a token of walk() is a tensor with attributes.  It is no row, however many items it has."""
     return type(token) is tuple and issubclass(token[0], torch.Tensor) and len(token[1]) > 0
 
 
 def _is_plain(other: Any, count: int) -> bool:
-    """Whether an object of walk()'s is the rows of a chunk, or nothing."""
+    """Whether an object of walk() is the rows of a chunk, or nothing."""
     if type(other) is list or type(other) is tuple:
         return not other or (len(other) == count and all(type(row) in ATOMS for row in other))
     return other is None or (type(other) is dict and not other)
 
 
 class _ChunkWalk:
-    """Walks through a chunk that has more than walk() makes a plan of that can be cut: see containers.py.
+    """Walks through a chunk for which walk() cannot make a plan that can be cut: see containers.py.
 
     It gives the same tokens, and those of shells.
 
     Args:
-        count: samples of the chunk.
-        first: whether it is the batch's first, which sends what its shells are.
-        made: by id, the containers that default_collate has made of it.
+        count: the number of samples in the chunk.
+        first: whether it is the batch's first, which sends the shells.
+        made: by id, the containers of it that default_collate has made.
     """
 
     def __init__(self, count: int, first: bool, made: dict[int, Made]) -> None:
@@ -77,9 +77,9 @@ class _ChunkWalk:
         self.plan: list[Any] = []
         self.leaves: list[Any] = []
         self.others: list[Any] = []
-        self.met: dict[int, int] = {}  # id of what became a leaf -> which one
-        self.alive: list[Any] = []  # these: an id is of nothing else for as long as it lives
-        self.left: list[tuple[Any, int]] = []  # nodes to look at, the next one last, and how deep they lie
+        self.met: dict[int, int] = {}  # id of an object that became a leaf -> the number of the leaf
+        self.alive: list[Any] = []  # keeps these alive, because ids are reused
+        self.left: list[tuple[Any, int]] = []  # nodes still to visit, the next one last, and their depths
         self.depth = 0
 
     def whole(self, batch: Any) -> Apart:

@@ -2,19 +2,19 @@
 
 NOTE [ Shells ]
 
-A batch in chunks is put together from rows.  Those of plain tensors and arrays lie in the slot, and lists with one
-object a sample lie beside it.  What holds them may be of any class: an OrderedDict, a list with attributes, a dataclass
-with slots, a tensor of a class of its own.  Such a shell comes from the first chunk, and the trainer puts the rows of
-all chunks into it.
+A batch in chunks is joined from rows.  The rows of plain tensors and arrays lie in the slot, and lists with one object
+a sample lie beside it.  Their container may be of any class: an OrderedDict, a list with attributes, a dataclass with
+slots, a tensor of a subclass.  Such a shell comes from the first chunk, and the trainer puts the rows of all chunks
+into it.
 
-    1. default_collate makes a container by copying the first sample's and updating it with what it made of the items.
-       That cannot be done row by row: a Counter adds what it is updated with to what it has, and a bytearray takes a
-       tensor for an item only if that has one element.  So the first chunk sends the first sample's container itself,
-       and the trainer updates it with all rows: `Updated`.
+    1. default_collate makes a container by copying the first sample's and updating it with the collated items.  That
+       cannot be done row by row: a Counter adds the items to those that it has, and a bytearray takes a tensor for an
+       item only if that has one element.  So the first chunk sends the first sample's container itself, and the trainer
+       updates it with all rows: `Updated`.
     2. If a function made the container, or changed it after default_collate had made it, the first chunk pickles it
-       with holes where its items are: `Holed`.  So it arrives as pickle would carry it whole.  The same is done with a
-       tensor of a class of its own, whose one item is its elements.
-    3. Whatever else a shell has, its attributes, comes from the first chunk, as default_collate takes the first
+       with holes in place of its items: `Holed`.  So it arrives as pickle would carry it whole.  The same is done with
+       a tensor of a subclass, whose one item is its elements.
+    3. Everything else in a shell, its attributes, comes from the first chunk, as default_collate takes the first
        sample's.
 """
 
@@ -52,7 +52,7 @@ class Updated(Shell):
 
 
 class Holed(Shell):
-    """Anything, pickled without its parts."""
+    """Any object, pickled without its parts."""
 
     def around(self, parts: list[Any]) -> Any:
         assert self.pickled is not None
@@ -60,7 +60,7 @@ class Holed(Shell):
 
 
 class OddContainer(abc.ABC):  # noqa: B024 - there is nothing to implement: it is asked isinstance() with
-    """Mappings and sequences that may be more than their items: not dict, list, tuples or text."""
+    """Mappings and sequences that may have more than their items: not dict, list, tuples or text."""
 
     @classmethod
     def __subclasshook__(cls, kind: type) -> bool:
@@ -73,10 +73,10 @@ class Made:
     """A container that default_collate made for this chunk.
 
     Args:
-        container: What it returned.
-        items: Those of the container; None if the container gives others each time it is asked.
-        parts: What it made of the samples' items, before it updated the container.
-        shell: What the trainer is sent.
+        container: The container.
+        items: Its items; None if it returns other items each time.
+        parts: The collated items, before the container was updated with them.
+        shell: The part that is sent to the trainer.
     """
 
     container: Any
@@ -85,19 +85,19 @@ class Made:
     shell: Updated
 
     def is_untouched(self) -> bool:
-        """Whether the items are what they were."""
+        """Whether the items are unchanged."""
         return self.items is None or _are_the_same(self.items, items_of(self.container)[1])
 
 
 class Containers:
-    """Collates such containers as default_collate does, and remembers how."""
+    """Collates such containers as default_collate does, and records how."""
 
     def __init__(self) -> None:
         self.made: dict[int, Made] = {}
         self._first = True
 
     def begin(self, first: bool) -> None:
-        """Another chunk begins.
+        """Begin another chunk.
 
         Args:
             first: Whether it is the first of its batch.
@@ -116,12 +116,12 @@ class Containers:
         parts = list(made.values()) if is_mapping else list(made)
         pickled, error = None, None
         try:
-            pickled = objects.dump_whole(_bare(first)) if self._first else None  # now, for update() may change it
+            pickled = objects.dump_whole(_bare(first)) if self._first else None  # now, because update() may change it
         except Exception as raised:
             error = raised
         container = updated(first, made)
         if container is made and not isinstance(first, MutableSequence):
-            return made  # it can be neither copied nor made anew, however many rows there are
+            return made  # it can be neither copied nor made again, for any number of rows
         if error is not None:
             raise error
         once, twice = items_of(container)[1], items_of(container)[1]
@@ -131,7 +131,7 @@ class Containers:
 
 
 def _behind_ours(collate_fn_map: Any) -> list[Any]:
-    """The entries that were added to the map after ours.  They go first, as they would without ours."""
+    """The entries that were added to the map after ours.  They come first, as they would without ours."""
     kinds = list(collate_fn_map)
     return kinds[kinds.index(OddContainer) + 1 :]
 
@@ -141,7 +141,7 @@ def _are_the_same(items: list[Any], others: list[Any]) -> bool:
 
 
 def _bare(container: Any) -> Any:
-    """What updated() needs of a container: without its items, if all of them are replaced anyway."""
+    """The part of a container that updated() needs: without its items, if all of them are replaced anyway."""
     kind = type(container)
     if not isinstance(container, (MutableMapping, MutableSequence)):
         return kind
@@ -157,7 +157,7 @@ def _bare(container: Any) -> Any:
 
 
 def collate_containers_by(containers: Containers) -> None:
-    """From now on, have default_collate make such containers so, in this process."""
+    """From now on, default_collate collates such containers like this, in this process."""
     if collate is not None:
         default_collate_fn_map.setdefault(OddContainer, containers.collate)
 
@@ -178,7 +178,7 @@ def is_container(value: Any) -> bool:
 
 
 def is_one_object(value: Any) -> bool:
-    """Whether a value is one object, of which a list has one for each sample: no container, and without rows in it."""
+    """Whether a value is one object, of which a list has one for each sample: no container and no rows."""
     if type(value) in ATOMS or isinstance(value, TEXTS):
         return True
     if isinstance(value, (torch.Tensor, numpy.ndarray, Mapping, Sequence)):

@@ -1,8 +1,7 @@
 """Objects that only pickle can carry, with the bytes of all tensors and arrays in them beside the pickle.
 
-Pickle protocol 5 hands large buffers over and does not copy them into the pickle.  Tensors of every dtype and kind are
-made to do the same.  So their elements travel in the slot (of a view, only its own), and no descriptor is opened for
-them.
+Pickle protocol 5 passes large buffers on instead of copying them into the pickle.  Tensors of every dtype and kind do
+the same here.  So their elements travel in the slot (for a view, only its own), and no descriptor is opened for them.
 """
 
 from __future__ import annotations
@@ -20,11 +19,11 @@ import torch
 from shmloader._multiprocessing import EXTRA_REDUCERS
 from shmloader._torch import object_state, rebuild_from_type, rebuild_parameter, without_torch_function
 
-Buffer = Any  # whatever exports its bytes: a Lease, a memoryview, a bytearray
+Buffer = Any  # any object that exports its bytes: a Lease, a memoryview, a bytearray
 
 
 def is_dense(tensor: torch.Tensor) -> bool:
-    """Whether a tensor is nothing but its elements' bytes: on the CPU, strided, neither quantised nor nested."""
+    """Whether a tensor is only its elements' bytes: on the CPU, strided, neither quantised nor nested."""
     return tensor.layout is torch.strided and tensor.is_cpu and not tensor.is_quantized and not tensor.is_nested
 
 
@@ -46,7 +45,7 @@ def dump_whole(value: Any) -> bytes:
 def dump_around(value: Any, parts: list[Any]) -> tuple[bytes, set[int]]:
     """Pickle a value without these parts of it; returns the pickle, and the ids of the parts that it met.
 
-    A part is that very object, and may be in several places.  A dense tensor has one part: its elements, as a plain
+    A part is exactly that object, and may be in several places.  A dense tensor has one part: its elements, as a plain
     tensor.
     """
     file = io.BytesIO()
@@ -56,22 +55,22 @@ def dump_around(value: Any, parts: list[Any]) -> tuple[bytes, set[int]]:
 
 
 def load_around(pickled: Buffer, parts: list[Any]) -> Any:
-    """The value again, around these parts."""
+    """The pickled value, around these parts."""
     unpickler = _HoleUnpickler(io.BytesIO(pickled))
     unpickler.parts = parts
     return unpickler.load()
 
 
 def load(pickled: Buffer, buffers: Iterable[Buffer]) -> Any:
-    """The value again.  Tensors and arrays in it lie over `buffers`."""
+    """The pickled value.  Tensors and arrays in it lie over `buffers`."""
     return pickle.loads(pickled, buffers=buffers)
 
 
-_REDUCERS: Any = collections.ChainMap(EXTRA_REDUCERS, copyreg.dispatch_table)  # live, as theirs is
+_REDUCERS: Any = collections.ChainMap(EXTRA_REDUCERS, copyreg.dispatch_table)  # live, as multiprocessing's
 
 
 class _Pickler(pickle.Pickler):
-    """multiprocessing's pickler, with its reducers (for methods, connections, what users registered), but for
+    """multiprocessing's pickler with its reducers (for methods, connections, users' classes), except those for
     tensors."""
 
     def __init__(
@@ -95,8 +94,8 @@ class _Pickler(pickle.Pickler):
 def _reduce_array(array: Any) -> Any:
     """Arrays arrive writable, as from torch's loader.
 
-    Beside a pickle one that is read-only would stay so.  Protocol 4, by which torch's are pickled until Python 3.14,
-    makes a new one of it.
+    Beside a pickle, a read-only array would stay read-only.  Protocol 4, which torch's loader uses until Python 3.14,
+    makes a new array.
     """
     if pickle.DEFAULT_PROTOCOL >= 5 or array.flags.writeable or array.dtype.hasobject:
         return NotImplemented
@@ -104,12 +103,12 @@ def _reduce_array(array: Any) -> Any:
 
 
 class _HolePickler(_Pickler):
-    """The same, with holes where these parts of a value are."""
+    """The same, with holes in place of these parts of a value."""
 
     def __init__(self, file: io.BytesIO, value: Any, parts: list[Any]) -> None:
         super().__init__(file, protocol=5, buffer_callback=None)
         self._value = value
-        self._holes = {id(part): k for k, part in enumerate(parts) if part is not None}  # None is in many places
+        self._holes = {id(part): k for k, part in enumerate(parts) if part is not None}  # None occurs in many places
         self._parts = parts
         self.met: set[int] = set()
 
@@ -146,7 +145,7 @@ def _requiring_grad(elements: torch.Tensor, requires_grad: bool) -> torch.Tensor
 
 
 def elements_of(tensor: torch.Tensor) -> torch.Tensor | None:
-    """A tensor's elements as a plain tensor; None if it is more than its elements and its attributes."""
+    """A tensor's elements as a plain tensor; None if it has more than its elements and its attributes."""
     kind = type(tensor)
     with without_torch_function():  # a subclass must not see this
         _refuse_non_leaf(tensor)
@@ -161,7 +160,7 @@ def elements_of(tensor: torch.Tensor) -> torch.Tensor | None:
 
 
 def _has_its_own_way(kind: type) -> bool:
-    """Whether a user has registered how tensors of this class are pickled; torch has, for these two."""
+    """Whether a user has registered a reducer for tensors of this class; torch has registered these two."""
     return kind not in (torch.Tensor, torch.nn.Parameter) and kind in _REDUCERS
 
 
@@ -171,7 +170,7 @@ def _reduce_tensor(tensor: torch.Tensor) -> Any:
     if kind.__reduce_ex__ not in (torch.Tensor.__reduce_ex__, torch.nn.Parameter.__reduce_ex__):
         return tensor.__reduce_ex__(2)
     if not is_dense(tensor) or kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
-        return tensor.__reduce_ex__(2)  # its parts are tensors or storages, and come by here
+        return tensor.__reduce_ex__(2)  # its parts are tensors or storages, which are reduced here too
     with without_torch_function():  # a subclass must not see this
         elements = tensor.detach().as_subclass(torch.Tensor)
         if kind is torch.nn.Parameter and rebuild_parameter is not None:

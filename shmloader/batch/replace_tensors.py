@@ -19,24 +19,24 @@ def replaced(batch: Any, tensor: Callable[[torch.Tensor], Any], movable: Callabl
         movable: The same for an object that has a `.to()`; such an object is not looked into.
     """
 
-    def part(of: Any) -> Any:
-        if isinstance(of, torch.Tensor):
-            return tensor(of)
-        if isinstance(of, (str, bytes, type)):
-            return of
-        if callable(getattr(of, "to", None)):
-            return movable(of)
-        if isinstance(of, Mapping):
-            return _mapping(of, part)
-        if isinstance(of, tuple):
-            if hasattr(of, "_fields"):
-                return type(of)(*map(part, of))
-            return type(of)(map(part, of))
-        if isinstance(of, Sequence):
-            return _sequence(of, part)
-        if dataclasses.is_dataclass(of):
-            return _instance(of, part)
-        return of
+    def part(value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            return tensor(value)
+        if isinstance(value, (str, bytes, type)):
+            return value
+        if callable(getattr(value, "to", None)):
+            return movable(value)
+        if isinstance(value, Mapping):
+            return _mapping(value, part)
+        if isinstance(value, tuple):
+            if hasattr(value, "_fields"):
+                return type(value)(*map(part, value))
+            return type(value)(map(part, value))
+        if isinstance(value, Sequence):
+            return _sequence(value, part)
+        if dataclasses.is_dataclass(value):
+            return _instance(value, part)
+        return value
 
     return part(batch)
 
@@ -53,12 +53,12 @@ def updated(container: Any, items: dict[Any, Any] | list[Any]) -> Any:
     """A container with other items, made as torch's default_collate and pin_memory() make it.
 
     Args:
-        container: A mapping or a sequence.  If it cannot be changed, its class will do.
+        container: A mapping or a sequence.  If it cannot be changed, its class is enough.
         items: All of them.  If the container cannot be copied or does not take them, they are returned as they are.
     """
     try:
         if isinstance(container, (MutableMapping, MutableSequence)):
-            clone: Any = copy.copy(container)  # it may have attributes besides its items
+            clone: Any = copy.copy(container)  # because it may have attributes besides its items
             if isinstance(items, dict):
                 clone.update(items)
             else:
@@ -66,36 +66,36 @@ def updated(container: Any, items: dict[Any, Any] | list[Any]) -> Any:
                     clone[k] = item
             return clone
         return (container if isinstance(container, type) else type(container))(items)
-    except TypeError:  # a range, say
+    except TypeError:  # a range, for example
         return items
 
 
-def _instance(of: Any, part: Callable[[Any], Any]) -> Any:
-    clone = copy.copy(of)
-    for field in dataclasses.fields(of):
-        if hasattr(of, field.name):
-            object.__setattr__(clone, field.name, part(getattr(of, field.name)))  # it may be frozen
+def _instance(value: Any, part: Callable[[Any], Any]) -> Any:
+    clone = copy.copy(value)
+    for field in dataclasses.fields(value):
+        if hasattr(value, field.name):
+            object.__setattr__(clone, field.name, part(getattr(value, field.name)))  # it may be frozen
     return clone
 
 
 def tensors_of(batch: Any) -> Iterator[torch.Tensor]:
-    """All tensors of a batch, in containers and in attributes of objects.  No object is looked into twice."""
+    """All tensors of a batch, in containers and in attributes of objects.  Each object is visited once."""
     met: set[int] = set()
     left = [batch]
     while left:
-        of = left.pop()
-        if isinstance(of, torch.Tensor):
-            yield of
-        elif isinstance(of, (str, bytes, int, float, complex, type(None), type)) or id(of) in met:
+        found = left.pop()
+        if isinstance(found, torch.Tensor):
+            yield found
+        elif isinstance(found, (str, bytes, int, float, complex, type(None), type)) or id(found) in met:
             continue
         else:
-            met.add(id(of))
-            if isinstance(of, Mapping):
-                left += of.values()
-            elif isinstance(of, (list, tuple, Sequence)):
-                left += of
-            left += getattr(of, "__dict__", {}).values()
-            left += [getattr(of, name) for name in _slots(type(of)) if hasattr(of, name)]
+            met.add(id(found))
+            if isinstance(found, Mapping):
+                left += found.values()
+            elif isinstance(found, (list, tuple, Sequence)):
+                left += found
+            left += getattr(found, "__dict__", {}).values()
+            left += [getattr(found, name) for name in _slots(type(found)) if hasattr(found, name)]
 
 
 def _slots(kind: type) -> list[str]:

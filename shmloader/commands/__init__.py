@@ -1,1 +1,1 @@
-"""What is run from a terminal: `shmloader doctor`, `shmloader tune`, `shmloader top`."""
+"""The commands of a terminal: `shmloader doctor`, `shmloader tune`, `shmloader top`."""

@@ -1,4 +1,4 @@
-"""The command line, and what the process exits with."""
+"""The command line, and the exit status of the process."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ import torch
 
 import shmloader
 from shmloader.commands.doctor import command as doctor
+from shmloader.commands.index import command as index
 from shmloader.commands.serve import command as serve
 from shmloader.commands.top import command as top
 from shmloader.commands.tuning import command as tuning
 
-COMMANDS = (doctor, serve, tuning, top)
+COMMANDS = (doctor, tuning, top, index, serve)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -32,18 +33,17 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Do what the command line asks for.
+    """Run a command line.
 
     Args:
-        arguments: Those behind the program's name (default None: the process's own).
+        arguments: The arguments after the program's name (default None: the process's own).
 
     Returns:
-        What the process is to exit with: 0, or 1 as each command's help says, or 130 where Ctrl-C ended it, or 141
-        where whoever reads its output has gone, or 74 where the output cannot be written (os.EX_IOERR).  argparse
-        exits with 2 by itself.
+        The exit status: 0, or 1 as each command's help explains; 130 if Ctrl-C ended it; 141 if the reader of its
+        output has gone; 74 if the output cannot be written (os.EX_IOERR).  argparse itself exits with 2.
     """
     given = parser().parse_args(arguments)
-    if sys.stdout is None:  # the shell has closed it (>&-): only the exit status is wanted
+    if sys.stdout is None:  # the shell has closed it (>&-), so only the exit status is wanted
         sys.stdout = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
     try:
         status = int(given.run(given))
@@ -55,10 +55,10 @@ def main(arguments: list[str] | None = None) -> int:
         _drop_output()
         return 128 + signal.SIGPIPE
     except OSError:
-        if (why := _why_no_output()) is None:  # it was something else
+        if (why := _why_no_output()) is None:  # the output works, so it was another error
             raise
         _drop_output()
-        with contextlib.suppress(OSError):  # it may be the same file
+        with contextlib.suppress(OSError):  # stderr may be the same file
             print(f"shmloader {given.command}: the output cannot be written: {why}", file=sys.stderr)
         return os.EX_IOERR
 
@@ -66,14 +66,14 @@ def main(arguments: list[str] | None = None) -> int:
 def _why_no_output() -> str | None:
     """Why nothing can be printed; None if it can."""
     try:
-        print(flush=True)  # and not a flush alone: with PYTHONUNBUFFERED, what was refused is not kept
+        print(flush=True)  # a flush alone is not enough: with PYTHONUNBUFFERED, refused bytes are not kept
     except OSError as error:
         return error.strerror
     return None
 
 
 def _drop_output() -> None:
-    """Have what is still to be written go nowhere: else the interpreter's last flush complains."""
+    """Discard what is still to be written.  Otherwise the interpreter's last flush complains."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)

@@ -10,7 +10,7 @@ UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
 def bytes_of(text: str) -> int:
-    """Bytes, of "38535168", "36.75M" or "8GiB": units are powers of 1024."""
+    """Bytes from "38535168", "36.75M" or "8GiB"; units are powers of 1024."""
     bare = text.strip().upper().removesuffix("B").removesuffix("I")
     unit = bare[-1:] if bare[-1:] in UNITS else ""
     try:
@@ -28,7 +28,7 @@ def positive(text: str) -> int:
 
 
 def not_negative(text: str) -> int:
-    """A whole number, 0 too."""
+    """A whole number, 0 or more."""
     return _whole(text, 0)
 
 
@@ -43,14 +43,14 @@ def _whole(text: str, least: int) -> int:
 
 
 def some_seconds_of(text: str) -> float:
-    """Seconds, more than none."""
+    """Seconds, more than 0."""
     if not (number := seconds_of(text)):
         raise argparse.ArgumentTypeError(f"{text!r} is not a time to measure for. Use a positive number of seconds.")
     return number
 
 
 def seconds_of(text: str) -> float:
-    """Seconds, not negative, and no more than a clock can wait."""
+    """Seconds, 0 or more, and no more than a clock can wait."""
     try:
         number = float(text)
     except ValueError:

@@ -1,1 +1,1 @@
-"""The way to a device: streams, page-locked memory, copies that are made ahead."""
+"""The way to a device: streams, page-locked memory, and copies that a thread makes in advance."""

@@ -1,12 +1,12 @@
-"""The interface to accelerators: all calls that pinning, and delivery to a device, make of one.
+"""The interface to accelerators: all their calls that pinning and delivery to a device need.
 
-There are two.  Cuda is for NVIDIA's and AMD's (ROCm answers to torch.cuda), and can page-lock memory that others have
-allocated.  Other uses what torch has for all accelerators, and copies into torch's own page-locked memory.  The tests
-add a third one, whose copies are late on purpose.
+There are two classes.  Cuda is for NVIDIA's and AMD's (ROCm answers to torch.cuda), and can page-lock memory that
+others have allocated.  Other uses torch's functions for all accelerators, and copies into torch's own page-locked
+memory.  The tests add a third, whose copies are late on purpose.
 
-Memory is page-locked by the driver itself (libcuda), if there is one, for it only returns its error.  The runtime
-(torch.cuda.cudart()) also remembers the error for this thread, and the next launch of a kernel would raise it.  So
-after an error of the runtime we launch one, and catch what it raises.
+The driver itself (libcuda) page-locks the memory, if there is one, because it only returns its errors.  The runtime
+(torch.cuda.cudart()) also keeps the error for this thread, and the next launch of a kernel would raise it.  So after an
+error of the runtime we launch a kernel, and catch the error there.
 
 All calls that could break the capture of a graph are made in the thread's relaxed mode (captures.py).
 """
@@ -40,7 +40,10 @@ PORTABLE = 1  # cuMemHostRegister, cudaHostRegister: page-locked for all context
 
 @dataclass(frozen=True)
 class Streams:
-    """Streams, events for others that may be gone, one that nobody chose; whether these are all: NOTE [ Streams ]."""
+    """Streams, events on streams that may be gone, a stream of unknown origin, and whether all are known.
+
+    See NOTE [ Streams ].
+    """
 
     those: Collection[Any]
     events: list[Any]
@@ -49,26 +52,26 @@ class Streams:
 
 
 class Accelerator(Protocol):
-    """What is asked of an accelerator."""
+    """What pinning and delivery need of an accelerator."""
 
     registers: bool  # whether register() can work at all
     current: Callable[[int], Any]  # the stream that is current in this thread, on the device of this index
-    devices: tuple[int, ...]  # the indices to ask it for
+    devices: tuple[int, ...]  # the indices for `current`
 
     def register(self, address: int, size: int) -> str:
-        """Page-lock these bytes of this process; returns why that was refused, or an empty string."""
+        """Page-lock these bytes of this process; returns the reason if that is refused, or an empty string."""
 
     def unregister(self, address: int) -> None:
         """Undo register(address, ...).  No copy from there may be under way."""
 
     def clone(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A copy of a CPU tensor in page-locked memory of torch's, which torch itself keeps from being reused early."""
+        """A copy of a CPU tensor in torch's page-locked memory, which torch itself does not reuse too early."""
 
     def streams(self, noted: Iterable[Any], lent: int | None) -> Streams:
-        """The streams that copies out of batches may be on, as far as they are known.
+        """The streams that may have copies out of batches, as far as they are known.
 
         Args:
-            noted: Those that were current where the batches died, as `current` gives them.
+            noted: The streams that were current where the batches died, as `current` gives them.
             lent: When the first of the batches was lent; None if only this thread has had them.
         """
 
@@ -76,26 +79,26 @@ class Accelerator(Protocol):
         """Whether a graph is being captured on one of these."""
 
     def record(self, streams: Streams) -> list[Any]:
-        """Events that pass when all that is on these streams by now is done."""
+        """Events that pass when all present work of these streams is done."""
 
     def mark(self) -> Any:
-        """The same for this thread's current stream on this device alone."""
+        """The same for this thread's current stream on this device only."""
 
     def passed(self, event: Any) -> bool:
         """Whether an event has passed."""
 
     def wait(self, event: Any) -> None:
-        """Wait until one that mark() gave has passed.  Other threads run meanwhile."""
+        """Wait for an event of mark().  Other threads run meanwhile."""
 
     def quick_reclaim(self, slots: Slots, lent: list[int], alone: list[bool]) -> Callable[[], bool] | None:
-        """What frees slots that were held back as Pinning._reclaim() does, in a few microseconds; None if nothing does.
+        """A function that frees slots as Pinning._reclaim() does, in a few microseconds; None if there is none.
 
-        Called, it returns False where Pinning._reclaim() has to do it.
+        It returns False if Pinning._reclaim() must do it.
 
         Args:
-            slots: Those of a ring.
+            slots: The slots of a ring.
             lent: When each was lent last.
-            alone: Of each, whether only the thread that copies can have had its batch.
+            alone: For each slot, whether only the thread that copies can have had its batch.
         """
 
     def synchronize(self) -> None:
@@ -105,28 +108,28 @@ class Accelerator(Protocol):
         """A context in which no call breaks a capture of a graph."""
 
     def enter(self) -> None:
-        """A thread of ours calls this first: from then on it uses this device, and breaks no capture."""
+        """The first call of a thread of ours: from then on it uses this device, and breaks no capture."""
 
     def own_stream(self) -> None:
-        """Give this thread a stream of its own to copy on; if possible, one of a thread that has ended."""
+        """Give this thread its own stream to copy on, if possible that of a thread that has ended."""
 
     def failed(self) -> bool:
-        """Whether the device has failed for good.  Ask when something was raised."""
+        """Whether the device has failed for good.  Call it after an exception."""
 
     def copy(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Begin to copy a tensor to the device, on this thread's stream."""
+        """Start to copy a tensor to the device, on this thread's stream."""
 
     def to(self, value: Any) -> Any:
-        """The same for an object that has a `.to()` of its own."""
+        """The same for an object with its own `.to()`."""
 
     def arrive(self, event: Any, tensors: Iterable[torch.Tensor]) -> None:
-        """Have this thread's stream wait for the event, but not the thread, and keep the tensors for the stream."""
+        """Have this thread's stream, but not the thread, wait for the event, and keep the tensors for the stream."""
 
 
 def kind() -> str | None:
-    """The type of the devices, besides "cpu", that batches can be delivered to here; None if there are none."""
+    """The type of device that batches can be delivered to here, besides "cpu"; None if there is none."""
     device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
-    if device is None or (device.type == "cuda" and not torch.backends.cuda.is_built()):  # a stand-in, in tests
+    if device is None or (device.type == "cuda" and not torch.backends.cuda.is_built()):  # a double, in tests
         return None
     return device.type
 
@@ -147,14 +150,14 @@ def find(device: torch.device | None = None) -> Accelerator | None:
 
 
 def accelerator_of(loader: Any, options: Options) -> Accelerator | None:
-    """The accelerator for which a loader's slots are to be page-locked; None if they need not be."""
+    """The accelerator for which a loader's slots are page-locked; None if they need not be."""
     if options.device is not None and torch.device(options.device).type != "cpu":
         return find(torch.device(options.device))
     return find() if loader.pin_memory else None
 
 
 class Other:
-    """An accelerator of any make, by what torch has for all of them.
+    """An accelerator of any make, by torch's functions for all of them.
 
     Args:
         device: The device, with its index.
@@ -216,7 +219,7 @@ class Other:
     def failed(self) -> bool:
         try:
             self._module.current_stream(self.device).query()
-        except RuntimeError:  # the error that sticks: each call raises it from then on
+        except RuntimeError:  # an error that stays: each call raises it from then on
             return True
         return False
 
@@ -226,7 +229,7 @@ class Other:
     def to(self, value: Any) -> Any:
         try:
             return value.to(self.device, non_blocking=True)
-        except TypeError:  # it knows no non_blocking
+        except TypeError:  # its `.to()` has no non_blocking
             return value.to(self.device)
 
     def arrive(self, event: Any, tensors: Iterable[torch.Tensor]) -> None:
@@ -235,14 +238,14 @@ class Other:
         for tensor in tensors:
             if tensor.device.type == self.device.type:
                 for part in _parts(tensor):
-                    part.record_stream(stream)  # else the next batch gets its memory while this one is in use
+                    part.record_stream(stream)  # otherwise the next batch gets its memory while this one is in use
 
     def _wait(self, stream: Any, event: Any) -> None:
         stream.wait_event(event)
 
 
 def _no_stream(index: int) -> None:
-    """Nobody asks: there, page-locked memory is torch's, and torch watches the streams itself."""
+    """Not needed, because the page-locked memory is torch's there, and torch watches the streams itself."""
 
 
 class Cuda(Other):
@@ -252,15 +255,15 @@ class Cuda(Other):
 
     def __init__(self, device: torch.device) -> None:
         super().__init__(device)
-        self.current = _torch.current_cuda_stream  # built in: no line of Python runs where a lease dies
-        self.devices = tuple(range(torch.cuda.device_count()))  # `.to("cuda:1")` is possible while cuda:0 is current
+        self.current = _torch.current_cuda_stream  # in C: no Python runs when a lease dies
+        self.devices = tuple(range(torch.cuda.device_count()))  # all, because `.to("cuda:1")` works under cuda:0
         self._defaults = {(0, index, CUDA) for index in self.devices}
 
     # ------------------------------------------------------------------------------------------------ page-locking
 
     def register(self, address: int, size: int) -> str:
         if size == 0:
-            return "there is nothing to page-lock"  # the driver would call that an error
+            return "there is nothing to page-lock"  # the driver would return an error for it
         driver = _driver()
         why = self._by_runtime(address, size) if driver is None else self._by_driver(driver, address, size)
         if not why and not _is_pinned(address):
@@ -276,7 +279,7 @@ class Cuda(Other):
     def _by_runtime(self, address: int, size: int) -> str:
         code = int(torch.cuda.cudart().cudaHostRegister(address, size, PORTABLE))
         if code:
-            # The runtime has kept the error for this thread, and torch has no cudaGetLastError: a launch takes it.
+            # The runtime keeps the error for this thread.  torch has no cudaGetLastError, so a launch must take it.
             with contextlib.suppress(RuntimeError):
                 torch.ones(1, device=self.device).add_(1)
             torch.cuda.synchronize(self.device)
@@ -293,9 +296,9 @@ class Cuda(Other):
 
     @contextlib.contextmanager
     def _context(self, driver: Any) -> Iterator[int]:
-        """Make the device's primary context, the one that torch uses, current in this thread; gives an error's number.
+        """Make the device's primary context, which torch uses, current in this thread; returns an error's number.
 
-        A new thread has no context, and torch.cuda.set_device() need not give it one.
+        A new thread has no context, and torch.cuda.set_device() need not set one.
         """
         context, index = _primary_context(self.device.index), ctypes.c_void_p()
         code = driver.cuCtxPushCurrent_v2(context) if context else 201  # CUDA_ERROR_INVALID_CONTEXT
@@ -317,7 +320,7 @@ class Cuda(Other):
             unknown = {stream for stream in found - chosen - gone if stream[0]}
             found = (found - gone) | chosen | self._defaults
         gone_unseen = {stream for stream in unknown - here if is_of_others(stream)}  # it may have been destroyed
-        # To record an event on a device that this process does not use would take some hundred megabytes there.
+        # An event on a device that this process does not use would take some hundred megabytes there.
         used = [stream for stream in found - gone_unseen if events.is_in_use(stream[1])]
         known = lent is None or (WATCHED and not gone_unseen)
         return Streams(used, left, next(iter(unknown), None), known)
@@ -353,7 +356,7 @@ class Cuda(Other):
     def _wait(self, stream: Any, event: Any) -> None:
         if events.is_capturing(self.current(self.device.index)):
             with self.relaxed():
-                event.synchronize()  # a capture may not wait for an event from outside, so the thread waits
+                event.synchronize()  # a capture may not wait for an outside event, so the thread waits
         else:
             super()._wait(stream, event)
 
@@ -372,13 +375,13 @@ def _parts(tensor: torch.Tensor) -> list[torch.Tensor]:
 
 
 def _is_pinned(address: int) -> bool:
-    """Whether torch says that the memory at this address is page-locked."""
+    """Whether torch finds the memory at this address page-locked."""
     return torch.frombuffer((ctypes.c_char * 1).from_address(address), dtype=torch.uint8).is_pinned()
 
 
 @cache
 def _driver() -> Any:
-    """NVIDIA's driver; None if there is none, as under ROCm."""
+    """NVIDIA's driver; None if there is none, as with ROCm."""
     if torch.version.hip is not None:
         return None
     try:

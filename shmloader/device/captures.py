@@ -1,8 +1,8 @@
-"""That no call of ours breaks the capture of a graph, and how we learn that one has begun.
+"""Keeps our calls from breaking the capture of a graph, and counts captures.
 
-While a CUDA graph is captured in torch's usual mode, many calls of *another* thread break the capture: to query an
-event, to page-lock memory.  A thread can declare that it has nothing to do with the capture: its mode is then the
-relaxed one.
+While a CUDA graph is captured in torch's usual mode, many calls of *another* thread break the capture, such as querying
+an event or page-locking memory.  A thread can declare that its calls have nothing to do with the capture, by the
+relaxed mode.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from shmloader import _torch
 
 if sys.platform == "linux":
     from shmloader.core.cuda_driver import captures_begun, count_capture
-else:  # there are no extensions, and no ring whose slots would wait for a stream
+else:  # there are no extensions, and no ring whose slots could wait for a stream
     captures_begun = count_capture = None
 
 __all__ = ["GLOBAL", "RELAXED", "captures_begun", "count_capture", "exchange_mode", "relax", "relaxed"]
 
-GLOBAL, RELAXED = 0, 2  # cuThreadExchangeStreamCaptureMode; a thread begins with the first
+GLOBAL, RELAXED = 0, 2  # cuThreadExchangeStreamCaptureMode; a thread begins in the first
 
 
 def _counted(begin: Any) -> Any:
-    """Have the captures counted that this begins; those that C++ begins are not.
+    """Count the captures that this function begins.  Captures that C++ begins are not counted.
 
-    Each counts twice, before it begins and behind that.  So whoever reads captures_begun(), records an event, finds no
-    capture and then reads the same number has recorded no part of a capture, not even of one that is over.
+    Each capture counts twice, before it begins and after.  If captures_begun() is the same before and after an event
+    was recorded, and no capture is under way, the event belongs to no capture, not even to a finished one.
     """
 
     def capture_begin(*arguments: Any, **options: Any) -> Any:
@@ -60,14 +60,14 @@ def relaxed() -> Iterator[None]:
 
 
 def relax() -> None:
-    """The same for all that this thread does from now on."""
+    """The same for all further calls of this thread."""
     exchange_mode(RELAXED)
 
 
 def exchange_mode(mode: int) -> int:
-    """Set this thread's capture mode; returns what it was before."""
+    """Set this thread's capture mode; returns the former one."""
     exchange, value = _exchange(), ctypes.c_int(mode)
-    if exchange is None or exchange(ctypes.byref(value)):  # as before CUDA is initialised
+    if exchange is None or exchange(ctypes.byref(value)):  # CUDA is not initialised, for example
         return GLOBAL
     return value.value
 

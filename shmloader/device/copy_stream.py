@@ -1,8 +1,9 @@
-"""The stream that a thread copies batches to a device on.
+"""The stream on which a thread copies batches to a device.
 
-Each epoch has a thread of its own.  torch keeps freed memory of a device for the stream that it was allocated on, so
-with a new stream for each epoch, the last epoch's memory would stay with its stream.  And torch has only 32, given in
-turn: then the loader's would be the user's own.  So a thread takes over the stream of one that has ended.
+Each epoch has its own thread.  torch keeps freed memory of a device for the stream for which it was allocated.  With a
+new stream for each epoch, the last epoch's memory would stay with its stream.  And torch has only 32 streams, which it
+gives out in turn, so the loader's stream would soon be the user's own.  So a thread takes over the stream of one that
+has ended.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ def copy_stream(device: torch.device, make: Callable[[], Any]) -> Any:
     """The stream of this thread.
 
     Args:
-        device: Whose stream it is.
-        make: Makes another one.
+        device: The device of the stream.
+        make: Makes another stream.
     """
     with _choosing:
         streams = _streams.setdefault(device, [])

@@ -1,10 +1,10 @@
-"""Events on streams, and whether a graph is captured on one, asked without the GIL where that is possible.
+"""Events on streams, and whether a graph is captured on a stream, without the GIL if possible.
 
-Each of these calls may wait for a lock of the driver's, and another thread may have that lock while it waits for the
-GIL.  So they go to the driver itself (NVIDIA's), without the GIL and without torch's objects.  Where there is only a
-runtime, as with ROCm, torch is asked: it holds the GIL in Event.query() and Stream.is_capturing().
+Each of these calls may wait for a lock of the driver, and another thread may hold that lock while it waits for the GIL.
+So they go to NVIDIA's driver directly, without the GIL and without torch's objects.  If there is only a runtime, as
+with ROCm, they go to torch, which holds the GIL in Event.query() and Stream.is_capturing().
 
-A stream is given by its numbers, as torch has them: id, device, type of the device.
+A stream is given by torch's three numbers: id, device, type of the device.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ def has_driver() -> bool:
 
 
 def record(stream: tuple[int, int, int]) -> Any:
-    """An event behind what this stream of a device in use has to do."""
+    """An event after the present work of this stream, of a device in use."""
     if has_driver():
-        with contextlib.suppress(Refused):  # torch raises what the user is to see
+        with contextlib.suppress(Refused):  # then torch raises the error that the user should see
             return record_on(address_of(stream), stream[1])
     event = torch.cuda.Event()
     event.record(_stream_of(stream))
@@ -44,7 +44,7 @@ def passed(event: Any) -> bool:
     try:
         return bool(event.query())
     except Refused:
-        torch.cuda.Event().record()  # where the device has failed for good, torch says so
+        torch.cuda.Event().record()  # raises torch's error if the device has failed for good
         raise
 
 
@@ -62,7 +62,7 @@ def is_in_use(device: int) -> bool:
 
 
 def address_of(stream: tuple[int, int, int]) -> int:
-    """Where the driver has this stream."""
+    """The driver's handle of this stream."""
     return stream[0] if stream[0] == 0 or is_of_others(stream) else _address_of_torchs(stream)
 
 

@@ -1,43 +1,41 @@
-"""The page-locked ring: what of it is locked, and which slots a copy to a device may still be reading.
+"""The page-locked ring: which parts are locked, and which slots a copy to a device may still be reading.
 
 NOTE [ Pinning ]
 
-torch copies each batch into fresh page-locked memory.  Here the slots themselves are page-locked, once, and a batch is
-delivered from its slot, with `is_pinned()` true and no copy.
+torch copies each batch into fresh page-locked memory.  Here the slots themselves are page-locked once, and a batch is
+delivered in its slot, with `is_pinned()` true and no copy.
 
     1. Each slot is one registration: its committed bytes, from its start.  A copy to a device may not span two.  So a
-       slot that has grown is registered anew, as a whole, and only while nothing is lent from it.  A thread does that.
-       A batch from a slot that is not locked yet is copied into page-locked memory of torch's.  So `is_pinned()` is
-       always true.
+       slot that has grown is registered again as a whole, by a thread, and only while nothing is lent from it.  A batch
+       in a slot that is not locked yet is copied into torch's page-locked memory.  So `is_pinned()` is always true.
     2. The first slot's first pages are registered when the iterator begins.  If that is refused (confidential
-       computing, WSL, accelerators other than CUDA and ROCm), the user is told once, and all batches are copied, by a
-       thread that is a few batches ahead, as in torch (prefetch.py).
+       computing, WSL, accelerators other than CUDA and ROCm), there is one warning, and a prefetch thread copies all
+       batches, as in torch (prefetch.py).
     3. torch knows which streams copy out of memory that it has allocated, and waits for them before it uses that memory
-       again.  It does not know our memory.  A copy that was begun with `non_blocking=True` may still run long after the
-       last tensor over its slot has died.  Therefore a lease over a locked slot is *guarded*: its death frees nothing.
-       It only notes which streams are current in the thread where it dies, on all devices.  That reads a few words.  A
-       call to CUDA there, with the GIL held, could wait for a thread that waits for the GIL.
-       When the next batch is handed out, events are recorded: on the streams that were noted, on those that are current
-       now, and on all others that a copy may be on because they were current in some thread while the batch was lent
-       (NOTE [ Streams ]).  An event that is recorded later covers more, so it does no harm that this is not done at the
-       death.  When all events have passed, the slot is free.  Until then it counts as lent, and if too many slots are
-       lent, batches are copied: nothing ever waits for a device.
-       This is done by the trainer, for each second batch, or for each one while slots are scarce.  For all usual cases
-       it is one call of C, in reclaim.pyx: it asks the driver without the GIL, and uses the same events again and
-       again.  What is written here in Python does the same for all cases: streams that others have made or that nobody
-       was seen to choose, errors, ROCm, and the end.
-       Batches for `device=` are copied by one thread, on one stream.  If one is made of nothing but tensors, nobody
-       else ever has any part of it, neither `on_device` nor the consumer.  Then events on that thread's current streams
-       are enough, and no slot waits for what the consumer computes.
+       again.  It does not know our memory.  A copy that began with `non_blocking=True` may still run long after the
+       last tensor over its slot has died.  Therefore a lease over a locked slot is *guarded*: its death does not free
+       the slot.  It only notes which streams are current in the thread where it dies, on all devices, which reads a few
+       words.  A call to CUDA there, with the GIL held, could wait for a thread that waits for the GIL.
+       When the next batch is handed out, events are recorded: on the noted streams, on those that are current now, and
+       on all others that may have a copy because they were current in some thread while the batch was lent
+       (NOTE [ Streams ]).  A later event covers more, so it does no harm that this does not happen at the death.  When
+       all events have passed, the slot is free.  Until then it counts as lent.  If too many slots are lent, batches are
+       copied, so nothing ever waits for a device.
+       The trainer does this for every second batch, or for each one while slots are scarce.  In all usual cases it is
+       one call of C, in reclaim.pyx, which calls the driver without the GIL and reuses its events.  The Python code
+       here covers all cases: foreign streams, streams that nobody was seen to choose, errors, ROCm, and the end.
+       Batches for `device=` are copied by one thread, on one stream.  If such a batch has only tensors, no other code
+       ever has any part of it, neither `on_device` nor the consumer.  Then events on that thread's current streams are
+       enough, and no slot waits for the consumer's computation.
        Streams that cannot be watched are not covered; `strict_pinning=True` waits for all streams of all devices.
-    4. While a CUDA graph is captured on one of these streams, nothing is recorded or asked, and slots stay lent.  If a
-       capture has begun meanwhile, in another thread, the events are forgotten, and recorded anew with the next
-       hand-out, also if that capture is over by now: captures are counted.  All calls are made in the thread's relaxed
-       mode, so they break no capture of another thread.
-    5. When the iterator ends, it waits for the device, so that no copy runs, not even one that nobody knows of.  Then
-       slots that are not lent are unregistered, and after that unmapped.  While a graph is captured nobody may wait for
-       a device, and events must do.  A slot that is lent, or read by a copy, stays locked and mapped until its lease
-       has died and its events have passed.  We look after that when another locked ring hands out a batch, begins or
+    4. While a CUDA graph is captured on one of these streams, nothing is recorded or queried, and slots stay lent.  If
+       a capture has begun in another thread in the meantime, the events are dropped and recorded again with the next
+       hand-out, even if that capture is over: captures are counted.  All calls are made in the thread's relaxed mode,
+       so they break no capture of another thread.
+    5. When the iterator ends, it waits for the device, so that no copy runs, not even an unknown one.  Then slots that
+       are not lent are unregistered, and after that unmapped.  While a graph is captured, waiting for a device is not
+       allowed, and events must be enough.  A slot that is lent, or read by a copy, stays locked and mapped until its
+       lease has died and its events have passed.  That is checked when another locked ring hands out a batch, begins or
        ends.
     6. A forked process uses no device: leases note nothing and free nothing there.
 """
@@ -64,21 +62,21 @@ from shmloader.device.streams import moment, say_unknown
 from shmloader.system.signals import held
 
 LARGEST = 64 << 30  # bytes of one registration; drivers refuse some hundreds of GiB in one
-UNLOCKED = -1  # in place of the bytes that may be lent as page-locked: not even an empty batch may
-IN_TRANSIT = 4  # slots beyond `spare_slots`, for batches that have died and whose copies or events have not passed
+UNLOCKED = -1  # instead of the bytes that may be lent as page-locked; it forbids even an empty batch
+IN_TRANSIT = 4  # slots beyond `spare_slots`, for dead batches whose copies or events have not passed
 
-_late: set[Pinning] = set()  # of rings that are closed, with slots that are not given back yet
+_late: set[Pinning] = set()  # of closed rings, with slots that are not given back yet
 _said = False
 
 
 class Pinning:
-    """Page-locks the slots of one ring, and frees slots that were lent once no copy reads them any more.
+    """Page-locks the slots of one ring, and frees a lent slot when no copy reads it.
 
     Args:
         ring: The trainer's side.
         accelerator: Copies out of the slots.
-        strict: Whether to wait for the whole device, and not for events.
-        private: Whether one thread copies the batches' tensors and nobody else gets these (device=).
+        strict: Whether to wait for the whole device instead of events.
+        private: Whether only one thread gets the batches' tensors, and copies them (device=).
     """
 
     def __init__(self, ring: TrainerSide, accelerator: Accelerator, strict: bool, private: bool = False) -> None:
@@ -89,19 +87,19 @@ class Pinning:
         self._locked = [UNLOCKED] * ring.payloads  # bytes of each slot that may be lent
         self._lent = [0] * ring.payloads  # when each slot was lent last
         self._alone = [False] * ring.payloads  # whether only the thread that copies can have had the batch of each
-        self._registered: dict[int, int] = {}  # bytes of each slot that are; the thread's, while there is one
+        self._registered: dict[int, int] = {}  # registered bytes of each slot; the thread's, while there is one
         self._asked = [False] * ring.payloads
         self._hopeless: set[int] = set()
-        self._refused = ""  # why, until it was said
+        self._refused = ""  # the reason, until the warning
         self._requests: queue.SimpleQueue[int | None] = queue.SimpleQueue()
         self._quick_reclaim: Callable[[], bool] | None = None
-        self._closed = False
+        self._closed = self._folded = False
         self._owner = os.getpid()
         self.thread: threading.Thread | None = None
 
     @property
     def is_childs(self) -> bool:
-        """Whether this is what a forked process has of it, which uses no device."""
+        """Whether this is a forked process's copy, which uses no device."""
         return self._owner != os.getpid()
 
     # ------------------------------------------------------------------------------------------------- locking
@@ -109,7 +107,7 @@ class Pinning:
     def start(self) -> bool:
         """Lock a first slot, and start the thread that locks the others; false if that is refused.
 
-        Call it after the workers have been forked.
+        Call it after the fork of the workers.
         """
         _free_late()
         why = self._register(0)
@@ -118,7 +116,7 @@ class Pinning:
             return False
         self._ring.slots.guard_with(self._accelerator.current, self._accelerator.devices)
         for device in self._accelerator.devices:
-            self._accelerator.current(device)  # the first call sets something up: not where a lease dies
+            self._accelerator.current(device)  # the first call initialises something, which must not happen at a death
         if not self._strict:
             self._quick_reclaim = self._accelerator.quick_reclaim(self._ring.slots, self._lent, self._alone)
         self.thread = threading.Thread(target=self._lock, name="shmloader_pin", daemon=True)
@@ -130,14 +128,14 @@ class Pinning:
         while (asked := self._requests.get()) is not None:
             size = self._committed(asked)
             for payload in (asked, *range(self._ring.payloads)):
-                # Other slots that have grown as far will be wanted soon.  Those that are registered already wait until
-                # they are asked for: only then is it certain that nothing is lent from them.
+                # Other slots that have grown as far will be needed soon.  Registered ones wait until a batch needs
+                # them, because only then it is certain that nothing is lent from them.
                 if payload == asked or (payload not in self._registered and self._committed(payload) >= size):
                     self._refused = self._register(payload) or self._refused
             self._asked[asked] = False
 
     def _register(self, payload: int) -> str:
-        """Register a slot of which nothing is lent, as far as it has pages now; the reason if that is refused."""
+        """Register a slot of which nothing is lent, as far as it has pages now; returns the reason of a refusal."""
         size, before = self._committed(payload), self._registered.get(payload, 0)
         if payload in self._hopeless:
             return ""
@@ -158,7 +156,7 @@ class Pinning:
             with self._accelerator.relaxed():
                 return self._accelerator.register(self._ring.slots.address(payload), size)
         except RuntimeError as error:
-            # torch's, about the device.  If it ended the thread, all batches would be copied without a word.
+            # torch's error about the device.  If it ended the thread, all batches would be copied without a warning.
             return str(error).partition("\n")[0]
 
     def _unregister(self, payload: int) -> None:
@@ -172,13 +170,13 @@ class Pinning:
     # ------------------------------------------------------------------------------------------------- lending
 
     def guard(self, lease: Lease) -> bool:
-        """Whether the lease's batch may be lent: it is all page-locked, and the slot is guarded from now on."""
+        """Whether the lease's batch may be lent: it is page-locked as a whole, and the slot is guarded from now on."""
         payload = lease.payload
         if lease.guard(self._locked[payload]):
             self._lent[payload], self._alone[payload] = moment(), False
             return True
         if self.thread is not None and not self._asked[payload] and payload not in self._hopeless:
-            self._asked[payload], self._locked[payload] = True, UNLOCKED  # before the thread may undo what there is
+            self._asked[payload], self._locked[payload] = True, UNLOCKED  # before the thread may unregister it
             self._requests.put(payload)
         if self._refused:
             _say(self._refused)
@@ -195,7 +193,7 @@ class Pinning:
         return batch if _is_locked(batch, lease.may_have_objects) else _torch.pin_memory(batch)
 
     def free(self) -> None:
-        """Free the slots that no copy reads any more.  Called with every hand-out of a batch."""
+        """Free the slots that no copy reads.  Called with every hand-out of a batch."""
         if self._quick_reclaim is None or not self._quick_reclaim():
             slots = self._ring.slots
             if slots.any_held_back:
@@ -205,7 +203,7 @@ class Pinning:
 
     def _reclaim(self) -> None:
         slots, accelerator = self._ring.slots, self._accelerator
-        returned, begun = slots.returns(), captures_begun()
+        returned, started = slots.returns(), captures_begun()
         noted = [streams for _, streams in returned if streams is not None]
         streams = accelerator.streams(noted, self._first_lent(returned))
         if accelerator.capturing(streams):
@@ -215,12 +213,12 @@ class Pinning:
         with accelerator.relaxed():
             if returned:
                 events: list[Any] = []
-                if self._strict or not streams.all or len(noted) < len(returned):  # of some it is not known
+                if self._strict or not streams.all or len(noted) < len(returned):  # some streams are not known
                     accelerator.synchronize()
                 else:
                     events = accelerator.record(streams)
-                    if accelerator.capturing(streams) or captures_begun() != begun:
-                        return  # an event that was recorded in a capture can be neither asked nor waited for
+                    if accelerator.capturing(streams) or captures_begun() != started:
+                        return  # an event recorded in a capture can be neither queried nor waited for
                 slots.await_events(len(returned), events)
             for entry in slots.awaiting():
                 if all(accelerator.passed(event) for event in entry[1]):
@@ -229,9 +227,9 @@ class Pinning:
                     slots.reclaim(entry)
 
     def _first_lent(self, returned: list[tuple[int, Any]]) -> int | None:
-        """When the first of the batches that died was lent; None if no other thread can have copied from them.
+        """When the first of the dead batches was lent; None if no other thread can have copied from them.
 
-        If the whole device is to be waited for, other threads matter in any case: one may be capturing a graph.
+        If we must wait for the whole device, other threads matter in any case, because one may be capturing a graph.
         """
         if not returned:
             return None
@@ -242,26 +240,51 @@ class Pinning:
         return min(self._lent[payload] for payload, _ in returned)
 
     def _unlock(self, payloads: list[int]) -> None:
-        """Unregister them for good: the ring is closed, and they are unmapped when they are reclaimed."""
+        """Unregister these slots for good: the ring is closed, and they are unmapped when they are reclaimed."""
         self._wait()
         for payload in payloads:
             self._unregister(payload)
 
     def _wait(self) -> None:
-        """Wait until the device does nothing any more, before memory is unregistered for good and unmapped.
+        """Wait until the device is idle, before memory is unregistered for good and unmapped.
 
-        No copy that we know of reads it by then.  But a library may copy on a stream of its own, and would read memory
-        that is gone.  While a graph is captured nobody may wait for the device, nor after it has failed.
+        No copy that we know of reads it now.  But a library may copy on its own stream, and would read unmapped memory.
+        While a graph is captured, or after the device has failed, waiting is not allowed.
         """
         streams = self._accelerator.streams((), moment())
         with self._accelerator.relaxed(), contextlib.suppress(RuntimeError):
             if not self._accelerator.capturing(streams):
                 self._accelerator.synchronize()
 
+    # ------------------------------------------------------------------------------------------------- at rest
+
+    def fold(self) -> frozenset[int]:
+        """End the thread, and unregister the slots that are free, whose pages are about to be given back.
+
+        Returns:
+            Those that stay registered.
+        """
+        self.free()
+        if self.thread is not None:
+            self.stop()
+            self.thread, self._requests = None, queue.SimpleQueue()
+            self._asked = [False] * len(self._asked)
+            self._folded = True
+            for payload in set(self._registered) - self._ring.slots.lent_payloads():
+                self._locked[payload] = UNLOCKED
+                self._unregister(payload)
+        return frozenset(self._registered)
+
+    def unfold(self) -> None:
+        """Lock slots again."""
+        if self._folded:
+            self._folded = False
+            self.start()
+
     # ------------------------------------------------------------------------------------------------- the end
 
     def close(self) -> None:
-        """End the thread and unregister what is not lent.  Only then may the ring be closed."""
+        """End the thread and unregister what is not lent.  The ring may be closed only after this."""
         self.stop()
         if self._closed:
             return
@@ -276,15 +299,15 @@ class Pinning:
             _late.add(self)
 
     def stop(self) -> None:
-        """End the thread and nothing else: the interpreter goes down."""
+        """End only the thread, because the interpreter exits."""
         if self.thread is not None:
             self._requests.put(None)
             self.thread.join()
 
 
 def _free_late() -> None:
-    """Look after rings that are closed and whose memory is not all given back yet."""
-    with held():  # what is half unregistered when a signal strikes would be unmapped so
+    """Give back the memory of closed rings that was still in use."""
+    with held():  # a signal in between would leave a slot half unregistered, and it would be unmapped
         for pinning in list(_late):
             if pinning.is_childs:
                 _late.discard(pinning)
@@ -309,13 +332,13 @@ _NO_CONTAINER = frozenset((int, float, complex, bool, str, bytes, type(None)))
 
 
 def _is_of_tensors(batch: Any) -> bool:
-    """Whether the batch is plain tensors and numbers in plain containers: of its memory, nothing is left in its copy.
+    """Whether the batch is plain tensors and numbers in plain containers, so that its copy shares no memory with it.
 
     An array or an object goes on to `on_device` and to the consumer as it is.
     """
     kind = type(batch)
     if kind is torch.Tensor:
-        return not batch.requires_grad  # else its copy leads back to it
+        return not batch.requires_grad  # otherwise its copy leads back to it
     if kind is dict:
         return set(map(type, batch)) <= _NO_CONTAINER and all(map(_is_of_tensors, batch.values()))
     if kind is list or kind is tuple:
@@ -323,11 +346,11 @@ def _is_of_tensors(batch: Any) -> bool:
     return kind in _NO_CONTAINER
 
 
-_NOTHING_TO_LOCK = _NO_CONTAINER | {numpy.ndarray}  # torch agrees
+_NOTHING_TO_LOCK = _NO_CONTAINER | {numpy.ndarray}  # as in torch
 
 
 def _is_locked(batch: Any, any_pickled: bool) -> bool:
-    """Whether torch's pin_memory() would leave the batch as it is, as far as a few microseconds can tell."""
+    """Whether torch's pin_memory() would leave the batch as it is, if a few microseconds are enough to see it."""
     kind = type(batch)
     if kind is torch.Tensor:
         return not any_pickled or batch.is_pinned()

@@ -1,31 +1,31 @@
-"""An iterator with a thread that makes batches ready, a few of them ahead.
+"""An iterator with a prefetch thread, which makes a few batches ready before they are asked for.
 
 NOTE [ Prefetcher ]
 
-    1. The thread asks the iterator below (the source) for batches, in order.  It hands each to a stage, and puts the
-       result into a queue, with a number.  If something raises on the way, the error goes into the queue at that place
-       and is raised in the caller.  The caller reports the number of each batch that it hands out, so the thread knows
-       how far ahead it is: at most `depth` batches wait in the queue, whatever they take on the device.  Both queues
-       sleep in the kernel; nothing polls.
+    1. The thread takes batches from the iterator below (the source), in order.  It passes each to a stage, and puts the
+       result into a queue, with a number.  If something raises, the error goes into the queue at that place, and is
+       raised in the caller.  The caller reports the number of each batch that it hands out.  So the thread knows how
+       many are ready: at most `depth`, whatever they take on the device.  Both queues sleep in the kernel, without
+       polling.
     2. The thread knows the source, the stage and the queues, but not the iterator.  So an iterator that is dropped is
-       collected, and that ends its thread.  A thread lives for one epoch; what it shares with its caller is its Run.
-    3. To end the thread, a flag is set, which it looks at before each batch.  If it waits for the caller, it is woken;
-       if it waits for a batch, the source is interrupted.  If it is in the user's code (`on_device`, a sampler, the
-       dataset of a loader without workers), nobody can interrupt it.
+       collected, and that ends its thread.  A thread lives for one epoch, and shares a Run with its caller.
+    3. To end the thread, a flag is set, which it reads before each batch.  If it waits for the caller, it is woken; if
+       it waits for a batch, the source is interrupted.  If it is in the user's code (`on_device`, a sampler, the
+       dataset of a loader without workers), it cannot be interrupted.
     4. So a new epoch waits for the old thread's end, however long that takes, as torch's waits for its workers: the
        source is never reset under a thread.  The wait takes no CPU, and Ctrl-C ends it.  Then the iterator is at its
-       end, the thread goes on to its own, and the epoch after waits for that.
-    5. close() waits for PATIENCE, as torch does for its workers, or until Ctrl-C.  If the thread is in `on_device` by
-       then, it will never come back into the source, and the source is closed at once.  If it is in the source, it
-       closes it when it comes out.  A RuntimeWarning says either.  The interpreter's exit waits for PATIENCE once, for
+       end, the thread continues to its own end, and the next epoch waits for that.
+    5. close() waits for PATIENCE, as torch does for its workers, or until Ctrl-C.  If the thread is in `on_device`
+       then, it will not return into the source, so the source is closed at once.  If it is in the source, it closes the
+       source when it comes out.  Either case is a RuntimeWarning.  The interpreter's exit waits for PATIENCE once, for
        all threads together: they are daemons.
-    6. Ctrl-C may strike between any two lines of the caller's.  So the caller's thread (there may be several) holds
-       what it got from the moment when it leaves the queue until next() returns it.  Its number may be reported twice,
-       and what ends can be ended again.  threading's is_alive() proves nothing: until Python 3.12, a join() that is
-       interrupted marks a living thread as ended.
-    7. Without a thread (depth 0), whatever `on_device` raises, KeyboardInterrupt too, stands in its batch's place as
+    6. Ctrl-C may come between any two lines of the caller.  So the caller's thread (there may be several) holds a batch
+       from the moment when it leaves the queue until next() returns it.  Its number may be reported twice, and every
+       end is idempotent.  threading's is_alive() proves nothing: until Python 3.12, an interrupted join() marks a
+       living thread as ended.
+    7. Without a thread (depth 0), an exception of `on_device`, also KeyboardInterrupt, comes in its batch's place as
        well.
-    8. Attributes that torch's iterator has and this one has not (`_workers`, say) are the source's.
+    8. Attributes of torch's iterator that this one lacks (`_workers` for example) are the source's.
 """
 
 from __future__ import annotations
@@ -49,27 +49,28 @@ from shmloader.device.prefetch_thread import Kind, Ready, Run, Stage, close, cop
 from shmloader.statistics.account import turns_of_prefetcher
 
 if TYPE_CHECKING:
-    from shmloader.core.progress import Progress  # there is none off Linux
+    from shmloader.core.progress import Progress  # off Linux there is none
 
-PATIENCE = 5.0  # seconds that closing, and the interpreter's exit, wait for a thread; it may be in a user's function
+PATIENCE = 5.0  # seconds that closing, and the interpreter's exit, wait for a thread, which may be in a user's function
 
 
 class _Hand(threading.local):
-    """What has left the queue or the source, and next() has not returned yet.  Each thread has its own."""
+    """A batch that has left the queue or the source, and that next() has not returned yet.  Each thread has its own."""
 
     def __init__(self) -> None:
-        self.came: collections.deque[Any] = collections.deque()  # without a thread: a batch that is not sent yet
+        self.came: collections.deque[Any] = collections.deque()  # without a thread: a batch that was not sent yet
         self.held: collections.deque[Ready] = collections.deque()  # one at most
 
 
 class Prefetcher:
-    """Iterates over a source's batches, `depth` of them ahead; see NOTE [ Prefetcher ].
+    """Iterates over a source's batches, and makes `depth` of them ready in advance; see NOTE [ Prefetcher ].
 
     Args:
         loader: The loader whose iterator this is.
         source: The iterator below.
-        stage: What is done with its batches.
-        depth: How many batches may be ready and not handed out yet.  0: there is no thread, and no batch is ahead.
+        stage: Processes its batches.
+        depth: How many batches may be ready and not handed out yet.  0: there is no thread, and none is made in
+            advance.
     """
 
     _run: Run | None = None
@@ -89,7 +90,7 @@ class Prefetcher:
         self._start()
 
     def __getattr__(self, name: str) -> Any:
-        if name == "_source":  # there is none before __init__, nor in a copy that is being made
+        if name == "_source":  # it is missing before __init__, and in a copy that is being made
             raise AttributeError(name)
         return getattr(self._source, name)
 
@@ -104,7 +105,7 @@ class Prefetcher:
     def _start(self) -> None:
         self._num_yielded = 0
         self._hand = _Hand()
-        self._epoch: Any = getattr(self._source, "epoch", None)  # none where torch's own iterator has workers
+        self._epoch: Any = getattr(self._source, "epoch", None)  # torch's own iterator with workers has none
         self._counted: Progress | None = None if self._epoch is None else self._epoch.reading.delivered
         self._states: Any = None if self._epoch is None else self._epoch.states
         self._hand_on(copied(self._counted, self._states))
@@ -150,12 +151,12 @@ class Prefetcher:
         return batch
 
     def _hand_on(self, delivered: Progress | None) -> None:
-        """From now on the user has got so much of the epoch."""
+        """Record what the user has received of the epoch."""
         if delivered is not None:
             self._epoch.delivered = delivered
 
     def _end(self) -> None:
-        """The user is told that there is no more; the source may have been told to end in the midst of the epoch."""
+        """End the epoch for the user, although the source may be in the middle of it."""
         if self._epoch is not None and self._epoch.reading.ended:
             self._hand_on(self._counted)
 
@@ -165,7 +166,7 @@ class Prefetcher:
             raise StopIteration
         try:
             ready = run.next(hand.held)
-        except RuntimeError as error:  # torch's SIGCHLD handler may run in there
+        except RuntimeError as error:  # torch's SIGCHLD handler may raise in there
             self._explain(error)
         if ready.kind is Kind.END:
             run.end_for_all()
@@ -182,7 +183,7 @@ class Prefetcher:
                 del hand.held[0]
                 raise ready.what
             finally:
-                del ready  # it holds this frame, by its traceback
+                del ready  # its traceback holds this frame
         return ready
 
     def _next_here(self, hand: _Hand) -> Ready:
@@ -199,7 +200,7 @@ class Prefetcher:
                 raise StopIteration
             count = copied(self._counted, self._states)
             batches = self._num_yielded + 1
-            # in one line: an interrupt before another one would lose the batch
+            # in one line, because an interrupt before another line would lose the batch
             hand.held.append(Ready(Kind.BATCH, self._stage.send(hand.came.popleft()), 0, batches, count))
         return hand.held[0]
 
@@ -248,7 +249,7 @@ class Prefetcher:
             return
         try:
             ended = self.end_thread(PATIENCE)
-        finally:  # a Ctrl-C ends the wait, and not the end
+        finally:  # a Ctrl-C ends the wait, but not the closing
             closed = True
             if run is None or ended:
                 close(self._source)
@@ -262,8 +263,8 @@ class Prefetcher:
     def close(self) -> None:
         """End the thread and the workers and give the memory back.  Delivered batches stay as they are.
 
-        A thread that is in a function of yours has 5 s to come out of it; see NOTE [ Prefetcher ].  Closing twice is
-        harmless.  A closed iterator is at its end.
+        A thread that is in a function of yours has 5 s to leave it; see NOTE [ Prefetcher ].  Closing twice does no
+        harm.  A closed iterator is at its end.
         """
         self._shutdown_workers()
 
@@ -274,7 +275,7 @@ class Prefetcher:
         self.close()
 
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
-        if "_source" in self.__dict__ and not is_finalizing():  # else the names of this module may be None by now
+        if "_source" in self.__dict__ and not is_finalizing():  # later, the names of this module may be None
             self._shutdown_workers()
 
 
@@ -290,11 +291,11 @@ class PrefetcherWithWorkers(Prefetcher, _torch._MultiProcessingDataLoaderIter): 
 
 
 class PrefetcherWithoutWorkers(Prefetcher, _torch._SingleProcessDataLoaderIter):  # type: ignore[misc]
-    """For those that recognise one without workers."""
+    """For frameworks that recognise an iterator without workers by its class."""
 
 
 def prefetcher(loader: Any, source: Any, stage: Stage, depth: int) -> Prefetcher:
-    """An iterator that is ahead of the source, of the class that goes with it."""
+    """An iterator with a prefetch thread, of the class that matches its source."""
     return (PrefetcherWithWorkers if loader.num_workers else PrefetcherWithoutWorkers)(loader, source, stage, depth)
 
 
@@ -302,13 +303,13 @@ _alive: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def stop_at_exit(iterator: Any) -> None:
-    """Call an iterator's stop_threads() before the interpreter goes down: NOTE [ Shutdown ], 6."""
+    """Call an iterator's stop_threads() before the interpreter exits: NOTE [ Shutdown ], 6."""
     _alive.add(iterator)
 
 
 @atexit.register
 def _stop_all() -> None:
-    """End all threads.  Wait for PATIENCE at most for those that are ahead: they may be in a user's function."""
+    """End all threads.  Wait for them for PATIENCE at most, because they may be in a user's function."""
     iterators = list(_alive)
     prefetchers = [iterator for iterator in iterators if isinstance(iterator, Prefetcher)]
     for iterator in prefetchers:

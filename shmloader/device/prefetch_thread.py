@@ -1,6 +1,6 @@
-"""The thread of one epoch that makes batches ready, and what it shares with its caller.
+"""The thread of one epoch that makes batches ready, and the state that it shares with its caller.
 
-NOTE [ Prefetcher ] in prefetch.py has the argument.
+See NOTE [ Prefetcher ] in prefetch.py.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import torch
 
 if TYPE_CHECKING:
-    from shmloader.core.progress import Progress  # there is none off Linux
+    from shmloader.core.progress import Progress  # off Linux there is none
 
 
 class Stage(Protocol):
-    """What is done with a batch on its way."""
+    """Processes batches on their way."""
 
     def begin(self) -> None:
         """In the thread, before the first batch."""
 
     def send(self, batch: Any) -> Any:
-        """In the thread: begin what is to be done with a batch, and do not keep the batch."""
+        """In the thread: start to process a batch, and do not keep the batch."""
 
     def failed(self) -> bool:
-        """In the thread, when something was raised: whether the device has failed for good."""
+        """In the thread, after an exception: whether the device has failed for good."""
 
     def arrive(self, sent: Any) -> Any:
         """In the caller's thread: the batch."""
@@ -39,24 +39,24 @@ class Kind(enum.Enum):
 
 
 class Ready(NamedTuple):
-    """What comes next in order."""
+    """The next item, in order."""
 
     kind: Kind
     what: Any = None
     number: int = -1  # its place in the order
     batches: int = 0  # so far, this one included
-    delivered: Progress | None = None  # what the source has counted so far; None where it does not
+    delivered: Progress | None = None  # what the source has counted so far; None if it does not count
 
 
 class Run:
-    """One epoch's thread, and what it shares with its caller: NOTE [ Prefetcher ].
+    """One epoch's thread, and the state that it shares with its caller: NOTE [ Prefetcher ].
 
     Args:
         source: the iterator below.
-        stage: what is done with its batches.
+        stage: processes its batches.
         depth: batches that may be ready and not handed out yet.
-        counted: what the source counts; None where it does not.
-        states: what its streams say of themselves now; None where it has none.
+        counted: the source's counts; None if it does not count.
+        states: returns the present states of its streams; None if it has none.
     """
 
     def __init__(self, source: Any, stage: Stage, depth: int, counted: Progress | None, states: Any) -> None:
@@ -68,14 +68,14 @@ class Run:
         self._ready: queue.SimpleQueue[Ready] = queue.SimpleQueue()
         self._handed_out: queue.SimpleQueue[int] = queue.SimpleQueue()  # numbers
         self._begun = self._stopped = self._inside = self._over = self._closes = False
-        self._waiting: list[Any] = []  # for each who waits for the end, a lock that the thread releases there
+        self._waiting: list[Any] = []  # for each thread that waits for the end, a lock that the thread releases there
         self.thread = threading.Thread(target=self._live, name="shmloader_ahead", daemon=True)
 
     # ------------------------------------------------------------------------------------------------ in the thread
 
     def _live(self) -> None:
-        # It first says that it has begun, or is inside, and then looks whether it is stopped.  Whoever stops it does it
-        # the other way round.  So one of the two sees the other: if the thread is found outside, it stays outside.
+        # The thread first marks that it has begun, or is inside, and then reads whether it is stopped.  stop() does it
+        # in the other order.  So one of the two sees the other: if the thread is found outside, it stays outside.
         self._begun = True
         number = batches = 0
         try:
@@ -96,7 +96,7 @@ class Run:
                     break
                 except BaseException as error:
                     self._ready.put(Ready(Kind.ERROR, error, number, batches, self._count()))
-                    if self._stage.failed():  # from here on, any memory it takes on the device may end the process
+                    if self._stage.failed():  # from here on, taking memory on the device may end the process
                         break
                 number += 1
         except BaseException as error:
@@ -104,7 +104,7 @@ class Run:
         finally:
             self._ready.put(Ready(Kind.END))
             self._over = True
-            for lock in self._waiting:  # whoever comes too late for this finds that it is over
+            for lock in self._waiting:  # a thread that comes later finds that it is over
                 lock.release()
             if self._closes:
                 self._close_source()
@@ -126,20 +126,20 @@ class Run:
     def next(self, held: collections.deque[Ready]) -> Ready:
         """Wait for what comes next, and put it into `held`."""
         while not held:
-            # All in C: a signal's handler runs while get() waits, or after what it got is in `held`.
+            # All in C: a signal's handler runs while get() waits, or after its result is in `held`.
             held.extend(itertools.islice(iter(self._ready.get, None), 1))
         return held[0]
 
     def end_for_all(self) -> None:
-        """Have all others who are in next(), or come there, find the end as well."""
+        """End the iteration for all other threads that are in next(), or come there."""
         self._ready.put(Ready(Kind.END))
 
     def go_on(self, number: int) -> None:
-        """Have the thread make a further batch in place of this one."""
+        """Have the thread make another batch instead of this one."""
         self._handed_out.put(number)
 
     def stop(self) -> None:
-        """Tell the thread to end, and callers that are in next() that nothing more comes."""
+        """Tell the thread to end, and end next() in all callers."""
         self._stopped = True
         self._handed_out.put(-1)
         interrupt = getattr(self._source, "interrupt", None)
@@ -148,7 +148,7 @@ class Run:
         self.end_for_all()
 
     def wait(self, seconds: float | None = None) -> bool:
-        """Wait until the thread that was stopped is at its end; returns whether it is."""
+        """Wait until the stopped thread has ended; returns whether it has."""
         if not self._begun:
             return True
         mine = threading.Lock()
@@ -157,20 +157,20 @@ class Run:
         if not self._over:
             mine.acquire(timeout=-1 if seconds is None else max(seconds, 0))
         if self._over and not self._closes and self.thread.is_alive():
-            self.thread.join()  # it only has to go
+            self.thread.join()  # it is about to return
         return self._over
 
     def leave(self) -> bool:
         """Close the source, or leave that to the thread if it is inside; returns whether the source is closed."""
         self._closes = True
-        self.stop()  # again: a Ctrl-C may have come before the thread was woken
+        self.stop()  # again, because a Ctrl-C may have come before the thread was woken
         if self._over or not self._inside:
             self._close_source()
             return True
         return False
 
     def leave_from_inside(self) -> None:
-        """The same, called by the thread itself, in the middle of whatever it does."""
+        """The same, called by the thread itself at any point."""
         self._closes = True
         if self._over:
             self._close_source()
@@ -185,12 +185,12 @@ _closing = threading.RLock()
 def close(source: Any) -> None:
     end = getattr(source, "_shutdown_workers", None)
     if end is not None:
-        with _closing:  # torch's own iterator must not be ended by two threads at once
+        with _closing:  # two threads must not end torch's own iterator at once
             end()
 
 
 def copied(counted: Progress | None, states: Any) -> Progress | None:
-    """What a source has counted so far, with what its streams say of themselves: it goes on, and the user does not."""
+    """A copy of the source's counts, with the states of its streams, because the source goes on counting."""
     copy = None if counted is None else counted.copy()
     if copy is not None and states is not None:
         copy.states = states()

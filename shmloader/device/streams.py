@@ -1,28 +1,28 @@
-"""Which streams a copy out of a lent batch may be on: those that were current in any thread while it was lent.
+"""The streams that may have a copy out of a lent batch: those that were current in any thread while it was lent.
 
 NOTE [ Streams ]
 
 torch copies on the stream that is current in the thread that copies.  Any thread may copy a batch, and any other thread
-may drop it, long after that stream was left: enumerate() and tqdm keep a batch until after the next next().  So the
-place where a batch dies says little about where it was read.  But streams can be watched:
+may drop it, long after that stream was left: enumerate() and tqdm keep a batch until the next next() has returned.  So
+the place where a batch dies says little about where it was read.  But streams can be watched:
 
     1. From `import shmloader` on, the calls that make a stream current are watched: torch.cuda.set_stream() (which
        torch.cuda.stream(), torch.cuda.graph() and all frameworks call), torch.accelerator.set_stream(), and
-       `with stream:`.  We note for each thread which stream is current, and for each stream when it was last left.
-    2. When a batch is lent, the moment is noted.  When it has died, a copy from it can only be on
+       `with stream:`.  We record for each thread which stream is current, and for each stream when it was last left.
+    2. When a batch is lent, the moment is recorded.  When it has died, a copy from it can only be on
            the default stream of each device that is in use, for threads that never chose another;
-           a stream that is current in some thread by then;
+           a stream that is current in some thread now;
            a stream that was left since the batch was lent.
-       Events on all of these come after all copies from the batch.  No further copy can begin, for whoever begins one
-       holds the batch.
+       Events on all of these come after all copies from the batch.  No further copy can begin, because that would need
+       the batch.
     3. torch's own streams live as long as the process.  A stream that others have made (ExternalStream) may be
-       destroyed once it is left, and then nobody can ask for it.  So an event is recorded on it at the moment when it
-       is left.
-    4. A thread that ends leaves its streams.  A thread that is not Python's stays on them: it may call Python again.
-    5. Not known are a stream that C++ makes current and leaves again out of our sight, and one that a thread made
+       destroyed after it is left, and then it cannot be queried.  So an event is recorded on it when it is left.
+    4. A thread that ends leaves its streams.  A thread that is not Python's stays on them, because it may call Python
+       again.
+    5. Two kinds of streams are not seen: one that C++ makes current and leaves again, and one that a thread made
        current before shmloader was imported.  The streams that are current where a batch dies, and at the next
-       hand-out, are added in any case (NOTE [ Pinning ]).  If nobody is known to have chosen one of these, a warning
-       says so.  `strict_pinning=True` waits for all streams of all devices.  So does every loader, if the streams of
+       hand-out, are added in any case (NOTE [ Pinning ]).  If one of these was not seen to be chosen, there is a
+       warning.  `strict_pinning=True` waits for all streams of all devices.  So does every loader, if the streams of
        this torch cannot be watched.
 
 Watching costs a fraction of a microsecond each time a stream is made current, and nothing else.
@@ -43,7 +43,7 @@ from shmloader.device.captures import relaxed
 
 if sys.platform == "linux":
     from shmloader.core.current import drop_marks, moment, replace_method, since, watch, watched
-else:  # there are no extensions, and no ring whose slots would wait for a stream
+else:  # there are no extensions, and no ring whose slots could wait for a stream
     moment = since = None
 
 __all__ = ["CUDA", "WATCHED", "moment", "say_unknown", "since"]
@@ -54,7 +54,7 @@ _said = False
 
 
 def _watch_streams() -> bool:
-    """Watch from now on which streams are made current; returns whether that is possible."""
+    """From now on, watch which streams are made current; returns whether that is possible."""
     if sys.platform != "linux" or _torch.current_cuda_stream is None:  # torch was built without CUDA
         return False
     devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
@@ -75,10 +75,10 @@ def _device_of_stream(stream: Any, *ignored: Any) -> int | None:
 
 
 def _mark(stream: tuple[int, int, int]) -> Any:
-    """An event behind what a stream has to do; None if it is being captured, or the device has failed.
+    """An event after the present work of a stream; None if it is being captured, or the device has failed.
 
-    We are in the middle of whatever the user does, and another thread of his may capture a graph.  In a forked process
-    the threads of its parent end, which are on streams that it cannot ask.
+    This runs inside any code of the user's, while another thread may capture a graph.  In a forked process the parent's
+    threads end, whose streams it cannot query.
     """
     if _torch.is_in_bad_fork():
         return None
@@ -86,12 +86,12 @@ def _mark(stream: tuple[int, int, int]) -> Any:
     with contextlib.suppress(RuntimeError), relaxed():
         if not events.is_capturing(stream):
             event = events.record(stream)
-            drop_marks(events.passed)  # may raise for an event of another stream; this one counts all the same
+            drop_marks(events.passed)  # it may raise for another stream's event; this event is valid anyway
     return event
 
 
 def say_unknown(stream: tuple[int, int, int]) -> None:
-    """Warn, once, that a stream is current that nobody is known to have made so."""
+    """Warn, once, that a stream is current that nobody was seen to choose."""
     global _said
     if not _said:
         _said = True

@@ -1,13 +1,13 @@
-"""The stages of the thread that is ahead (prefetch.py): it copies batches to a device, or leaves them as they are.
+"""The stages of the prefetch thread (prefetch.py): it copies batches to a device, or leaves them as they are.
 
-The thread copies on a stream of its own, from page-locked slots, so a copy runs beside what the consumer's streams do.
-It drops its batch as soon as the copies are begun.  The slot is free when they have passed, because the thread's stream
-is current where the last tensor dies (NOTE [ Pinning ]).  `on_device` runs on that stream as well.  The consumer's
-stream waits for an event behind all this; the consumer does not.  The memory of what it gets was allocated for the
-thread's stream, so it is kept until the consumer's stream is done with it (`record_stream`).
+The thread copies on its own stream, from page-locked slots, so a copy runs beside the work of the consumer's streams.
+It drops its batch as soon as the copies have started.  The slot is free when they have passed, because the thread's
+stream is current where the last tensor dies (NOTE [ Pinning ]).  `on_device` runs on that stream as well.  The
+consumer's stream, but not the consumer, waits for an event after all this.  The memory of the result was allocated for
+the thread's stream, so it is kept until the consumer's stream is done with it (`record_stream`).
 
-For the statistics, one batch in TIMED is timed: the thread waits until the stream is idle, begins the copies, and waits
-for their end.  The stream's copies come one after another anyway, so that costs next to nothing.
+For the statistics, one batch in TIMED is timed: the thread waits until the stream is idle, starts the copies, and waits
+for their end.  The stream's copies come one after another anyway, so that costs almost nothing.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from shmloader.options import Options
 from shmloader.statistics.account import figures_of
 
 if TYPE_CHECKING:
-    from shmloader.core.figures import Figures  # there is none off Linux
+    from shmloader.core.figures import Figures  # off Linux there is none
 if sys.platform == "linux":
     from shmloader.core.figures import TO_DEVICE
 
 OnDevice = Callable[[Any], Any]
 
-TIMED = 16  # batches, of which one is timed: the ninth, for the first ones allocate the device's memory
+TIMED = 16  # batches, of which the ninth is timed, because the first ones allocate the device's memory
 
 
 class ToDevice:
@@ -42,8 +42,8 @@ class ToDevice:
 
     Args:
         accelerator: the device.
-        on_device: called with each batch when it is there; what it returns is delivered.
-        figures: counts how long copies take; None: nobody does.
+        on_device: called with each batch on the device; its result is delivered.
+        figures: counts how long copies take; None: they are not timed.
     """
 
     def __init__(self, accelerator: Accelerator, on_device: OnDevice | None, figures: Figures | None = None) -> None:
@@ -51,7 +51,7 @@ class ToDevice:
         self._on_device = on_device
         self._figures = figures
         self._sent = 0
-        self._last: Any = None  # the event of the batch before
+        self._last: Any = None  # the event of the former batch
 
     def begin(self) -> None:
         self._accelerator.enter()
@@ -65,7 +65,7 @@ class ToDevice:
             if timed and self._last is not None:
                 accelerator.wait(self._last)
             began = time.monotonic_ns()
-            there = replaced(batch, accelerator.copy, accelerator.to)
+            copied = replaced(batch, accelerator.copy, accelerator.to)
             event = accelerator.mark()
             if timed and figures is not None:
                 accelerator.wait(event)
@@ -76,10 +76,10 @@ class ToDevice:
             raise
         del batch
         if self._on_device is not None:
-            there = _called(self._on_device, there)
+            copied = _called(self._on_device, copied)
             event = accelerator.mark()
         self._last = event if figures is not None else None
-        return there, event
+        return copied, event
 
     def failed(self) -> bool:
         return self._accelerator.failed()
@@ -91,12 +91,12 @@ class ToDevice:
 
 
 def _keep_for_ever(batch: Any) -> None:
-    """After a device has failed, torch ends the process when memory is freed that it page-locked and copied from."""
+    """Never free this batch: after a device has failed, freeing memory that torch page-locked ends the process."""
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(batch))
 
 
 class Pinned:
-    """Leaves batches as they are: the source copies them into page-locked memory, in the thread, and so ahead.
+    """Leaves batches as they are: the source copies them into page-locked memory, and does so in this thread.
 
     Args:
         accelerator: The device for which they are page-locked.
@@ -122,7 +122,7 @@ class OnCpu:
     """Plain delivery, with a function on the way.
 
     Args:
-        on_device: called with each batch; what it returns is delivered.
+        on_device: called with each batch; its result is delivered.
     """
 
     def __init__(self, on_device: OnDevice) -> None:
@@ -142,7 +142,7 @@ class OnCpu:
 
 
 def _called(on_device: OnDevice, batch: Any) -> Any:
-    """Call the function.  Its StopIteration becomes an error, as in a generator: it would end the epoch silently."""
+    """Call the function.  Its StopIteration becomes an error, as in a generator; it would end the epoch silently."""
     try:
         return on_device(batch)
     except StopIteration as error:
@@ -153,7 +153,7 @@ def _called(on_device: OnDevice, batch: Any) -> Any:
 
 
 def stage_of(loader: Any, options: Options, source: Any) -> tuple[Stage | None, int]:
-    """What is to be done with an iterator's batches, and how many batches ahead; None if nothing is."""
+    """The stage for an iterator's batches, and how many to make ready in advance; None if none is needed."""
     device = None if options.device is None else torch.device(options.device)
     found = None if device is None else accelerator.find(device)
     if found is not None:

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 
 from shmloader.core.jpeg import Decoder
+from shmloader.images.cache import Cache
 from shmloader.images.filters import BILINEAR, filter_number
 from shmloader.images.rows import Rows
 
@@ -34,11 +35,12 @@ _MOST_PIXELS = 1024**3 // 4 // 3  # Pillow's MAX_IMAGE_PIXELS
 # Decoders that nobody uses now.  One is taken for a picture and put back, so its memory serves the next picture.  Two
 # threads, or a signal's handler that strikes in the middle of a picture, never have the same one.
 _idle: list[Decoder] = []
-_counts = {"decoded": 0, "pillow": 0}
+_counts = {"decoded": 0, "cached": 0, "pillow": 0}
 
 
 def counts() -> dict[str, int]:
-    """How many pictures this process got from its own decoder ("decoded") and from Pillow ("pillow")."""
+    """How many pictures this process got from its own decoder ("decoded"), from a cache of pictures that were decoded
+    before ("cached"), and from Pillow ("pillow")."""
     return dict(_counts)
 
 
@@ -112,6 +114,7 @@ class Picture:
             Pillow, and `width` and `height` are those of the turned one.  Of bytes alone.
         is_kept: whether more than one part will be read: then the file is read once.
         rows, at: where marks of its rows are kept, and which sample of these it is; only of a file by its path.
+        cache: where it is kept decoded; only of a file by its path.
 
     Attributes:
         width, height: in pixels, as the file stores it.
@@ -129,6 +132,7 @@ class Picture:
         at: int = 0,
         is_kept: bool = False,
         is_turned: bool = False,
+        cache: Cache | None = None,
     ) -> None:
         self._is_turned = is_turned
         self._is_kept = is_kept
@@ -141,13 +145,19 @@ class Picture:
         self._decoder = _idle.pop() if _idle else Decoder()
         try:
             is_file = isinstance(source, (str, os.PathLike))
-            opened = self._decoder.read(source) if is_file else self._decoder.open(self._source)
+            self._cache = cache if is_file and not is_turned else None
+            opened = self._find(os.fsdecode(source)) if self._cache is not None else None
+            self._is_found = opened is not None
+            if opened is None:
+                opened = self._decoder.read(source) if is_file else self._decoder.open(self._source)
             is_odd = is_turned and opened is not None and (opened[2] != 1 or _XMP in bytes(self._source))
             if opened is None or is_odd or _is_huge(opened[0], opened[1]):
+                if self._cache is not None:
+                    self._cache.note_other()
                 self._open_by_pillow()
             else:
                 self.width, self.height, self.orientation = opened
-                if rows is not None and is_file and not is_kept:
+                if rows is not None and is_file and not is_kept and not self._is_found:
                     self._rows = rows
                     self._marks = rows.find(at, os.fspath(source), self._decoder.status)
         except BaseException:
@@ -176,7 +186,7 @@ class Picture:
         """
         if self._image is None:
             if self._decode(pixels, crop, exact, window, resample):
-                _counts["decoded"] += 1
+                _counts["cached" if self._is_found else "decoded"] += 1
                 return
             self._open_by_pillow()
         left, top, width, height = crop
@@ -191,7 +201,10 @@ class Picture:
     def _decode(
         self, pixels: np.ndarray[Any, Any], crop: Crop, exact: bool, window: Crop | None, resample: int
     ) -> bool:
-        decoder, rows = self._decoder, self._rows
+        if self._cache is not None and not self._is_found:
+            cache, self._cache = self._cache, None  # of several parts, the first
+            self._is_kept |= cache.keep(os.fsdecode(self._source), self._decoder)
+        decoder, rows = self._decoder, self._rows if not self._is_kept else None
         down_first = not exact or _goes_down_first()
         if rows is None:
             return decoder.decode(crop, pixels, exact, down_first, window=window, filter=resample, kept=self._is_kept)
@@ -205,6 +218,12 @@ class Picture:
             self._marks = decoder.marks
             rows.put(self._at, os.fspath(self._source), decoder.status, decoder.marks)
         return is_good
+
+    def _find(self, path: str) -> tuple[int, int, int] | None:
+        """Open what the cache has of it."""
+        assert self._cache is not None
+        found = self._cache.find(path)
+        return None if found is None else self._decoder.open_planes(*found)
 
     def image(self) -> Any:
         """All of it as a PIL image of mode RGB, as torchvision's loader gives it."""

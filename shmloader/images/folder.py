@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
+from shmloader.images.cache import Cache
 from shmloader.images.following import Following
 from shmloader.images.pictures import PictureDataset
 from shmloader.images.rows import Rows
@@ -47,7 +48,7 @@ class ImageFolder(PictureDataset):
         target_transform: a function of a class's number, whose result stands in the sample instead.
         is_valid_file: a function of a path that says whether it is a picture.  By default the name's ending says it.
         allow_empty: whether a class may be without pictures.
-        exact, scale_on_device, rows: see fuse().
+        exact, scale_on_device, rows, cache: see fuse().
 
     Attributes:
         classes: the names of the classes, sorted; a target is a place in this list.
@@ -77,6 +78,7 @@ class ImageFolder(PictureDataset):
         exact: bool = True,
         scale_on_device: bool = False,
         rows: str | os.PathLike[str] | None = None,
+        cache: Any = None,
     ) -> None:
         self.root = os.path.expanduser(os.fspath(root))
         self.transform = transform
@@ -96,7 +98,8 @@ class ImageFolder(PictureDataset):
             known = f"Supported extensions are: {', '.join(_EXTENSIONS)}" if is_valid_file is None else ""
             raise FileNotFoundError(f"Found no valid file for the classes {', '.join(empty)}. {known}")
         kept = None if rows is None else Rows(rows, (path for path, _ in self.samples))
-        super().__init__(Following(transform, exact, scale_on_device, kept), "ImageFolder:")
+        cached = None if cache is None else Cache(cache, len(self.samples))
+        super().__init__(Following(transform, exact, scale_on_device, kept, cached), "ImageFolder:")
 
     def __repr__(self) -> str:
         return f"ImageFolder of {len(self.samples)} pictures in {len(self.classes)} classes, in {self.root}"

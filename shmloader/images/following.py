@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from shmloader.images.cache import Cache
 from shmloader.images.known import is_known
 from shmloader.images.making import Making
 from shmloader.images.reader import Reader
@@ -30,11 +31,21 @@ class Following:
 
     Args:
         transform, exact: see Making.
-        scale_on_device, rows: see Reader.
+        scale_on_device, rows, cache: see Reader.
+
+    Attributes:
+        cache: that.
     """
 
-    def __init__(self, transform: Any, exact: bool, scale_on_device: bool = False, rows: Rows | None = None) -> None:
-        self._exact, self._scale_on_device, self._rows = exact, scale_on_device, rows
+    def __init__(
+        self,
+        transform: Any,
+        exact: bool,
+        scale_on_device: bool = False,
+        rows: Rows | None = None,
+        cache: Cache | None = None,
+    ) -> None:
+        self._exact, self._scale_on_device, self._rows, self.cache = exact, scale_on_device, rows, cache
         self._reader: Reader | ViewsReader
         self._has_given = False  # the function for the device, which a loader may have by now
         self._read(transform)
@@ -91,7 +102,7 @@ class Following:
 
     def _read(self, transform: Any) -> None:
         making = Making(transform, self._exact)
-        reader: Reader | ViewsReader = making.reader(self._scale_on_device, self._rows)
+        reader: Reader | ViewsReader = making.reader(self._scale_on_device, self._rows, self.cache)
         if self._has_given and reader.on_device != self._reader.on_device:
             raise RuntimeError(
                 "The transform makes other numbers than when on_device was asked for. A loader may have that function: "

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import sys
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,18 +13,23 @@ import numpy as np
 import torch
 
 from shmloader.images import timm_dataset
+from shmloader.images.cache import Cache
 from shmloader.images.columns import Columns, columns
 from shmloader.images.following import Following
+from shmloader.images.parts import FusedConcat, FusedSubset, fused_parts
 from shmloader.images.pictures import PictureDataset
 from shmloader.images.reader import copied
 from shmloader.images.rows import Rows
+from shmloader.images.shard_pictures import ShardPictures, shard_pictures
 from shmloader.images.wrapped import Wrapped
+from shmloader.storage.shards import Shards
 
 __all__ = ["Fused", "Unfused", "fuse"]
 
 _NEEDED = ("samples", "loader", "transform")
 _FOLDER = "torchvision.datasets.folder"
 _LOADERS = ("default_loader", "pil_loader")
+_WITHOUT_PATHS = ("datasets.arrow_dataset", "timm.data.dataset", "shmloader.storage.shards")
 
 
 class Unfused(Wrapped):
@@ -112,9 +118,10 @@ def fuse(
     exact: bool = True,
     scale_on_device: bool = False,
     rows: str | os.PathLike[str] | None = None,
+    cache: Any = None,
     image: str = "image",
     label: str | None = "label",
-) -> Fused | Unfused | Columns | timm_dataset.TimmPictures:
+) -> Fused | Unfused | Columns | ShardPictures | timm_dataset.TimmPictures | FusedSubset | FusedConcat:
     """Make a dataset of picture files decode each picture once, no more of it than its crop, straight to its size.
 
     The samples stay the same: the same draws from torch's, Python's and NumPy's generators in the same order, so the
@@ -127,9 +134,11 @@ def fuse(
             `transform`, and a `target_transform` where it has one.  If its class has a __getitem__ of its own, it is
             fused only where three of its samples are the same either way and draw the same random numbers.  Or a
             Hugging Face datasets.Dataset with a column of pictures: its samples become (image, label), each picture is
-            turned upright as `datasets` does, and is RGB.  Or timm's ImageDataset.
-        transform: of a Hugging Face dataset: torchvision's, timm's, images.views(...), images.training(...), or any
-            function of a PIL image.
+            turned upright as `datasets` does, and is RGB.  Or timm's ImageDataset.  Or shmloader.Shards: its samples
+            become (image, label) too, a label of a tar decoded as WebDataset does.  Or torch's Subset or ConcatDataset
+            of any of these, fused or not.
+        transform: of a Hugging Face dataset, or of shards: torchvision's, timm's, images.views(...),
+            images.training(...), or any function of a PIL image.
         exact: to the bit as Pillow and torchvision make them.  Else faster, and a pixel differs by less than 1 of 255
             on average.
         scale_on_device: samples stay uint8, a quarter of the bytes of float32; give the loader `fused.on_device`,
@@ -138,7 +147,14 @@ def fuse(
             it and takes a little longer.  From the second one on, also in later runs, only the crop's rows of a picture
             are decoded, each up to the crop's right edge.  An entry holds while the picture's path, size and time of
             change stay the same.  The file belongs to this list of pictures: give each dataset a file of its own.
-        image, label: of a Hugging Face dataset, the names of the columns; label=None: a sample is the image alone.
+        cache: keeps pictures decoded, as they come, so that no later epoch and no other worker, rank or job of yours
+            decodes them again: a budget of memory ("16 GB", or 0.3 of what this process may have), a file
+            ("train.cache"), which later runs find, or a file and its budget, ("train.cache", "200 GB").  Nothing is
+            evicted.  A picture takes 1.5 bytes a pixel where its chroma is halved (4:2:0).  Samples stay the same, to
+            the bit.  docs/caching.md has the figures.
+        image, label: of a Hugging Face dataset, or of shards, the names of the columns; label=None: a sample is the
+            image alone.  In tars "image" is the first of jpg, jpeg, png, webp and such that a sample has, and "label"
+            is cls.
 
     Returns:
         A dataset with the attributes of the other one, and:
@@ -149,22 +165,39 @@ def fuse(
 
     Raises:
         TypeError: the dataset has no `samples`, `loader` or `transform`; or `transform` is given with one that has its
-            own.
-        OSError: `rows` cannot be made.
-        ValueError: `rows` is another file, or the file of another dataset of this process; there is no such column, or
-            it has no pictures.
+            own; or `cache` is none of these, or is given with a dataset whose pictures are not files with paths.
+        OSError: `rows` cannot be made, or there is no folder for `cache`.
+        ValueError: `cache` names a file that is something else; `rows` is another file, or the file of another dataset
+            of this process; there is no such column, or it has no pictures; `scale_on_device`, and the datasets of a
+            ConcatDataset leave different work to the device.
 
     Example:
         >>> train = images.fuse(torchvision.datasets.ImageFolder("train", transform))
         >>> print(train.explain())
         >>> loader = shmloader.DataLoader(train, batch_size=256, shuffle=True, num_workers=8)
     """
+    options: dict[str, Any] = {"exact": exact, "scale_on_device": scale_on_device, "rows": rows, "cache": cache}
+    options |= {"image": image, "label": label}
+    parts = fused_parts(dataset, lambda part: fuse(part, transform, **options))
+    if parts is not None:
+        return parts
+    if cache is not None and type(dataset).__module__ in _WITHOUT_PATHS:
+        raise TypeError(
+            f"{type(dataset).__module__.partition('.')[0]}'s {type(dataset).__name__} gives pictures as bytes, and "
+            "cache= knows a picture by its path, size and time of change. Leave cache out; or have the pictures as "
+            "files, and fuse a torchvision.datasets.ImageFolder, or use images.ImageFolder"
+        )
     if type(dataset).__module__ == "datasets.arrow_dataset":
         return columns(dataset, transform, image, label, exact, scale_on_device)
+    if isinstance(dataset, Shards):
+        if type(dataset).__getitem__ is not Shards.__getitem__:
+            why = "its class has a __getitem__ of its own, so its samples are others than the shards'"
+            return Unfused(dataset, f"{type(dataset).__name__} is not fused: {why}")
+        return shard_pictures(dataset, transform, image, label, exact, scale_on_device)
     if transform is not None:
         raise TypeError(
-            f"{type(dataset).__name__} got a transform beside its own. Give `transform` with a Hugging Face dataset "
-            "alone."
+            f"{type(dataset).__name__} got a transform beside its own. Give `transform` with a Hugging Face dataset, "
+            "or with shards, alone."
         )
     if type(dataset).__module__ == "timm.data.dataset" and type(dataset).__name__ == "ImageDataset":
         why = timm_dataset.why_not(dataset)
@@ -175,28 +208,39 @@ def fuse(
     if lacks:
         raise TypeError(
             f"{type(dataset).__name__} has no {' and no '.join(lacks)}: fuse a torchvision.datasets.ImageFolder or one "
-            "like it (of a Subset, the dataset inside), or read bytes by images.from_bytes"
+            "like it, or read bytes by images.from_bytes"
         )
     name = type(dataset).__name__
     why = _why_not(dataset)
     if why:
-        return Unfused(dataset, f"{name} is not fused: {why}")
+        return _unfused(dataset, f"{name} is not fused: {why}", cache)
     reader = Following(dataset.transform, exact)
     if not reader.is_fused:
         heading = f"{name} is not fused, because none of its transforms can be:"
-        return Unfused(dataset, "\n".join([heading, *reader.notes]))
+        return _unfused(dataset, "\n".join([heading, *reader.notes]), cache)
     said = ""
     if not _is_stock(dataset):
         if not _agrees(dataset, Fused(dataset, "", Following(dataset.transform, exact=True))):
-            return Unfused(
-                dataset, f"{name} is not fused: its __getitem__ gives other samples than its loader and transform do"
-            )
+            why = f"{name} is not fused: its __getitem__ gives other samples than its loader and transform do"
+            return _unfused(dataset, why, cache)
         said = ", whose __getitem__ gave the same for three samples"
     kept = None if rows is None else Rows(rows, (path for path, *_ in dataset.samples))
-    reader = Following(dataset.transform, exact, scale_on_device, kept)
+    cached = None if cache is None else Cache(cache, len(dataset.samples))
+    reader = Following(dataset.transform, exact, scale_on_device, kept, cached)
     if scale_on_device and not reader.is_scaled_on_device:
         said += "; nothing can be scaled on the device"
     return Fused(dataset, f"{name} is fused{'' if exact else ', not exact'}{said}:", reader)
+
+
+def _unfused(dataset: Any, notes: str, cache: Any) -> Unfused:
+    if cache is not None:
+        warnings.warn(
+            f"cache={cache!r} has no effect: {notes}. Pictures are decoded each time. docs/images.md says what can be "
+            "fused",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+    return Unfused(dataset, notes)
 
 
 def _why_not(dataset: Any) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 from shmloader.images.known import pair, resample_of
 from shmloader.images.known_operations import Nest, Steps
 from shmloader.images.operations import Chance
+from shmloader.images.random_numbers import NUMPY, PYTHON
 from shmloader.images.timm_steps import (
     Augment,
     Augments,
@@ -41,7 +42,7 @@ def _box(nest: Nest, transform: Any, version: int) -> Steps:
     resamples = _resamples(transform)
     if resamples is None:
         return f"Pillow has no interpolation {transform.interpolation}"
-    nest.draws_elsewhere()
+    nest.draws_by(PYTHON)
     return (RandomBox(transform, resamples),)
 
 
@@ -49,7 +50,7 @@ def _keep_ratio(nest: Nest, transform: Any, version: int) -> Steps:
     resamples = _resamples(transform)
     if resamples is None:
         return f"Pillow has no interpolation {transform.interpolation}"
-    nest.draws_elsewhere()
+    nest.draws_by(PYTHON)
     return (ResizeKeepRatio(transform, resamples),)
 
 
@@ -71,7 +72,7 @@ def _rand_augment(nest: Nest, transform: Any, version: int) -> Steps:
     steps = _augments(transform.ops)
     if isinstance(steps, str):
         return steps
-    nest.draws_elsewhere()
+    nest.draws_by(PYTHON, NUMPY)
     return (Augments(transform, steps),)
 
 
@@ -82,7 +83,7 @@ def _auto_augment(nest: Nest, transform: Any, version: int) -> Steps:
         if isinstance(steps, str):
             return steps
         policies.append(steps)
-    nest.draws_elsewhere()
+    nest.draws_by(PYTHON)
     return (Policies(tuple(policies)),)
 
 
@@ -90,7 +91,7 @@ def _mix(nest: Nest, transform: Any, version: int) -> Steps:
     steps = _augments(transform.ops)
     if isinstance(steps, str):
         return steps
-    nest.draws_elsewhere()
+    nest.draws_by(PYTHON, NUMPY)
     return (Mix(transform, steps),)
 
 
@@ -98,7 +99,7 @@ def _by_chance(nest: Nest, transform: Any, version: int) -> Steps:
     steps = nest.nested([transform.transf])
     if isinstance(steps, str):
         return steps
-    nest.draws_elsewhere()
+    nest.draws_by(PYTHON)
     return (Chance(float(transform.p), "python", steps),)
 
 

@@ -23,6 +23,7 @@ from shmloader.images.operations import (
     Posterize,
     Rotate,
 )
+from shmloader.images.random_numbers import PYTHON
 
 __all__ = ["OPERATIONS", "Nest", "Steps", "sides_of"]
 
@@ -40,8 +41,8 @@ class Nest(Protocol):
     exact: bool
 
     def nested(self, transforms: Sequence[Any]) -> Steps: ...
-    def draws_elsewhere(self) -> None:
-        """Note that Python's generator or NumPy's is drawn from."""
+    def draws_by(self, *generators: str) -> None:
+        """Note that these are drawn from, PYTHON and NUMPY."""
 
     def has_channels(self, channels: int) -> None:
         """Note that pictures have as many channels from here on."""
@@ -82,7 +83,7 @@ def _several(nest: Nest, transform: Any, version: int) -> tuple[tuple[Step, ...]
             return steps
         options.append(steps)
     if version == 1:
-        nest.draws_elsewhere()
+        nest.draws_by(PYTHON)
     return tuple(options)
 
 

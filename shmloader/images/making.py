@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from shmloader.images.cache import Cache
 from shmloader.images.operations import Call
 from shmloader.images.reader import Reader
 from shmloader.images.recipe import Recipe
@@ -44,11 +45,13 @@ class Making:
                 indent = "    " if self._is_several else "  "
                 self.notes += [f"{indent}{transform}: {said}" for transform, said in recipe.notes]
 
-    def reader(self, scale_on_device: bool, rows: Rows | None = None) -> Reader | ViewsReader:
+    def reader(
+        self, scale_on_device: bool, rows: Rows | None = None, cache: Cache | None = None
+    ) -> Reader | ViewsReader:
         """What reads samples; see Reader."""
         if self._is_several:
-            return ViewsReader([Reader(recipe, self._exact, False) for recipe in self._recipes])
-        return Reader(self._recipes[0], self._exact, scale_on_device, rows)
+            return ViewsReader([Reader(recipe, self._exact, False) for recipe in self._recipes], cache)
+        return Reader(self._recipes[0], self._exact, scale_on_device, rows, cache)
 
 
 def _is_fused(recipe: Recipe) -> bool:

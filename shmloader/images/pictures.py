@@ -56,6 +56,11 @@ class PictureDataset(Dataset[Any]):
         on_device: Callable[[Any], Any] | None = self._reader.on_device
         return on_device
 
+    def __report_lines__(self) -> list[tuple[str, str]]:
+        """What report() of a loader says of this dataset: titles and texts."""
+        text = "" if self._following.cache is None else self._following.cache.report()
+        return [("cache", text)] if text else []
+
     def __len__(self) -> int:
         return len(self._of.samples)
 

@@ -6,6 +6,7 @@ The magnitudes are torchvision's own, asked of the transform once for each size 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,7 +14,7 @@ from shmloader.images.canvas import Canvas
 from shmloader.images.operations import affine_matrix, colour, posterize
 from shmloader.images.random_numbers import Draws
 
-__all__ = ["AutoAugment", "Policy", "RandAugment", "TrivialAugment", "knows"]
+__all__ = ["AutoAugment", "Policy", "RandAugment", "Space", "TrivialAugment", "knows"]
 
 # Of each operation: its name, its magnitudes (None: it has none), and whether a magnitude may be negative.
 Space = list[tuple[str, list[float] | None, bool]]
@@ -89,8 +90,12 @@ class Policy:
             center = [0, 0]
         else:
             translate[name == "TranslateY"] = int(magnitude)
-        matrix = affine_matrix(self.version, canvas.width, canvas.height, 0.0, translate, 1.0, shear, center)
-        picture.affine(matrix, self.resample, fill)
+        picture.affine(self._matrix(canvas.width, canvas.height, translate, shear, center), self.resample, fill)
+
+    def _matrix(
+        self, width: int, height: int, translate: Sequence[float], shear: Sequence[float], center: Any
+    ) -> list[float]:
+        return affine_matrix(self.version, width, height, 0.0, translate, 1.0, shear, center)
 
 
 _LOOKS = {"AutoContrast": "autocontrast", "Equalize": "equalize", "Invert": "invert"}

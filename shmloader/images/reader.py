@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from shmloader.core.pixels import scale
+from shmloader.images.cache import Cache
 from shmloader.images.canvas import Canvas, Step
 from shmloader.images.decode import Picture
 from shmloader.images.finish import Finish, OnDevice
@@ -36,13 +37,21 @@ class Reader:
         exact: pixels as Pillow's, to the bit; else faster: see decode().
         scale_on_device: samples stay bytes, and `on_device` makes numbers of a batch of them.
         rows: where marks of the pictures' rows are kept, if they are.
+        cache: where pictures are kept decoded, if they are.
 
     Attributes:
         on_device: a function for `DataLoader(on_device=...)`; None where nothing is left for the device to do.
     """
 
-    def __init__(self, recipe: Recipe, exact: bool, scale_on_device: bool, rows: Rows | None = None) -> None:
-        self._rows = rows
+    def __init__(
+        self,
+        recipe: Recipe,
+        exact: bool,
+        scale_on_device: bool,
+        rows: Rows | None = None,
+        cache: Cache | None = None,
+    ) -> None:
+        self._rows, self._cache = rows, cache
         self.on_device: Callable[[Any], Any] | None = None
         finish = recipe.finish
         is_last = not recipe.rest and not recipe.row_steps
@@ -81,7 +90,7 @@ class Reader:
             ValueError: `out` has another shape or dtype, or the picture is smaller than a random crop.
             Exception: whatever Pillow raises for a broken file; OSError where it cannot be read.
         """
-        with Picture(source, rows=self._rows, at=at, is_turned=is_turned) as picture:
+        with Picture(source, rows=self._rows, at=at, is_turned=is_turned, cache=self._cache) as picture:
             return self.make(picture, out, must_fit)
 
     def make(self, picture: Picture, out: torch.Tensor | None, must_fit: bool) -> Any:
@@ -90,7 +99,7 @@ class Reader:
         Where a step fails, the transforms themselves are called, from the same states of the generators: whoever gives
         a colour of four numbers gets torchvision's error, and what only torchvision can make is made.
         """
-        with drawing(self._recipe.draws_elsewhere) as draws, Canvas(picture, draws, self._exact) as canvas:
+        with drawing(self._recipe.draws_by) as draws, Canvas(picture, draws, self._exact) as canvas:
             try:
                 return self._made(canvas, draws, out, must_fit)
             except Exception:
@@ -172,8 +181,8 @@ class Reader:
         for source in sources:
             begin = time.thread_time()
             with (
-                Picture(source) as picture,
-                drawing(recipe.draws_elsewhere) as draws,
+                Picture(source, cache=self._cache) as picture,
+                drawing(recipe.draws_by) as draws,
                 Canvas(picture, draws, self._exact) as canvas,
             ):
                 totals[0] -= begin - (begin := time.thread_time())

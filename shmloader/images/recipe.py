@@ -16,6 +16,7 @@ from shmloader.images.crops import CenterCrop, RandomHorizontalFlip, RandomResiz
 from shmloader.images.filters import filter_number
 from shmloader.images.finish import Divide, Finish, Normalize
 from shmloader.images.row_steps import RowStep
+from shmloader.images.trivial_augment import OwnTrivialAugment
 
 __all__ = ["Recipe", "evaluation", "training"]
 
@@ -32,7 +33,7 @@ class Recipe:
         rest: functions that are called with that, one after the other.
         notes: of each transform what it is, and what is done about it.
         row_steps: what changes the numbers in their row, after `finish` and before `rest`.
-        draws_elsewhere: whether Python's generator or NumPy's may be drawn from.
+        draws_by: which generators may be drawn from beside torch's: PYTHON and NUMPY.
         transforms: all transforms as they were given, one after the other; none of a recipe that is not of transforms.
     """
 
@@ -41,7 +42,7 @@ class Recipe:
     rest: tuple[Callable[[Any], Any], ...] = ()
     notes: tuple[tuple[str, str], ...] = ()
     row_steps: tuple[RowStep, ...] = ()
-    draws_elsewhere: bool = False
+    draws_by: frozenset[str] = frozenset()
     transforms: tuple[Callable[[Any], Any], ...] = ()
 
 
@@ -54,10 +55,12 @@ def training(
     mean: Sequence[float] | None = None,
     std: Sequence[float] | None = None,
     interpolation: Any = "bilinear",
+    augment: str | None = None,
 ) -> Recipe:
-    """What pictures are trained on: a random box, resized, and flipped at random.
+    """What pictures are trained on: a random box, resized, flipped at random, and augmented.
 
-    The draws come from torch's generator, and are those of torchvision's RandomResizedCrop and RandomHorizontalFlip.
+    The draws come from torch's generator, and are those of torchvision's RandomResizedCrop, RandomHorizontalFlip and
+    TrivialAugmentWide.
 
     Args:
         size: height and width of a sample in pixels, or one number for both.
@@ -67,20 +70,27 @@ def training(
         mean, std: of each channel, of values between 0 and 1.  With them a sample is float32 and normalised, as by
             torchvision's ToTensor and Normalize; without them it is uint8.
         interpolation: the filter that the box is resized by, "bilinear" by default: see decode().
+        augment: "trivial": one operation on the pixels, drawn at random with its strength, as TrivialAugmentWide makes
+            it with `interpolation` (bilinear, where that is none of nearest, bilinear and bicubic).  None: none.
 
     Returns:
         A recipe, for ImageFolder and from_bytes.
 
     Raises:
         ValueError: only one of mean and std is given, they do not have three values, or a std is 0; there is no such
-            filter.
+            filter or augmentation.
 
     Example:
         >>> dataset = images.ImageFolder("train", images.training(224))
     """
-    steps: list[Step] = [RandomResizedCrop(_both(size), scale, ratio, filter_number(interpolation))]
+    if augment not in (None, "trivial"):
+        raise ValueError(f'augment={augment!r} is no augmentation. Use "trivial" or None.')
+    resample = filter_number(interpolation)
+    steps: list[Step] = [RandomResizedCrop(_both(size), scale, ratio, resample)]
     if flip:
         steps.append(RandomHorizontalFlip(flip))
+    if augment:
+        steps.append(OwnTrivialAugment(resample))
     return Recipe(tuple(steps), _finish(mean, std))
 
 

@@ -23,6 +23,7 @@ from shmloader.images.known import fill_of, is_changed, key_of, pair, resample_o
 from shmloader.images.known_elsewhere import ELSEWHERE, IN_PLACE, NUMBERS
 from shmloader.images.known_operations import OPERATIONS, Steps, sides_of
 from shmloader.images.operations import Call, PaddedCrop
+from shmloader.images.random_numbers import NUMPY, PYTHON
 from shmloader.images.recipe import Recipe
 from shmloader.images.row_steps import CallInPlace, Erase, RowStep
 
@@ -70,7 +71,7 @@ class _Reading:
         self._notes: list[tuple[str, str]] = []
         self._read: list[Callable[[Any], Any]] = []
         self._calls: list[tuple[int, int]] = []  # of those that are called: places in the steps, and in what is read
-        self._draws_elsewhere = False
+        self._draws_by: set[str] = set()
         self._channels = 3  # of pictures, as far as they have been read
 
     def recipe(self) -> Recipe:
@@ -83,7 +84,7 @@ class _Reading:
             tuple(self._rest),
             tuple(self._notes),
             tuple(self._row_steps),
-            self._draws_elsewhere,
+            frozenset(self._draws_by),
             tuple(self._read),
         )
 
@@ -114,12 +115,12 @@ class _Reading:
                     return f"{key_of(part)[1]} in it: {why_not or 'it makes numbers'}"
         if inside._channels != 3:
             return "Grayscale in it: pictures would have one channel by chance"
-        self._draws_elsewhere |= inside._draws_elsewhere
+        self._draws_by |= inside._draws_by
         return tuple(inside._steps)
 
-    def draws_elsewhere(self) -> None:
-        """Note that Python's generator or NumPy's is drawn from."""
-        self._draws_elsewhere = True
+    def draws_by(self, *generators: str) -> None:
+        """Note that these are drawn from, PYTHON and NUMPY."""
+        self._draws_by.update(generators)
 
     def has_channels(self, channels: int) -> None:
         """Note that pictures have as many channels from here on."""
@@ -129,7 +130,7 @@ class _Reading:
         if self._finish is None and not self._rest:
             self._calls.append((len(self._steps), len(self._read) - 1))
             self._steps.append(Call(transform))
-            self._draws_elsewhere = True
+            self.draws_by(PYTHON, NUMPY)
         else:
             self._rest.append(transform)
         self._notes.append((said(transform), f"called as it is: {why}"))

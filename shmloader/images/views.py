@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from shmloader.images.cache import Cache
 from shmloader.images.decode import Picture
 from shmloader.images.reader import Reader
 
@@ -61,10 +62,11 @@ class ViewsReader:
 
     Args:
         readers: of each view.
+        cache: where pictures are kept decoded, if they are.
     """
 
-    def __init__(self, readers: Sequence[Reader]) -> None:
-        self._readers = tuple(readers)
+    def __init__(self, readers: Sequence[Reader], cache: Cache | None = None) -> None:
+        self._readers, self._cache = tuple(readers), cache
         self.on_device: Callable[[Any], Any] | None = None
 
     def costs(self, sources: Sequence[Any]) -> list[tuple[str, float]]:
@@ -93,5 +95,5 @@ class ViewsReader:
         if out is not None and must_fit and not is_list:
             raise ValueError(f"out is no list of {count} tensors: give one for each view")
         rows: Sequence[torch.Tensor | None] = out if is_list else [None] * count
-        with Picture(source, is_kept=count > 1, is_turned=is_turned) as picture:
+        with Picture(source, is_kept=count > 1, is_turned=is_turned, cache=self._cache) as picture:
             return [reader.make(picture, row, must_fit) for reader, row in zip(self._readers, rows, strict=True)]

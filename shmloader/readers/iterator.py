@@ -112,7 +112,7 @@ class ReaderIterator:
                 if side.cursor < self._first:
                     side.skip()
                     continue
-                return side.next_epoch == self._serial & 0xFFFFFFFF
+                return bool(side.next_epoch == self._serial & 0xFFFFFFFF)
             if side.cursor == stream.overs.get(self._serial):
                 return False
             if (error := stream.error_here(self._serial)) is not None:

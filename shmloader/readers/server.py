@@ -82,5 +82,7 @@ def _check(loader: Any, options: Options) -> None:
             f"a loader that is served hands out batches in ordinary memory, but has device={options.device!r}, "
             f"pin_memory={loader.pin_memory}: leave both out, and copy with batch.to(device) in each reader"
         )
+    if options.crew is not None:
+        raise ValueError("a loader that is served has workers of its own: leave crew= out")
     if options.readers is not None:
         raise ValueError("a loader that is served has readers that attach: leave readers= out")

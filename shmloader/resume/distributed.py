@@ -1,4 +1,4 @@
-"""DistributedSampler: torch's, and any number of ranks may go on with an epoch that others have begun."""
+"""DistributedSampler: torch's, and another number of ranks can continue an epoch."""
 
 from __future__ import annotations
 
@@ -12,16 +12,15 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class DistributedSampler(torch.utils.data.DistributedSampler[T_co]):
-    """Gives each rank its share of the samples: torch's sampler, whose epochs can go on with other ranks.
+    """Gives each rank its share of the samples, as torch's sampler does; other ranks can continue its epochs.
 
-    It has torch's arguments, and gives what torch's gives.  It needs no sampler of another kind to be resumed: a loader
-    that has loaded a state asks for what is left of the epoch with `after`.
+    It has torch's arguments, and gives what torch's gives.  A loader that has loaded a state asks for the rest of the
+    epoch with `after`.
 
-    The epoch's order is one for all ranks.  Of W ranks, rank r has every W-th sample of it, from the r-th on.  So after
-    n samples over all ranks, the order from the n-th on is left, whatever W was, and is dealt out to the ranks that
-    there are now: each sample that is left once.  If batch size times ranks is what it was, the batches of all ranks
-    together are the same, too.  As in torch, the last round is filled up from the order's beginning, or left out with
-    `drop_last=True`.
+    All ranks share one order of the epoch.  With W ranks, rank r has every W-th sample of it, starting with the r-th.
+    After n samples over all ranks, the order from the n-th on remains, for any W.  It is divided among the ranks that
+    there are now, each sample once.  If batch size times ranks is the same, the batches of all ranks together are the
+    same, too.  As in torch, the last round is filled up from the order's beginning, or left out with `drop_last=True`.
 
     Example:
         >>> before = [DistributedSampler(range(8), 2, rank, shuffle=False) for rank in range(2)]
@@ -33,10 +32,10 @@ class DistributedSampler(torch.utils.data.DistributedSampler[T_co]):
     """
 
     def after(self, samples: int) -> Iterator[int]:
-        """This rank's share of what is left of the epoch.
+        """This rank's share of the rest of the epoch.
 
         Args:
-            samples: How many samples of the epoch were dealt out before, over all ranks.
+            samples: How many samples of the epoch all ranks together have received.
         """
         order = self._order()
         length = len(order)
@@ -48,8 +47,8 @@ class DistributedSampler(torch.utils.data.DistributedSampler[T_co]):
         return iter(dealt[self.rank :: self.num_replicas])
 
     def _order(self) -> list[int]:
-        """The epoch's order for all ranks: what torch gives to one that is alone."""
-        alone: Any = copy.copy(self)
-        alone.num_replicas, alone.rank = 1, 0
-        alone.num_samples = alone.total_size = len(alone.dataset)
-        return list(torch.utils.data.DistributedSampler.__iter__(alone))
+        """The epoch's order for all ranks: what torch gives to a single rank."""
+        single: Any = copy.copy(self)
+        single.num_replicas, single.rank = 1, 0
+        single.num_samples = single.total_size = len(single.dataset)
+        return list(torch.utils.data.DistributedSampler.__iter__(single))

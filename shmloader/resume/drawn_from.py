@@ -1,19 +1,20 @@
-"""What an early epoch's order was drawn from, compared with what there is when that epoch is asked for.
+"""Whether the order of an epoch that began early is still right when the user asks for the epoch.
 
 NOTE [ Drawn from ]
 
-An epoch that is prefetched, or begun by start(), has its order before the user asks for it.  A change that comes in
-between, of a sampler's weights, say, would come one epoch late.  So all attributes of the sampler, and of what it draws
-from, are looked at before the first draw, and again at iter().  If they differ, the order is drawn again.
+An epoch that is prefetched, or begun by start(), has its order before the user asks for it.  If the user changes the
+sampler in between, its weights for example, the change must count for that epoch.  Therefore all attributes of the
+sampler, and of the samplers inside it, are recorded before the first draw and compared at iter().  If they differ, the
+order is drawn again.
 
-    1. A look is one pickle for each attribute: lists and small objects by content, tensors by identity, version and,
-       up to HASHED, by content, since an array may share their memory.  Datasets of torch's own samplers count by
-       identity and length, which is all that these samplers ask.  What is larger than a bound, or cannot be pickled,
-       cannot be compared, and is not prefetched.
-    2. torch's samplers change no attribute when they draw.  Others may: they are looked at after each draw as well, so
-       that a change between two draws is somebody else's.  Before such an order is drawn again, what the draws changed
-       is put back, but for what somebody else has changed since.
-    3. The same holds for the samplers' own generators: one that somebody has set since is left as it is.
+    1. A record is one pickle for each attribute.  Lists and small objects count by content.  Tensors count by identity
+       and version and, up to HASHED bytes, by content, because an array may share their memory.  Datasets of torch's
+       own samplers count by identity and length, because these samplers use nothing else of them.  If an attribute is
+       larger than a bound, or cannot be pickled, the sampler cannot be compared, and its epochs are not prefetched.
+    2. torch's samplers change no attribute when they draw.  Others may, so they are recorded after each draw as well.
+       A change between two draws is then somebody else's.  Before such an order is drawn again, the changes that the
+       draws made are undone, except in attributes that somebody else has changed since.
+    3. The same holds for the samplers' own generators: a generator that somebody has set since stays as it is.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from torch.utils.data import DistributedSampler
 from shmloader.resume import seek
 
 MOST = 64 << 20  # bytes of an attribute of one of torch's samplers: indices, weights
-MOST_OF_OTHERS = 1 << 20  # of all attributes of another one, which is looked at after each draw
+MOST_OF_OTHERS = 1 << 20  # of all attributes of any other sampler, which is recorded after each draw
 HASHED = 64 << 20  # bytes of a tensor that are read
 _NAMED = (type, types.FunctionType, types.BuiltinFunctionType, types.ModuleType, types.MethodType, torch.dtype)
 _SIZED = ("data_source", "dataset")  # what torch's samplers call the dataset
@@ -40,7 +41,7 @@ Look = dict[tuple[int, str], bytes]
 
 
 class Watch:
-    """Looks at a sampler, and at what it draws from, as long as its draws are for an epoch that nobody has asked for.
+    """Records a sampler, and the samplers inside it, while their draws are for an epoch that nobody has asked for.
 
     Args:
         sampler: The loader's.
@@ -52,7 +53,7 @@ class Watch:
     def __init__(self, sampler: Any) -> None:
         self._parts = seek.within(sampler)
         self._is_known = all(seek.is_known(part) for part in self._parts)
-        self._held: list[Any] = []  # an object's id is another's once it is gone
+        self._held: list[Any] = []  # keeps objects alive, because ids are reused
         self._values = {
             (k, name): value for k, part in enumerate(self._parts) for name, value in _attributes(part).items()
         }
@@ -64,7 +65,7 @@ class Watch:
         self._set: dict[torch.Generator, torch.Tensor] = {}  # generators, and what they were set to between two draws
 
     def before_draw(self) -> None:
-        """The sampler is about to be asked."""
+        """The sampler is about to draw."""
         if self._is_over or not self._differs():
             return
         self._is_changed = True
@@ -75,24 +76,24 @@ class Watch:
                 self._set[generator] = state
 
     def after_draw(self) -> None:
-        """It was asked."""
+        """The sampler has drawn."""
         if not self._is_over:
             self._last_states, self._last_global = self._states(), torch.get_rng_state()
             if not self._is_known:
                 self._last = self._look_or_none() or {}
 
     def end(self) -> None:
-        """The epoch is the user's: what is changed from now on is for the next one."""
+        """The epoch is the user's: later changes are for the next one."""
         self._is_over = True
         self._held.clear()
         self._values.clear()
 
     def is_changed(self) -> bool:
-        """Whether anybody but the draws has changed anything."""
+        """Whether anything was changed, other than by the draws."""
         return not self._is_over and (self._is_changed or self._differs())
 
     def state_set(self, generator: torch.Generator) -> torch.Tensor | None:
-        """The state that anybody but the draws has put one of the sampler's generators into; None: nobody has."""
+        """The state that somebody has given one of the sampler's generators, other than by the draws; None: nobody."""
         now = generator.get_state()
         return self._set.get(generator) if self._is_last(generator, now) else now
 
@@ -100,14 +101,14 @@ class Watch:
         return any(known is generator and torch.equal(last, state) for known, last in self._last_states)
 
     def put_global_back(self) -> bool:
-        """Have torch's global generator be where it was before the draws, if nobody else has drawn from it since."""
-        alone = torch.equal(torch.get_rng_state(), self._last_global)
-        if alone:
+        """Restore torch's global generator to before the draws, if nobody else has drawn from it since."""
+        single = torch.equal(torch.get_rng_state(), self._last_global)
+        if single:
             torch.set_rng_state(self._first_global)
-        return alone
+        return single
 
     def put_back(self) -> None:
-        """Undo what the draws have changed, but for what somebody else has changed since."""
+        """Undo what the draws have changed, except where somebody else has changed it since."""
         now = self._look_or_none()
         if self._is_known or now is None:
             return
@@ -156,14 +157,14 @@ class Watch:
         for k, part in enumerate(parts):
             for name, value in list(_attributes(part).items()):
                 if isinstance(part, DistributedSampler) and name == "epoch":
-                    continue  # which is assumed, and compared by itself: Place.holds()
+                    continue  # it is predicted, and Place.holds() compares it
                 look[k, name] = _dump(value, parts, self._held, room, name in _SIZED and seek.is_known(part))
                 room -= 0 if self._is_known else len(look[k, name])
         return look
 
 
 def watch_of(sampler: Any) -> Watch | None:
-    """What watches a sampler; None where it cannot be compared."""
+    """A Watch for a sampler; None if the sampler cannot be compared."""
     try:
         return Watch(sampler)
     except ValueError:
@@ -210,7 +211,7 @@ class _Bounded(io.BytesIO):
 
 
 class _Pickler(pickle.Pickler):
-    """Pickles what can be compared by content, and names the rest by identity."""
+    """Pickles by content what can be compared by content, and everything else by identity."""
 
     def __init__(self, file: Any, parts: list[Any], held: list[Any]) -> None:
         super().__init__(file, protocol=5)
@@ -235,7 +236,7 @@ class _Pickler(pickle.Pickler):
 
 
 def _blank(kind: type) -> Any:
-    """Stands in pickles, which nobody reads."""
+    """Stands in for objects in pickles that are never loaded."""
 
 
 def _version(value: torch.Tensor) -> int:
@@ -252,7 +253,7 @@ _said: set[str] = set()
 
 
 def say_not_prefetched(sampler: Any) -> None:
-    """Say once why the epochs of a sampler are not prefetched."""
+    """Warn once that the epochs of a sampler are not prefetched."""
     kind = type(sampler).__name__
     if kind not in _said:
         _said.add(kind)

@@ -1,15 +1,15 @@
-"""An epoch: one object that has all its numbers, what its indices come from, and where it was begun.
+"""An epoch: one object with its counts, the source of its indices, and the place where it started.
 
 NOTE [ Epoch ]
 
-    1. Each number has one owner.  What was drawn and opened is counted in EpochCounts, by whoever opens batches; what
-       was taken in its Reading, by whoever takes them; what was handed out in a Progress.  Whether a sampler has more
-       is known to the Source.  Nobody else keeps a count, and whether the epoch is over is computed from these.
-    2. `delivered` is what the user has got, and what a state tells.  It is the Progress that the reader counts with,
-       unless a thread is ahead of the user: then it is a copy, which came with the batch that the user got last.
-    3. Two epochs may be under way, `current` and `next`.  They share nothing, so a failure of the next one leaves the
-       current one as it is.
-    4. An epoch holds no iterator and no ring, and outlives them.  So its place is known when its iterator is gone.
+    1. Each count has one owner.  EpochCounts has the batches that were drawn and opened; Reading those that were taken;
+       Progress those that were handed out.  The Source knows whether the sampler has more.  Whether the epoch is over
+       is computed from these, and there is no other counter.
+    2. `delivered` counts the batches that the user has received, and a state saves it.  It is the Progress that the
+       reader counts with.  With a prefetch thread it is a copy instead, which came with the user's last batch.
+    3. Two epochs may be under way, `current` and `next`.  They share nothing, so an error in the next one leaves the
+       current one unchanged.
+    4. An epoch holds no iterator and no ring, and outlives them.  So its place is known after its iterator is gone.
 """
 
 from __future__ import annotations
@@ -33,25 +33,25 @@ if TYPE_CHECKING:
 
 
 class Epoch(EpochCounts):
-    """An epoch that was begun.
+    """An epoch that has begun.
 
     Args:
         number: Its number.
         base_seed, served: See State.
-        start: Where it was begun; its beginning, unless a state was loaded.
+        start: Where it began: at its beginning, unless a state was loaded.
         ranks: This rank, and how many share the epoch.
-        fixed: The fields of a state that stay the same while it is under way.
+        fixed: The fields of a state that do not change during the epoch.
         numbered, workers: See EpochCounts.
 
     Attributes:
         seed, sample_seed: Of the whole epoch, and of its first sample here: seeds.py.
-        delivered: The user's count since `start`.
-        source: What its indices come from; None while nothing was drawn.
-        states: Of streams: what each says of itself behind the last batch that was handed out by the iterator.
-        carried: Of streams: what each said of itself before it began, where it did not begin as its dataset was made.
-        fresh: Of a stream without workers: what its dataset is to be told when the next epoch begins; None: nothing.
-        loads, from_loaded: How often a state was loaded when it was begun, and whether it was begun with such a state.
-        length: The dataset's when it was begun, if it has a set_epoch(), which may change it.
+        delivered: The batches that the user has received since `start`.
+        source: The source of its indices; None before the first draw.
+        states: For streams: the state of each after the last batch that the iterator handed out.
+        carried: For streams that resume: the state of each before the epoch began.
+        fresh: For a stream without workers: the state to load into its dataset before the next epoch; None: no state.
+        loads, from_loaded: How often a state had been loaded when it began, and whether it began from such a state.
+        length: The dataset's length when it began, if the dataset has a set_epoch(), which may change it.
     """
 
     source: Source | None
@@ -89,10 +89,10 @@ class Epoch(EpochCounts):
         return self.reading.ended and self.delivered is self.reading.delivered
 
     def state(self, loader: Any) -> dict[str, Any]:
-        """Where the user is in it: all fields of a state.
+        """The user's place in the epoch: all fields of a state.
 
         Args:
-            loader: The loader, which must have the same dataset and sampler as when the epoch was begun.
+            loader: The loader, with the same dataset and sampler as when the epoch began.
         """
         source = self.source
         draws = self._about_to_draw(loader) if source is None else source.state(self.delivered.batches)
@@ -105,7 +105,7 @@ class Epoch(EpochCounts):
         return state
 
     def _about_to_draw(self, loader: Any) -> dict[str, Any]:
-        """What the sampler is about to draw, and from where."""
+        """The fields of a state for an epoch whose sampler has not drawn yet."""
         start = self.start if self.start.begun else None
         sampler = sampler_of(loader)
         return {
@@ -116,11 +116,11 @@ class Epoch(EpochCounts):
         }
 
     def _got(self) -> tuple[int, int, list[list[int]]]:
-        """How far the user is, from where the epoch was started and what was delivered since.
+        """The user's place: where the epoch started, and what was delivered since.
 
         Returns:
-            The batches before the first one that is missing, the samples of all ranks in them, and the numbers and
-            samples of those that were delivered behind it.
+            The number of batches before the first missing one, the samples of all ranks in these, and the numbers and
+            the samples of the batches that were delivered after it.
         """
         start, delivered = self.start, self.delivered
         batches, samples = start.batches + delivered.batches, delivered.samples
@@ -134,7 +134,7 @@ class Epoch(EpochCounts):
 
 
 def _number(start: State, k: int) -> int:
-    """The number in its epoch of the k-th batch since the start: those beyond it are not made again."""
+    """The number in its epoch of the k-th batch since the start.  Batches in `beyond` are not made again."""
     number = start.batches + k
     for other, _ in sorted(start.beyond):
         number += other <= number

@@ -1,9 +1,9 @@
-"""The epoch that the loader or the user gave a dataset by set_epoch(), for workers' copies of it.
+"""Passes the epoch of a dataset's set_epoch() on to the workers' copies of the dataset.
 
-A dataset in the trainer and its copies in the workers are different objects.  What the user tells the one by
-`set_epoch(e)` the others do not hear, and workers that persist would go on with the epoch that they were started with.
-So the class's `set_epoch` is listened to, from when a loader is made of such a dataset: whoever calls it, what it was
-called with is noted here, the loader looks at its next iter(), and each task says what its batch is to be made for.
+The dataset in the trainer and its copies in the workers are different objects.  A `set_epoch(e)` of the trainer's
+dataset does not reach the copies, so persistent workers would stay in the epoch in which they were started.  Therefore
+the loader wraps `set_epoch` of the dataset's class when it is made.  Every call is recorded here, iter() reads the
+record, and each task carries the epoch of its batch.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from torch.utils.data import IterableDataset
 from shmloader.resume.seek import within
 from shmloader.wrapped_datasets import hearers
 
-MOST = (1 << 63) - 1  # a task has 64 bits for it
+MOST = (1 << 63) - 1  # a task has 64 bits for an epoch
 
-_epochs: dict[int, tuple[weakref.ref[Any], int]] = {}  # by id: a dataset may compare and hash as it likes
+_epochs: dict[int, tuple[weakref.ref[Any], int]] = {}  # by id, because a dataset may define its own == and hash
 _heard: weakref.WeakSet[type] = weakref.WeakSet()
 
 
 def listen(dataset: Any) -> None:
-    """From now on, note what set_epoch() gives datasets of this one's class, and those that are wrapped in it."""
+    """From now on, record calls of set_epoch() on datasets of this one's class, and of the datasets inside it."""
     for hearer in hearers(dataset):
         _listen_to(type(hearer))
 
@@ -49,12 +49,12 @@ def _listen_to(kind: type) -> None:
     set_epoch._listened_to = True  # type: ignore[attr-defined]
     try:
         owner.set_epoch = set_epoch  # type: ignore[attr-defined]
-    except TypeError:  # a class that cannot be changed: only loader.set_epoch() reaches the workers
+    except TypeError:  # the class cannot be changed, so only loader.set_epoch() reaches the workers
         return
 
 
 def note(dataset: Any, *epoch: Any) -> None:
-    """set_epoch() gave a dataset this epoch.  One that no task can hold is not noted."""
+    """Record that set_epoch() was called on a dataset.  An epoch that does not fit into a task is not recorded."""
     if len(epoch) != 1 or not isinstance(epoch[0], int) or abs(epoch[0]) > MOST:
         return
     key = id(dataset)
@@ -66,7 +66,7 @@ def note(dataset: Any, *epoch: Any) -> None:
 
 
 def dataset_epoch(dataset: Any) -> int | None:
-    """The last epoch that set_epoch() gave this dataset; None: none, or those wrapped in it got several."""
+    """The last epoch that set_epoch() gave this dataset; None: none, or the datasets inside it got different ones."""
     numbers = {_own_epoch(hearer) for hearer in hearers(dataset)}
     return numbers.pop() if len(numbers) == 1 else None
 
@@ -77,7 +77,7 @@ def _own_epoch(dataset: Any) -> int | None:
 
 
 def set_epoch(dataset: Any, epoch: int) -> None:
-    """Tell a dataset, or those that are wrapped in it, if they can be told."""
+    """Call set_epoch() of a dataset, or of the datasets inside it, if they have one."""
     for hearer in hearers(dataset):
         hearer.set_epoch(epoch)
         note(hearer, epoch)
@@ -87,7 +87,7 @@ def number_of(epoch: Any) -> int:
     """The number of an epoch, as a state and a task can hold it.
 
     Raises:
-        TypeError, ValueError: It is none.
+        TypeError, ValueError: It cannot be the number of an epoch.
     """
     try:
         number = operator.index(epoch)
@@ -99,7 +99,7 @@ def number_of(epoch: Any) -> int:
 
 
 def length_of(dataset: Any) -> int | None:
-    """How long a dataset is that has a set_epoch(); None for any other, and for a stream."""
+    """The length of a dataset that has a set_epoch(); None for any other, and for a stream."""
     if dataset_epoch(dataset) is None or isinstance(dataset, IterableDataset):
         return None
     try:
@@ -109,7 +109,7 @@ def length_of(dataset: Any) -> int | None:
 
 
 def of_sampler(sampler: Any) -> int | None:
-    """The epoch of a sampler of this chain, where it has one."""
+    """The epoch of a sampler of this chain, if one has it."""
     for part in within(sampler):
         if callable(getattr(part, "set_epoch", None)):
             number = getattr(part, "epoch", None)
@@ -119,7 +119,7 @@ def of_sampler(sampler: Any) -> int | None:
 
 
 def set_epoch_of_samplers(loader: Any, number: int) -> None:
-    """Call set_epoch() of the sampler, the batch sampler, and what they are wrapped around."""
+    """Call set_epoch() of the sampler, the batch sampler, and the samplers inside them."""
     called: list[Any] = []
     for sampler in (*within(loader.sampler), *within(loader.batch_sampler)):
         tell = getattr(sampler, "set_epoch", None)

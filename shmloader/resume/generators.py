@@ -1,4 +1,4 @@
-"""A generator's state as text: some 3,200 characters, for what goes into a checkpoint should be JSON."""
+"""A generator's state as text of about 3,200 characters, because a checkpoint should hold JSON types."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ import torch
 
 
 def pack(state: torch.Tensor) -> str:
-    """The state of a generator as text.  Half of it is zero: the words of 32 bits in it take 64 each."""
+    """The state of a generator as text.  Half of it is zeros, because its 32-bit words take 64 bits each."""
     return base64.b85encode(zlib.compress(_columns(state, 8).numpy().tobytes(), 1)).decode()
 
 
 def unpack(text: str) -> torch.Tensor:
-    """The state that pack() was given.
+    """The state from which pack() made the text.
 
     Raises:
-        ValueError: It was not given this.
+        ValueError: pack() has not made this text.
     """
     try:
         data = zlib.decompress(base64.b85decode(text))
@@ -30,25 +30,25 @@ def unpack(text: str) -> torch.Tensor:
 
 
 def _columns(data: torch.Tensor, width: int) -> torch.Tensor:
-    """The bytes of a table, `width` a row, column by column, so that equal ones lie together."""
+    """The bytes of a table, `width` a row, column by column, so that equal bytes lie together."""
     return data.reshape(-1, width).T.contiguous().reshape(-1) if len(data) % 8 == 0 else data
 
 
 def seed_drawn_from(state: torch.Tensor) -> int:
-    """The seed that torch's RandomSampler draws from a generator in this state, which stays as it is."""
+    """The seed that torch's RandomSampler draws from a generator in this state.  The state does not change."""
     generator = torch.Generator()
     generator.set_state(state)
     return int(torch.empty((), dtype=torch.int64).random_(generator=generator).item())
 
 
 def draw_a_seed() -> None:
-    """Leave the global generator where a RandomSampler leaves it that draws its seed from there."""
+    """Move the global generator as a RandomSampler moves it that draws its seed from there."""
     torch.empty((), dtype=torch.int64).random_()
 
 
 @contextmanager
 def as_global(text: str | None) -> Iterator[None]:
-    """Meanwhile, torch's global generator is in this state, if one is given; then it is where it was."""
+    """While this is open, torch's global generator has this state, if one is given; then it gets its own back."""
     now = torch.get_rng_state()
     try:
         if text is not None:
@@ -60,7 +60,7 @@ def as_global(text: str | None) -> Iterator[None]:
 
 @contextmanager
 def undrawn_if_it_fails(generator: torch.Generator | None) -> Iterator[None]:
-    """What was drawn meanwhile from this generator, and from the global one, was not, where an error comes out."""
+    """Undo the draws from this generator, and from the global one, if an error comes out."""
     of_loader, now = None if generator is None else generator.get_state(), torch.get_rng_state()
     try:
         yield
@@ -73,7 +73,7 @@ def undrawn_if_it_fails(generator: torch.Generator | None) -> Iterator[None]:
 
 @contextmanager
 def undrawn(generator: torch.Generator | None) -> Iterator[None]:
-    """Whatever is drawn meanwhile from this generator, and from the global one, was not."""
+    """Undo the draws from this generator, and from the global one, at the end."""
     of_loader = None if generator is None else generator.get_state()
     with as_global(None):
         yield

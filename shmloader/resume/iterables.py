@@ -1,33 +1,32 @@
-"""Where the streams of an iterable dataset are: each worker reads a part of it, and knows alone where it is.
+"""The places of the streams of an iterable dataset.  Each worker reads a part, and knows only its own place.
 
 NOTE [ Cells ]
 
-A worker asks its stream where it is behind each batch, and at the stream's end.  It leaves the answer in a cell of the
-ring before it publishes the batch, or the end.  The trainer says with each task which cell that is.  Pages are
-committed as cells are written.  So what is asked for is there, without a copy a batch.
+A worker asks its stream for its state after each batch, and at the stream's end.  It writes the state into a cell of
+the ring before it publishes the batch, or the end.  Each task names the cell.  Pages are committed when cells are
+written.  So the trainer finds every state in shared memory, and copies none for each batch.
 
-    1. A cell is in use from when its sequence is opened until the next answer of the same worker counts.  An answer
-       counts when its batch is handed out, when its worker has ended, or when its batch is dropped because the user has
-       left the epoch.  Then the worker's cell before it is free.  If a batch is dropped for any other reason, its own
-       cell is free when the next one is taken.
-    2. So these have a cell, and nobody else: each sequence in flight; each worker, of the answer that counted last; and
-       the one batch that was taken and is not handed out.  To take a batch ends its sequence's flight, so no batch is
-       in two of these.
-    3. A sequence is opened only while fewer than `entries` are in flight.  So before it is, at most (entries - 1) +
-       workers + 1 cells are in use.  Of entries + workers + 1 cells one is free.  TrainerSide.check_may_open() asserts
-       it.
-    4. If there is no memory for an answer, the worker says that in the answer's size, and whoever asks for a state is
-       warned.
-    5. An epoch that is left half-way has its cells read once, before the answers of batches that are dropped count, and
-       before the ring's memory goes.
+    1. A cell is in use from the opening of its sequence until the next state of the same worker counts.  A state counts
+       when its batch is handed out, when its worker has ended, or when its batch is dropped because the user has left
+       the epoch.  Then the former cell of that worker is free.  If a batch is dropped for any other reason, its own
+       cell is free when the next batch is taken.
+    2. So cells are in use by these alone: each sequence in flight; each worker, with the state that counted last; and
+       the one batch that was taken and not handed out.  Taking a batch ends its sequence's flight, so no batch counts
+       twice.
+    3. A sequence is opened only while fewer than `entries` are in flight.  So before that, at most (entries - 1) +
+       workers + 1 cells are in use, and of entries + workers + 1 cells one is free.  TrainerSide.check_may_open()
+       asserts it.
+    4. If there is no memory for a state, the worker marks that in the state's size, and state_dict() warns.
+    5. If the user leaves an epoch half-way, its cells are read once, before the states of dropped batches count, and
+       before the ring's memory is unmapped.
 
 NOTE [ Streams from epoch to epoch ]
 
-Some streams count their own epochs: one that shuffles otherwise in each has a number in it that grows at its end.
-Where workers persist, and without workers, such a stream goes on from epoch to epoch.  So a state has its place at the
-epoch's start as well, before it has given a batch: it is what the stream said at the end of the epoch before.  In the
-first epoch of a worker there is nothing to say: the stream begins as its dataset was made.  Between two epochs only
-what the dataset says counts, because each epoch has another iterator.
+Some streams count their own epochs: they shuffle differently in each, and their state has a number that grows at the
+end.  With persistent workers, and without workers, such a stream lives from epoch to epoch.  So a loader's state also
+has the stream's state at the start of the epoch, before its first batch: the one at the end of the epoch before.  In a
+worker's first epoch there is none, because the stream begins as its dataset was made.  Between two epochs only the
+dataset's state counts, because each epoch has a new iterator.
 """
 
 from __future__ import annotations
@@ -43,19 +42,19 @@ from torch.utils.data import IterableDataset
 from shmloader.resume.state import State, changed
 
 if TYPE_CHECKING:
-    from shmloader.core.progress import Progress  # there is none off Linux
+    from shmloader.core.progress import Progress  # off Linux there is none
 
 _UNBEGUN: dict[str, Any] = {"batches": 0, "samples": 0, "errors": [], "ended": False, "state": None}
 _said: set[str] = set()
 
 
 def workers_of(loader: Any) -> int | None:
-    """How many workers have a part of the loader's stream; None if its dataset is none."""
+    """How many workers read a part of the loader's stream; None if its dataset is map-style."""
     return int(loader.num_workers) if isinstance(loader.dataset, IterableDataset) else None
 
 
 def samples_of(stream: dict[str, Any], batch_size: int) -> int:
-    """How many samples a stream of a state has given; states of older versions do not say it."""
+    """How many samples a stream of a state has given.  States of older versions do not have it."""
     return int(stream.get("samples", stream["batches"] * batch_size))
 
 
@@ -73,13 +72,13 @@ def states(
 
     Args:
         loader: The loader.
-        start: Where the epoch was begun.
+        start: Where the epoch began.
         delivered: What was delivered since.
-        in_ring: The states of streams behind their last batches, or at their ends, if `delivered` does not have them.
-        carried: What each said before this epoch; empty where the epoch is the first one.
+        in_ring: The states of streams after their last batches, or at their ends, if `delivered` does not have them.
+        carried: The state of each stream before this epoch; empty in the first epoch.
 
     Raises:
-        Exception: What a stream raised when it was asked.
+        Exception: What a stream's state_dict() raised.
     """
     pickled = in_ring() if delivered.states is None else delivered.states
     size, found = loader.batch_size or 1, []
@@ -107,28 +106,28 @@ def states(
 
 
 def at_end(loader: Any, states: Callable[[], list[bytes | None]]) -> list[dict[str, Any]] | None:
-    """The field `streams` between two epochs: None where each epoch begins as the dataset was made."""
+    """The field `streams` between two epochs: None if each epoch begins as the dataset was made."""
     if loader.num_workers and (not loader.persistent_workers or loader._iterator is None):
         return None
     try:
-        said = states()
-    except RuntimeError:  # the workers were ended
+        state = states()
+    except RuntimeError:  # the workers have ended
         return None
     lost: list[str] = []
-    found = [_at_edge(each, worker, lost) for worker, each in enumerate(said)]
+    found = [_at_edge(each, worker, lost) for worker, each in enumerate(state)]
     _say_lost(loader, lost)
     return found if any(stream["state"] is not None for stream in found) else None
 
 
 def at_start(streams: Any) -> Any:
-    """The field `streams` before an epoch, of what it is in the epoch; None where that is not known any more."""
+    """The field `streams` for the start of an epoch, from its value within it; None if it is not known."""
     if not streams or any(stream["batches"] or stream["ended"] for stream in streams):
         return None
     return streams
 
 
 def _read(said: bytes | None, worker: int, lost: list[str]) -> Any:
-    """Whether a stream has ended, what it said of itself, and what it has given if that is not whole batches."""
+    """Whether a stream has ended, its state, and the samples that it has given if these are not whole batches."""
     if not said:
         if said is not None:
             lost.append(
@@ -149,14 +148,14 @@ def _read(said: bytes | None, worker: int, lost: list[str]) -> Any:
 
 
 def _raise(error: bytes, text: str) -> NoReturn:
-    """Raise what a stream raised when it was asked where it is, or its text where its class is not known here.
+    """Raise what a stream's state_dict() raised, or its text if the exception's class is not known here.
 
     Args:
-        error: torch's ExceptionWrapper, pickled; empty where its class cannot be pickled.
+        error: torch's ExceptionWrapper, pickled; empty if its class cannot be pickled.
         text: The traceback.
     """
     wrapped: Any = None
-    with contextlib.suppress(Exception):  # a class that was made in the worker
+    with contextlib.suppress(Exception):  # a class that exists in the worker only
         wrapped = pickle.loads(error)
     if wrapped is not None:
         wrapped.reraise()
@@ -164,9 +163,10 @@ def _raise(error: bytes, text: str) -> NoReturn:
 
 
 def _at_edge(said: bytes | None, worker: int, lost: list[str]) -> dict[str, Any]:
-    """What a stream that said this at the end of an epoch is at the start of the next one.
+    """The state of a stream at the start of the next epoch, from the one at the end of this epoch.
 
-    What it raised there is no error here, but a warning: a stream may be able to say where it is in mid-epoch alone.
+    If its state_dict() raised there, that is a warning and not an error, because some streams have a state only in
+    mid-epoch.
     """
     try:
         _, state, _ = _read(said, worker, lost)
@@ -196,10 +196,10 @@ def _say_lost(loader: Any, lost: list[str]) -> None:
 
 
 def fitted(loader: Any, state: State) -> State:
-    """The state as this loader can go on with it; say what is read through.
+    """The state in the form in which this loader can load it.  Warns if a stream must be read again to its place.
 
     Raises:
-        ValueError: The loader cannot go on with its streams.
+        ValueError: The loader cannot resume its streams.
     """
     if state.workers is None or workers_of(loader) is None:
         return state
@@ -241,7 +241,7 @@ def _say_read_through(loader: Any, lacking: list[int]) -> None:
 
 
 def _dealt_out(loader: Any, state: State) -> State:
-    """Between two epochs: for as many workers as there are, if all streams say the same of themselves."""
+    """Between two epochs: the state for this number of workers, if all streams have the same state."""
     if not state.streams or state.workers == loader.num_workers:
         return state
     streams: Any = None

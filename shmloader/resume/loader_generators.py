@@ -1,4 +1,4 @@
-"""The generators of a loader and of its sampler: where they are, put back to where they were, and whether they fit."""
+"""The generators of a loader and of its sampler: their states, restoring them, and whether they fit a state."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from shmloader.resume.state import State
 
 
 def restore(loader: Any, state: State) -> None:
-    """Put the generators of the loader and of its sampler back to where they were, and a sampler with a state."""
+    """Restore the generators of the loader and of its sampler, and a sampler that has a state."""
     if not state.begun and state.sampler_state is not None:
         seek.keeps_state(sampler_of(loader)).load_state_dict(state.sampler_state)
     if loader.generator is not None and state.loader_generator is not None:
@@ -28,19 +28,19 @@ def _other_generator(sampler: Any, loaders: Any) -> Any:
 
 
 def where_generators_are(loader: Any) -> dict[str, Any]:
-    """The fields of State for the generators, as long as nothing of an epoch was drawn from them."""
+    """The fields of State for the generators, before anything of an epoch was drawn from them."""
     other = _other_generator(sampler_of(loader), loader.generator)
     return {"loader_generator": _packed(loader.generator), "sampler_generator": _packed(other)}
 
 
 def why_not_generators(loader: Any, state: State) -> str | None:
-    """Why the order would be another one: a generator was drawn from, and now there is none, or the other way round."""
+    """Why the order would differ: the state has a generator and the loader has none, or the other way round."""
     sampler = sampler_of(loader)
     if (state.loader_generator is None) != (loader.generator is None):
         whose = "the loader"
         had = state.loader_generator is not None
     elif not seek.draws_for_itself(sampler):
-        return None  # a sampler that is not known may make its generator when it is iterated over
+        return None  # an unknown sampler may make its generator in its iter()
     else:
         whose = f"its {seek.name_of(sampler)}"
         had = state.sampler_generator is not None

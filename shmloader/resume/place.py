@@ -1,22 +1,21 @@
-"""Where each loader is: in which epoch, how far the user has got in it, and where a loaded state says to go on.
+"""Where the user of each loader is: in which epoch, after how many batches, and where a loaded state resumes.
 
 NOTE [ Place ]
 
-    1. What counts is what the user has got.  It is counted where a batch is handed out (progress.pyx), by the
-       iterator, or by the thread that is ahead of the user, with what it hands on.  Batches under way are made again
-       after a resume.
-    2. A place is of a loader, but not in it: frameworks copy a loader's __dict__, and may make another one of it.
-    3. It holds no iterator.  An epoch that was left half-way keeps its place when its iterator is gone.
-    4. A state that is loaded takes effect at the next iter().  Until then it is what state_dict() tells.  An iterator
-       that exists goes on as it is.
-    5. Nothing is drawn for it.  A seed that a RandomSampler has drawn is drawn again from a copy of the generator, as
-       that was before the first draw, and only when it is asked for.  When an epoch goes on, its base seed is that of
-       the state, and no generator is where it would not be in the run that was not interrupted, if the user has
-       restored the global one too.
-    6. An epoch that was begun early (start(), prefetch_epochs) is not where the user is.  It is `next` until it is
-       asked for, and a state has it under that name beside the one that the user is in.  If by then set_epoch() has
-       said something else than it assumes, it is given up: its state is loaded, with what was said, so that what it
-       has drawn is drawn once.
+    1. A place counts the batches that the user has received.  Whoever hands a batch out counts it (progress.pyx): the
+       iterator, or the prefetch thread when it passes one on.  Batches under way are made again after a resume.
+    2. A place belongs to a loader, but is not an attribute of it, because frameworks copy a loader's __dict__ and may
+       make another loader of it.
+    3. It holds no iterator.  An epoch that the user leaves half-way keeps its place when its iterator is gone.
+    4. A loaded state takes effect at the next iter().  Until then state_dict() returns it.  An existing iterator
+       continues its own epoch.
+    5. Saving a state draws nothing.  A seed that a RandomSampler has drawn is drawn again from a copy of the
+       generator's state before the draw, and only when a state needs it.  A resumed epoch takes its base seed from the
+       state.  Every generator is then where it would be in the run that was not interrupted, if the user has restored
+       the global one too.
+    6. An epoch that began early (start(), prefetch_epochs) is `next` until iter() asks for it.  A state has it under
+       that name, beside the user's own epoch.  If set_epoch() contradicts the epoch that was predicted for it, it is
+       given up: its state is loaded, with the new epoch, so that no draw is repeated.
 """
 
 from __future__ import annotations
@@ -34,33 +33,33 @@ from shmloader.resume.seek import sampler_of
 from shmloader.resume.state import State, changed, closed, opened, state_of
 
 if TYPE_CHECKING:
-    from shmloader.resume.epoch import Epoch  # what it builds on is not there off Linux
+    from shmloader.resume.epoch import Epoch  # off Linux, a module that it imports is missing
 
 
 class Place:
     """The place of one loader.
 
     Args:
-        loader: The loader, which it does not keep.
+        loader: The loader, to which it keeps a weak reference only.
     """
 
     def __init__(self, loader: Any) -> None:
         self._loader = weakref.ref(loader)
         self.next_number = 0
-        self.counts_with = -1  # so many workers, that it is known to be counted what is given
+        self.counts_with = -1  # `num_workers` for which counting was checked
         self.loads = 0
         self.loaded: State | None = None
-        self.then: State | None = None  # what is loaded when the epoch of `loaded` is over
-        self.current: Epoch | None = None  # the one that the user is in, or was in last
+        self.then: State | None = None  # is loaded when the epoch of `loaded` is over
+        self.current: Epoch | None = None  # the user's epoch, or the last one
         self._next: weakref.ref[Epoch] | None = None
         self.begins_next = False
-        self._steps: tuple[int, int] = (1, 1)  # from epoch to epoch, of what the sampler and the dataset were told
+        self._steps: tuple[int, int] = (1, 1)  # by how much set_epoch() of the sampler and the dataset grew last
 
     # -------------------------------------------------------------------------------------------- the state
 
     @property
     def loader(self) -> Any:
-        """Whose place it is; None where that is gone."""
+        """The loader of this place; None if it is gone."""
         return self._loader()
 
     @property
@@ -68,7 +67,7 @@ class Place:
         return sampler_of(self.loader)
 
     def state(self) -> dict[str, Any]:
-        """Where the user is."""
+        """The state of the place, for state_dict()."""
         return closed(self._state())
 
     def _state(self) -> dict[str, Any]:
@@ -76,7 +75,7 @@ class Place:
         if self.loaded is not None:
             return self.loaded.as_dict() | {"next": None if self.then is None else self.then.as_dict()}
         if current is None or current.ended:
-            if self.then is not None:  # it has the numbers that were assumed when its epoch was prefetched
+            if self.then is not None:  # it has the epochs that were predicted when it was prefetched
                 return self._with_current_epochs(self.then).as_dict()
             return self._between(current).as_dict() if coming is None else self._state_of_next(coming)
         state = current.state(self.loader)
@@ -93,12 +92,12 @@ class Place:
         return self._with_current_epochs(state_of(state)).as_dict()
 
     def _between(self, over: Epoch | None) -> State:
-        """Before the first epoch, or at the end of one."""
+        """The state before the first epoch, or after one."""
         loader, sampler = self.loader, self._sampler
         lasts = over is not None and loader.persistent_workers and loader._iterator is not None
         return State(
             epoch=self.next_number,
-            base_seed=over.base_seed if over is not None and lasts else None,  # it serves the next epoch as well
+            base_seed=over.base_seed if over is not None and lasts else None,  # the next epoch uses it too
             served=over.served + 1 if over is not None and lasts else 0,
             ranks=seek.ranks_of(loader)[1],
             sampler=seek.name_of(sampler),
@@ -114,7 +113,7 @@ class Place:
     # ------------------------------------------------------------------------------------------- what is loaded
 
     def load(self, given: Any) -> None:
-        """Have the next iter() go on from there."""
+        """Have the next iter() resume from this state."""
         loader, sampler = self.loader, self._sampler
         state = state_of(opened(given))
         ranks = seek.ranks_of(loader)[1]
@@ -140,7 +139,7 @@ class Place:
             epochs.set_epoch(loader.dataset, state.dataset_epoch)
 
     def starting(self) -> State | None:
-        """The loaded state that the next epoch starts from; None if it starts anew."""
+        """The loaded state from which the next epoch starts; None if it starts at its beginning."""
         if self.loaded is None and self.then is not None:
             self.loaded, self.then = self._with_current_epochs(self.then), None
         state = self.loaded
@@ -152,7 +151,7 @@ class Place:
         return self.loaded
 
     def _drop(self, why: str) -> None:
-        """Have the next epoch come whole, though a state was loaded that is in the midst of one."""
+        """Start the next epoch at its beginning, although the loaded state is in the middle of one."""
         state, self.loaded = self.loaded, None
         assert state is not None
         warnings.warn(
@@ -165,7 +164,7 @@ class Place:
     # ------------------------------------------------------------------------------------------------- an epoch
 
     def begin(self, epoch: Epoch) -> None:
-        """This epoch is under way: the user's, or the next one if it is begun early."""
+        """Record an epoch that has begun: the user's, or the next one if it begins early."""
         if self.begins_next:
             self.next = epoch
             return
@@ -181,7 +180,7 @@ class Place:
 
     @property
     def next(self) -> Epoch | None:
-        """The epoch that was begun early and not asked for yet, as long as there is its iterator."""
+        """The epoch that began early and was not asked for yet, while its iterator exists."""
         return None if self._next is None else self._next()
 
     @next.setter
@@ -190,7 +189,7 @@ class Place:
 
     @contextmanager
     def beginning_next(self) -> Iterator[None]:
-        """Meanwhile, an epoch that is begun is the one after the user's."""
+        """While this is open, an epoch that begins is the one after the user's."""
         self.begins_next = True
         try:
             yield
@@ -198,8 +197,8 @@ class Place:
             self.begins_next = False
 
     def assumed(self, epoch: Epoch) -> tuple[int | None, int | None]:
-        """What sampler and dataset are going to be told for the epoch after this one, if set_epoch() goes on as it
-        did."""
+        """The epochs that set_epoch() of sampler and dataset is predicted to get for the epoch after this one: it grows
+        as it grew before."""
         sampler, dataset = epoch.fixed["sampler_epoch"], epoch.fixed["dataset_epoch"]
         return (
             None if sampler is None else sampler + self._steps[0],
@@ -207,7 +206,7 @@ class Place:
         )
 
     def holds(self, epoch: Epoch) -> bool:
-        """Whether an epoch that was begun early is the one that iter() would begin now."""
+        """Whether an epoch that began early is the one that iter() would begin now."""
         dataset = self.loader.dataset
         return (
             epoch.loads == self.loads
@@ -219,45 +218,58 @@ class Place:
         )
 
     def turn(self, epoch: Epoch) -> None:
-        """The user asks for the epoch that was begun early."""
+        """The user asks for the epoch that began early, and it becomes the current one."""
         epoch.number = epoch.fixed["epoch"] = self.next_number
         if epoch.source is not None:
             epoch.source.asked_for()
         self.begin(epoch)
 
     def give_up(self, epoch: Epoch) -> None:
-        """Have the next iter() begin that epoch once more; if another state was loaded meanwhile, as that says."""
+        """Have the next iter() begin that epoch again, or resume from a state that was loaded meanwhile."""
         self.next = None
         if epoch.loads != self.loads or (epoch.from_loaded and self.loaded is not None and self.loaded.begun):
             return
         state = state_of(epoch.state(self.loader))
-        if epoch.from_loaded and self.loaded is None:  # dropped: the epoch comes whole
+        if epoch.from_loaded and self.loaded is None:  # the loaded place was dropped: start at the beginning
             state = _whole(state)
         if epoch.source is not None:
             state = changed(state, **epoch.source.put_back(self.loader))
         self.loaded = self._with_current_epochs(state)
 
+    def drop_next(self, epochs_of_iterator: tuple[Any, ...]) -> None:
+        """An iterator ends, so nobody will ask for an epoch that it has begun early.
+
+        Args:
+            epochs_of_iterator: The epochs that the iterator's ring knows.
+        """
+        epoch = self.next
+        if epoch is not None and any(epoch is other for other in epochs_of_iterator):
+            self.next = None
+            if epoch.source is not None:
+                epoch.source.put_state_back()
+
     def outlive_workers(self) -> None:
-        """Have the next epoch begin as if its workers persisted, with their base seed, though they are about to end."""
+        """Begin the next epoch with the base seed of these workers, as if they persisted, though they are about to
+        end."""
         if self.next is not None:
             self.give_up(self.next)
         elif self.loaded is None and self.then is None and self.current is not None:
             self.loaded = self._between(self.current)
 
     def _with_current_epochs(self, state: State) -> State:
-        """The state of an epoch that nothing was got of, with the epochs that sampler and dataset have now."""
+        """The state of an epoch of which the user has no batch, with the current epochs of sampler and dataset."""
         now = epochs.of_sampler(self._sampler)
-        if now != state.sampler_epoch:  # its own state is of before that
+        if now != state.sampler_epoch:  # the sampler's state belongs to the former epoch
             state = changed(_whole(state), sampler_state=None)
         return changed(
             state, epoch=self.next_number, sampler_epoch=now, dataset_epoch=epochs.dataset_epoch(self.loader.dataset)
         )
 
     def set_epoch(self, epoch: Any) -> None:
-        """Have the next epoch be this one, and tell the samplers and the dataset."""
+        """Make this the number of the next epoch, and call set_epoch() of the samplers and the dataset."""
         number = epochs.number_of(epoch)
         state = self.loaded
-        # nothing was got of it, so there is nothing to drop, and what was drawn for it stays drawn
+        # the user has no batch of it, so nothing is dropped, and its draws stay
         whole = state is not None and state.begun and not state.batches and not state.beyond
         if state is not None and state.epoch != number and not whole:
             if state.begun:
@@ -280,7 +292,7 @@ def _step(before: int | None, now: int | None) -> int:
 
 
 def _whole(state: State) -> State:
-    """The state before its epoch."""
+    """The state at the beginning of its epoch."""
     streams = iterables.at_start(state.streams)
     return changed(state, begun=False, batches=0, samples=0, beyond=(), used_up=False, streams=streams, latest=-1)
 
@@ -304,7 +316,7 @@ _places: weakref.WeakKeyDictionary[Any, Place] = weakref.WeakKeyDictionary()
 
 
 def place_of(loader: Any) -> Place:
-    """The place of this loader."""
+    """The place of a loader."""
     place = _places.get(loader)
     if place is None:
         place = _places[loader] = Place(loader)

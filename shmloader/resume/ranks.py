@@ -19,6 +19,6 @@ def this_rank() -> int:
 
 
 def rank_of_state(loader: Any) -> int | None:
-    """This rank, if the loader's state is no other's."""
+    """This rank, if the loader's state is valid for this rank only."""
     own = seek.keeps_state(sampler_of(loader)) is not None or iterables.workers_of(loader) is not None
     return this_rank() if own else None

@@ -1,9 +1,9 @@
-"""How the order of an epoch's samples goes on from a place in it, without a sample being loaded.
+"""How the order of an epoch's samples continues from a place in it, without loading a sample.
 
-torch's own samplers give the same order again from the same seed, or the same generator.  What was given of it before
-is passed over, sample by sample where that is possible, so that batches may be of another size.  Our DistributedSampler
-deals out what is left of the order of all ranks.  A sampler that has a `state_dict` and a `load_state_dict` of its own
-goes on by itself.  Any other is begun anew, and passed over batch by batch: that is right if it gives the same again.
+torch's own samplers give the same order again from the same seed or generator.  The part that was delivered is skipped,
+sample by sample where that is possible, so that the batch size may change.  shmloader's DistributedSampler divides the
+rest of all ranks' order.  A sampler with its own `state_dict` and `load_state_dict` resumes by these.  Any other one
+starts again, and its batches are skipped; that is right if it gives the same order again.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ from shmloader.resume.generators import as_global, draw_a_seed, pack, seed_drawn
 from shmloader.resume.state import State
 
 _SHARED = torch.utils.data.DistributedSampler
-_STRAIGHT = (SubsetRandomSampler, WeightedRandomSampler)  # what they draw from their generator are the samples
+_STRAIGHT = (SubsetRandomSampler, WeightedRandomSampler)  # they draw the samples themselves from their generator
 _DRAWS = (RandomSampler, *_STRAIGHT)
-_ORDERED = ("list", "tuple", "range", "_InfiniteConstantSampler")  # the last is what streams have
-_DEEPEST = 8  # samplers in each other; a mock has one inside for ever
+_ORDERED = ("list", "tuple", "range", "_InfiniteConstantSampler")  # the last is the sampler of streams
+_DEEPEST = 8  # samplers inside each other; a mock contains itself
 _KNOWN = (SequentialSampler, *_DRAWS, DistributedSampler, _SHARED)
 
 
 def sampler_of(loader: Any) -> Any:
-    """What the loader draws from: batches, or samples where there is no automatic batching."""
+    """What the loader draws from: batches, or samples if there is no automatic batching."""
     return loader.sampler if loader.batch_sampler is None else loader.batch_sampler
 
 
 def chain(sampler: Any) -> list[Any]:
-    """A batch sampler and what it batches."""
+    """A batch sampler, and the sampler that it batches."""
     parts = [sampler]
     while is_a(parts[-1], BatchSampler):
         parts.append(parts[-1].sampler)
@@ -50,7 +50,7 @@ def chain(sampler: Any) -> list[Any]:
 
 
 def within(sampler: Any) -> list[Any]:
-    """A sampler and what it draws from, also where it is none of torch's: accelerate's shards have one inside."""
+    """A sampler and all samplers inside it, also inside classes that are not torch's, such as accelerate's shards."""
     parts = [sampler]
     while len(parts) < _DEEPEST:
         inside = (getattr(parts[-1], name, None) for name in ("batch_sampler", "sampler"))
@@ -62,22 +62,22 @@ def within(sampler: Any) -> list[Any]:
 
 
 def is_a(sampler: Any, *kinds: type) -> bool:
-    """Whether a sampler gives its samples as one of these classes does, also if its own class inherits from that."""
+    """Whether a sampler gives its samples as one of these classes does, also if it is of a subclass."""
     return isinstance(sampler, kinds) and any(type(sampler).__iter__ is kind.__iter__ for kind in kinds)  # type: ignore[attr-defined]
 
 
 def is_known(sampler: Any) -> bool:
-    """Whether it is one of torch's or ours: its draws change no attribute of it, and ask a dataset its length alone."""
+    """Whether it is torch's or ours: its draws change none of its attributes and ask a dataset only for its length."""
     return is_a(sampler, *_KNOWN, BatchSampler)
 
 
 def inner(sampler: Any) -> Any:
-    """What gives the samples' order."""
+    """The sampler that orders the samples."""
     return chain(sampler)[-1]
 
 
 def name_of(sampler: Any) -> str:
-    """What a state calls the order's giver: a loader with another one cannot go on from there."""
+    """The name of the ordering sampler in a state.  A loader with another name cannot resume from that state."""
     last = inner(sampler)
     for kind in _KNOWN:
         if is_a(last, kind):
@@ -86,9 +86,9 @@ def name_of(sampler: Any) -> str:
 
 
 def ranks_of(loader: Any) -> tuple[int, int]:
-    """This rank, and how many ranks share the samples of a loader: what its sampler says.
+    """This rank, and how many ranks share the samples of a loader, according to its sampler.
 
-    torch's sampler has one pair of names for it, and accelerate's shards have another.
+    torch's sampler has one pair of attributes for this, and accelerate's shards have another.
     """
     for part in within(loader.batch_sampler if loader.batch_sampler is not None else loader.sampler):
         if isinstance(part, _SHARED):
@@ -100,7 +100,7 @@ def ranks_of(loader: Any) -> tuple[int, int]:
 
 
 def keeps_state(sampler: Any) -> Any:
-    """The sampler of this chain that has a state_dict() of its own; None: none has."""
+    """The sampler of this chain that has its own state_dict(); None: none has."""
     for part in chain(sampler):
         if callable(getattr(part, "state_dict", None)) and callable(getattr(part, "load_state_dict", None)):
             return part
@@ -108,13 +108,13 @@ def keeps_state(sampler: Any) -> Any:
 
 
 def state_of_sampler(sampler: Any) -> Any:
-    """A copy of a sampler's own state_dict(); None where it has none."""
+    """A copy of a sampler's own state_dict(); None if it has none."""
     keeper = keeps_state(sampler)
     return None if keeper is None else copy.deepcopy(keeper.state_dict())
 
 
 def is_last(sampler: Any, batch: Any) -> bool:
-    """Whether a batch of a BatchSampler is not full, so that what it draws from has come to its end."""
+    """Whether a batch of a BatchSampler is not full, which means that the sampler inside has ended."""
     while is_a(sampler, BatchSampler):
         if len(batch) < sampler.batch_size:
             return True
@@ -129,7 +129,7 @@ def draws_a_seed(sampler: Any) -> bool:
 
 
 def draws_from_global(sampler: Any) -> bool:
-    """Whether its samples are drawn from the global generator, or may be."""
+    """Whether its samples are drawn, or may be drawn, from the global generator."""
     last = inner(sampler)
     if is_a(last, *_KNOWN):
         return is_a(last, *_STRAIGHT) and last.generator is None
@@ -137,11 +137,11 @@ def draws_from_global(sampler: Any) -> bool:
 
 
 def seeds(sampler: Any, start: State | None, of_global: torch.Tensor) -> dict[str, Any]:
-    """The fields of State that say what a sampler draws from the global generator for an epoch.
+    """The fields of State for the sampler's draws from the global generator in an epoch.
 
     Args:
         sampler: The sampler.
-        start: The state that the epoch was begun with, if one was loaded.
+        start: The state from which the epoch began, if one was loaded.
         of_global: The state of the global generator before the sampler draws.
     """
     if start is not None:
@@ -153,13 +153,13 @@ def seeds(sampler: Any, start: State | None, of_global: torch.Tensor) -> dict[st
 
 
 def leaves_global(sampler: Any) -> bool:
-    """Whether it is known where this sampler leaves the global generator when it begins."""
+    """Whether it is known in which state this sampler leaves the global generator when it begins."""
     last = inner(sampler)
     return draws_a_seed(sampler) or (is_a(last, *_STRAIGHT) and last.generator is None)
 
 
 def draw_as_if(sampler: Any) -> None:
-    """Leave the global generator where this sampler leaves it when it begins; what it drew is the state's."""
+    """Move the global generator as this sampler moves it when it begins.  The state has what it drew."""
     last = inner(sampler)
     if draws_a_seed(sampler):
         draw_a_seed()
@@ -168,23 +168,23 @@ def draw_as_if(sampler: Any) -> None:
 
 
 def draws_for_itself(sampler: Any) -> bool:
-    """Whether its order is drawn by one of torch's samplers, from a generator that is given to it or the global one."""
+    """Whether one of torch's samplers draws its order, from its own generator or the global one."""
     return any(is_a(part, *_DRAWS) for part in within(sampler))
 
 
 def is_guessed(sampler: Any) -> bool:
-    """Whether nothing is known of its order but that it may be the same again."""
+    """Whether its order is not known to be repeatable."""
     return draws_from_global(sampler) and not is_a(inner(sampler), *_KNOWN)
 
 
 def generator_of(sampler: Any) -> torch.Generator | None:
-    """The generator of its own that it draws from."""
+    """Its own generator, if it has one."""
     found = (getattr(part, "generator", None) for part in reversed(within(sampler)))
     return next((each for each in found if isinstance(each, torch.Generator)), None)
 
 
 def why_not(sampler: Any, state: State, ranks: int) -> str | None:
-    """Why this sampler cannot go on from there; None if it can."""
+    """Why this sampler cannot resume from a state; None if it can."""
     name = name_of(sampler)
     if state.begun and state.sampler != name:
         return (
@@ -209,22 +209,22 @@ def why_not(sampler: Any, state: State, ranks: int) -> str | None:
 
 
 def rest(sampler: Any, state: State) -> Iterator[Any]:
-    """What a loader's sampler, or batch sampler, gives behind a place in an epoch that was begun.
+    """The rest of a loader's sampler, or batch sampler, after a place in an epoch.
 
-    Generators of the loader's and the sampler's own must be where they were when the epoch began.  The global one is
-    left as it is.
+    The loader's and the sampler's own generators must be in their state at the epoch's beginning.  The global one is
+    not touched.
     """
     parts = chain(sampler)
     last = parts[-1]
     left: Iterator[Any]
     if (keeper := keeps_state(sampler)) is not None:
-        if state.sampler_state is not None:  # otherwise it was put where it was: NOTE [ Drawn from ]
+        if state.sampler_state is not None:  # otherwise it has its state already: NOTE [ Drawn from ]
             keeper.load_state_dict(state.sampler_state)
         left = iter(()) if state.used_up else iter(sampler)
     elif not is_a(last, *_KNOWN) or len(parts) > 2:
         with as_global(state.global_generator):
             left = _skipped(_begun_again(sampler, state), state.batches)
-            left = itertools.chain(list(itertools.islice(left, 1)), left)  # in here, for the first draw may be of all
+            left = itertools.chain(list(itertools.islice(left, 1)), left)  # here: the first draw may draw all of them
     elif len(parts) == 2:
         batches = copy.copy(sampler)
         batches.sampler = _Once(_left_of(last, state))
@@ -248,7 +248,7 @@ class _Once:
 
 
 def _left_of(last: Any, state: State) -> Iterator[Any]:
-    """The samples of one of torch's samplers, or ours, that this rank has not had."""
+    """The samples of one of torch's samplers, or ours, that this rank has not received."""
     if is_a(last, DistributedSampler):
         left: Iterator[Any] = last.after(state.samples)
         return left
@@ -266,18 +266,18 @@ def _seeded(last: Any, state: State) -> Any:
     elif state.global_generator is not None:
         alike.generator.set_state(unpack(state.global_generator))
     else:
-        return last  # nothing was drawn yet
+        return last  # it has not drawn yet
     return alike
 
 
 def _begun_again(sampler: Any, state: State) -> Iterator[Any]:
-    """What a sampler that is not known gives from its beginning, or batches of batches of one that is."""
-    begun = _seeded(inner(sampler), state)
+    """All that an unknown sampler gives from its beginning, or the batches of batches of a known one."""
+    started = _seeded(inner(sampler), state)
     for part in reversed(chain(sampler)[:-1]):
         outer = copy.copy(part)
-        outer.sampler = begun
-        begun = outer
-    return iter(begun)
+        outer.sampler = started
+        started = outer
+    return iter(started)
 
 
 def _skipped(indices: Iterator[Any], count: int) -> Iterator[Any]:

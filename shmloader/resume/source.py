@@ -1,10 +1,10 @@
-"""Where an epoch's indices come from, and how the place in them is found again: after a signal's handler has raised in
-the middle of a draw, and in another process that goes on with the epoch.
+"""The source of an epoch's indices, and how it finds a place in them again: after a signal's handler has raised during
+a draw, and in another process that resumes the epoch.
 
-A sampler's iterator is usually a Python generator, and one that is interrupted is at its end for good.  But torch's own
-samplers give the same indices again if their random generators are set back.  So the random states at the epoch's
-beginning are kept, and its indices are drawn again up to the place where they were lost.  The same states, or the seed
-that was drawn from one, are what a loader's state needs of the sampler.
+A sampler's iterator is usually a Python generator, which ends for good if it is interrupted.  But torch's own samplers
+give the same indices again from the same random states.  So the random states of the epoch's beginning are kept, and
+the indices are drawn again up to the place that was lost.  A loader's state saves the same random states, or the seed
+that was drawn from one.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ REPEATABLE = {
 
 
 class Source(Indices):
-    """What gives the indices of one epoch: the sampler's iterator, where it is, and what it was begun from.
+    """The indices of one epoch: the sampler's iterator, its place, and the random states from which it began.
 
     Args:
         sampler: Gives the indices, or the batches of them.
         of_loader: The loader's generator.
         start: Where in the epoch to begin; None: at its beginning.
-        indices: What the sampler gives, if it was asked already.
-        watch: Looks at what is drawn from, as long as the epoch is not the user's yet; None: it is.
+        indices: The sampler's iterator, if it was made already.
+        watch: Watches the samplers until the epoch is the user's; None if it is the user's now.
     """
 
     def __init__(
@@ -71,13 +71,13 @@ class Source(Indices):
         self._start = start
         self._global = torch.get_rng_state()
         self._of_loader = None if of_loader is None else of_loader.get_state()
-        self._own = [(of, of.get_state()) for of in _generators(sampler)]
-        self._apart = [state for of, state in self._own if of is not of_loader]
+        self._own = [(each, each.get_state()) for each in _generators(sampler)]
+        self._apart = [state for each, state in self._own if each is not of_loader]
         self._begun_from: dict[str, Any] | None = None
         if start is not None and not start.drawn:
             seek.draw_as_if(sampler)
         given = self._begin() if indices is None else indices
-        self._from = given, given  # what they come from, and what gives those that are left: replaced in one step
+        self._from = given, given  # the iterator, and the iterator of the remaining ones: replaced in one step
         self._watch = watch
         self._notes: Notes | None = None
         if (keeper := seek.keeps_state(sampler)) is not None:
@@ -92,7 +92,7 @@ class Source(Indices):
 
     def _observed(self, indices: Iterator[Any]) -> Iterator[Any]:
         if self._watch is not None:
-            self._watch.after_draw()  # iter() of a sampler may draw as well
+            self._watch.after_draw()  # because a sampler's iter() may draw as well
         if self._watch is None and self._notes is None:
             return indices
         return _Observed(indices, self._watch, self._notes)
@@ -101,12 +101,12 @@ class Source(Indices):
         """The indices after the first `count`, which were used, when a handler has raised in the next draw.
 
         Raises:
-            RuntimeError: That has ended the sampler's iterator, and the sampler is not known to repeat itself.
+            RuntimeError: The interrupt has ended the sampler's iterator, and the sampler may not repeat its order.
         """
         source, left = self._from
         if not (isinstance(source, GeneratorType) and source.gi_frame is None):
-            return self.indices  # it goes on
-        kinds = [type(of) for of in seek.chain(self._sampler)]
+            return self.indices  # it can continue
+        kinds = [type(each) for each in seek.chain(self._sampler)]
         if not set(kinds) <= REPEATABLE:
             raise RuntimeError(
                 f"the sampler was interrupted after {count} batches, which ended it. {kinds[-1].__name__} may not give "
@@ -116,11 +116,11 @@ class Source(Indices):
             now = torch.get_rng_state()
             try:
                 torch.set_rng_state(self._global)
-                for generator, state in self._own:  # they stay where this leaves them: some samplers draw on from them
+                for generator, state in self._own:  # not restored afterwards, because some samplers draw on from them
                     generator.set_state(state)
                 source = self._begin()
-                drawn = list(itertools.islice(source, count + 1))[count:]  # in here: the first one draws the seed
-                if torch.equal(now, self._global):  # the handler was called before that had been drawn
+                drawn = list(itertools.islice(source, count + 1))[count:]  # here, because the first one draws the seed
+                if torch.equal(now, self._global):  # the handler ran before that draw
                     now = torch.get_rng_state()
             finally:
                 torch.set_rng_state(now)
@@ -132,10 +132,10 @@ class Source(Indices):
     # ------------------------------------------------------------------------------------------------- for a state
 
     def state(self, batches: int) -> dict[str, Any]:
-        """The fields of State that say how to draw the same again, and where the sampler was behind some batches.
+        """The fields of State that reproduce the order, and the sampler's own state after some batches.
 
         Args:
-            batches: How many of the epoch's batches the user has got from this source.
+            batches: How many of the epoch's batches the user has received from this source.
         """
         if self._begun_from is None:
             self._begun_from = {
@@ -153,23 +153,31 @@ class Source(Indices):
         return self.state(0) if self._notes is None else None
 
     def belongs_to(self, epoch: Epoch) -> None:
-        """Keep what a state of this epoch may ask for, from the batches that the user has got of it on."""
+        """Keep the notes that a state of this epoch may need, from the user's last batch on."""
         if self._notes is not None:
             self._notes.epoch = epoch
 
     # --------------------------------------------------------------- of an epoch that was begun before it is asked for
 
     def is_changed(self) -> bool:
-        """Whether the order would be another one now: NOTE [ Drawn from ]."""
+        """Whether the order would be different now: NOTE [ Drawn from ]."""
         return self._watch is not None and self._watch.is_changed()
 
     def asked_for(self) -> None:
-        """The epoch is the user's."""
+        """The epoch has become the user's."""
         if self._watch is not None:
             self._watch.end()
 
+    def put_state_back(self) -> None:
+        """Put a sampler that has a state of its own back to where it was before the first draw.
+
+        Nobody will ask for the epoch, so otherwise its samples would be lost.
+        """
+        if self._notes is not None:
+            self._notes.put_back()
+
     def put_back(self, loader: Any) -> dict[str, Any]:
-        """Put back what was drawn from, as it was before; returns the fields of State for what somebody else set."""
+        """Restore the samplers and generators to before the draw; returns State's fields for values set by others."""
         watch = self._watch
         if watch is None or not watch.is_changed():
             return {}
@@ -182,19 +190,19 @@ class Source(Indices):
                     now["base_seed"] = None  # an iterator that begins draws it first
         watch.put_back()
         if seek.leaves_global(self._sampler) and watch.put_global_back():
-            now["drawn"] = False  # what it draws then is drawn again: draw_as_if()
+            now["drawn"] = False  # the sampler draws it again: draw_as_if()
         return now
 
 
 class _Observed:
-    """A sampler's indices, with somebody who looks at the sampler around each draw.
+    """A sampler's indices; a watcher sees the sampler before and after each draw.
 
-    It holds each index from the draw until it is given, so that a signal's handler may raise anywhere in between.  It
-    is no generator, because one that is interrupted is at its end.
+    It holds each index from the draw until it is given, so a signal's handler may raise at any moment.  It is not a
+    generator, because an interrupted generator ends.
 
     Args:
-        indices: What the sampler gives.
-        watch, notes: Who looks; None: nobody.
+        indices: The sampler's iterator.
+        watch, notes: The watchers; None: there is none.
     """
 
     def __init__(self, indices: Iterator[Any], watch: Watch | None, notes: Notes | None) -> None:
@@ -202,7 +210,7 @@ class _Observed:
         self._watch = watch
         self._notes = notes
         self._given = 0
-        self._held: collections.deque[Any] = collections.deque()  # what was drawn and not given yet
+        self._held: collections.deque[Any] = collections.deque()  # drawn and not given yet
 
     def __iter__(self) -> Iterator[Any]:
         return self
@@ -210,7 +218,7 @@ class _Observed:
     def __next__(self) -> Any:
         held, number = self._held, self._given + 1
         try:
-            if not held:  # otherwise a handler has raised behind the draw
+            if not held:  # otherwise a handler has raised after the draw
                 if self._watch is not None:
                     self._watch.before_draw()
                 held.extend(itertools.islice(self._indices, 1))
@@ -222,18 +230,18 @@ class _Observed:
         if not held:
             raise StopIteration
         index, self._given = held[0], number
-        del held[0]  # no call from here on, so no handler can raise: the index is given
+        del held[0]  # no call follows, so no handler can raise: the index is given
         return index
 
 
 class Notes:
-    """What a sampler says of itself before the first index and behind each of those that are under way.
+    """The state of a sampler before its first index, and after each index under way.
 
     Args:
-        sampler: What gives the indices, in batches or one by one.
-        keeper: The part of it that has the state.
-        used_up: Whether a loaded state says that nothing is left.
-        length: How many it gives.  Behind the last one, the sampler is asked for one more; None: it is not.
+        sampler: Gives the indices, in batches or one by one.
+        keeper: The sampler in the chain that has the state_dict().
+        used_up: Whether a loaded state has nothing left.
+        length: How many it gives.  After the last one, the sampler is asked for one more; None: it is not asked.
     """
 
     def __init__(self, sampler: Any, keeper: Any, used_up: bool, length: int | None = None) -> None:
@@ -244,23 +252,27 @@ class Notes:
         self._states = {0: (self._sampler_state(), used_up)}
 
     def _sampler_state(self) -> bytes:
-        return pickle.dumps(self._keeper.state_dict())  # at once: it may be what the sampler counts in
+        return pickle.dumps(self._keeper.state_dict())  # pickled now, because it may be the object that it counts in
 
     def behind(self, batches: int) -> dict[str, Any]:
-        """The fields of State for what the sampler said when it had given so many batches, and had more or not."""
+        """The fields of State for the sampler's state after this number of batches, with more to come or not."""
         said, used_up = self._states[batches]
         return {"sampler_state": pickle.loads(said), "used_up": used_up}
 
+    def put_back(self) -> None:
+        """Have the sampler be where it was before the first index."""
+        self._keeper.load_state_dict(pickle.loads(self._states[0][0]))
+
     def note(self, number: int, drawn: collections.deque[Any], indices: Iterator[Any]) -> None:
-        """Keep what the sampler says now.
+        """Record the sampler's state.
 
         Args:
             number: The number of the index that was drawn, from 1.
-            drawn: That index; empty where the sampler has no more.  One behind it may be drawn as well.
-            indices: What gives it.
+            drawn: That index; empty if the sampler has no more.  The one after it may be drawn as well.
+            indices: The iterator that gives it.
         """
         if not drawn:
-            if number > 1:  # of a sampler that gives nothing at all, its state stays that of its beginning
+            if number > 1:  # an empty sampler keeps the state of its beginning
                 self._states[number - 1] = self._sampler_state(), True
             return
         if len(drawn) == 1:
@@ -275,7 +287,7 @@ class Notes:
 
 
 def _length_of(sampler: Any) -> int | None:
-    """How many indices or batches a sampler says that it gives; None where it does not say."""
+    """The number of indices or batches that a sampler declares; None if it declares none."""
     try:
         return len(sampler)
     except (TypeError, NotImplementedError):
@@ -283,6 +295,6 @@ def _length_of(sampler: Any) -> int | None:
 
 
 def _generators(sampler: Any) -> list[torch.Generator]:
-    """Those that it draws from, the innermost first: a state has one, that of seek.generator_of()."""
+    """The generators that it draws from, the innermost first.  A state has that of seek.generator_of()."""
     found = (getattr(part, "generator", None) for part in reversed(seek.within(sampler)))
     return [each for each in found if isinstance(each, torch.Generator)]

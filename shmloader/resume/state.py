@@ -1,4 +1,4 @@
-"""What a loader tells of its place: one flat dict of what JSON has."""
+"""The state of a loader: one flat dict of JSON types."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 VERSION = 1
-# accelerate takes whatever state_dict() returns for torchdata's, and changes these where they are not zero; without
-# them it raises.  Here they mean nothing.
+# accelerate takes what state_dict() returns for torchdata's state, and raises without these keys.  It changes them if
+# they are not zero.  Here they have no meaning.
 _ACCELERATES = {"_sampler_iter_yielded": 0, "_num_yielded": 0, "_index_sampler_state": None}
 
 
@@ -16,37 +16,38 @@ _ACCELERATES = {"_sampler_iter_yielded": 0, "_num_yielded": 0, "_index_sampler_s
 class State:
     """A loader's place.  The fields are the keys of its dict, which has a version as well.
 
-    In a dict that the user gets, `sampler_state`, `streams` and `next` are closed().
+    In the user's dict, `sampler_state`, `streams` and `next` are closed().
 
     Attributes:
         epoch: The number of the epoch that is under way, or of the next one.
-        begun: Whether it is under way; if not, nothing of it was drawn yet.
-        batches: How many batches of it this rank has got.
-        samples: How many samples of it all ranks together have got.
-        beyond: Out of order: numbers and samples of the batches that this rank has got behind one that it has not; they
-            are not among the above.
+        begun: Whether it is under way.  If not, nothing was drawn for it.
+        batches: How many of its batches this rank has received.
+        samples: How many of its samples all ranks together have received.
+        beyond: Out of order: numbers and samples of the batches that this rank has received after one that is missing.
+            They are not among the above.
         ranks: How many ranks share its samples.
-        base_seed: What the iterator drew, as torch's does, and seeds its workers from; None: the next one draws.
+        base_seed: The seed that the iterator drew, as torch's does, and from which it seeds its workers; None: the next
+            iterator draws one.
         served: How many epochs the iterator had begun with that seed before this one.
-        drawn: Whether the sampler has drawn what it draws at its beginning; without workers, that is when the first
-            batch is asked for.
-        sampler: What gives the samples' order.
+        drawn: Whether the sampler has made the draws of its beginning; without workers it makes them for the first
+            batch.
+        sampler: The name of the sampler that orders the samples.
         sampler_seed: The seed that a RandomSampler drew for this epoch, or is about to draw.
-        sampler_epoch: What the sampler was told by set_epoch().
-        dataset_epoch: What the dataset was told.
-        loader_generator, sampler_generator, global_generator: Where generators were when the epoch began; the global
-            one's only if the sampler draws all its samples from that.
-        rank: The rank whose state this is, if it is not for all: it has what follows.
-        sampler_state: What the sampler says of itself, if it has a state_dict() of its own.
-        used_up: Whether that sampler has given all of this epoch's indices: many begin anew as they give the last one,
-            so that their state is the next epoch's.
-        workers: If the dataset is a stream: how many workers have a part of it, 0 without workers.
-        streams: For each of them (without workers, for the trainer): the batches and the samples that it has given,
-            how many samples it had given each time that it raised, whether it has ended, and what it says of itself
-            behind the last batch, or at its end.  Between epochs, what it says before the next one, or None where
-            each epoch begins as the dataset is made.
+        sampler_epoch: The last argument of the sampler's set_epoch().
+        dataset_epoch: The last argument of the dataset's set_epoch().
+        loader_generator, sampler_generator, global_generator: The states of generators when the epoch began.  The
+            global one's is there only if the sampler draws all its samples from it.
+        rank: The rank whose state this is, if it has one of the following fields; None if it serves all ranks.
+        sampler_state: The sampler's own state_dict(), if it has one.
+        used_up: Whether that sampler has given all of this epoch's indices.  Many begin again when they give the last
+            one, so that their state is the next epoch's.
+        workers: For a stream: how many workers read a part of it, 0 without workers.
+        streams: For each of them (without workers, for the trainer): the batches and the samples that it has given, how
+            many samples it had given each time that it raised, whether it has ended, and its state after the last
+            batch, or at its end.  Between epochs, its state before the next one, or None if each epoch begins as the
+            dataset is made.
         latest: The worker that has given the last batch; -1: none has.
-        next: The state of the epoch after this one, if that was begun early: what it has drawn is not drawn again.
+        next: The state of the epoch after this one, if that began early.  Its draws are not repeated.
     """
 
     epoch: int = 0
@@ -92,11 +93,11 @@ _SEEDS = ("base_seed", "sampler_seed", "sampler_epoch", "dataset_epoch", "rank",
 
 
 def state_of(given: Any) -> State:
-    """The State of a dict that as_dict() made.  Keys that others have added are left out.
+    """The State in a dict that as_dict() made.  Keys that others have added are left out.
 
     Raises:
         TypeError: It is no dict.
-        ValueError: A loader of ours has not made it, or a newer one has, or it was changed.
+        ValueError: It is not from shmloader, from a newer version, or was changed.
     """
     if not isinstance(given, Mapping):
         raise TypeError(f"state_dict should be what state_dict() returned, but got a {type(given).__name__}.")
@@ -119,20 +120,20 @@ def state_of(given: Any) -> State:
     return State(**found)
 
 
-def closed(told: dict[str, Any]) -> dict[str, Any]:
-    """The same dict, with what has a shape of its own in tuples of one.
+def closed(text: dict[str, Any]) -> dict[str, Any]:
+    """The same dict, with nested values in tuples of one element.
 
-    torch.distributed.checkpoint takes apart dicts, and lists of dicts, to any depth, and looks for the keys that a
-    fresh loader's state has.  A tuple it leaves whole, so that the keys are always the same.
+    torch.distributed.checkpoint flattens dicts, and lists of dicts, to any depth, and expects the keys of a fresh
+    loader's state.  It does not flatten a tuple, so the keys are always the same.
     """
     for name in _SHAPED:
-        if told[name] is not None:
-            told[name] = (told[name],)
-    return told
+        if text[name] is not None:
+            text[name] = (text[name],)
+    return text
 
 
 def opened(given: Any) -> Any:
-    """What closed() was given; of JSON, tuples come back as lists.
+    """The argument of closed().  From JSON, tuples come back as lists.
 
     Raises:
         ValueError: It was changed.
@@ -150,7 +151,7 @@ def opened(given: Any) -> Any:
 
 
 def _check(name: str, value: Any) -> None:
-    """Raise where a value is none that as_dict() writes."""
+    """Raise if a value is one that as_dict() never writes."""
     right = True
     if name in _COUNTS:
         right = type(value) is int and (0 if name != "epoch" else -_MOST) <= value < _MOST
@@ -177,5 +178,5 @@ def _is_a_stream(value: Any) -> bool:
 
 
 def changed(state: State, **to: Any) -> State:
-    """The state, with other values in these fields."""
+    """The state with other values in these fields."""
     return State(**{**{name: getattr(state, name) for name in _NAMES}, **to})

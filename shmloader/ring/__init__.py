@@ -1,1 +1,1 @@
-"""The ring's memory, and how it is asked for."""
+"""The ring's memory: its layout, and how it is allocated."""

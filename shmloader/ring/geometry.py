@@ -1,4 +1,4 @@
-"""Where things lie in the ring's memory."""
+"""The layout of the ring's memory."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ MiB = 1 << 20
 AREA_RESERVED = 64 * MiB  # address space of one entry's area: 8 million indices
 MEMORY = 16 * 1024  # the states of three generators are 12 KiB
 FIRST_COMMIT = 16 * 1024  # pages of a payload before its first batch: enough for an exception and its traceback
-SPARE_COMMIT = 64 * 1024  # committed beyond what is asked for, so that a batch's description rarely needs more
-MOST_WORKERS = ANY  # the next index would mean "any worker"
+SPARE_COMMIT = 64 * 1024  # committed beyond the need, so that a batch's description rarely needs more
+MOST_WORKERS = ANY  # the next index means "any worker"
 
 
 def up(number: int, unit: int) -> int:
@@ -23,7 +23,7 @@ def up(number: int, unit: int) -> int:
 
 @dataclass(frozen=True)
 class Geometry:
-    """Where things lie in the segment, in bytes from its start: control words, memories, areas, cells,
+    """The offsets in the segment, in bytes from its start: control words, memories, areas, cells,
     payload slots."""
 
     workers: int
@@ -33,7 +33,7 @@ class Geometry:
     memory_stride: int
     area_stride: int
     slot_stride: int
-    cells: int = 0  # for what streams say of themselves: cells_for()
+    cells: int = 0  # for the states of streams: cells_for()
     cell_stride: int = 0
 
     @property
@@ -67,7 +67,7 @@ class Geometry:
 
 
 def cells_for(entries: int, workers: int) -> int:
-    """How many cells a ring of streams has, so that a sequence that is opened always finds one: NOTE [ Cells ]."""
+    """How many cells a ring of streams has, so that every opened sequence finds one: NOTE [ Cells ]."""
     return entries + workers + 1
 
 
@@ -76,8 +76,8 @@ def reserve(
 ) -> Geometry:
     """Lay a ring out over about `reserved` bytes of addresses.
 
-    It has one payload slot for each batch under way, `spare` more to lend, and for each worker one more, in place of a
-    slot that the worker keeps.
+    It has one payload slot for each batch under way, `spare` more to lend, and one more for each worker, which replaces
+    a slot that the worker keeps.
 
     Raises:
         ValueError: There are more workers than the ring has numbers for.

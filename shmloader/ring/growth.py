@@ -1,6 +1,6 @@
 """How the ring's memory grows: pages for a batch that is larger than those before it, or why there are none.
 
-The kernel is asked for pages before anything is written to them, for a write to memory that cannot be had is a SIGBUS.
+The kernel is asked for pages before anything is written to them, because a write to missing memory is a SIGBUS.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from shmloader.system.limits import available_memory
 
 SHM_MOUNT = "/dev/shm"
 NO_PAGES = (errno.ENOSPC, errno.ENOMEM)
-PIECE = 8 * MiB  # about 2 ms of the kernel's; a profiler's timer comes every 10 ms, or every 1 ms
+PIECE = 8 * MiB  # takes the kernel about 2 ms; a profiler's timer comes every 10 ms, or every 1 ms
 
 
 def free_in_shm() -> int:
-    """Bytes free in /dev/shm, 0 where there is none."""
+    """Bytes free in /dev/shm; 0 if there is none."""
     try:
         mount = os.statvfs(SHM_MOUNT)
     except OSError:
@@ -29,11 +29,10 @@ def free_in_shm() -> int:
 
 
 def find_pages(fd: int, at: int, size: int) -> int:
-    """Have pages for `size` bytes at this place; returns for how many there are some, which may be fewer.
+    """Allocate pages for `size` bytes at this place; returns for how many bytes there are pages, perhaps fewer.
 
-    The kernel is asked for a PIECE at a time.  Before 2024, tmpfs gives up where a signal comes meanwhile, and takes
-    back what it has found.  Python then asks again.  A profiler's timer would interrupt a large range each time, for
-    ever.
+    The kernel is asked for a PIECE at a time.  Before 2024, tmpfs gives up when a signal comes, and frees the pages
+    that it has found; Python then asks again.  A profiler's timer would interrupt a large range each time, for ever.
 
     Raises:
         OSError: The kernel refuses for another reason than a lack of pages.
@@ -51,12 +50,12 @@ def find_pages(fd: int, at: int, size: int) -> int:
 
 
 def _allocate(fd: int, at: int, size: int, least: int, have: int | None = 0) -> int:
-    """Have pages for `size` bytes at this place, or for `least` if there are no more; returns for how many.
+    """Allocate pages for `size` bytes at this place, or for `least` if there are no more; returns for how many.
 
     Args:
         fd, at: The place.
-        size, least: See above; of `least` or more.
-        have: How many bytes have pages already, which stay if this is refused.  None: nobody knows, so all stay.
+        size, least: See above; `size` is `least` or more.
+        have: How many bytes have pages already, which stay if this is refused.  None: not known, so all stay.
 
     Raises:
         OSError: ENOSPC: there are not even pages for `least`.
@@ -76,7 +75,7 @@ def _allocate(fd: int, at: int, size: int, least: int, have: int | None = 0) -> 
 
 
 class Growth:
-    """What of a segment grows: its areas by the indices and descriptions in them, its slots by the batches."""
+    """The parts of a segment that grow: areas with their indices and descriptions, and slots with their batches."""
 
     fd: int
     memfd: int
@@ -87,7 +86,7 @@ class Growth:
     mapping: Mapping
 
     def commit_task(self, entry: int, size: int) -> int:
-        """Have pages for a task of `size` bytes in an entry's area; returns for how many.  By the trainer."""
+        """Allocate pages for a task of `size` bytes in an entry's area; returns for how many.  For the trainer."""
         if size > self.geometry.area_stride:
             raise MemoryError(
                 f"a batch's indices take {in_units(size)}. {in_units(self.geometry.area_stride)} are reserved for "
@@ -96,7 +95,7 @@ class Growth:
         return self._commit_area(entry, size)
 
     def commit_answer(self, entry: int, size: int) -> int:
-        """Have pages for `size` bytes of an entry's area; returns for how many.  By the worker that holds it."""
+        """Allocate pages for `size` bytes of an entry's area; returns for how many.  For the worker that holds it."""
         if size > self.geometry.area_stride:
             raise MemoryError(
                 f"the indices of a batch and the description of its contents take {in_units(size)}. "
@@ -106,7 +105,7 @@ class Growth:
         return self._commit_area(entry, size)
 
     def commit_state(self, cell: int, size: int) -> int:
-        """Have pages for `size` bytes of a cell; returns for how many.  By the worker that may write there."""
+        """Allocate pages for `size` bytes of a cell; returns for how many.  For the worker that may write there."""
         geometry = self.geometry
         if size > geometry.cell_stride:
             raise MemoryError(
@@ -122,16 +121,16 @@ class Growth:
     def _commit_area(self, entry: int, size: int) -> int:
         least, size = up(size, PAGE), min(up(size + size // 4, PAGE), self.geometry.area_stride)
         try:
-            # A task may lie in there, which only the other side knows of.
+            # A task may lie in there, which only the other side knows about.
             return _allocate(self.fd, self.geometry.area_offset(entry), size, least, have=None)
         except OSError as error:
             raise MemoryError(self.no_room(self.geometry.entries, least)) from error
 
     def commit(self, ring: Ring, payload: int, size: int, filled: int) -> None:
-        """Have pages for the first `size` bytes of a payload, of which the first `filled` hold data.  By its holder.
+        """Allocate pages for the first `size` bytes of a payload, of which `filled` hold data.  For its holder.
 
-        A payload grows by a quarter at least, so that it need not grow with each batch if sizes creep up; if there is
-        less memory than that, by what is needed.
+        A payload grows by at least a quarter, so that it need not grow with each batch if sizes creep up; or by what is
+        needed, if there is less memory than that.
 
         Raises:
             MemoryError: The machine, or /dev/shm, does not have them.
@@ -167,7 +166,7 @@ class Growth:
         """Why a slot that has pages for `have` bytes may not have them for `size`; empty if it may.
 
         The budget is compared with all slots at this size.  So the first batch that is too large is refused, and not a
-        later one, when by chance all slots have held one like it.
+        later one, when all slots happen to have held one like it.
         """
         slots = self.geometry.batches + self.spare
         if self.budget is not None and slots * size > self.budget:
@@ -179,7 +178,7 @@ class Growth:
         return self.no_room(slots, size) if size - have > available_memory() else ""
 
     def _fits(self, ring: Ring, payload: int, size: int) -> bool:
-        """Whether /dev/shm has room for all slots at this size, and a sixteenth of it left for others."""
+        """Whether /dev/shm has room for all slots at this size, with a sixteenth of it left free."""
         slots = self.geometry.batches + self.spare
         mount = os.statvfs(SHM_MOUNT)
         wanted = max(slots * size - ring.committed_in_all(), size - ring.committed(payload))
@@ -209,7 +208,7 @@ class Growth:
 
 
 def warn_overflow() -> None:
-    """Say once that "auto" has moved payloads out of /dev/shm.  In the trainer: nobody may see a worker's warning."""
+    """Warn once that "auto" has moved payloads out of /dev/shm.  In the trainer, because a worker's may not be seen."""
     say_moved(f"{SHM_MOUNT} is too small for the ring's slots ({in_units(free_in_shm())} free)")
 
 
@@ -228,7 +227,7 @@ def say_moved(why: str) -> None:
 
 
 def in_units(number: float) -> str:
-    """A number of bytes, as people read it."""
+    """A number of bytes in the unit that suits it."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if abs(number) < 1024:
             return f"{number:.0f} {unit}" if unit == "B" else f"{number:.1f} {unit}"

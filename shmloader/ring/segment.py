@@ -19,7 +19,7 @@ from shmloader.ring.growth import NO_PAGES, SHM_MOUNT, Growth, find_pages, free_
 from shmloader.system.parents_death import follow
 from shmloader.system.stack_samples import Sheet
 
-MOST_RESERVED = 1 << 40  # a terabyte of address space for a ring; it maps in microseconds, but `top` shows it
+MOST_RESERVED = 1 << 40  # a terabyte of address space for a ring: mapping it takes microseconds, but `top` shows it
 
 
 def physical_memory() -> int:
@@ -27,12 +27,12 @@ def physical_memory() -> int:
 
 
 def _posix_segment() -> int:
-    """Memory of /dev/shm that never has a name: nobody can find it, and a run that is killed leaves none.
+    """Memory of /dev/shm that never has a name, so no process can find it, and a killed run leaves none.
 
     If the kernel or the mount has no nameless files (O_TMPFILE), it has a name for a few microseconds, until it is
     unlinked.  A process that is killed in between leaves an empty file.
     """
-    with contextlib.suppress(OSError):  # whatever is wrong with the mount, posix_ipc says so
+    with contextlib.suppress(OSError):  # posix_ipc reports what is wrong with the mount
         return os.open(SHM_MOUNT, os.O_TMPFILE | os.O_RDWR | os.O_EXCL, 0o600)
     shm = posix_ipc.SharedMemory(None, posix_ipc.O_CREX, mode=0o600)
     shm.unlink()
@@ -47,22 +47,23 @@ class Segment(Growth):
     """Shared memory for one ring.
 
     The trainer creates it.  A worker gets it by fork, or pickled while it is being spawned.  It has no name: the memory
-    exists for those who hold a descriptor or a mapping, and goes with the last of them.
+    exists while a process has a descriptor or a mapping of it.
 
     Args:
         workers, entries, batches, spare: The ring's shape (see reserve()).
         memory: "posix" (/dev/shm), "memfd" (not limited by that mount), or "auto": /dev/shm, from which payloads move
             to a memfd if it has no room for all of them.
         budget: How many bytes all slots together may take; None: as many as there are.
-        remember: Whether a worker leaves what its successor needs to go on drawing (random_states.py).
-        streams: Whether the dataset is a stream, and workers leave what it says of itself behind each batch.
+        remember: Whether a worker leaves its random states for its successor (random_states.py).
+        streams: Whether the dataset is a stream, and workers leave its state after each batch.
+        board: Where the bells of a crew's workers are; None: in the ring.  A worker sets its own.
         detail: Whether workers count where they spend their time: NOTE [ Stack samples ].
 
     Attributes:
-        sheet: Where they do; None if they do not.
+        sheet: The memory for these counts; None without `detail`.
 
     Raises:
-        MemoryError: The process may not map what the ring needs, or the machine does not have it.
+        MemoryError: The process may not map the ring, or the machine does not have the memory.
         OSError: No descriptor is left (RLIMIT_NOFILE).
     """
 
@@ -77,8 +78,10 @@ class Segment(Growth):
         remember: bool,
         streams: bool = False,
         detail: bool = False,
+        board: Mapping | None = None,
     ) -> None:
         self.sheet: Sheet | None = None
+        self.board = board
         self.memory = memory
         self.budget = budget
         self.trainer = os.getpid()
@@ -104,7 +107,7 @@ class Segment(Growth):
             return _memfd_segment(), -1
         try:
             fd = _posix_segment()
-        except (posix_ipc.Error, OSError) as error:  # it is not there, not ours, read-only, out of inodes
+        except (posix_ipc.Error, OSError) as error:  # it is missing, another user's, read-only, or out of inodes
             if memory == "posix" or getattr(error, "errno", None) in (errno.EMFILE, errno.ENFILE):
                 raise
             say_moved(f"{SHM_MOUNT} cannot be used here")
@@ -124,7 +127,7 @@ class Segment(Growth):
         reserved = min(4 * physical_memory(), MOST_RESERVED)
         limit = resource.getrlimit(resource.RLIMIT_AS)[0]
         if limit != resource.RLIM_INFINITY:
-            reserved = min(reserved, limit // 4)  # the limit is for the whole process, and for spawned workers too
+            reserved = min(reserved, limit // 4)  # because the limit is for the whole process, also for spawned workers
         while True:
             geometry = reserve(workers, entries, batches, spare, remember, streams, reserved)
             try:
@@ -169,18 +172,18 @@ class Segment(Growth):
             self._commit_control()
 
     def format(self, ring: TrainerSide, label: bytes = b"") -> None:
-        """Write the control words of a fresh ring, and say what was committed for it.
+        """Write the control words of a fresh ring, and record how much was committed for it.
 
         Args:
             ring: The trainer's side.
-            label: Says to who looks on what the ring is of.
+            label: The ring's name for onlookers.
         """
         ring.format(label)
         for payload in range(self.geometry.batches + self.spare):
             ring.note_committed(payload, FIRST_COMMIT)
 
     def close(self) -> None:
-        """Close the descriptors.  Mappings live on, and so do batches that are lent."""
+        """Close the descriptors.  Mappings, and lent batches, live on."""
         if self.sheet is not None:
             self.sheet.close()
         for fd in (self.fd, self.memfd):
@@ -189,15 +192,16 @@ class Segment(Growth):
         self.fd, self.memfd = -1, -1
 
     def __getstate__(self) -> dict[str, Any]:
-        state = {key: value for key, value in self.__dict__.items() if key not in ("fd", "memfd", "mapping")}
+        state = {key: value for key, value in self.__dict__.items() if key not in ("fd", "memfd", "mapping", "board")}
         state["fds"] = [reduction.DupFd(fd) for fd in (self.fd, self.memfd) if fd >= 0]
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        follow(state["trainer"])  # the dataset is unpickled next, which may take long
+        follow(state["trainer"])  # now, because the dataset is unpickled next, which may take long
         fds = [fd.detach() for fd in state.pop("fds")]
         self.__dict__.update(state)
         self.fd, self.memfd = fds[0], fds[1] if len(fds) > 1 else -1
+        self.board = None
         self.mapping = Mapping(self.fd, self.geometry.size)
 
 

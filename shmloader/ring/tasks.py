@@ -1,4 +1,4 @@
-"""What a worker is asked to do: a batch's indices, as TrainerSide.open() has written them."""
+"""A worker's task: a batch's indices, as TrainerSide.open() has written them."""
 
 from __future__ import annotations
 
@@ -7,5 +7,5 @@ from typing import Any
 
 
 def read_task(written: Any) -> Any:
-    """What TrainerSide.open() was given, from what WorkerSide.claim() returned."""
+    """The argument of TrainerSide.open(), from the result of WorkerSide.claim()."""
     return pickle.loads(written) if type(written) is bytes else written

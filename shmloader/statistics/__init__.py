@@ -1,1 +1,1 @@
-"""What a loader measures of itself, what that means, and where it can be sent: docs/statistics.md."""
+"""What a loader measures, the verdict on it, and where the figures can go: docs/statistics.md."""

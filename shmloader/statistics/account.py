@@ -1,13 +1,13 @@
-"""What is measured of each loader: by its iterators, since it was made.
+"""What the iterators of each loader have measured since the loader was made.
 
 NOTE [ Accounts ]
 
-    1. An account is of a loader, but not in it: frameworks copy a loader's __dict__, and may make another one of it.
-       It outlives the loader's iterators, and adds up what all of them measure.
-    2. Its figures only grow.  "Since the epoch" and "since the last call" are two of them at different times, the
-       earlier one taken from the later one, histograms included.  So whoever looks resets nothing for anybody else.
-    3. Whose turn it is (the user's, or ours in next()) is counted where the user calls next(): in Steps for an iterator
-       over a ring, in Prefetcher where a thread is ahead of the user, around `_next_data` for iterators of torch's own.
+    1. An account belongs to a loader, but is not an attribute of it, because frameworks copy a loader's __dict__ and
+       may make another loader of it.  It outlives the loader's iterators, and adds up what all of them measure.
+    2. Its figures only grow.  "Since the epoch" and "since the last call" are differences of two readings, histograms
+       included.  So no reader resets the figures of another.
+    3. Time inside next() and time between calls are measured where the user calls next(): in Steps for an iterator over
+       a ring, in Prefetcher if there is a prefetch thread, and around `_next_data` for torch's own iterators.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from shmloader.options import Options
 from shmloader.statistics.stats import Hot
 
-if TYPE_CHECKING or sys.platform == "linux":  # elsewhere there are no extensions, and nothing is measured
+if TYPE_CHECKING or sys.platform == "linux":  # other platforms have no extensions, so nothing is measured
     from shmloader.core.figures import SOURCE_WAIT, Figures
     from shmloader.core.turns import Meter, Turns
     from shmloader.statistics.trace import Trace, sequences_of
@@ -38,14 +38,14 @@ _numbers = itertools.count(1)
 
 
 class Account:
-    """One loader's.
+    """The account of one loader.
 
     Args:
-        workers: How many it has.
+        workers: How many workers the loader has.
 
     Attributes:
-        meter: What its iterators add to.
-        number: How many loaders of this process were measured before it, and this one.
+        meter: Its iterators add to it.
+        number: The loader's number among the measured loaders of this process, from 1.
     """
 
     def __init__(self, workers: int) -> None:
@@ -54,34 +54,34 @@ class Account:
         self.iterator: weakref.ref[Any] | None = None  # the one whose epoch began last
         self.number = next(_numbers)
         self._since: dict[str, tuple[int, Figures]] = {}
-        self._sheets: list[Sheet] = []  # of rings that are open
-        self._counts, self._looks = Counts(), 0  # of those that are closed
+        self._sheets: list[Sheet] = []  # of open rings
+        self._counts, self._looks = Counts(), 0  # of closed rings
         for since in SINCE:
             self.mark(since)
 
     def mark(self, since: str) -> None:
-        """From now on, "since then" is since now."""
+        """Take a reading, from which figures() counts from now on."""
         self._since[since] = time.monotonic_ns(), self.meter.now()
 
     def figures(self, since: Since) -> tuple[float, Figures]:
-        """How many seconds ago that was, and what came since then."""
+        """Seconds since a reading, and the figures since then."""
         if since not in SINCE:
             raise ValueError(f"since should be 'start', 'epoch' or 'last', but got since={since!r}")
         began, earlier = self._since[since]
         ended, now = time.monotonic_ns(), self.meter.now()
-        if since == "last":  # the same figures: what comes between two looks would be in neither
+        if since == "last":  # the same figures, because a batch between two readings would be in neither
             self._since[since] = ended, now
         figures = now.copy()
         figures.less(earlier)
         return (ended - began) / 1e9, figures
 
     def add_sheet(self, sheet: Sheet | None) -> None:
-        """Workers count on this one now where they spend their time."""
+        """From now on, workers count on this sheet where they spend their time."""
         if sheet is not None:
             self._sheets.append(sheet)
 
     def end_sheet(self, sheet: Sheet | None) -> None:
-        """Keep what is on a sheet: it is about to be closed."""
+        """Keep the counts of a sheet that is about to be closed."""
         if sheet in self._sheets and sheet is not None:
             self._sheets.remove(sheet)
             if not sheet.closed:
@@ -89,10 +89,10 @@ class Account:
                 self._counts, self._looks = self._counts + counts, self._looks + looks
 
     def hot(self) -> tuple[Hot, ...] | None:
-        """The functions that workers spend their time in; None if nobody looks."""
+        """The functions in which workers spend their time; None without detail=True."""
         counts, looks = self._counts.copy(), self._looks
         for sheet in list(self._sheets):
-            with contextlib.suppress(OSError):  # it is closed meanwhile: threads may ask, such as that of metrics
+            with contextlib.suppress(OSError):  # another thread, such as that of metrics, may have closed it
                 more, its_looks = sheet.total()
                 counts, looks = counts + more, looks + its_looks
         if not self._sheets and not looks:
@@ -112,17 +112,17 @@ def account_of(loader: Any) -> Account:
 
 
 def measured_loaders() -> list[tuple[str, Any]]:
-    """All loaders that live and have an account, each with a name."""
-    loaders = [loader for loader in (key() for key in _accounts.keyrefs()) if loader is not None]  # asked by a thread
+    """All living loaders that have an account, each with a name."""
+    loaders = [loader for loader in (key() for key in _accounts.keyrefs()) if loader is not None]  # any thread may ask
     found = sorted((account_of(loader).number, loader) for loader in loaders)
     return [(f"{label_of(loader).decode()}-{number}", loader) for number, loader in found]
 
 
 def begun(loader: Any, make: Callable[[], Any]) -> Any:
-    """An iterator whose epoch begins, measured.
+    """Begin an epoch, and measure it.
 
     Args:
-        loader: Whose it is.
+        loader: The loader.
         make: Makes the iterator, or begins its next epoch.
     """
     account = account_of(loader)
@@ -134,7 +134,7 @@ def begun(loader: Any, make: Callable[[], Any]) -> Any:
         turns = around_next_data(iterator, Turns(account.meter))
     if turns is not None:
         turns.begin(time.monotonic_ns() - began)
-    with contextlib.suppress(TypeError):  # of a user's class, which may be of any type
+    with contextlib.suppress(TypeError):  # an iterator of a user's class may be of any type
         account.iterator = weakref.ref(iterator)
     if account.trace is not None:
         account.trace.attach(iterator)
@@ -142,10 +142,10 @@ def begun(loader: Any, make: Callable[[], Any]) -> Any:
 
 
 def traced(loader: Any, path: str | os.PathLike[str], batches: int) -> Trace:
-    """Trace a loader from now on; the iterator that it has, if it has one, too.
+    """Trace a loader from now on, with its present iterator.
 
     Raises:
-        RuntimeError: A trace of it is not written yet.
+        RuntimeError: An earlier trace of it is not written yet.
     """
     account = account_of(loader)
     if account.trace is not None and not account.trace.written:
@@ -161,20 +161,20 @@ def traced(loader: Any, path: str | os.PathLike[str], batches: int) -> Trace:
 
 
 def close_trace(loader: Any) -> None:
-    """Write a loader's trace with what has come, if one is being recorded."""
+    """Write the loader's trace as far as it has come, if one is being recorded."""
     account = _accounts.get(loader)
     if account is not None and account.trace is not None:
         account.trace.close_or_warn()
 
 
 def turns_of(iterator: Any) -> Turns | None:
-    """What counts the turns of the user with this iterator; None if nothing does yet."""
+    """The object that counts the user's turns with this iterator; None if nothing counts them yet."""
     turns: Turns | None = vars(iterator).get("_turns") if hasattr(iterator, "__dict__") else None
     return turns
 
 
 def turns_of_prefetcher(loader: Any, source: Any) -> Turns | None:
-    """What counts the user's turns where a thread is ahead; what counts at the source is then that thread's."""
+    """The same for a prefetch thread.  The turns that its source counts are then the thread's."""
     if sys.platform != "linux":
         return None
     ring = turns_of(source)
@@ -186,14 +186,15 @@ def turns_of_prefetcher(loader: Any, source: Any) -> Turns | None:
 
 
 def figures_of(loader: Any) -> Figures | None:
-    """What a loader's figures are added to; None where nothing is measured."""
+    """The figures of a loader, to which its iterators add; None if nothing is measured."""
     return account_of(loader).meter.figures if sys.platform == "linux" else None
 
 
 def around_next_data(iterator: Any, turns: Turns) -> Turns | None:
-    """Count the turns with an iterator of torch's own, whose __next__ calls `_next_data`; None if it has none.
+    """Count the turns with one of torch's own iterators, whose __next__ calls `_next_data`; None if it has none.
 
-    The iterator's own method is found by its class, for a bound one would keep it alive, and its workers with it.
+    The method is looked up in the iterator's class, because a bound method would keep the iterator and its workers
+    alive.
     """
     method = getattr(type(iterator), "_next_data", None)
     if method is None:
@@ -212,12 +213,12 @@ def around_next_data(iterator: Any, turns: Turns) -> Turns | None:
 
 
 def label_of(loader: Any) -> bytes:
-    """What a loader's ring is called to who looks on: its dataset's class, and the loader's unless that is ours."""
+    """The name of a loader's ring for onlookers: its dataset's class, and the loader's class unless it is ours."""
     kind = type(loader).__name__
-    of = type(loader.dataset).__name__
-    return (of if kind == "DataLoader" else f"{kind}({of})").encode()
+    name = type(loader.dataset).__name__
+    return (name if kind == "DataLoader" else f"{kind}({name})").encode()
 
 
 def wants_detail(options: Options) -> bool:
-    """Whether workers count where they spend their time: as this option says, or the environment for all."""
+    """Whether workers sample their stacks: by this option, or by the environment for all loaders."""
     return options.detail or os.environ.get("SHMLOADER_DETAIL", "") not in ("", "0")

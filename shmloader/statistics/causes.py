@@ -1,7 +1,7 @@
-"""Why a loop waits for its batches: one function for each cause, which says None where it is not that.
+"""Why a loop waits for its batches: one function for each cause, which returns None if the cause does not apply.
 
-The order is that of verdict.py: a cause that hides others comes first.  A cause is sure where what was measured is well
-beyond the limit, so that a busy machine cannot have made it.
+verdict.py has their order: a cause that hides others comes first.  A cause is sure if the measured value is well beyond
+its limit, so that a busy machine cannot have produced it.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from dataclasses import dataclass
 
 from shmloader.statistics.evidence import DELAYED, Evidence
 
-SLOW = 2.0  # times as long as the others' median makes a straggler
+SLOW = 2.0  # times the others' median: such a worker is a straggler
 IDLE = 0.25  # of the workers' time, while the trainer waits
-BUSY = 0.25  # of their time, below which it is not for lack of workers that a loop waits
+BUSY = 0.25  # of their time: below it, more workers do not help
 COPIED = 0.1  # of the batches
-ENDLESS = 50  # workers a core, that nobody would ever start
-BLOCKED = 4  # workers a core, where they read or sleep, before more of them are not the advice any more
+ENDLESS = 50  # workers a core: nobody would start so many
+BLOCKED = 4  # workers a core that wait for a disk or sleep: beyond it, more workers are not the advice
 
 
 @dataclass(frozen=True)
@@ -26,10 +26,10 @@ class Cause:
     Attributes:
         name: "device", "rank", "first_batch", "spare_slots", "hand_out", "worker", "order", "cores", "workers",
             "collate", "read" or "decode".
-        why: What was seen.
+        why: The evidence.
         change: What to change.
-        effect: What that would bring, by what was measured.
-        sure: Whether it is well beyond what chance can do.
+        effect: What the change would gain, computed from the measurements.
+        sure: Whether the evidence is well beyond chance.
     """
 
     name: str
@@ -39,19 +39,19 @@ class Cause:
     sure: bool
 
 
-def device(of: Evidence) -> Cause | None:
+def device(evidence: Evidence) -> Cause | None:
     """The copy to the device takes as long as the whole step."""
-    sent = of.stats.to_device
-    cycle = of.wait_s + of.step_s
+    sent = evidence.stats.to_device
+    cycle = evidence.wait_s + evidence.step_s
     if sent is None or not cycle:
         return None
     part = sent.p50_s / cycle
-    # the loop waits, though batches were there whenever the thread that copies asked the ring
-    between = of.steady_share >= 0.1 and (of.stats.empty_share or 0.0) < 0.25
+    # the loop waits, although batches were ready whenever the thread that copies asked the ring
+    between = evidence.steady_share >= 0.1 and (evidence.stats.empty_share or 0.0) < 0.25
     if part < (0.3 if between else 0.7):
         return None
-    size = of.stats.batch_bytes or 0.0
-    unlocked = (of.stats.copied_unlocked or 0) / max(1, of.stats.taken_batches or 0)
+    size = evidence.stats.batch_bytes or 0.0
+    unlocked = (evidence.stats.copied_unlocked or 0) / max(1, evidence.stats.taken_batches or 0)
     change = "send smaller batches: images as bytes, with on_device=normalize_on_device(...) to make them floats there"
     if unlocked > COPIED:
         change = "see why slots are not page-locked (a RuntimeWarning has the reason); then " + change
@@ -65,14 +65,14 @@ def device(of: Evidence) -> Cause | None:
     )
 
 
-def rank(of: Evidence) -> Cause | None:
-    """Another rank's loader is slower than the others', and all wait for it in the step; or this one's is."""
-    if len(of.ranks) < 2:
+def rank(evidence: Evidence) -> Cause | None:
+    """The loader of one rank, this one or another, is slower than the others', and all wait for it in the step."""
+    if len(evidence.ranks) < 2:
         return None
-    slowest = max(range(len(of.ranks)), key=lambda number: of.ranks[number])
-    others = sorted(wait for number, wait in enumerate(of.ranks) if number != slowest)
-    usual, longest = others[len(others) // 2], of.ranks[slowest]
-    cycle = of.wait_s + of.step_s
+    slowest = max(range(len(evidence.ranks)), key=lambda number: evidence.ranks[number])
+    others = sorted(wait for number, wait in enumerate(evidence.ranks) if number != slowest)
+    usual, longest = others[len(others) // 2], evidence.ranks[slowest]
+    cycle = evidence.wait_s + evidence.step_s
     if longest < 2 * usual or longest - usual < 0.1 * cycle:
         return None
     return Cause(
@@ -85,13 +85,13 @@ def rank(of: Evidence) -> Cause | None:
     )
 
 
-def first_batch(of: Evidence) -> Cause | None:
+def first_batch(evidence: Evidence) -> Cause | None:
     """Most of the waiting is for the first batch of each epoch."""
-    first, rest = of.stats.first_wait, of.steady_share
-    if first.count < 2 or of.first_share < 0.5 or rest >= 0.25:
+    first, rest = evidence.stats.first_wait, evidence.steady_share
+    if first.count < 2 or evidence.first_share < 0.5 or rest >= 0.25:
         return None
-    settings = of.settings
-    early = of.stats.why_not_ring is None and settings.in_order and not settings.is_stream
+    settings = evidence.settings
+    early = evidence.stats.why_not_ring is None and settings.in_order and not settings.is_stream
     if not settings.num_workers:
         change = "num_workers=2, persistent_workers=True, so that the first batch is made before the loop asks for it"
     elif not settings.persistent_workers:
@@ -100,41 +100,41 @@ def first_batch(of: Evidence) -> Cause | None:
             change += "; prefetch_epochs=True as well, so that the next epoch's first batches are made during this one"
     elif not settings.prefetch_epochs and early:
         change = "prefetch_epochs=True, so that the next epoch's first batches are made during this one"
-    elif of.stats.why_not_ring is not None:
+    elif evidence.stats.why_not_ring is not None:
         change = "have workers open and read less before their first batch"
     else:
         change = "call loader.start() before your work between the epochs, or before you load the model"
-    each = of.stats.starting_s / first.count
+    each = evidence.stats.starting_s / first.count
     return Cause(
         "first_batch",
         f"the loop waits {ms(each)} until each worker has made its first batch of an epoch. That is "
-        f"{of.first_share:.0%} of all waiting; after it, waiting is {rest:.1%} of the time",
+        f"{evidence.first_share:.0%} of all waiting; after it, waiting is {rest:.1%} of the time",
         change,
         f"up to {ms(each)} less for each epoch",
-        of.first_share >= 0.7 and rest < 0.05 and of.stats.starting_s >= 0.05,
+        evidence.first_share >= 0.7 and rest < 0.05 and evidence.stats.starting_s >= 0.05,
     )
 
 
-def spare_slots(of: Evidence) -> Cause | None:
-    """The loop holds more batches than may be lent, and the copies take time."""
-    note = copies(of)
-    waits = of.stats.waits or {}
-    share = waits.get("hand_out", 0.0) / of.stats.wait.total_s if of.stats.wait.total_s else 0.0
+def spare_slots(evidence: Evidence) -> Cause | None:
+    """The loop holds more batches than the ring lends, and the copies take time."""
+    note = copies(evidence)
+    waits = evidence.stats.waits or {}
+    share = waits.get("hand_out", 0.0) / evidence.stats.wait.total_s if evidence.stats.wait.total_s else 0.0
     if note is None or share < 0.5:
         return None
-    copied = (of.stats.copied_spare or 0) / max(1, of.stats.taken_batches or 0)
+    copied = (evidence.stats.copied_spare or 0) / max(1, evidence.stats.taken_batches or 0)
     why, change = note
     return Cause("spare_slots", why, change, f"up to {share:.0%} less waiting, because no copies are made",
                  copied >= 2 * COPIED and share >= 0.6)  # fmt: skip
 
 
-def copies(of: Evidence) -> tuple[str, str] | None:
-    """How many batches were copied out since spare_slots were lent, and what to change; None if hardly any were."""
-    copied = (of.stats.copied_spare or 0) / max(1, of.stats.taken_batches or 0)
+def copies(evidence: Evidence) -> tuple[str, str] | None:
+    """How many batches were copied out because the ring lends no more, and what to change; None if hardly any were."""
+    copied = (evidence.stats.copied_spare or 0) / max(1, evidence.stats.taken_batches or 0)
     if copied < COPIED / 2:
         return None
-    lent, keeps = of.settings.spare_slots, of.stats.held_batches
-    if copied < 1 and lent:  # so many of each `keeps` in a row are copies
+    lent, keeps = evidence.settings.spare_slots, evidence.stats.held_batches
+    if copied < 1 and lent:  # of `keeps` batches in a row, all but `lent` are copies
         keeps = max(keeps or 0, round(lent / (1 - copied)))
     if keeps is None or keeps <= lent:
         return (
@@ -142,23 +142,23 @@ def copies(of: Evidence) -> tuple[str, str] | None:
             "clone what you keep for long and drop the batch, or raise spare_slots",
         )
     why = f"{copied:.0%} of the batches are copied out: your loop keeps {keeps}, and the ring lends spare_slots={lent}"
-    if (keeps - lent) * (of.stats.batch_bytes or 0.0) > of.memory_bytes:
+    if (keeps - lent) * (evidence.stats.batch_bytes or 0.0) > evidence.memory_bytes:
         return why, f"drop batches earlier (del batch), or keep less of each; there is no memory for {keeps} of them"
     return why, f"spare_slots={keeps}, or drop batches earlier (del batch)"
 
 
-def hand_out(of: Evidence) -> Cause | None:
-    """Next() itself takes the time: the sampler, or so small batches that there is nothing else."""
-    waits = of.stats.waits
-    if waits is None or not of.stats.wait.total_s:
+def hand_out(evidence: Evidence) -> Cause | None:
+    """Next() itself takes the time: the sampler, or batches so small that nothing else takes time."""
+    waits = evidence.stats.waits
+    if waits is None or not evidence.stats.wait.total_s:
         return None
     own = waits["hand_out"] + waits["open"]
-    if own < 0.6 * of.stats.wait.total_s:
+    if own < 0.6 * evidence.stats.wait.total_s:
         return None
-    each = own / max(1, of.stats.wait.count)
-    samples = (of.stats.samples or 0) / max(1, of.stats.taken_batches or 0)
+    each = own / max(1, evidence.stats.wait.count)
+    samples = (evidence.stats.samples or 0) / max(1, evidence.stats.taken_batches or 0)
     if each < 100e-6:
-        change = f"larger batches: {samples:.0f} samples take the loop {ms(of.step_s)}"
+        change = f"larger batches: {samples:.0f} samples take the loop {ms(evidence.step_s)}"
         effect = f"with twice as many samples in each, {ms(each)} is saved for every other batch"
     else:
         change = "use a quicker sampler; the trainer draws from it each time it hands out a batch"
@@ -168,125 +168,129 @@ def hand_out(of: Evidence) -> Cause | None:
         f"batches are ready, and next() itself takes {ms(each)} to draw from the sampler and hand a batch over",
         change,
         effect,
-        own >= 0.8 * of.stats.wait.total_s,
+        own >= 0.8 * evidence.stats.wait.total_s,
     )
 
 
-def no_workers(of: Evidence) -> Cause | None:
-    """There are no workers: the loop waits while its batches are made."""
-    if of.settings.num_workers or not of.wait_s:
+def no_workers(evidence: Evidence) -> Cause | None:
+    """There are no workers, so the loop waits while its batches are made."""
+    if evidence.settings.num_workers or not evidence.wait_s:
         return None
-    most = max(1, int(of.cores))
-    needed = math.ceil(of.wait_s / of.step_s) if of.step_s else most
+    most = max(1, int(evidence.cores))
+    needed = math.ceil(evidence.wait_s / evidence.step_s) if evidence.step_s else most
     count = max(1, min(needed, most))
-    best = max(of.step_s, of.wait_s / count)
-    persists = ", persistent_workers=True" if of.settings.prefetch_epochs else ""  # which it needs, with workers
+    best = max(evidence.step_s, evidence.wait_s / count)
+    persists = ", persistent_workers=True" if evidence.settings.prefetch_epochs else ""  # with workers, it needs this
     return Cause(
         "workers",
-        f"batches are made in this process, {ms(of.wait_s)} each, while your loop waits",
-        f"num_workers={count}{persists}{shared(of)}",
-        f"up to {rate(1 / best)}, now {rate(of.stats.batches_per_s)}; {plural(needed, 'worker')} would feed this loop, "
-        f"and this machine has {plural(of.cores, 'core')}",
+        f"batches are made in this process, {ms(evidence.wait_s)} each, while your loop waits",
+        f"num_workers={count}{persists}{shared(evidence)}",
+        f"up to {rate(1 / best)}, now {rate(evidence.stats.batches_per_s)}; {plural(needed, 'worker')} would feed "
+        f"this loop, and this machine has {plural(evidence.cores, 'core')}",
         True,
     )
 
 
-def worker(of: Evidence) -> Cause | None:
+def worker(evidence: Evidence) -> Cause | None:
     """One worker is slower than the others, and batches come in order."""
-    found = of.straggler
-    if found is None or of.settings.schedule == "steal":
+    found = evidence.straggler
+    if found is None or evidence.settings.schedule == "steal":
         return None
     slow, times = found
-    waited = of.workers_s("waited_for_s")
+    waited = evidence.workers_s("waited_for_s")
     share = slow.waited_for_s / waited if waited else 0.0
-    count = len(of.workers)
+    count = len(evidence.workers)
     if times < SLOW or share < max(0.5, 1.5 / count if count > 2 else 0.7):
         return None
-    each = [of.each_s(one) for one in of.workers]
+    each = [evidence.each_s(one) for one in evidence.workers]
     faster = sum(1 / time for time in each) / (count / max(each))
-    change = f"{steal(of)}, so that the others take over its work; or find out what that worker does differently"
-    if of.settings.is_stream:  # no other worker can take it over
+    change = f"{steal(evidence)}, so that the others take over its work; or find out what that worker does differently"
+    if evidence.settings.is_stream:  # no other worker can take it over
         change = "find out what that worker does differently, and how large its part of the stream is"
     return Cause(
         "worker",
         f"worker {slow.worker} takes {times:.1f} times as long for a batch as the others. {share:.0%} of the waiting "
         "is for its batches",
         change,
-        f"up to {of.times_faster(faster):.1f} times as many batches from the same workers",
+        f"up to {evidence.times_faster(faster):.1f} times as many batches from the same workers",
         times >= 1.5 * SLOW and share >= 0.7,
     )
 
 
-def order(of: Evidence) -> Cause | None:
-    """Workers stand idle while the trainer waits: some batches take much longer, and those behind them must wait."""
-    if len(of.workers) < 2 or of.idle_share < IDLE:
+def order(evidence: Evidence) -> Cause | None:
+    """Workers are idle while the trainer waits: some batches take much longer, and later ones must wait for them."""
+    if len(evidence.workers) < 2 or evidence.idle_share < IDLE:
         return None
-    if of.settings.is_stream:  # no other worker can take it over
+    if evidence.settings.is_stream:  # no other worker can take it over
         change = "a larger prefetch_factor"
-        change += "; or in_order=False, if you do not need the order" if of.settings.in_order else ""
-    elif of.settings.schedule == "steal":
+        change += "; or in_order=False, if you do not need the order" if evidence.settings.in_order else ""
+    elif evidence.settings.schedule == "steal":
         change = "a larger prefetch_factor"
-        if of.settings.can_be_cut:
-            change = f"{smaller_chunks(of)}, so that all workers make the batch that is waited for; or {change}"
+        if evidence.settings.can_be_cut:
+            change = f"{smaller_chunks(evidence)}, so that all workers make the batch that is waited for; or {change}"
     else:
-        change = f"{steal(of)}, so that idle workers make what comes next"
-        change += f"; or {smaller_chunks(of)}" if of.settings.can_be_cut and of.settings.in_order else ""
+        change = f"{steal(evidence)}, so that idle workers make what comes next"
+        change += (
+            f"; or {smaller_chunks(evidence)}" if evidence.settings.can_be_cut and evidence.settings.in_order else ""
+        )
     return Cause(
         "order",
-        f"workers are idle for {of.idle_share:.0%} of their time while the trainer waits for one batch: a slow batch "
-        "holds up those behind it",
+        f"workers are idle for {evidence.idle_share:.0%} of their time while the trainer waits for one batch: a slow "
+        "batch holds up those behind it",
         change,
-        f"up to {of.times_faster(1 / (1 - of.idle_share)):.1f} times as many batches from the same workers",
-        of.idle_share >= 1.4 * IDLE,
+        f"up to {evidence.times_faster(1 / (1 - evidence.idle_share)):.1f} times as many batches from the same workers",
+        evidence.idle_share >= 1.4 * IDLE,
     )
 
 
-def cores(of: Evidence) -> Cause | None:
-    """More workers than cores, which take the cores from one another."""
-    count = len(of.workers)
-    if count <= of.cores or of.delayed_share < DELAYED or of.runs_share < 0.5:
+def cores(evidence: Evidence) -> Cause | None:
+    """There are more workers than cores, and they take the cores from one another."""
+    count = len(evidence.workers)
+    if count <= evidence.cores or evidence.delayed_share < DELAYED or evidence.runs_share < 0.5:
         return None
-    fewer = max(1, int(of.cores))
+    fewer = max(1, int(evidence.cores))
     return Cause(
         "cores",
-        f"{count} workers share {plural(of.cores, 'core')}, and wait for one {of.delayed_share:.0%} of the time",
+        f"{count} workers share {plural(evidence.cores, 'core')}, and wait for one {evidence.delayed_share:.0%} of "
+        "the time",
         f"num_workers={fewer}; for more batches/s the work itself must shrink: {CHEAPER['decode']}",
-        f"the same {rate(of.stats.batches_per_s)}, with {count - fewer} processes less, and their memory",
-        count >= 1.5 * of.cores and of.delayed_share >= 1.4 * DELAYED,
+        f"the same {rate(evidence.stats.batches_per_s)}, with {count - fewer} processes less, and their memory",
+        count >= 1.5 * evidence.cores and evidence.delayed_share >= 1.4 * DELAYED,
     )
 
 
-def work(of: Evidence) -> Cause | None:
-    """Workers are at work all the time, and it is not enough: too few of them, or too much work."""
-    if not of.workers or not of.work_s or of.busy_share < BUSY:
+def work(evidence: Evidence) -> Cause | None:
+    """Workers are busy all the time and cannot keep up: there are too few of them, or a batch takes too much work."""
+    if not evidence.workers or not evidence.work_s or evidence.busy_share < BUSY:
         return None
-    count, needed = max(len(of.workers), of.settings.num_workers), of.needed_workers
-    most = min(of.cores if of.runs_share >= 0.5 else BLOCKED * of.cores, of.held_workers)
-    stage = "collate" if of.collate_share >= 0.5 else "decode" if of.runs_share >= 0.5 else "read"
+    count, needed = max(len(evidence.workers), evidence.settings.num_workers), evidence.needed_workers
+    most = min(evidence.cores if evidence.runs_share >= 0.5 else BLOCKED * evidence.cores, evidence.held_workers)
+    stage = "collate" if evidence.collate_share >= 0.5 else "decode" if evidence.runs_share >= 0.5 else "read"
     where = {"collate": "collating", "decode": "the samples, on a core", "read": "the samples, waiting (disk, network)"}
-    share = of.collate_share if stage == "collate" else 1 - of.collate_share
-    why = f"a batch takes {ms(of.work_s)} of a worker's time, {share:.0%} of it for {where[stage]}{hottest(of)}"
-    feeds = f"{plural(needed, 'worker')} would feed this loop ({ms(of.step_s)} a step)"
-    if endless := needed > ENDLESS * of.cores:
-        feeds = f"your loop does almost nothing itself ({ms(of.step_s)} a step), so it always waits"
-    busy = of.busy_share >= 0.85
+    share = evidence.collate_share if stage == "collate" else 1 - evidence.collate_share
+    hot = hottest(evidence)
+    why = f"a batch takes {ms(evidence.work_s)} of a worker's time, {share:.0%} of it for {where[stage]}{hot}"
+    feeds = f"{plural(needed, 'worker')} would feed this loop ({ms(evidence.step_s)} a step)"
+    if endless := needed > ENDLESS * evidence.cores:
+        feeds = f"your loop does almost nothing itself ({ms(evidence.step_s)} a step), so it always waits"
+    busy = evidence.busy_share >= 0.85
     if stage != "collate" and count < needed <= most:
-        effect = f"{feeds}: {rate(of.rate(needed))}, now {rate(of.stats.batches_per_s)}"
-        return Cause("workers", why, f"num_workers={needed}{shared(of)}", effect, busy and needed >= count * 1.3)
+        effect = f"{feeds}: {rate(evidence.rate(needed))}, now {rate(evidence.stats.batches_per_s)}"
+        return Cause("workers", why, f"num_workers={needed}{shared(evidence)}", effect, busy and needed >= count * 1.3)
     more = max(1, int(most))
     change = CHEAPER[stage]
     if more > count:
-        change = f"num_workers={more}{shared(of)}, and {change}"
-    effect = f"{feeds}; this machine has {plural(of.cores, 'core')}"
-    if most == of.held_workers:
+        change = f"num_workers={more}{shared(evidence)}, and {change}"
+    effect = f"{feeds}; this machine has {plural(evidence.cores, 'core')}"
+    if most == evidence.held_workers:
         effect += f", and memory for the batches of {plural(int(most), 'worker')}"
     if stage != "read" and not endless:
-        effect += f", and it would take {of.needed_cores:.1f}"
-    if stage != "read" and of.got_cores < 0.8 * min(of.cores, count):
-        effect += f" (workers got {of.got_cores:.1f}; other processes have the rest)"
-    effect += f". {plural(max(more, count), 'worker')} give at most {rate(of.rate(max(more, count)))}, now "
-    effect += rate(of.stats.batches_per_s)
-    margin = abs(of.runs_share - 0.5) > 0.2 and abs(of.collate_share - 0.5) > 0.1
+        effect += f", and it would take {evidence.needed_cores:.1f}"
+    if stage != "read" and evidence.got_cores < 0.8 * min(evidence.cores, count):
+        effect += f" (workers got {evidence.got_cores:.1f}; other processes have the rest)"
+    effect += f". {plural(max(more, count), 'worker')} give at most {rate(evidence.rate(max(more, count)))}, now "
+    effect += rate(evidence.stats.batches_per_s)
+    margin = abs(evidence.runs_share - 0.5) > 0.2 and abs(evidence.collate_share - 0.5) > 0.1
     return Cause(stage, why, change, effect, busy and margin and (stage == "collate" or needed > 1.3 * most))
 
 
@@ -299,34 +303,36 @@ CHEAPER = {
 }
 
 
-def steal(of: Evidence) -> str:
-    """The option by which workers take over what others do not come to, as this loader may be given it."""
-    return 'schedule="steal"' + ("" if of.settings.in_order else " in place of in_order=False")
+def steal(evidence: Evidence) -> str:
+    """The option by which workers take over the work of others, as this loader can be given it."""
+    return 'schedule="steal"' + ("" if evidence.settings.in_order else " in place of in_order=False")
 
 
-def smaller_chunks(of: Evidence) -> str:
-    """The option by which workers make a batch together."""
-    return "chunk_size" if of.settings.chunk_size is None else f"a chunk_size below {of.settings.chunk_size}"
+def smaller_chunks(evidence: Evidence) -> str:
+    """The option by which several workers make one batch."""
+    return (
+        "chunk_size" if evidence.settings.chunk_size is None else f"a chunk_size below {evidence.settings.chunk_size}"
+    )
 
 
-def shared(of: Evidence) -> str:
+def shared(evidence: Evidence) -> str:
     """The condition for more workers on a stream: each has a copy of it, so each must read a part of its own."""
     sharded = " (the stream must give each worker its own part, by get_worker_info(); otherwise samples repeat)"
-    return sharded if of.settings.is_stream else ""
+    return sharded if evidence.settings.is_stream else ""
 
 
-def hottest(of: Evidence) -> str:
-    """The function that takes the most, if that is known."""
-    if not of.stats.hot:
+def hottest(evidence: Evidence) -> str:
+    """The function that takes the most time, if that is known."""
+    if not evidence.stats.hot:
         return ""
-    hot = of.stats.hot[0]
+    hot = evidence.stats.hot[0]
     where = f", {hot.file}:{hot.line}" if hot.file else ""
-    said = f"; {hot.share:.0%} in {hot.function}{where}"
-    return said.encode(errors="backslashreplace").decode()  # a file's name need not be UTF-8, but what is printed must
+    text = f"; {hot.share:.0%} in {hot.function}{where}"
+    return text.encode(errors="backslashreplace").decode()  # a file's name need not be UTF-8, but printed text must be
 
 
 def ms(time: float) -> str:
-    """A time in seconds, as people say it."""
+    """A time in seconds, with the unit that suits it."""
     return f"{time * 1e6:.0f} us" if time < 1e-3 else f"{time * 1e3:.1f} ms" if time < 1 else f"{time:.1f} s"
 
 

@@ -1,8 +1,8 @@
 """A trace in the format that Perfetto and Chrome read: lanes of slices, and arrows between them.
 
-The format is the "Trace Event Format": a list of objects whose `ph` says what each is.  X is a slice with its duration,
-M names a lane, b and e are the two ends of something that has no lane, s and f those of an arrow.  Times are
-microseconds there, and nanoseconds in here.
+The format is the "Trace Event Format": a list of objects, whose `ph` is their kind.  X is a slice with its duration,
+M names a lane, b and e are the two ends of a span without a lane, s and f those of an arrow.  Times are microseconds in
+the file, and nanoseconds in this module.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from typing import Any
 from shmloader.core.log import Taken
 
 TRAINER = 0  # its lane; worker k's is k + 1
-AHEAD = 1 << 20  # the lane of the thread that is ahead of the user, where there is one
+AHEAD = 1 << 20  # the lane of the prefetch thread, if there is one
 
 Event = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Span:
-    """Something that took from one moment to another: a next() of the user's, or a batch being sent to a device."""
+    """A span of time: one next() of the user's, or the sending of a batch to a device."""
 
     began_at: int
     ended_at: int
@@ -30,16 +30,16 @@ class Span:
 
 @dataclass(frozen=True)
 class Recorded:
-    """What was recorded of a loader.  Times are time.monotonic_ns()'s.
+    """What was recorded of a loader.  Times are those of time.monotonic_ns().
 
     Attributes:
-        label: What its dataset is.
+        label: Its dataset's name.
         trainer: The pid.
-        workers: The pids, as far as they are known.
-        taken: What the ring noted of each sequence.
-        turns: The next() of the user's.
+        workers: The pids that are known.
+        taken: The ring's record of each sequence.
+        turns: The user's calls of next().
         sent: Batches that went through a stage: to a device, or `on_device`.
-        ahead: Whether that was in a thread of its own, which takes batches from the ring.
+        ahead: Whether a prefetch thread did that, which takes the batches from the ring.
         began_at: When recording began.
     """
 
@@ -54,7 +54,7 @@ class Recorded:
 
 
 def trace_of(recorded: Recorded) -> dict[str, Any]:
-    """The whole file, as JSON has it."""
+    """The whole file, as JSON."""
     taker = AHEAD if recorded.ahead else TRAINER
     events = [*_names(recorded, taker), *_turns(recorded.turns)]
     events += [_slice(taker, "to device", span.began_at, span.ended_at, {}) for span in recorded.sent]
@@ -75,7 +75,7 @@ def trace_of(recorded: Recorded) -> dict[str, Any]:
 
 
 def _names(recorded: Recorded, taker: int) -> Iterator[Event]:
-    """What the lanes are called, and in which order they lie."""
+    """The names of the lanes, and their order."""
     yield {"ph": "M", "name": "process_name", "tid": 0, "args": {"name": f"shmloader: {recorded.label}"}}
     lanes = {TRAINER: "trainer"}
     if taker == AHEAD:
@@ -99,18 +99,18 @@ def _turns(turns: list[Span]) -> Iterator[Event]:
 
 def _made(taken: Taken) -> Iterator[Event]:
     """The worker's lane."""
-    lane, of = taken.worker + 1, _numbers(taken)
+    lane, found = taken.worker + 1, _numbers(taken)
     if not taken.claimed_at or not taken.published_at:
         return
     if taken.claimed_at <= taken.fetched_at < taken.published_at:
-        yield _slice(lane, "fetch", taken.claimed_at, taken.fetched_at, of)
-        yield _slice(lane, "collate", taken.fetched_at, taken.published_at, of)
-    else:  # its samples never came: an exception
-        yield _slice(lane, "make", taken.claimed_at, taken.published_at, of)
+        yield _slice(lane, "fetch", taken.claimed_at, taken.fetched_at, found)
+        yield _slice(lane, "collate", taken.fetched_at, taken.published_at, found)
+    else:  # it has no samples: the batch is an exception
+        yield _slice(lane, "make", taken.claimed_at, taken.published_at, found)
 
 
 def _took(taken: Taken, taker: int) -> Iterator[Event]:
-    """What who takes did until it had the batch, and then with it; within its next()."""
+    """The slices of the side that takes: until it had the batch, and then with it, within its next()."""
     if taken.chunk or not taken.asked_at or not taken.taken_at:
         return
     ends = taken.handed_out_at or taken.taken_at
@@ -122,17 +122,17 @@ def _took(taken: Taken, taker: int) -> Iterator[Event]:
 
 
 def _arrow(number: int, taken: Taken, taker: int) -> Iterator[Event]:
-    """From where a worker publishes to where its batch is taken."""
+    """An arrow from a worker's publishing to the taking of the batch."""
     if taken.asked_at and taken.claimed_at < taken.published_at and taken.taken_at:
         common = {"cat": "batch", "name": "publish", "id": number}
-        # within the two slices, for an arrow from the very end of one would belong to what follows
+        # inside the two slices, because an arrow from the very end of one would belong to the following slice
         begins = max(taken.claimed_at, taken.published_at - 1)
         yield {"ph": "s", "tid": taken.worker + 1, "ts": begins, **common}
         yield {"ph": "f", "bp": "e", "tid": taker, "ts": max(taken.asked_at, taken.taken_at - 1, begins), **common}
 
 
 def _between(number: int, taken: Taken) -> Iterator[Event]:
-    """What a batch is in while nobody works on it: open, ready, lent."""
+    """The stages of a batch that nobody works on: open, ready, lent."""
     if taken.chunk:
         return
     spans = [
@@ -147,10 +147,10 @@ def _between(number: int, taken: Taken) -> Iterator[Event]:
             yield {"ph": "e", "ts": ends, **common}
 
 
-def _slice(lane: int, name: str, begins: int, ends: int, of: dict[str, int]) -> Event:
-    return {"ph": "X", "name": name, "tid": lane, "ts": begins, "dur": max(0, ends - begins), "args": of}
+def _slice(lane: int, name: str, begins: int, ends: int, figures: dict[str, int]) -> Event:
+    return {"ph": "X", "name": name, "tid": lane, "ts": begins, "dur": max(0, ends - begins), "args": figures}
 
 
 def _numbers(taken: Taken) -> dict[str, int]:
-    said = {"batch": taken.batch, "epoch": taken.epoch, "sequence": taken.sequence}
-    return {**said, "chunk": taken.chunk} if taken.chunk else said
+    fields = {"batch": taken.batch, "epoch": taken.epoch, "sequence": taken.sequence}
+    return {**fields, "chunk": taken.chunk} if taken.chunk else fields

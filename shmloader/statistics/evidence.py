@@ -1,4 +1,4 @@
-"""What a verdict is made of: what was measured, what the loader was told, what the machine has."""
+"""What a verdict is based on: the measurements, the loader's settings, and the machine."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from shmloader.statistics.stats import Stats, WorkerStats
 if TYPE_CHECKING:
     from shmloader.core.log import Taken
 
-DELAYED = 0.25  # of their work, in which workers wait for a core, makes them short of cores
-BLOCKS = 8  # of the last batches, to see how much the share of waiting varies
+DELAYED = 0.25  # of their work, waiting for a core: beyond it, workers are short of cores
+BLOCKS = 8  # parts of the last batches, to see how much the share of waiting varies
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What the loader was told.
+    """The settings of a loader.
 
     Attributes:
         num_workers, prefetch_factor, spare_slots, schedule, chunk_size, persistent_workers, prefetch_epochs: Options.
@@ -33,7 +33,7 @@ class Settings:
         is_stream: Whether it is an IterableDataset.
         in_order: Whether batches come in order.
         can_be_cut: Whether a batch can be made of chunks.
-        detail: Whether workers look at their stacks.
+        detail: Whether workers sample their stacks.
     """
 
     num_workers: int = 0
@@ -53,16 +53,16 @@ class Settings:
 
 @dataclass(frozen=True)
 class Evidence:
-    """All that a verdict follows from.
+    """Everything from which a verdict follows.
 
     Attributes:
-        stats: What was measured.
-        settings: What the loader was told.
+        stats: The measurements.
+        settings: The loader's settings.
         cores: How many cores' time this process and its workers can get.
-        shares: The share of waiting in each of the last BLOCKS of batches; empty where it is not known.
+        shares: The share of waiting in each of the last BLOCKS of batches; empty if it is not known.
         ranks: Seconds of waiting a batch, of each rank; empty if the others were not asked.
-        rank: Which of them this one is.
-        memory_bytes: What this rank can still get.
+        rank: This rank's index there.
+        memory_bytes: The memory that this rank can still get.
     """
 
     stats: Stats
@@ -77,14 +77,14 @@ class Evidence:
 
     @property
     def wait_s(self) -> float:
-        """Of each batch, how long next() took, without the workers' first ones of an epoch."""
+        """Seconds that next() took for a batch, without the workers' first batches of an epoch."""
         first = self.stats.first_wait.count * max(1, self.settings.num_workers)
         count = max(1, self.stats.wait.count - first)
         return max(0.0, self.stats.wait.total_s - self.stats.starting_s) / count
 
     @property
     def step_s(self) -> float:
-        """Of each batch, the loop's own work."""
+        """Seconds of the loop's own work for a batch."""
         return self.stats.step.mean_s
 
     @property
@@ -94,19 +94,19 @@ class Evidence:
 
     @property
     def first_share(self) -> float:
-        """How much of all waiting was for the workers' first batches of an epoch."""
+        """The share of all waiting that was for the workers' first batches of an epoch."""
         return self.stats.starting_s / self.stats.wait.total_s if self.stats.wait.total_s else 0.0
 
     @property
     def share(self) -> float | None:
-        """The share of waiting to judge by: that a first epoch starts slowly says nothing of those to come."""
+        """The share of waiting to judge.  With one epoch it leaves out the start, which is not typical of the rest."""
         return self.steady_share if self.stats.first_wait.count == 1 else self.stats.input_wait
 
     # -------------------------------------------------------------------------------------------- the workers
 
     @property
     def workers(self) -> Sequence[WorkerStats]:
-        """Those that have made anything; one may be seen between the count of its first batch and its time."""
+        """The workers that have made a batch.  A reading may fall between the count of its first batch and its time."""
         return [worker for worker in self.stats.workers or () if worker.published and worker.busy_s]
 
     def workers_s(self, name: str) -> float:
@@ -115,20 +115,20 @@ class Evidence:
 
     @property
     def work_s(self) -> float:
-        """What a batch takes of one worker's time."""
+        """The time of one worker that a batch takes."""
         batches = self.stats.taken_batches or 0
         return self.workers_s("busy_s") / batches if batches else 0.0
 
     @property
     def busy_share(self) -> float:
-        """How much of their time workers were at work, between the first and the last batch of an epoch."""
+        """The share of their time that workers worked, between the first and the last batch of an epoch."""
         busy = self.workers_s("busy_s")
         rest = self.workers_s("idle_s") + self.workers_s("slot_wait_s")
         return busy / (busy + rest) if busy else 0.0
 
     @property
     def idle_share(self) -> float:
-        """How much of it they had no work, while the trainer waited for another one's batch."""
+        """The share of it without work, while the trainer waited for another worker's batch."""
         busy, idle = self.workers_s("busy_s"), self.workers_s("idle_s")
         return idle / (busy + idle + self.workers_s("slot_wait_s")) if busy else 0.0
 
@@ -140,22 +140,22 @@ class Evidence:
 
     @property
     def cpu_share(self) -> float | None:
-        """How much of its work a worker ran on a core."""
+        """The share of its work in which a worker ran on a core."""
         return self._of_busy("cpu_share")
 
     @property
     def delayed_share(self) -> float:
-        """How much of it the worker could have run, and had no core."""
+        """The share of its work in which the worker could have run, but had no core."""
         return min(0.95, self._of_busy("delayed_share") or 0.0)
 
     @property
     def runs_share(self) -> float:
-        """How much of its work a worker runs on a core, if it gets one whenever it wants one."""
+        """The share of its work that a worker runs on a core, if it gets one whenever it needs one."""
         return min(1.0, (self.cpu_share or 0.0) / (1 - self.delayed_share))
 
     @property
     def collate_share(self) -> float:
-        """How much of it went into collating."""
+        """The share of its work that is collating."""
         busy = self.workers_s("busy_s")
         return self.workers_s("collate_s") / busy if busy else 0.0
 
@@ -172,24 +172,24 @@ class Evidence:
 
     @staticmethod
     def each_s(worker: WorkerStats) -> float:
-        """What a batch takes of this worker's time, but for what it waited for a core: others may have that core."""
+        """This worker's time for a batch, without its waits for a core, because other processes may have that core."""
         return worker.busy_s * (1 - min(0.9, worker.delayed_share or 0.0)) / worker.published
 
     # --------------------------------------------------------------------------------- what others would bring
 
     @property
     def got_cores(self) -> float:
-        """How many cores the workers had: all that there are, or less where they had to wait for them."""
+        """How many cores the workers had: all that there are, or fewer if they had to wait for them."""
         spent = self.stats.wait.total_s + self.stats.step.total_s
         if self.delayed_share < DELAYED or not spent:
             return self.cores
         return min(self.cores, max(0.1, self.workers_s("busy_s") * (self.cpu_share or 0.0) / spent))
 
     def rate(self, workers: int, idle: float = 0.0) -> float:
-        """Batches a second that so many workers would give this loop, by what was measured.
+        """Batches a second that this number of workers would give this loop, computed from the measurements.
 
-        The cores that they got bound what runs on them, but not what waits for a disk or sleeps.  What a worker waited
-        for a core counts as no work: with fewer workers there would be less of it.
+        The cores that they got limit the work that runs on them, but not waits for a disk or sleeps.  A worker's waits
+        for a core do not count as work, because with fewer workers there would be fewer of them.
         """
         work = self.work_s * (1 - self.delayed_share)
         if not work:
@@ -200,19 +200,19 @@ class Evidence:
         return min(rate, 1 / self.step_s) if self.step_s else rate
 
     def times_faster(self, times: float) -> float:
-        """How many times as many batches this loop takes, if the loader gives so many times as many."""
+        """The factor by which this loop speeds up if the loader gives batches this many times as fast."""
         return min(times, (self.wait_s + self.step_s) / self.step_s) if self.step_s else times
 
     @property
     def needed_workers(self) -> int:
-        """How many workers would feed this loop, if the machine had the cores."""
+        """How many workers would feed this loop, if the machine had enough cores."""
         if not self.step_s:
             return self.settings.num_workers
         return math.ceil(self.work_s * (1 - self.delayed_share) / self.step_s * 1.05)
 
     @property
     def held_workers(self) -> float:
-        """How many workers' batches the memory holds: of those that there are, and of more."""
+        """How many workers' batches the memory holds: the present workers, and more."""
         each = self.settings.prefetch_factor * (self.stats.batch_bytes or 0.0)
         return self.settings.num_workers + (self.memory_bytes // each if each else math.inf)
 
@@ -225,7 +225,7 @@ class Evidence:
 
 
 def settings_of(loader: Any) -> Settings:
-    """What this loader was told."""
+    """The settings of a loader."""
     options = Options.of(loader)
     return Settings(
         num_workers=loader.num_workers,

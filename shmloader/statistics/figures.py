@@ -1,4 +1,4 @@
-"""Stats, made of what an account has: NOTE [ Accounts ]."""
+"""Makes Stats from an account: NOTE [ Accounts ]."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from shmloader.core.figures import (
 )
 from shmloader.statistics.stats import Hot, Stats, Times, WorkerStats
 
-HELD = 0.95  # of the batches that were dropped, for `held_batches`
+HELD = 0.95  # of the dropped batches, for `held_batches`
 WAITS = {
     "open": ON_OPEN,
     "claim": ON_CLAIM,
@@ -51,7 +51,7 @@ WAITS = {
 
 @dataclass(frozen=True)
 class Now:
-    """What is so at this moment, and is not counted: see Stats."""
+    """Values of this moment, which are not counted: see Stats."""
 
     why_not_ring: str | None
     num_workers: int
@@ -63,7 +63,7 @@ class Now:
 
 
 def times(figures: Figures, kind: int) -> Times:
-    """What a histogram says."""
+    """The Times of a histogram."""
     count = figures.count(kind)
     if not count:
         return Times()
@@ -73,13 +73,13 @@ def times(figures: Figures, kind: int) -> Times:
 
 
 def stats_of(figures: Figures, since: str, elapsed: float, now: Now) -> Stats:
-    """What was measured since then, in words of its own.
+    """The Stats since a reading.
 
     Args:
-        figures: What was counted since then.
-        since: Since when.
-        elapsed: How many seconds ago that was.
-        now: What is not counted.
+        figures: The counts since then.
+        since: The name of the reading.
+        elapsed: How many seconds ago it was.
+        now: The values that are not counted.
     """
     wait, step, first = (times(figures, kind) for kind in (WAIT, STEP, FIRST))
     spent = wait.total_s + step.total_s
@@ -137,7 +137,7 @@ def _on_the_ring(turns: Stats, figures: Figures, now: Now, spent: float) -> Stat
 
 
 def _held(dropped: list[int]) -> int | None:
-    """How many batches a loop holds at once, from how many it was given while it held each."""
+    """How many batches a loop holds at once, computed from how many more it was given while it held each."""
     count, seen = sum(dropped), 0
     if not count:
         return None
@@ -149,17 +149,17 @@ def _held(dropped: list[int]) -> int | None:
 
 
 def _worker(figures: Figures, number: int) -> WorkerStats:
-    said = {name: value / 1e9 for name, value in figures.of_worker(number).items()}
-    probed = said["probed_ns"]
+    fields = {name: value / 1e9 for name, value in figures.of_worker(number).items()}
+    probed = fields["probed_ns"]
     return WorkerStats(
         worker=number,
         published=figures.of_worker(number)["published"],
-        busy_s=said["fetched_ns"] + said["collated_ns"],
-        fetch_s=said["fetched_ns"],
-        collate_s=said["collated_ns"],
-        idle_s=said["behind_ns"],
-        slot_wait_s=max(0.0, said["idle_ns"] - said["behind_ns"]),
-        waited_for_s=said["waited_ns"],
-        cpu_share=said["cpu_ns"] / probed if probed else None,
-        delayed_share=min(1.0, said["delayed_ns"] / probed) if probed else None,
+        busy_s=fields["fetched_ns"] + fields["collated_ns"],
+        fetch_s=fields["fetched_ns"],
+        collate_s=fields["collated_ns"],
+        idle_s=fields["behind_ns"],
+        slot_wait_s=max(0.0, fields["idle_ns"] - fields["behind_ns"]),
+        waited_for_s=fields["waited_ns"],
+        cpu_share=fields["cpu_ns"] / probed if probed else None,
+        delayed_share=min(1.0, fields["delayed_ns"] / probed) if probed else None,
     )

@@ -1,16 +1,16 @@
-"""Metrics for Prometheus and what reads its format: SHMLOADER_METRICS_PORT.
+"""Metrics for Prometheus, and for programs that read its format: SHMLOADER_METRICS_PORT.
 
 NOTE [ Metrics ]
 
-    1. Nothing is sent and nothing listens unless a port is named.  Then one HTTP server a process listens on it, from
-       the first iterator on, in a thread that sleeps until it is asked.  It listens on 127.0.0.1 alone unless
-       SHMLOADER_METRICS_ADDRESS says otherwise, for it asks nobody who they are.  Where several ranks share a machine
-       (LOCAL_RANK), rank k listens on the port that is k higher.
-    2. Figures are made when it is asked, from the accounts of all loaders that live.  So nobody pays for a scrape that
-       does not come.  What only grows is a counter, so that whoever reads them takes rates as they like.
-    3. A run must not end over its metrics: a port that is in use, or that is none, is a RuntimeWarning.
-    4. Workers do not listen, and neither does a loader that a dataset makes in one.  A process that is forked closes
-       the socket that it has been given: else it would keep the port from the next run, which may begin before it ends.
+    1. Nothing is sent, and nothing listens unless a port is named.  Then each process has one HTTP server on it, from
+       the first iterator on, in a thread that sleeps until a request comes.  It listens on 127.0.0.1 only, unless
+       SHMLOADER_METRICS_ADDRESS names another address, because it has no authentication.  If several ranks share a
+       machine (LOCAL_RANK), rank k listens on the port plus k.
+    2. Figures are made when a request comes, from the accounts of all living loaders.  So they cost nothing between
+       requests.  A figure that only grows is a counter, so the reader can compute any rate.
+    3. A run must not end because of its metrics: a port that is taken, or is no port, is a RuntimeWarning.
+    4. Workers do not listen, and neither does a loader that a dataset makes in a worker.  A forked process closes the
+       socket that it inherits.  Otherwise it would keep the port from the next run, which may begin before it ends.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from shmloader.system.cores import rank_here
 PORT, ADDRESS = "SHMLOADER_METRICS_PORT", "SHMLOADER_METRICS_ADDRESS"
 QUANTILES = {"0.5": "p50_s", "0.9": "p90_s", "0.99": "p99_s"}
 
-# what is only so now, and what only grows, with what it is
+# gauges and counters, with their descriptions
 GAUGES = {
     "input_wait": "Share of the time spent in next(), since the loader was made",
     "ready_batches": "Ready batches when next() was called, on average",
@@ -60,24 +60,24 @@ OF_WORKERS = ("busy_s", "idle_s", "slot_wait_s", "waited_for_s")
 Named = Iterable[tuple[str, Stats]]  # each loader's name and stats
 
 _lock = threading.Lock()
-_tried_in: int | None = None  # the process
+_tried_in: int | None = None  # the process that has tried to listen
 
 
 def serve_once(all_stats: Callable[[], Named]) -> None:
     """Listen, if a port is named and this process has not tried yet.
 
     Args:
-        all_stats: Gives the loaders' stats when it is asked.
+        all_stats: Returns the loaders' stats at each request.
     """
     global _tried_in
-    said = os.environ.get(PORT, "")
-    if not said or _tried_in == os.getpid() or torch.utils.data.get_worker_info() is not None:
+    setting = os.environ.get(PORT, "")
+    if not setting or _tried_in == os.getpid() or torch.utils.data.get_worker_info() is not None:
         return
     with _lock:
         if _tried_in == os.getpid():
             return
         _tried_in = os.getpid()
-    _serve(said, os.environ.get(ADDRESS) or "127.0.0.1", all_stats)
+    _serve(setting, os.environ.get(ADDRESS) or "127.0.0.1", all_stats)
 
 
 def _serve(port: str, address: str, all_stats: Callable[[], Named]) -> None:
@@ -91,14 +91,14 @@ def _serve(port: str, address: str, all_stats: Callable[[], Named]) -> None:
     except ImportError:
         _warn(f"{PORT}={port} needs prometheus_client, which is not installed: pip install prometheus_client")
         return
-    registry = CollectorRegistry()  # one of our own: the user's may be served elsewhere
+    registry = CollectorRegistry()  # our own, because the user's may be served elsewhere
     registry.register(Collector(all_stats))
     try:
         served: Any = start_http_server(number, addr=address, registry=registry)
-    except (OSError, UnicodeError, RuntimeError) as error:  # no such address; one that is no name; no thread is left
+    except (OSError, UnicodeError, RuntimeError) as error:  # no such address; not a name; no more threads
         _warn(f"{PORT}={port}, and {address}:{number} cannot be listened on ({error}): name another one")
         return
-    if served is not None:  # the client tells as of 0.19
+    if served is not None:  # the client returns the server since 0.19
         os.register_at_fork(after_in_child=served[0].socket.close)
 
 
@@ -107,17 +107,17 @@ def _warn(why: str) -> None:
 
 
 class Collector:
-    """What Prometheus's client asks for all metrics.
+    """The collector that Prometheus's client asks for all metrics.
 
     Args:
-        all_stats: Gives the loaders' stats.
+        all_stats: Returns the loaders' stats.
     """
 
     def __init__(self, all_stats: Callable[[], Named]) -> None:
         self._all_stats = all_stats
 
     def describe(self) -> list[Any]:
-        """Nothing beforehand: what there is depends on the loaders."""
+        """Nothing in advance, because the metrics depend on the loaders."""
         return []
 
     def collect(self) -> Iterator[Any]:
@@ -132,8 +132,8 @@ class Collector:
         for name, what in SUMMARIES.items():
             summary = SummaryMetricFamily(f"shmloader_{name}_seconds", what, labels=["loader"])
             quantiles = GaugeMetricFamily(f"shmloader_{name}_quantile_seconds", what, labels=["loader", "quantile"])
-            for loader, of in stats:
-                times: Times | None = getattr(of, name)
+            for loader, each in stats:
+                times: Times | None = getattr(each, name)
                 if times is not None:
                     summary.add_metric([loader], count_value=times.count, sum_value=times.total_s)
                     for quantile, field in QUANTILES.items():
@@ -144,15 +144,15 @@ class Collector:
             counter = CounterMetricFamily(
                 f"shmloader_worker_{field.removesuffix('_s')}_seconds", "See WorkerStats", labels=["loader", "worker"]
             )
-            for loader, of in stats:
-                for worker in of.workers or ():
+            for loader, each in stats:
+                for worker in each.workers or ():
                     counter.add_metric([loader, str(worker.worker)], getattr(worker, field))
             yield counter
 
     @staticmethod
     def _family(family: Any, name: str, stats: list[tuple[str, Stats]]) -> Any:
-        for loader, of in stats:
-            value = getattr(of, name)
+        for loader, each in stats:
+            value = getattr(each, name)
             if value is not None:
                 family.add_metric([loader], value)
         return family

@@ -1,4 +1,4 @@
-"""The picture of a report: a lane for the loop, one for each worker, and what the loop's time went into."""
+"""The picture of a report: a lane for the loop, one for each worker, and where the loop's time went."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PARTS = {
 
 
 def draw(path: str | os.PathLike[str], verdict: Verdict, stats: Stats, log: Sequence[Taken]) -> None:
-    """Draw a report, of which these are the parts."""
+    """Draw a report from its parts."""
     try:
         from matplotlib.figure import Figure
     except ImportError:
@@ -64,10 +64,10 @@ def _draw_lanes(axes: Any, log: list[Taken], workers: list[int]) -> None:
     bars(0, [(turns[one], after) for one, after in itertools.pairwise(asked)], STEP)
     bars(0, list(turns.items()), WAIT)
     for row, worker in enumerate(workers, 1):
-        of = [taken for taken in log if taken.worker == worker]
-        bars(row, [(taken.published_at, taken.taken_at) for taken in of], READY, 0.3)
-        bars(row, [(taken.claimed_at, taken.fetched_at) for taken in of], FETCH)
-        bars(row, [(taken.fetched_at, taken.published_at) for taken in of], COLLATE)
+        found = [taken for taken in log if taken.worker == worker]
+        bars(row, [(taken.published_at, taken.taken_at) for taken in found], READY, 0.3)
+        bars(row, [(taken.claimed_at, taken.fetched_at) for taken in found], FETCH)
+        bars(row, [(taken.fetched_at, taken.published_at) for taken in found], COLLATE)
     axes.set_yticks(range(len(workers) + 1), ["loop", *(f"worker {worker}" for worker in workers)])
     axes.invert_yaxis()
     axes.set_xlim(0, (max(taken.handed_out_at for taken in log) - began) / 1e9)
@@ -80,10 +80,10 @@ def _draw_lanes(axes: Any, log: list[Taken], workers: list[int]) -> None:
 
 
 def _draw_shares(axes: Any, stats: Stats) -> None:
-    """What the loop's time went into, from left to right."""
+    """Where the loop's time went, from left to right."""
     at = 0.0
     waits = stats.waits or {}
-    rest = max(0.0, stats.wait.total_s - sum(waits.values()))  # iter(), for the first batches
+    rest = max(0.0, stats.wait.total_s - sum(waits.values()))  # iter() of the first batches
     parts = [("the loop's own step", stats.step.total_s, STEP)]
     reds = ("#7a2018", "#a8362a", "#c94f3d", "#dc7a6a", "#ebaaa0", "#f5d3cd")
     parts += [(PARTS[name], waits[name], red) for (name, red) in zip(PARTS, reds, strict=True) if name in waits]

@@ -1,4 +1,4 @@
-"""The other ranks' waits, if they are asked: in a step that synchronises, the slowest one's is everybody's."""
+"""The other ranks' waits, if they are asked.  In a step that synchronises, all ranks wait for the slowest one."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import torch.distributed
 from shmloader.statistics.evidence import Evidence
 
 
-def with_ranks(of: Evidence) -> Evidence:
-    """The same, with how long each rank waits for a batch.
+def with_ranks(evidence: Evidence) -> Evidence:
+    """The same evidence, with each rank's wait for a batch.
 
     Raises:
         RuntimeError: torch.distributed is not initialised, or not all ranks have asked by its timeout.
@@ -22,10 +22,10 @@ def with_ranks(of: Evidence) -> Evidence:
         )
     waits: list[float] = [0.0] * torch.distributed.get_world_size()
     try:
-        torch.distributed.all_gather_object(waits, of.wait_s)
+        torch.distributed.all_gather_object(waits, evidence.wait_s)
     except RuntimeError as error:
         raise RuntimeError(
             "report(ranks=True) gathers one number from each rank, and did not get all of them. Every rank must call "
             f"it, at the same place in its loop. torch.distributed raised: {error}"
         ) from error
-    return dataclasses.replace(of, ranks=waits, rank=torch.distributed.get_rank())
+    return dataclasses.replace(evidence, ranks=waits, rank=torch.distributed.get_rank())

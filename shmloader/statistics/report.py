@@ -23,14 +23,16 @@ class Report:
     """Whether a loop waits for its batches, why, and what to change.  Print it; rich prints it in colour.
 
     Attributes:
-        verdict: What was found: `kind`, `share`, `sure`, `cause` (with `name`, `why`, `change`, `effect`), `notes`.
-        stats: What it was found in.
+        verdict: The finding: `kind`, `share`, `sure`, `cause` (with `name`, `why`, `change`, `effect`), `notes`.
+        stats: The figures behind it.
         log: The last batches, one by one, for `plot`.
+        of_dataset: What the dataset says of itself: titles and texts.
     """
 
     verdict: Verdict
     stats: Stats
     log: Sequence[Taken] = ()
+    of_dataset: Sequence[tuple[str, str]] = ()
 
     def __str__(self) -> str:
         return "\n".join(
@@ -38,17 +40,18 @@ class Report:
         )
 
     def lines(self) -> list[tuple[str, str]]:
-        """What it says, each line with its title; the verdict has none."""
-        said = [("", self.verdict.text)]
+        """The lines of the report, each with its title; the verdict has none."""
+        messages = [("", self.verdict.text)]
         if (cause := self.verdict.cause) is not None:
-            said += [("cause", cause.why), ("change", cause.change), ("effect", cause.effect)]
+            messages += [("cause", cause.why), ("change", cause.change), ("effect", cause.effect)]
         elif self.verdict.kind == "input-bound":
-            said += [("cause", "none that is known here; the figures below, and plot(), show where the time goes")]
-        said += [("also", note) for note in self.verdict.notes]
+            messages += [("cause", "none that is known here; the figures below, and plot(), show where the time goes")]
+        messages += [("also", note) for note in self.verdict.notes]
+        messages += self.of_dataset
         if self.stats.batches:
-            said.append(("measured", measured(self.stats)))
-        said += [("", line) for line in table_of_workers(self.stats)]
-        return said
+            messages.append(("measured", measured(self.stats)))
+        messages += [("", line) for line in table_of_workers(self.stats)]
+        return messages
 
     def __rich__(self) -> Any:
         from rich.console import Group
@@ -75,10 +78,10 @@ class Report:
         return Panel(Group(*parts), border_style=colour, title="loader", title_align="left")
 
     def plot(self, path: str | os.PathLike[str]) -> None:
-        """Draw the last batches: what each worker did when, when the loop waited, and what its time went into.
+        """Draw the last batches: what each worker did when, when the loop waited, and where its time went.
 
         Args:
-            path: Where to; its ending says the format: .png, .svg, .pdf.
+            path: The file.  Its ending is the format: .png, .svg, .pdf.
 
         Raises:
             ImportError: matplotlib is not installed.
@@ -97,18 +100,18 @@ def _wrapped(text: str, indent: int = INDENT) -> str:
 
 
 def measured(stats: Stats) -> str:
-    """What the verdict was made of, in a line or two."""
-    said = f"{plural(stats.batches, 'batch', 'es')} in {stats.elapsed_s:.1f} s, "
-    said += f"{rate(stats.batches_per_s)}; next() {_spread(stats.wait)}, step {_spread(stats.step)}"
+    """The figures behind the verdict, in a line or two."""
+    text = f"{plural(stats.batches, 'batch', 'es')} in {stats.elapsed_s:.1f} s, "
+    text += f"{rate(stats.batches_per_s)}; next() {_spread(stats.wait)}, step {_spread(stats.step)}"
     if stats.first_wait.count:
-        said += f"; the first batch of an epoch {ms(stats.first_wait.mean_s)}"
+        text += f"; the first batch of an epoch {ms(stats.first_wait.mean_s)}"
     if stats.fetch is not None and stats.collate is not None and stats.order_wait is not None:
-        said += f"; fetch {_spread(stats.fetch)}, collate {_spread(stats.collate)}"
-        said += f"; ready, but an earlier one was not: {_spread(stats.order_wait)}"
-        said += f"; {stats.ready_batches:.1f} ready when asked for, none in {stats.empty_share:.0%} of the calls"
+        text += f"; fetch {_spread(stats.fetch)}, collate {_spread(stats.collate)}"
+        text += f"; ready, but an earlier one was not: {_spread(stats.order_wait)}"
+        text += f"; {stats.ready_batches:.1f} ready when asked for, none in {stats.empty_share:.0%} of the calls"
     if stats.to_device is not None:
-        said += f"; to the device {_spread(stats.to_device)}"
-    return said
+        text += f"; to the device {_spread(stats.to_device)}"
+    return text
 
 
 def _spread(times: Times) -> str:
@@ -119,7 +122,7 @@ WORKERS = ("worker", "batches", "each", "fetch", "idle", "no slot", "on a core",
 
 
 def rows_of_workers(stats: Stats) -> list[tuple[str, ...]]:
-    """A row for each worker; of many, those that differ most."""
+    """A row for each worker; if there are many, only those that differ most."""
     rows: list[tuple[str, ...]] = []
     workers = [worker for worker in stats.workers or () if worker.published]
     waited = sum(worker.waited_for_s for worker in workers)

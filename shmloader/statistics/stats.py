@@ -1,4 +1,4 @@
-"""What `loader.stats()` returns."""
+"""The result of `loader.stats()`."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Times:
-    """How long something took, each time.
+    """Durations of one kind.
 
     Attributes:
-        count: How many times.
-        total_s: All of them together, in seconds, as the others are.
+        count: How many there were.
+        total_s: Their sum, in seconds, as the others are.
         mean_s, p50_s, p90_s, p99_s: Their mean, and the times below which 50, 90 and 99 % of them are, to 3 %.
     """
 
@@ -27,21 +27,21 @@ class Times:
 
 @dataclass(frozen=True)
 class WorkerStats:
-    """What has become of one worker's time.
+    """How one worker spent its time.
 
     Attributes:
         worker: Its number.
         published: How many batches it made, or chunks of batches.
         busy_s: Seconds that it was at work on them: fetch_s + collate_s.
-        fetch_s: Of these, until the samples were there.
-        collate_s: Of these, to collate them and to write what did not lie in the slot already.
+        fetch_s: Of these, seconds until the samples were there.
+        collate_s: Of these, seconds to collate them and to write what did not lie in the slot already.
         idle_s: Seconds without work while the trainer waited for another worker's batch.
-        slot_wait_s: Seconds without work since all slots were filled: the consumer was slower.  Neither counts the time
-            between two epochs.
-        waited_for_s: Seconds that the trainer waited for a batch of this one's.
-        cpu_share: The part of busy_s in which it ran on a core; above 1 where several threads do.  None: not known yet,
-            for the kernel is asked 20 times a second at most.
-        delayed_share: The part in which it could have run, and had no core.
+        slot_wait_s: Seconds without work because all slots were filled: the consumer was slower.  Neither counts the
+            time between two epochs.
+        waited_for_s: Seconds that the trainer waited for a batch of this worker.
+        cpu_share: The part of busy_s in which it ran on a core; above 1 if several threads do.  None: not known yet,
+            because the kernel is asked at most 20 times a second.
+        delayed_share: The part in which it could have run, but had no core.
     """
 
     worker: int
@@ -58,12 +58,13 @@ class WorkerStats:
 
 @dataclass(frozen=True)
 class Hot:
-    """A function that workers were found in, by sampling (detail=True).
+    """A function in which samples found the workers (detail=True).
 
     Attributes:
         function: Its name.
         file, line: Where it was found most often.
-        share: The part of all samples in which it was the innermost one of the dataset's own code, or was called by it.
+        share: The part of all samples in which it was the innermost function of the dataset's own code, or was called
+            by that.
     """
 
     function: str
@@ -74,10 +75,10 @@ class Hot:
 
 @dataclass(frozen=True)
 class Stats:
-    """What a loader measured, of all its iterators, since `since`.
-
-    Times are in seconds, amounts of memory in bytes, shares from 0 to 1.  None is what this loader cannot tell: where
-    batches do not ride the ring (`why_not_ring`), all but the user's own turns in next().
+    """The measurements of a loader, over all its iterators, since `since`.
+    Times are in seconds, amounts of memory in bytes, shares from 0 to 1.  A figure that is not known is None.  If
+    batches do not ride the ring (`why_not_ring`), only the user's time in next() and between calls is known.
+    do not ride the ring (`why_not_ring`), all but the user's own time in next() and between calls.
 
     Attributes:
         since: "start", "epoch" or "last".
@@ -85,41 +86,41 @@ class Stats:
         why_not_ring: Why batches do not ride the ring; None if they do.
         num_workers: How many workers the loader has.
         batches: How many next() has given.
-        batches_per_s: Of the time that was spent in next() and between its calls, so without the time between epochs.
-        input_wait: The share of that time that was spent in next(): what the loader cost the loop.
+        batches_per_s: Per second spent in next() and between its calls; the time between epochs does not count.
+        input_wait: The share of that time that was spent in next(): what the loader costs the loop.
         wait: Each next(), from its call to its return; the first one of an epoch counts from iter().
         step: From next() returning to next() being called again, in one epoch: the loop's own work.
         first_wait: Of `wait`, the first one of each epoch.
-        starting_s: Seconds in next() until each worker had given its first batch of an epoch: in as many first calls as
-            there are workers.
-        taken_batches: How many were taken from the ring; more than `batches` where some were dropped, or are ahead.
+        starting_s: Seconds in next() until each worker had given its first batch of an epoch, which takes as many calls
+            as there are workers.
+        taken_batches: How many were taken from the ring; more than `batches` if some were dropped, or are prefetched.
         samples, samples_per_s: The same of samples.
         batch_bytes: How large a batch was in its slot, on average.
         ready_batches: How many batches were ready when next() was called, on average.
         empty_share: The share of calls that found none.
         claim_wait: From opening a batch, or a chunk, to a worker claiming it.
         fetch, collate: Each batch or chunk, in its worker.
-        order_wait: A batch was ready, but not an earlier one.
-        take_wait: It could be taken, until it was.
-        lent: A batch's slot was the user's.
-        held_batches: How many batches the loop holds at once, as 95 % of those that it has dropped tell: with 2, a
-            batch is dropped when the next one has come.  None while none was dropped.
-        waits: What the batch was in while next() waited for it, in seconds: "open" (nobody could begin it), "claim"
-            (its worker was at an earlier one), "fetch", "collate", "wake" (it was ready, and the trainer was waking
-            up); and "hand_out", the trainer's own work in all calls.  With `device=`, it is the thread that copies
-            whose calls these are.
+        order_wait: From a batch being ready until all earlier ones are.
+        take_wait: From a batch being the next in order until it is taken.
+        lent: While a batch's slot is the user's.
+        held_batches: How many batches the loop holds at once, according to 95 % of the dropped ones: with 2, a batch is
+            dropped when the next one has come.  None while none was dropped.
+        waits: Seconds in which next() waited for a batch, by the batch's stage: "open" (no worker could begin it),
+            "claim" (its worker was at an earlier one), "fetch", "collate", "wake" (it was ready, and the trainer was
+            waking up); and "hand_out", the trainer's own work in all calls.  With `device=`, these are the calls of the
+            thread that copies.
         lent_slots: Batches that lie in the ring and are the user's now.
-        copied_spare: Batches that were copied out since `spare_slots` were lent.
-        copied_kept: Batches that were copied out since a worker held on to them.
-        copied_unlocked: Batches that were copied since their slots were not page-locked yet.
+        copied_spare: Batches that were copied out because `spare_slots` were lent.
+        copied_kept: Batches that were copied out because a worker kept a reference to them.
+        copied_unlocked: Batches that were copied because their slots were not page-locked yet.
         grown_slots: How often a slot had to grow.
-        ring_bytes: What the slots of all living rings take.
-        moved_slots: How many slots lie, or lay, in a memfd, since /dev/shm was too small.
+        ring_bytes: The memory of the slots of all living rings.
+        moved_slots: How many slots lie, or lay, in a memfd because /dev/shm was too small.
         to_device: One batch in 16, from the beginning of its copy to the end.
-        bad_samples: How many samples were replaced, of all epochs.
+        bad_samples: How many samples were replaced, in all epochs.
         worker_deaths: Workers that died and were replaced.
-        workers: Each worker's.
-        hot: With detail=True, the functions that workers spend their time in, those with the largest share first.
+        workers: The stats of each worker.
+        hot: With detail=True, the functions in which workers spend their time, those with the largest share first.
     """
 
     since: str
@@ -161,12 +162,13 @@ class Stats:
     hot: tuple[Hot, ...] | None = None
 
     def to_dict(self, prefix: str = "loader/") -> dict[str, float]:
-        """All numbers, flat, for a logger: {"loader/input_wait": 0.12, "loader/wait_p99_s": ...}.
+        """All numbers as a flat dict for a logger: {"loader/input_wait": 0.12, "loader/wait_p99_s": ...}.
 
-        What is None is left out.  Of the workers there are sums (`workers_busy_s`), and the longest `waited_for_s`.
+        A figure that is None is left out.  The workers' figures are sums (`workers_busy_s`), except the longest
+        `waited_for_s`.
 
         Args:
-            prefix: What each name begins with.
+            prefix: Each name begins with it.
 
         Example:
             >>> writer = torch.utils.tensorboard.SummaryWriter()

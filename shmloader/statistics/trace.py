@@ -1,8 +1,8 @@
-"""loader.trace(): what happens to the next batches of a loader, as a file that Perfetto and Chrome show.
+"""loader.trace(): records the next batches of a loader into a file that Perfetto and Chrome show.
 
-The ring notes the times of each sequence anyway (NOTE [ Figures ]); a trace has it keep as many as are wanted, and
-reads them when they have come.  The user's own next() is timed here, in the iterator that is traced and in no other:
-the method that it calls is replaced in the instance.
+The ring notes the times of each sequence anyway (NOTE [ Figures ]).  A trace has it keep as many as are wanted, and
+reads them in the end.  The user's next() is timed here, only in the iterator that is traced: the method that it calls
+is replaced in the instance.
 """
 
 from __future__ import annotations
@@ -24,32 +24,32 @@ from shmloader.options import Options
 from shmloader.statistics.chrome import Recorded, Span, trace_of
 from shmloader.system.signals import held
 
-MOST = 1 << 24  # sequences: 1.5 GiB of them, and a file that nothing opens
+MOST = 1 << 24  # sequences: they take 1.5 GiB, and no program opens a larger file
 
 
 class Trace:
     """Records the batches that a loader hands out, and writes them into a file.
 
-    It is written, once, when all batches have come; at `close()` and at the end of a `with`; when the loader is closed;
-    or at the interpreter's end, whichever comes first.
+    The file is written once: after the last batch; at `close()` or the end of a `with`; when the loader is closed; or
+    at the interpreter's end, whichever comes first.
 
     Args:
-        path: Of the file.
-        batches: How many.
-        log: The loader's: what the ring notes.
-        label: What its dataset is.
-        sequences: How many sequences so many batches may be, with those that are under way.
+        path: The file.
+        batches: How many to record.
+        log: The loader's log, which the ring fills.
+        label: Its dataset's name.
+        sequences: How many sequences that number of batches may be, with those that are under way.
 
     Raises:
         OSError: There can be no such file.
-        ValueError: So many cannot be kept.
+        ValueError: The log cannot keep that many.
 
     Attributes:
-        written: Whether that is done.
+        written: Whether the file is written.
     """
 
     def __init__(self, path: str | os.PathLike[str], batches: int, log: Any, label: str, sequences: int) -> None:
-        self.path, self.batches = Path(path).resolve(), batches  # whatever folder is the current one by then
+        self.path, self.batches = Path(path).resolve(), batches  # resolved, because the current folder may change
         _check(self.path)
         self._log, self._label = log, label
         self._from: int = log.count
@@ -71,22 +71,22 @@ class Trace:
         atexit.register(self.close_or_warn)
 
     def attach(self, iterator: Any) -> None:
-        """Trace an iterator of the loader; more than once does no harm."""
+        """Trace an iterator of the loader.  Another call does no harm."""
         if self.written or not hasattr(iterator, "__dict__"):
             return
         self._pids = [worker.pid or 0 for worker in list(getattr(iterator, "_workers", ()))] or self._pids
         self._ahead = self._ahead or getattr(iterator, "_run", None) is not None
-        with held():  # what is replaced and not noted would stay so
+        with held():  # an interrupt between replacing a method and noting it would leave it replaced
             self._time(iterator, "_arrived" if hasattr(iterator, "_arrived") else "_next_data", self._returned)
             stage = vars(iterator).get("_stage")
             if stage is not None:
                 self._time(stage, "send", self._sent.append)
 
     def _time(self, of: Any, name: str, tell: Callable[[Span], None]) -> None:
-        """Have a method of this object timed, and of no other."""
+        """Time the calls of a method of this object, and of no other."""
         if not hasattr(of, name) or any(one() is of for one, _, _ in self._replaced):
             return
-        before = vars(of).get(name)  # the statistics may have one there as well
+        before = vars(of).get(name)  # the statistics may have replaced it as well
         vars(of)[name] = _timed(of, getattr(type(of), name), before, tell)
         self._replaced.append((weakref.ref(of), name, before))
 
@@ -96,12 +96,12 @@ class Trace:
             self.close_or_warn()
 
     def close(self) -> None:
-        """Write the file with what has come, and record no more.  The second time it does nothing.
+        """Write the file as far as it has come, and end recording.  A second call does nothing.
 
         Raises:
             OSError: The file cannot be written.
         """
-        if self._owner != os.getpid():  # a child has its parent's trace too, and the lock as some thread held it
+        if self._owner != os.getpid():  # a forked child has the trace too, and its lock may be held for ever
             return
         with held():  # Ctrl-C in here would leave methods replaced, and no file
             with self._writing:
@@ -126,11 +126,11 @@ class Trace:
             self._ahead,
             self._began_at,
         )
-        self._log.keep(0)  # as few as without a trace: it may have been a gigabyte
+        self._log.keep(0)  # frees the memory, which may have been a gigabyte
         _write(self.path, json.dumps(trace_of(recorded)))
 
     def close_or_warn(self) -> None:
-        """The same, where nobody waits for it: a training must not end because of its trace."""
+        """The same at an end that nobody awaits: a training must not fail because of its trace."""
         try:
             self.close()
         except OSError as error:
@@ -144,19 +144,19 @@ class Trace:
 
 
 def sequences_of(loader: Any, batches: int) -> int:
-    """How many sequences so many batches of a loader may be, with those that are under way."""
+    """How many sequences that number of batches may be, with those that are under way."""
     size = getattr(loader.batch_sampler, "batch_size", None)
     chunk_size = Options.of(loader).chunk_size
     cut = -(-size // chunk_size) if chunk_size is not None and isinstance(size, int) else 1
-    return int((batches + 4 * loader.num_workers * (loader.prefetch_factor or 1)) * cut)  # 4: "steal" is further ahead
+    return int((batches + 4 * loader.num_workers * (loader.prefetch_factor or 1)) * cut)  # 4: as many as "steal" opens
 
 
-def _timed(of: Any, method: Callable[..., Any], before: Any, tell: Callable[[Span], None]) -> Callable[..., Any]:
-    """A method, each call of which is told of.  It does not keep its object, which must go when it is dropped."""
-    weakly = weakref.ref(of)
+def _timed(value: Any, method: Callable[..., Any], before: Any, tell: Callable[[Span], None]) -> Callable[..., Any]:
+    """A method that reports each call.  It does not keep its object alive."""
+    weakly = weakref.ref(value)
 
     def timed(*arguments: Any) -> Any:
-        given = list(arguments)  # one at most.  It leaves the list: a stage lets go of its batch as soon as it can
+        given = list(arguments)  # one at most, taken out of the list, because a stage drops its batch early
         del arguments
         began_at = time.monotonic_ns()
         if before is not None:
@@ -170,7 +170,7 @@ def _timed(of: Any, method: Callable[..., Any], before: Any, tell: Callable[[Spa
 
 
 def _check(path: Path) -> None:
-    """Raise now if there can be no such file, and not when all batches have come."""
+    """Raise now if there can be no such file, instead of after the last batch."""
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, "a trace is a file, and this is a folder", str(path))
     if path.exists() and not path.is_file():
@@ -182,7 +182,7 @@ def _check(path: Path) -> None:
 
 
 def _write(path: Path, text: str) -> None:
-    """All of it or nothing: a reader has the old file or the new one."""
+    """Write all of it or nothing: a reader has the old file or the new one."""
     beside = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         beside.write_text(text, encoding="utf-8")

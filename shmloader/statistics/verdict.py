@@ -1,4 +1,4 @@
-"""The verdict: whether a loop waits for its batches, why, what to change, and what that would bring."""
+"""The verdict: whether a loop waits for its batches, why, what to change, and what the change would gain."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from shmloader.statistics import causes
 from shmloader.statistics.causes import Cause, copies, ms, plural, were
 from shmloader.statistics.evidence import DELAYED, Evidence
 
-INPUT = 0.10  # of the time in next(), from which on a loop is input-bound
-CONSUMER = 0.03  # below which it is not
-FEW = 50  # batches, below which nothing is sure
-SHORT = 0.5  # seconds, as well
+INPUT = 0.10  # of the time in next(): from here on, a loop is input-bound
+CONSUMER = 0.03  # below this, it is consumer-bound
+FEW = 50  # batches: with fewer, nothing is sure
+SHORT = 0.5  # seconds: in less, nothing is sure
 
 Kind = Literal["input-bound", "balanced", "consumer-bound", "unknown"]
 
@@ -34,7 +34,7 @@ ORDER = (
 
 @dataclass(frozen=True)
 class Verdict:
-    """What was found.
+    """The finding.
 
     Attributes:
         kind: "input-bound": next() takes 10 % of the time or more.  "consumer-bound": less than 3 %.  "balanced":
@@ -42,8 +42,8 @@ class Verdict:
         share: The share of the time in next(); None if nothing was measured.
         sure: Whether share and cause are well beyond what chance and other processes can do.
         text: The verdict in a sentence.
-        cause: Why; None where the loop does not wait, or no cause is known.
-        notes: What else there is to say.
+        cause: Why it waits; None if it does not wait, or no cause is known.
+        notes: Further remarks.
     """
 
     kind: Kind
@@ -54,37 +54,39 @@ class Verdict:
     notes: tuple[str, ...] = ()
 
 
-def verdict_of(of: Evidence) -> Verdict:
-    """What follows from what was measured."""
-    share = of.share
-    if share is None or of.stats.wait.count < 2:
-        return Verdict("unknown", None, False, "nothing to judge yet: iterate over the loader first", None, notes(of))
+def verdict_of(evidence: Evidence) -> Verdict:
+    """The verdict that follows from the evidence."""
+    share = evidence.share
+    if share is None or evidence.stats.wait.count < 2:
+        return Verdict(
+            "unknown", None, False, "nothing to judge yet: iterate over the loader first", None, notes(evidence)
+        )
     kind: Kind = "input-bound" if share >= INPUT else "consumer-bound" if share < CONSUMER else "balanced"
-    cause = cause_of(of, kind)
+    cause = cause_of(evidence, kind)
     if cause is not None and cause.name in ("device", "rank"):  # these make the step longer, and not the wait
         kind = "input-bound"
-    sure = is_sure(of, kind, cause)
-    return Verdict(kind, share, sure, text(of, kind, share, sure), cause, notes(of, cause))
+    sure = is_sure(evidence, kind, cause)
+    return Verdict(kind, share, sure, text(evidence, kind, share, sure), cause, notes(evidence, cause))
 
 
-def cause_of(of: Evidence, kind: Kind) -> Cause | None:
-    """The first of the causes that it is; of a loop that hardly waits, only what makes the step longer."""
-    found = (cause(of) for cause in (ORDER[:2] if kind == "consumer-bound" else ORDER))
+def cause_of(evidence: Evidence, kind: Kind) -> Cause | None:
+    """The first cause that applies.  For a loop that hardly waits, only causes that make the step longer."""
+    found = (cause(evidence) for cause in (ORDER[:2] if kind == "consumer-bound" else ORDER))
     return next((cause for cause in found if cause is not None), None)
 
 
-def is_sure(of: Evidence, kind: Kind, cause: Cause | None) -> bool:
-    """Whether the last batches say the same in each part of them, and the cause is sure itself."""
-    stats = of.stats
+def is_sure(evidence: Evidence, kind: Kind, cause: Cause | None) -> bool:
+    """Whether each part of the last batches gives the same verdict, and the cause is sure too."""
+    stats = evidence.stats
     if stats.wait.count < FEW or stats.wait.total_s + stats.step.total_s < SHORT:
         return False
     if cause is not None and cause.name in ("device", "rank", "first_batch"):
         return cause.sure
-    if not of.settings.num_workers:
-        return share_is_clear(of)
-    if len(of.shares) < 2:
+    if not evidence.settings.num_workers:
+        return share_is_clear(evidence)
+    if len(evidence.shares) < 2:
         return False
-    around, spread = mean(of.shares), 2 * stdev(of.shares) / math.sqrt(len(of.shares))
+    around, spread = mean(evidence.shares), 2 * stdev(evidence.shares) / math.sqrt(len(evidence.shares))
     if kind == "consumer-bound":
         return around + spread < CONSUMER
     if kind == "balanced":
@@ -92,36 +94,36 @@ def is_sure(of: Evidence, kind: Kind, cause: Cause | None) -> bool:
     return around - spread >= INPUT and cause is not None and cause.sure
 
 
-def share_is_clear(of: Evidence) -> bool:
-    """Whether the share is so far beyond a limit that no part of it needs to be looked at."""
-    share = of.share or 0.0
+def share_is_clear(evidence: Evidence) -> bool:
+    """Whether the share is so far beyond a limit that its parts need no check."""
+    share = evidence.share or 0.0
     return share >= 2 * INPUT or share < CONSUMER / 2
 
 
-def text(of: Evidence, kind: Kind, share: float, sure: bool) -> str:
+def text(evidence: Evidence, kind: Kind, share: float, sure: bool) -> str:
     """The verdict in a sentence."""
     sentence = f"{kind} ({'sure' if sure else 'likely'}): "
-    wait, step, first = of.stats.wait.mean_s, of.step_s, of.stats.first_wait
+    wait, step, first = evidence.stats.wait.mean_s, evidence.step_s, evidence.stats.first_wait
     if first.count == 1:
-        wait = of.wait_s
+        wait = evidence.wait_s
     sentence += f"{share:.1%} of the loop's time went into next(), {ms(wait)} of {ms(wait + step)} a batch"
     if first.count == 1:
-        sentence += f", after the first batches ({ms(of.stats.starting_s)})"
+        sentence += f", after the first batches ({ms(evidence.stats.starting_s)})"
     if kind != "consumer-bound":
         return sentence
     sentence += ". The loader keeps up; the loop's own step takes the time"
-    if of.stats.ready_batches is not None:
-        sentence += f" ({of.stats.ready_batches:.1f} batches were ready when it asked)"
-    enough = of.needed_workers
-    if of.workers and 0 < enough < of.settings.num_workers * 0.75:
-        sentence += f". {plural(max(1, enough), 'worker')} of {of.settings.num_workers} would be enough"
+    if evidence.stats.ready_batches is not None:
+        sentence += f" ({evidence.stats.ready_batches:.1f} batches were ready when it asked)"
+    enough = evidence.needed_workers
+    if evidence.workers and 0 < enough < evidence.settings.num_workers * 0.75:
+        sentence += f". {plural(max(1, enough), 'worker')} of {evidence.settings.num_workers} would be enough"
     return sentence
 
 
-def notes(of: Evidence, cause: Cause | None = None) -> tuple[str, ...]:
-    """What else is worth a line, whatever the verdict."""
-    stats, found = of.stats, []
-    if (copied := copies(of)) is not None and (cause is None or cause.name != "spare_slots"):
+def notes(evidence: Evidence, cause: Cause | None = None) -> tuple[str, ...]:
+    """Further remarks, for any verdict."""
+    stats, found = evidence.stats, []
+    if (copied := copies(evidence)) is not None and (cause is None or cause.name != "spare_slots"):
         found.append(f"{copied[0]}: {copied[1]}")
     if stats.copied_kept:
         found.append(
@@ -145,9 +147,11 @@ def notes(of: Evidence, cause: Cause | None = None) -> tuple[str, ...]:
         )
     if stats.worker_deaths:
         found.append(f"{plural(stats.worker_deaths, 'worker')} died and {were(stats.worker_deaths)} replaced")
-    if of.delayed_share >= DELAYED and len(of.workers) <= of.cores:
-        found.append(f"workers wait for a core {of.delayed_share:.0%} of the time: other processes use this machine")
-    if of.settings.detail and not stats.hot:
+    if evidence.delayed_share >= DELAYED and len(evidence.workers) <= evidence.cores:
+        found.append(
+            f"workers wait for a core {evidence.delayed_share:.0%} of the time: other processes use this machine"
+        )
+    if evidence.settings.detail and not stats.hot:
         found.append(
             "detail=True has no samples yet: workers sample one batch in 16, every 10 ms, and never while the dataset "
             "blocks all signals"

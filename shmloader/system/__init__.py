@@ -1,1 +1,1 @@
-"""This process and this machine: signals, a parent's death, what a spawned process is given, limits."""
+"""This process and this machine: signals, a parent's death, arguments of spawned processes, limits."""

@@ -1,13 +1,13 @@
-"""Where a worker is that does not answer: its Python stack, which it writes when it gets a signal.
+"""The Python stack of a worker that does not answer, which it writes when it gets a signal.
 
 NOTE [ Call stacks ]
 
-    A handler of Python's writes it, between two instructions of the interpreter, where stacks are whole.  A worker that
-    is in a call of C for good never comes to that.  So whoever gets no answer sends a second signal, whose handler is
-    faulthandler's: it writes the stack from C, also while a call holds the GIL.  It must not be the first, for in a
-    worker that runs Python code it reads frames that the interpreter is about to change, and that would end the worker
+    A Python handler writes it, between two bytecodes, when stacks are consistent.  A worker that never leaves a call of
+    C never reaches that handler.  If no answer comes, the caller sends a second signal, whose handler is
+    faulthandler's: it writes the stack from C, also while a call holds the GIL.  It must not be the first signal.  In a
+    worker that runs Python code it reads frames that the interpreter is about to change, and that could end the worker
     with a segmentation fault: NOTE [ Stack samples ].  Nor is it sent to a worker that has not taken the first one yet,
-    since it is stopped, say.  When that goes on it would take both, wherever it is.
+    because it is stopped, for example.  When such a worker continues, it would take both, wherever it is.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from typing import Any
 
 from shmloader.system.processes import catches, has_not_taken, status_of
 
-TELL = signal.SIGRTMAX - 4  # a signal that nobody uses by habit; the one next to it ends orphans (process.pyx)
+TELL = signal.SIGRTMAX - 4  # a signal that programs rarely use; the one next to it ends orphans (process.pyx)
 TELL_FROM_C = signal.SIGRTMAX - 7  # for a worker that does not answer the first one
-PATIENCE = 0.5  # seconds: a worker that has written nothing by then cannot
-SETTLED = 0.02  # seconds: if nothing more was written for so long, that was all
+PATIENCE = 0.5  # seconds: a worker that has written nothing after this time cannot write
+SETTLED = 0.02  # seconds: if nothing more came for this time, the answer is complete
 
 
 class Paper:
-    """Memory without a name, to which the workers of a ring write their stacks, one at a time."""
+    """Nameless memory into which the workers of a ring write their stacks, one at a time."""
 
     def __init__(self) -> None:
         self._fd = os.memfd_create("shmloader_stacks", os.MFD_CLOEXEC)
 
     def tell(self) -> None:
-        """In a worker, in its main thread: have the stacks of all threads written here when the trainer asks."""
+        """In a worker's main thread: write the stacks of all threads here whenever the trainer asks."""
         faulthandler.register(TELL_FROM_C, file=self._fd, all_threads=True, chain=False)
         signal.signal(TELL, self._write_all)
         signal.siginterrupt(TELL, False)
@@ -53,8 +53,8 @@ class Paper:
             ask(pid, lambda: os.fstat(self._fd).st_size)
         except ProcessLookupError:
             return "  (it is gone)"
-        told = without_machinery(os.pread(self._fd, 1 << 16, 0).decode(errors="replace"))
-        return told or f"  (it does not answer; its state is {kernels_word(pid)})"
+        text = without_machinery(os.pread(self._fd, 1 << 16, 0).decode(errors="replace"))
+        return text or f"  (it does not answer; its state is {kernels_word(pid)})"
 
     def close(self) -> None:
         if self._fd >= 0:
@@ -69,18 +69,18 @@ class Paper:
 
 
 def ask(pid: int, written: Callable[[], int]) -> None:
-    """Have a worker write its stacks; returns when it has, or cannot.
+    """Have a worker write its stacks; returns when it has written them, or cannot.
 
     Args:
         pid: The worker's, which catches TELL.
-        written: How many bytes it has written since.
+        written: Returns how many bytes it has written.
 
     Raises:
-        ProcessLookupError: It is gone.
-        PermissionError: It is another user's.
+        ProcessLookupError: The process is gone.
+        PermissionError: It belongs to another user.
     """
     for number in (TELL, TELL_FROM_C):
-        if has_not_taken(pid, TELL):  # it would take both at once later, and some of each if it is asked again
+        if has_not_taken(pid, TELL):  # it would take both signals at once later, and mix two answers
             return
         os.kill(pid, number)
         end = time.monotonic() + PATIENCE
@@ -95,11 +95,11 @@ def ask(pid: int, written: Callable[[], int]) -> None:
             return
 
 
-def without_machinery(told: str) -> str:
-    """The stack from where the dataset is asked for a batch on, without what lies below that, or wrote it."""
+def without_machinery(text: str) -> str:
+    """The stack from the call of the dataset on, without the frames below it and those that wrote it."""
     kept, below = [], False
-    for line in told.splitlines():
-        below = below and line.startswith("  File")  # each thread begins with a line of its own
+    for line in text.splitlines():
+        below = below and line.startswith("  File")  # each thread begins with a title line
         if not below and f'"{__file__}"' not in line:
             kept.append(line)
         below = below or line.endswith(" in _fill")
@@ -107,5 +107,5 @@ def without_machinery(told: str) -> str:
 
 
 def kernels_word(pid: int) -> str:
-    """What the kernel says of a process: "D (disk sleep)", "T (stopped)"."""
+    """The kernel's word for a process's state: "D (disk sleep)", "T (stopped)"."""
     return status_of(pid, "State") or "unknown"

@@ -1,4 +1,4 @@
-"""The control groups that this process is in: where the kernel says what they may take, and have taken."""
+"""The control groups of this process, in which the kernel shows limits and use."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def folders(controller: str) -> Iterator[Path]:
             if controllers and controller not in controllers.split(","):
                 continue
             root = CGROUPS / controller if controllers else CGROUPS
-            if not root.exists():  # "cpu" is a link to "cpu,cpuacct", which not every system makes
+            if not root.exists():  # "cpu" is a link to "cpu,cpuacct", which some systems lack
                 root = CGROUPS / controllers
-            for group in (PurePosixPath(path), *PurePosixPath(path).parents):  # in a container, its own may be the root
+            for group in (PurePosixPath(path), *PurePosixPath(path).parents):  # a container's own group may be the root
                 yield root / group.relative_to("/")

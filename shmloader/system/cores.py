@@ -12,9 +12,9 @@ from shmloader.system import control_groups
 
 @dataclass(frozen=True)
 class Cores:
-    """The machine's cores, those that this process may run on (affinity), and what its control groups grant it.
+    """The machine's cores, those that this process may run on (affinity), and the quota of its control groups.
 
-    `quota` is in cores' time, 1.5 say; None where no group has one.
+    `quota` is a number of cores, 1.5 for example; None if no group has one.
     """
 
     machine: int
@@ -28,33 +28,33 @@ class Cores:
 
 
 def cores() -> Cores:
-    """What this process may use now."""
+    """The cores of this process now."""
     affinity = len(os.sched_getaffinity(0))
     return Cores(os.cpu_count() or affinity, affinity, min(_quotas(), default=None))
 
 
 def may_spin(processes: int) -> bool:
-    """Whether as many processes, in each rank here, may keep a core busy while they wait, and one core is left.
+    """Whether this many processes, in each rank here, may keep a core busy while they wait, with one core left.
 
-    A control group's quota counts: where a container has 2 cores' time on a machine of 64 cores, pauses would use that
+    A control group's quota counts.  If a container has the time of 2 cores on a machine of 64, pauses would use that
     time up, and then the kernel stops all of its processes.
 
     Args:
-        processes: A loader's workers and its trainer.
+        processes: The number of a loader's workers and its trainer.
     """
     return int(cores().usable / ranks_here()) > processes
 
 
 def ranks_here() -> int:
-    """How many ranks share this machine's cores, as torchrun says; 1 where nobody says a number."""
-    said = os.environ.get("LOCAL_WORLD_SIZE", "")
-    return max(1, int(said)) if said.isdecimal() else 1
+    """How many ranks share this machine's cores, as torchrun declares it; 1 if it is not declared."""
+    setting = os.environ.get("LOCAL_WORLD_SIZE", "")
+    return max(1, int(setting)) if setting.isdecimal() else 1
 
 
 def rank_here() -> int:
-    """Which of the ranks of this machine this process is, as torchrun says; 0 where nobody says a number."""
-    said = os.environ.get("LOCAL_RANK", "")
-    return int(said) if said.isdecimal() else 0
+    """Which of the ranks of this machine this process is, as torchrun declares it; 0 if it is not declared."""
+    setting = os.environ.get("LOCAL_RANK", "")
+    return int(setting) if setting.isdecimal() else 0
 
 
 @contextlib.contextmanager
@@ -62,11 +62,11 @@ def share_of_cores(ranks: int, rank: int) -> Iterator[int]:
     """Have this thread, and the processes that it starts, run on one rank's share of the cores.
 
     Args:
-        ranks: How many share them.  With fewer cores than ranks, nothing changes.
+        ranks: How many share them.  If there are fewer cores than ranks, nothing changes.
         rank: Which share.
 
     Yields:
-        How many cores' time they get, at least 1: fewer than cores, where a control group has a quota.
+        How many cores' time they get, at least 1.  A control group's quota may make it fewer than cores.
     """
     before = os.sched_getaffinity(0)
     each = len(before) // ranks
@@ -84,7 +84,7 @@ def share_of_cores(ranks: int, rank: int) -> Iterator[int]:
 
 def _quotas() -> Iterator[float]:
     for folder in control_groups.folders("cpu"):
-        with contextlib.suppress(OSError, ValueError):  # it is not there, or it says "max"
+        with contextlib.suppress(OSError, ValueError):  # there is no such file, or it has "max"
             quota, period = (folder / "cpu.max").read_text().split()
             yield int(quota) / int(period)
         with contextlib.suppress(OSError, ValueError):

@@ -1,11 +1,11 @@
-"""What a Python without a GIL is warned of when it imports shmloader.
+"""The warnings that a Python without a GIL gives when it imports shmloader.
 
 NOTE [ GIL ]
 
-Only the trainer has several threads in the core.  `next()` runs in one of them, yet a batch may die in any other, and
-its slot is free from then on.  Modules that rely on the GIL there, and what would happen without it:
+Only the trainer has several threads in the core.  `next()` runs in one of them, but a batch may die in any other, and
+its slot is free from then on.  These modules rely on the GIL there; without it this would happen:
 
-    free_slots      give_back() and pick() move one stack, in two threads.  One slot is given to two batches, and the
+    free_slots      give_back() and pick() move one stack, in two threads.  One slot goes to two batches, and the
                     second overwrites the first.  `lent` and `returned` are changed in the same way.
     lease           release() and the end of the last tensor both read `payload`, then set it.  One slot is freed twice.
     next_batch      `occupied` keeps a second thread out of next().  Two threads can see it unset.
@@ -16,12 +16,12 @@ its slot is free from then on.  Modules that rely on the GIL there, and what wou
                     plain sums: a count is lost, so a report or a saved state is wrong by one.
     jpeg            one Decoder in two threads: one reads a file that the other has closed.
 
-Sound without it: the words that processes share (ring, sequences, worker, lane, onlooker), which are touched by the
-verbs of atomics.h alone; and gather, which only copies.  Each worker has one thread.
+Safe without it: the words that processes share (ring, sequences, worker, lane, onlooker), because only the verbs of
+atomics.h touch them; and gather, which only copies.  Each worker has one thread.
 
-So no module declares that it is safe (Py_mod_gil).  CPython then enables the GIL when it imports the first of them, and
-warns.  It does not say why, which warn() adds.  A lock around the slots would be no cure: a batch dies in the collector
-too, within whatever holds the lock.  The stack would have to be one word, as the ring's are.
+So no module declares that it is safe (Py_mod_gil).  CPython then enables the GIL when it imports the first of them,
+with a warning that lacks the reason; warn() adds it.  A lock around the slots would be no cure, because a batch also
+dies in the collector, inside whatever holds the lock.  The stack would have to be one word, as the ring's are.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def is_enabled() -> bool:
 
 
 def warn(was_enabled: bool) -> None:
-    """Warn where importing the core has enabled the GIL, and where the user has forbidden that.
+    """Warn if importing the core has enabled the GIL, or if the user has forbidden that.
 
     Args:
         was_enabled: Whether there was a GIL before.

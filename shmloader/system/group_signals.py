@@ -1,24 +1,24 @@
-"""Workers go on when their whole process group is sent a signal.
+"""Workers survive a signal to their whole process group.
 
 NOTE [ Group signals ]
 
-    1. A scheduler that wants its machine back sends SIGTERM to each process of a job (torchrun, Slurm, Kubernetes), a
-       terminal sends SIGINT (Ctrl-C) or SIGHUP to each process of the group.  The trainer may catch it, take some more
-       batches and save.  It cannot if its workers have died of the same signal.
-    2. So in a worker these three are dropped, by a handler in C (process.pyx), which interrupts no system call for
-       longer than it takes.  Two things are not dropped.  A SIGTERM from the trainer ends the worker at once: that is
-       how multiprocessing ends its daemons at exit.  And what a worker sends itself is done as it would be in torch.
-    3. They are not ignored (SIG_IGN).  That would survive exec, so that a program which the dataset starts could not be
-       ended; and multiprocessing would wait for ever, at exit, for a daemon that does not obey.
-    4. From its first moment: the thread that starts a worker has blocked the three, which fork and exec pass on, and
-       the worker lets them through when its handler is in place.  Not under forkserver, where it is the server that
-       forks.  There a signal to the group may end a worker that is still importing torch; and it ends the server, so
-       the next worker takes as long to start as the first.
-    5. A handler that `worker_init_fn` or the dataset sets in a worker takes the place of this one.
+    1. A scheduler that needs its machine back sends SIGTERM to each process of a job (torchrun, Slurm, Kubernetes).  A
+       terminal sends SIGINT (Ctrl-C) or SIGHUP to each process of the group.  The trainer may catch the signal, take
+       some more batches and save.  It cannot if its workers have died of the same signal.
+    2. So a worker drops these three, by a handler in C (process.pyx), which interrupts no system call for longer than
+       it runs.  Two cases are not dropped.  A SIGTERM from the trainer ends the worker at once, because multiprocessing
+       ends its daemons like that at exit.  And a signal that a worker sends itself acts as in torch.
+    3. They are not ignored (SIG_IGN).  That would survive exec, so a program that the dataset starts could not be
+       ended.  And at exit multiprocessing would wait for ever for a daemon that ignores its SIGTERM.
+    4. This holds from the first moment: the thread that starts a worker blocks the three, fork and exec pass the block
+       on, and the worker unblocks them when its handler is in place.  It does not hold under forkserver, because there
+       the server forks.  A signal to the group may then end a worker that is still importing torch; and it ends the
+       server, so the next worker takes as long to start as the first.
+    5. A handler that `worker_init_fn` or the dataset sets in a worker replaces this one.
        `workers_outlive_signals=False` leaves all of it to torch.
-    6. Of two SIGTERMs that a process has not seen yet, the kernel keeps the first, and its sender.  A worker that was
-       stopped, or waits for a disk, or just starts, would take the trainer's for the scheduler's, and multiprocessing
-       would wait for it for ever.  So at exit it is sent another signal before, which is queued (at_exit.py).
+    6. Of two pending SIGTERMs the kernel keeps the first, with its sender.  A worker that is stopped, waits for a disk
+       or just starts would take the trainer's for the scheduler's, and multiprocessing would wait for it for ever.  So
+       at exit the worker gets another signal first, which is queued (at_exit.py).
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ GROUP = signal.SIGTERM, signal.SIGINT, signal.SIGHUP
 
 @contextmanager
 def blocked_at_start(context: Any) -> Iterator[None]:
-    """Block the three in this thread, and so in a process that is started meanwhile.
+    """Block the three in this thread, and so in a process that it starts.
 
     Args:
-        context: What starts it.
+        context: Starts the process.
     """
     method = getattr(context, "get_start_method", str)()
-    if method not in ("fork", "spawn"):  # a fork server would keep them blocked, for all that it ever starts
+    if method not in ("fork", "spawn"):  # a fork server would keep them blocked for every process that it starts
         yield
         return
     if method == "spawn":
-        # multiprocessing starts this process before the first one that it spawns, and then lets SIGINT and SIGTERM
-        # through, whatever was blocked before: the first worker would start without a block.
+        # multiprocessing starts this process before the first one that it spawns, and then unblocks SIGINT and SIGTERM
+        # unconditionally: the first worker would start without a block.
         resource_tracker.ensure_running()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, GROUP)
     _before[threading.get_ident()] = before
@@ -57,12 +57,12 @@ def blocked_at_start(context: Any) -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-_before: dict[int, set[int]] = {}  # what was blocked before, by the thread that starts a worker
+_before: dict[int, set[int]] = {}  # the signals that each thread that starts a worker had blocked before
 
 
 @contextmanager
 def unblocked() -> Iterator[None]:
-    """Within blocked_at_start(): block what was blocked before it.  What came meanwhile comes now."""
+    """Within blocked_at_start(): block only what was blocked before it.  Pending signals are delivered now."""
     before = _before.get(threading.get_ident())
     if before is None:
         yield

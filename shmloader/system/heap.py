@@ -1,4 +1,4 @@
-"""Memory that was freed, and that the C library keeps."""
+"""Freed memory that the C library keeps."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import ctypes
 
 
 def trim() -> None:
-    """Give what was freed back to the kernel, as far as whole pages of it are free.
+    """Return freed memory to the kernel, if whole pages are free.
 
-    glibc gives back only what lies at the heap's end.  What lies below would be a copy for each forked worker that
-    allocates there.  It takes some milliseconds for each 100 MB.
+    glibc returns only the heap's end.  The free pages below it would be copied for each forked worker that allocates
+    there.  The call takes some milliseconds for each 100 MB.
     """
-    with contextlib.suppress(AttributeError, OSError):  # a C library other than glibc has no such function
+    with contextlib.suppress(AttributeError, OSError):  # only glibc has this function
         ctypes.CDLL(None).malloc_trim(0)

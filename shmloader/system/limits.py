@@ -1,7 +1,7 @@
-"""How much this process can still get, from the machine and from the control groups it is in.
+"""How much this process can still get, from the machine and from its control groups.
 
-A container that may use 8 GiB on a machine with 64 sees all 64 in /proc/meminfo.  If it takes more than its 8, nothing
-is refused: the OOM killer comes.  So we ask before pages are committed, which is rare (growth.py).
+A container that may use 8 GiB on a machine with 64 sees all 64 in /proc/meminfo.  If it takes more than its 8, it gets
+no error; the OOM killer comes.  So we ask before pages are committed, which is rare (growth.py).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from shmloader.system import control_groups
 
-# of version 2 and of version 1: limit, use, and the caches that the kernel gives up before it kills
+# of version 2 and of version 1: limit, use, and the caches that the kernel drops before it kills
 FILES = (
     ("memory.max", "memory.current", ("inactive_file", "active_file")),
     ("memory.limit_in_bytes", "memory.usage_in_bytes", ("total_inactive_file", "total_active_file")),
@@ -20,14 +20,24 @@ FILES = (
 
 
 def available_memory() -> int:
-    """Bytes that can still be committed: MemAvailable, or less where a control group allows less."""
+    """Bytes that can still be committed: MemAvailable, or less if a control group allows less."""
     return min([_of_the_machine(), *_of_the_groups()])
+
+
+def allowed_memory() -> int:
+    """Bytes that the machine has, or fewer where a control group allows fewer: of all its processes together."""
+    limits = [_of_the_machine("MemTotal:")]
+    for folder in control_groups.folders("memory"):
+        for limit, _, _ in FILES:
+            with contextlib.suppress(OSError, ValueError):  # it is not there, or it says "max"
+                limits.append(int((folder / limit).read_text()))
+    return min(limits)
 
 
 def available_to_groups() -> int | None:
     """Bytes that the control groups of this process leave it; None if none has a limit.
 
-    Version 1 gives groups without a limit one that no machine reaches.
+    Version 1 gives a group without a limit one that no machine reaches.
     """
     least = min(_of_the_groups(), default=None)
     return None if least is None or least > 1 << 60 else least
@@ -37,25 +47,25 @@ def available_processes() -> int | None:
     """How many more processes and threads the control groups of this process allow; None if none has a limit."""
     left = []
     for folder in control_groups.folders("pids"):
-        with contextlib.suppress(OSError, ValueError):  # it is not there, or it says "max"
+        with contextlib.suppress(OSError, ValueError):  # there is no such file, or it has "max"
             allowed = int((folder / "pids.max").read_text())
             left.append(max(0, allowed - int((folder / "pids.current").read_text())))
     return min(left, default=None)
 
 
-def _of_the_machine() -> int:
+def _of_the_machine(name: str = "MemAvailable:") -> int:
     with open("/proc/meminfo", encoding="ascii") as lines:
         for line in lines:
-            if line.startswith("MemAvailable:"):
+            if line.startswith(name):
                 return int(line.split()[1]) * 1024
-    return 1 << 62  # a kernel before 3.14 does not say
+    return 1 << 62  # kernels before 3.14 do not report it
 
 
 def _of_the_groups() -> Iterator[int]:
     """How many bytes are left to each group of this process, up to the root; nothing for groups without a limit."""
     for folder in control_groups.folders("memory"):
         for limit, used, caches in FILES:
-            with contextlib.suppress(OSError, ValueError):  # it is not there, or it says "max"
+            with contextlib.suppress(OSError, ValueError):  # there is no such file, or it has "max"
                 allowed = int((folder / limit).read_text())
                 yield max(0, allowed - int((folder / used).read_text()) + _sum_of(folder / "memory.stat", caches))
 

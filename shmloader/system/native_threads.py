@@ -2,16 +2,16 @@
 
 NOTE [ Fork beside threads ]
 
-A forked process has one thread.  A library that hands its work to a pool of threads waits there for ever, unless it
-starts the pool again after a fork.  Which libraries do so was measured: each was used, the process forked, and the
-child used it again.  polars, jax, lance 0.30 and an OpenMP that torch does not use hung, and gRPC crashed.  These
-worked: numpy's OpenBLAS, pyarrow, tokenizers, OpenCV, lance 14, and gRPC with GRPC_ENABLE_FORK_SUPPORT=1.  torch's own
-pools work because torch gives a worker one thread.  The OpenMP was scikit-learn's; LightGBM, XGBoost and faiss were not
-measured, and their wheels bring the same one.  lance starts its threads again since a change of October 2025.
+A forked process has one thread.  A library that gives work to a pool of threads waits there for ever, unless it starts
+the pool again after a fork.  This was tried with each library: use it, fork, and use it in the child.  polars, jax,
+lance 0.30 and an OpenMP that torch does not use hung, and gRPC crashed.  These worked: numpy's OpenBLAS, pyarrow,
+tokenizers, OpenCV, lance 14, and gRPC with GRPC_ENABLE_FORK_SUPPORT=1.  torch's own pools work because torch gives a
+worker one thread.  The OpenMP was scikit-learn's.  LightGBM, XGBoost and faiss were not tried; their wheels have the
+same one.  lance starts its threads again since a change of October 2025.
 
 A library that was imported and not used has no such threads, and the child may use it.  So a module in sys.modules is
-not enough: its threads are looked for by their names in /proc.  Threads of OpenMP have no names.  They wait inside
-their library, so the place where the kernel will resume them shows which copy of the library they are of.
+not enough: its threads are searched by their names in /proc.  Threads of OpenMP have no names.  They wait inside their
+library, so the address at which the kernel will resume them shows to which copy of the library they belong.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Library:
         module: Its name in sys.modules.
         threads: Matches the names of its threads.  None: they have the process's name, and wait inside an OpenMP.
         until: The first major version that works.  None: there is none.
-        remedy: A variable of the environment with which it works, where it is 1 or true.
+        remedy: A variable of the environment: if it is 1 or true, the library works.
     """
 
     module: str
@@ -71,7 +71,7 @@ BREAK_BY_NAME = [library.module for library in LIBRARIES if library.threads is n
 def libraries_with_threads() -> list[str]:
     """The names of the libraries whose threads run in this process, and do not survive a fork."""
     imported = [library for library in LIBRARIES if library.is_imported()]
-    if not imported:  # of almost all processes: nothing is read for them
+    if not imported:  # almost every process has none, and reads nothing
         return []
     named = [library for library in imported if library.threads is not None]
     names = set(_names()) if named else set()
@@ -84,7 +84,7 @@ def warn_before_fork(context: Any) -> None:
     """Warn of libraries that will not work in workers: of each once in a process.
 
     Args:
-        context: What is about to start the workers.
+        context: Will start the workers.
     """
     if getattr(context, "get_start_method", str)() != "fork":
         return
@@ -95,7 +95,7 @@ def warn_before_fork(context: Any) -> None:
 
 
 def explained(modules: list[str]) -> str:
-    """What a warning says of these libraries."""
+    """The warning about these libraries."""
     names = " and ".join(modules)
     return (
         f"workers are forked beside threads of {names}, which do not survive a fork. A worker that uses {names} can "
@@ -112,12 +112,12 @@ _warned: set[str] = set()
 
 def _names() -> Iterator[str]:
     for task in os.listdir(TASKS):
-        with contextlib.suppress(OSError), open(f"{TASKS}/{task}/comm") as file:  # it may have ended
+        with contextlib.suppress(OSError), open(f"{TASKS}/{task}/comm") as file:  # the thread may have ended
             yield file.read().rstrip("\n")
 
 
 def _of_openmp(modules: tuple[str, ...]) -> list[str]:
-    """Those of the modules whose own OpenMP has threads that wait for work."""
+    """The modules whose own OpenMP has threads that wait for work."""
     copies = _copies(modules)
     if not copies:
         return []
@@ -126,20 +126,20 @@ def _of_openmp(modules: tuple[str, ...]) -> list[str]:
 
 
 def _places() -> Iterator[int]:
-    """Where each thread that waits in the kernel will go on."""
+    """The address at which each thread that waits in the kernel will continue."""
     for task in os.listdir(TASKS):
-        with contextlib.suppress(OSError), open(f"{TASKS}/{task}/syscall") as file:  # a kernel may not have it
-            if len(words := file.read().split()) > 2:  # "running" is one that does not wait
+        with contextlib.suppress(OSError), open(f"{TASKS}/{task}/syscall") as file:  # some kernels lack this file
+            if len(words := file.read().split()) > 2:  # a thread that does not wait has "running"
                 yield int(words[-1], 16)
 
 
 @functools.cache
 def _copies(modules: tuple[str, ...]) -> list[tuple[str, tuple[int, int]]]:
-    """Where the code of each module's own OpenMP lies.
+    """The addresses of the code of each module's own OpenMP.
 
-    A wheel brings its copy in a folder beside its package, `scikit_learn.libs` for example.  Where a module has none,
-    or was imported after torch, it uses torch's.  The copies are mapped by the time that the modules are imported, so
-    they are looked for once.
+    A wheel brings its copy in a folder beside its package, `scikit_learn.libs` for example.  A module without one, or
+    one that was imported after torch, uses torch's.  The copies are mapped before the imports of the modules end, so
+    one search is enough.
     """
     with open(MAPS) as file:
         lines = [line.split() for line in file if "omp" in line and ".libs/" in line]

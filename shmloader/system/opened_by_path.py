@@ -1,8 +1,8 @@
 """Descriptors of the trainer that a worker opens by their path in /proc, because the fork server takes only so many.
 
 Each shared tensor of a dataset takes a descriptor.  The fork server gives a process some 250, and multiprocessing
-refuses more with "too many fds".  What is a file in memory, as shared tensors are, can be opened by another process of
-the same user as /proc/PID/fd/NUMBER.  So a worker is given only the descriptors of pipes and sockets.
+refuses more with "too many fds".  But another process of the same user can open a file in memory, as shared tensors
+are, as /proc/PID/fd/NUMBER.  So a worker is given only the descriptors of pipes and sockets.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ File = tuple[int, int]  # device, inode
 
 
 class Trainers(NamedTuple):
-    """A descriptor of the trainer's that the worker opens by path."""
+    """A descriptor of the trainer that the worker opens by path."""
 
     fd: int
     file: File
@@ -24,14 +24,14 @@ class Trainers(NamedTuple):
 
 
 class Places:
-    """What stands in for the list of descriptors that a worker was given, while it unpickles what names them.
+    """Stands in for the list of a worker's inherited descriptors, while it unpickles the objects that name them.
 
-    A descriptor is opened when it is asked for.  Whoever asks closes it.
+    A descriptor is opened on access, and the caller closes it.
 
     Args:
         pid: The trainer.
         first: The place of the first descriptor that the pickle names.
-        named: What each of its places stands for: how many descriptors were given before it, or one of the trainer's.
+        named: For each of its places: how many descriptors were given before it, or one of the trainer's.
         inherited: The descriptors that the worker was given.
     """
 
@@ -66,7 +66,7 @@ def by_path(descriptors: list[int]) -> tuple[list[int | Trainers], list[int]]:
     """Which of these descriptors another process can open by path, and which it must be given.
 
     Returns:
-        What each place stands for (`Places`), and the descriptors to give.
+        For each place, what stands there (`Places`), and the descriptors to give.
     """
     named: list[int | Trainers] = []
     given: list[int] = []
@@ -82,7 +82,7 @@ def by_path(descriptors: list[int]) -> tuple[list[int | Trainers], list[int]]:
 
 
 def file_of(fd: int) -> File | None:
-    """What a descriptor is open on; None where it is closed."""
+    """The file of a descriptor; None if the descriptor is closed."""
     try:
         found = os.fstat(fd)
     except OSError:

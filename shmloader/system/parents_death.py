@@ -1,4 +1,4 @@
-"""A worker ends at once when its trainer is gone, whatever it is doing, from the first object on that it unpickles."""
+"""A worker ends at once when its trainer is gone, at any moment, from the first object on that it unpickles."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from multiprocessing.context import get_spawning_popen
 from typing import Any
 
 PROCESS = "shmloader.core.process"
-_follower = 0  # the pid of the process that follow() was called in; a forked child has another one
+_follower = 0  # the pid of the process that called follow(); a forked child has another one
 
 
 def follow(trainer: int, starter: int | None = None) -> None:
@@ -25,8 +25,8 @@ def follow(trainer: int, starter: int | None = None) -> None:
 
     Args:
         trainer: The trainer's pid.
-        starter: The pid of the trainer's template process, if that is the parent.  It ends when the trainer does, and
-            so the kernel ends this process as well.  None: no template process has started this one.
+        starter: The pid of the trainer's template process, if that is the parent.  It ends with the trainer, and then
+            the kernel ends this process as well.  None: no template process has started this one.
     """
     global _follower
     if _follower == os.getpid():
@@ -55,21 +55,21 @@ def _end_with(death: int) -> None:
 
 
 def _end_after(trainer: int) -> None:
-    """Look whether the trainer is there once a second, for nothing there is to sleep on."""
+    """Check once a second whether the trainer exists, because there is nothing to sleep on."""
     while True:
         try:
             os.kill(trainer, 0)
-        except OSError:  # it is gone; or another user's process has its number by now
+        except OSError:  # it is gone, or another user's process has its number now
             os._exit(1)
         time.sleep(1)
 
 
 def begin(trainer: int, outlives: bool, starter: int | None = None) -> None:
-    """What a worker does first.
+    """The first step of a worker.
 
     Args:
         trainer: The trainer's pid.
-        outlives: Whether the worker goes on when its group is sent a signal: NOTE [ Group signals ].
+        outlives: Whether the worker survives signals to its group: NOTE [ Group signals ].
         starter: As in follow().
     """
     if outlives:
@@ -81,9 +81,9 @@ class FollowingName(str):
     """A process's name that makes a process which is spawned with it follow its trainer.
 
     A spawned worker unpickles its name first of all.  Next it imports the trainer's script, and with it torch.  That
-    takes seconds, in which nothing else of ours runs: if the trainer were killed then, the worker would be left behind.
-    This file is run by its path, because sys.path is not the trainer's yet, and alone, because the package imports
-    torch.  Pickled for any other reason (a log record carries the process's name), it is a name like any other.
+    takes seconds, in which none of our other code runs.  If the trainer were killed then, the worker would be left
+    behind.  This file is run by its path, because sys.path is not the trainer's yet, and alone, because the package
+    imports torch.  Pickled for any other reason (a log record carries the process's name), it is an ordinary name.
 
     Args:
         name: The process's.
@@ -99,7 +99,7 @@ class FollowingName(str):
 
     def __reduce__(self) -> tuple[Any, ...]:
         popen = get_spawning_popen()
-        if popen is None or hasattr(popen, "refer"):  # a template's child follows it before it unpickles anything
+        if popen is None or hasattr(popen, "refer"):  # a template's child calls follow() before it unpickles anything
             return str, (str(self),)
         following = "__import__('runpy').run_path(script)['begin'](trainer, outlives) or name"
         known = {"script": __file__, "trainer": os.getpid(), "outlives": self._outlives, "name": str(self)}
@@ -107,7 +107,7 @@ class FollowingName(str):
 
 
 def _process() -> Any:
-    """The extension of that name, found by its path (see FollowingName)."""
+    """The extension of that name, loaded by its path (see FollowingName)."""
     if PROCESS not in sys.modules:
         core = os.path.join(os.path.dirname(os.path.dirname(__file__)), "core")
         spec = PathFinder.find_spec(PROCESS, [core])

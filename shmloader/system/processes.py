@@ -35,10 +35,22 @@ def state_of(pid: int) -> str:
     return ""
 
 
+def start_of(pid: int) -> int | None:
+    """When a process was started, in clock ticks since boot; None if it is gone, or dead and not reaped yet.
+
+    With its pid that names a process: no two that have one pid were started in the same tick.
+    """
+    with contextlib.suppress(OSError, IndexError, ValueError):
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+            fields = file.read().rpartition(")")[2].split()  # its name may have brackets in it
+        return None if fields[0] in "ZX" else int(fields[19])
+    return None
+
+
 def inner_pid(pid: int) -> int:
     """The pid by which a process knows itself, which is another one in a container."""
-    told = status_of(pid, "NSpid").split()
-    return int(told[-1]) if told else pid
+    words = status_of(pid, "NSpid").split()
+    return int(words[-1]) if words else pid
 
 
 def own_bytes(pid: int) -> int:

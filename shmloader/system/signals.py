@@ -1,17 +1,18 @@
-"""Python's signal handlers, held back where what they raise would leave something half done.
+"""Holds back Python's signal handlers while an exception from them would leave something half done.
 
 NOTE [ Signals ]
 
-    1. A handler of Python's runs in the main thread, between any two lines, and may raise there: KeyboardInterrupt,
-       torch's RuntimeError for a worker that died, whatever a user's handler for SIGTERM raises.  Raised while a worker
-       is forked it is lost in a fork hook, or the worker's pid is; raised while an iterator ends, the rest of the end.
-    2. So these stretches are `held()`: whatever signal comes is noted, and its handler is called when the stretch is
-       over.  Blocking the signal would not do: it is the process's, and where the main thread has blocked it another
-       one takes it (numpy alone starts some).  Python runs the handler in the main thread all the same.
-    3. Where such a stretch waits, or does what may take long, it says `let_through()`: handlers run there as ever.
-    4. Held for longer than LONGEST, something hangs, and a signal that comes then is heard at once.
-    5. Other threads run no handlers, and hold nothing back.  A process that is forked meanwhile starts with the
-       handlers as they were, and has been told nothing; one that is spawned gets no handlers from anybody.
+    1. A Python handler runs in the main thread, between any two lines, and may raise there: KeyboardInterrupt, torch's
+       RuntimeError for a worker that died, or anything from a user's handler for SIGTERM.  If it raises while a worker
+       is forked, the error is lost in a fork hook, or the worker's pid is lost; if it raises while an iterator ends,
+       the rest of the end is lost.
+    2. So these stretches are `held()`: a signal is noted, and its handler is called after the stretch.  Blocking the
+       signal is not enough.  A signal belongs to the process, and if the main thread has blocked it, another thread
+       takes it (numpy alone starts some).  Python then runs the handler in the main thread anyway.
+    3. Where such a stretch waits, or may take long, it uses `let_through()`: handlers run there as usual.
+    4. A stretch that lasts longer than LONGEST hangs, so a signal that comes then is handled at once.
+    5. Other threads run no handlers, and hold nothing back.  A process that is forked in a stretch starts with the
+       former handlers, and gets none of the noted signals.  A spawned process inherits no handlers.
 """
 
 from __future__ import annotations
@@ -34,10 +35,10 @@ Handler = Callable[[int, FrameType | None], Any]
 
 
 class _Hold:
-    """Stands in place of every handler of Python's, from the outermost held() to its end."""
+    """Replaces every Python handler, from the outermost held() to its end."""
 
     def __init__(self) -> None:
-        self.depth = 0  # of held() in held()
+        self.depth = 0  # of nested held()
         self.installed = False
         self.open = False  # in let_through()
         self.in_del = False
@@ -47,7 +48,7 @@ class _Hold:
         self.noted: set[int] = set()
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
-        if self.over:  # whoever set a handler meanwhile may call the one before it, which is this
+        if self.over:  # a handler that was set meanwhile may call the one before it, which is this
             self.handlers[number](number, frame)
         elif self.open or time.monotonic() - self.since > LONGEST:
             self._call(number, frame)
@@ -58,12 +59,12 @@ class _Hold:
         was_open, self.open = self.open, False
         self.since = time.monotonic()
         self.handlers[number](number, frame)
-        self.open = was_open  # but not where it raised: what deals with that is held back again
+        self.open = was_open  # but not if it raised, because the handling of that must be held back again
 
     def install(self) -> None:
-        """Take the place of all handlers.  One that is not replaced yet may raise.
+        """Replace all handlers.  One that is not replaced yet may raise.
 
-        The collector may run in here, and end an iterator, which does the same: then all is done when it is over.
+        The collector may run in here and end an iterator, which calls this too: then all is done when that returns.
         """
         self.since = time.monotonic()
         for number in _NUMBERS:
@@ -74,12 +75,12 @@ class _Hold:
         self.installed = True
 
     def restore(self) -> None:
-        """Put the handlers back, but those that others have set meanwhile.  From the first line on they may raise."""
+        """Restore the handlers, except those that others have set meanwhile.  From the first line on they may raise."""
         try:
             self.over = True
             self._put_back()
         finally:
-            self._put_back()  # what one has raised must not keep the others out
+            self._put_back()  # the error of one handler must not keep the others out
 
     def _put_back(self) -> None:
         for number, handler in self.handlers.items():
@@ -87,7 +88,7 @@ class _Hold:
                 signal.signal(number, handler)
 
     def call_noted(self) -> None:
-        """Call the handlers of what was noted, each whatever the others raise; SIGINT's last, so that it is heard."""
+        """Call the handlers of the noted signals, each whatever the others raise; SIGINT's last, so that it counts."""
         if self.noted:
             number = max(self.noted)
             self.noted.discard(number)
@@ -101,19 +102,19 @@ _hold: _Hold | None = None  # the main thread's
 
 
 class held:
-    """Hold the handlers of signals back: see NOTE [ Signals ].  It may be entered within itself, and in any thread."""
+    """Hold back the handlers of signals: see NOTE [ Signals ].  It may be nested, and used in any thread."""
 
-    _hold: _Hold | None = None  # where it counts
-    _was_open = False  # it is within a let_through(): the collector may run anywhere
+    _hold: _Hold | None = None  # in the main thread
+    _was_open = False  # inside a let_through(), because the collector may run anywhere
 
     def __enter__(self) -> held:
         global _hold
         if threading.current_thread() is threading.main_thread():
-            hold = _hold or _Hold()  # read once, for the collector may run at any line, and hold and let go as well
+            hold = _hold or _Hold()  # read once, because the collector may run at any line, and hold and release too
             before = hold.depth
             try:
-                hold.depth = before + 1  # first: this one must not be over when the collector's is
-                _hold = hold  # before a handler is replaced, so that what another thread forks can put it back
+                hold.depth = before + 1  # first, because this one must not end with the collector's
+                _hold = hold  # before a handler is replaced, so that a process forked by another thread can restore it
                 if not hold.installed:
                     hold.install()
             except BaseException:
@@ -128,13 +129,13 @@ class held:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         global _hold
         hold = self._hold
-        if hold is None or hold is not _hold:  # it is a child's, forked meanwhile
+        if hold is None or hold is not _hold:  # this is a child that was forked meanwhile
             return
         hold.open = self._was_open
         if hold.depth > 1:
             hold.depth -= 1
             return
-        _hold = None  # before what may raise, and for the collector, which then holds for itself
+        _hold = None  # before anything that may raise, and so that the collector makes its own
         try:
             hold.restore()
         finally:
@@ -145,11 +146,11 @@ class held:
 
 
 class held_in_del(held):
-    """The same, in a `__del__()`: what a handler raised there would be printed, and forgotten.
+    """The same in a `__del__()`, where an exception from a handler would be printed and dropped.
 
-    So a handler is called when the object is gone, or the collection that it dies in is over, and with it what is
-    written in Python and called meanwhile, such as the callbacks of weak references; let_through() does nothing before
-    that.  The object's attributes are gone then, so that none of them dies behind the handler.
+    So a handler is called after the object is gone, or after the collection in which it dies.  Then everything in
+    Python that this calls, such as the callbacks of weak references, is over too.  let_through() does nothing before
+    that.  The object's attributes are gone then, so none of them dies after the handler.
 
     Args:
         dying: the object whose `__del__()` it is.
@@ -170,7 +171,7 @@ class held_in_del(held):
         if self._hold is not None:
             self._hold.in_del = self._was_in_del
             if self._hold.noted and self._hold.depth == 1:
-                vars(self._dying).clear()  # what is called as these die would be interrupted in vain
+                vars(self._dying).clear()  # calls that the death of these makes would be interrupted in vain
         super().__exit__(kind, error, at)
 
     def _deliver(self, hold: _Hold) -> None:
@@ -179,7 +180,7 @@ class held_in_del(held):
 
 
 class let_through:
-    """Within held(): call handlers as signals come, first those of what was noted.  What one raises ends it."""
+    """Within held(): call handlers as signals come, first those of noted signals.  If one raises, this ends."""
 
     _hold: _Hold | None = None
 
@@ -197,7 +198,7 @@ class let_through:
 
 
 def _in_child() -> None:
-    """A process was forked: it has nothing to hold back, and was not told what its parent was told."""
+    """In a forked process: hold nothing back, and forget the parent's noted signals."""
     global _hold
     hold, _hold = _hold, None
     if hold is not None:

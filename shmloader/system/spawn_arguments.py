@@ -1,8 +1,7 @@
-"""What all workers are given alike, pickled once, into memory without a name from which each spawned worker reads it.
+"""The arguments that all workers share, pickled once into nameless memory, from which each spawned worker reads them.
 
-multiprocessing pickles the arguments of a process anew for each process, and writes them into a pipe that holds no more
-than 64 KiB.  With a larger dataset, the trainer could start the next worker only after the one before had imported
-torch.
+multiprocessing pickles the arguments again for each process, and writes them into a pipe that holds 64 KiB.  With a
+larger dataset, the trainer could start the next worker only after the one before had imported torch.
 """
 
 from __future__ import annotations
@@ -27,58 +26,62 @@ from shmloader.system.sealed_memory import reduced
 from shmloader.system.signals import let_through
 
 MiB = 1 << 20
-UNASKED = MiB  # bytes that are written without asking whether the machine has them
-STEP = 64 * MiB  # bytes that are written before it is asked again
+UNASKED = MiB  # bytes that are written before the first check of free memory
+STEP = 64 * MiB  # bytes between two checks
 
-# A CUDA tensor's pickle has this name in it.  Whoever unpickles it is counted as its one reader, so several must not.
+# A CUDA tensor's pickle has this name in it.  It counts one reader, so only one process may unpickle it.
 COUNTS_ITS_READER = b"rebuild_cuda_tensor"
 
 
 class Parcel(dict[str, Any]):
-    """A dict that is pickled once for all processes that are spawned with it.  Each gets a plain dict of its own.
+    """A dict that is pickled once for all processes that are spawned with it.  Each of them gets a plain dict.
 
     It is unpickled while its process unpickles the rest, as without a parcel, so locks, queues, connections, proxies
-    and shared tensors in it are what they would be.  A forked process gets the parcel itself, and nothing is pickled.
+    and shared tensors in it work as usual.  A forked process gets the parcel itself, and nothing is pickled.
     """
 
     def __init__(self, arguments: dict[str, Any]) -> None:
         super().__init__(arguments)
+        self.is_open = True  # a further process may be given it
         self._packed: _Packed | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         refer = getattr(get_spawning_popen(), "refer", None)
         if refer is not None:  # a template process holds what takes long to pickle, and forks this process
             return refer(self)  # type: ignore[no-any-return]
-        # In torch's file_system strategy each pickle of a tensor counts as one reader, and its memory's name goes when
-        # all that were counted have gone: there it cannot be another's as well.
+        # In torch's file_system strategy each pickle of a tensor counts one reader, and the memory's name goes when all
+        # counted readers are gone.  So several processes cannot share a pickle there.
         shared = torch.multiprocessing.get_sharing_strategy() == "file_descriptor"
         given = given_descriptors() if shared else None
         if given is None:
             return dict, (dict(self),)
         if self._packed is None or not self._packed.give(given):
-            self.close()
+            self._drop()
             self._packed = _Packed(dict(self), given)
         return self._packed.reference()
 
     def close(self) -> None:
-        """Give the memory back once no process reads it any more.  For the next process it is pickled anew."""
+        """Give the memory back, because no further process is expected.  For another one it is pickled again."""
+        self.is_open = False
+        self._drop()
+
+    def _drop(self) -> None:
         if self._packed is not None:
             self._packed.close()
             self._packed = None
 
 
 class _Packed:
-    """A pickle in nameless memory, and the descriptors that it speaks of.
+    """A pickle in nameless memory, and the descriptors that it names.
 
     A pickle that is made while a process is spawned names descriptors by their number (spawn), or by their place in the
-    list of those that the process is given (forkserver).  So every further process is given the same ones, in the same
-    places.
+    list that the process gets (forkserver).  So every further process gets the same ones, in the same places.
 
     Args:
         value: What to pickle.
         given: The descriptors that the process being spawned will have; pickling the value adds to them.
 
-    The fork server takes only so many.  Where the pickle names more, files are opened by path (opened_by_path.py).
+    The fork server accepts a limited number.  Beyond it, files are opened by path (opened_by_path.py).
 
     Raises:
         MemoryError: The machine does not have the memory.
@@ -92,7 +95,7 @@ class _Packed:
         self._fd = os.memfd_create("shmloader_parcel", os.MFD_CLOEXEC)
         try:
             pages = Pages(self._fd)
-            with unblocked(), let_through():  # it may take long
+            with unblocked(), let_through():  # pickling may take long
                 Pickler(pages).dump(value)
             self._named = given[self._first :]
             self._files = [file_of(fd) for fd in self._named]
@@ -113,7 +116,7 @@ class _Packed:
     def give(self, given: list[int]) -> bool:
         """Give another process the descriptors that the pickle names; False if it needs a pickle of its own."""
         files = [file_of(fd) for fd in self._named]
-        # A number may be another file's by now: the dataset has another tensor, or the pickled one was a passing copy.
+        # A number may name another file now: the dataset has another tensor, or the pickled one was a temporary copy.
         if not self._for_all or len(given) != self._first or files != self._files or None in files:
             return False
         given.extend(self._given)
@@ -127,14 +130,14 @@ class _Packed:
 
 
 class Pickler(reduction.ForkingPickler):
-    """Arrays and tensors of a frozen dataset go as places in its memory, and not as copies."""
+    """Pickles arrays and tensors of a frozen dataset as places in its memory, and not as copies."""
 
     def reducer_override(self, value: Any) -> Any:
         return reduced(value)
 
 
 class Pages:
-    """A file for a pickler.  It asks whether there is memory before it takes it, or the OOM killer would come."""
+    """A file for a pickler, which checks for free memory before it takes it.  Otherwise the OOM killer would come."""
 
     def __init__(self, fd: int) -> None:
         self.size = 0
@@ -147,7 +150,7 @@ class Pages:
         with memoryview(written).cast("B") as data:
             if self.size + data.nbytes > self._allowed:
                 self._ask(data.nbytes)
-            if self._has_cuda and not self.counts_its_reader:  # a name is never divided between two writes
+            if self._has_cuda and not self.counts_its_reader:  # a name is never split between two writes
                 self.counts_its_reader = COUNTS_ITS_READER in bytes(written)
             at = 0
             while at < data.nbytes:
@@ -183,16 +186,16 @@ def _too_many_tensors(shared: int) -> str:
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return (
         f"the dataset has more tensors than this process may open files: {shared} were shared with the workers. The "
-        f"limit is {most} (ulimit -n), and each tensor takes a descriptor. Store them as one tensor, raise the limit, "
-        "or use multiprocessing_context='fork', which shares nothing"
+        f"limit is {most} (ulimit -n), and each tensor takes a descriptor. Store them as one tensor, freeze "
+        "the dataset (shmloader.freeze), raise the limit, or use multiprocessing_context='fork', which shares nothing"
     )
 
 
 def _unpack(memory: Any, size: int, places: tuple[int, int, list[int | Trainers]] | None) -> Any:
-    """In a worker: the value, from the memory that holds its pickle.  The memory is not kept."""
+    """In a worker: the value, from the memory that has its pickle.  The memory is not kept."""
     fd = memory.detach()
     collecting = gc.isenabled()
-    gc.disable()  # otherwise it walks through a list of a million tuples again and again while that grows
+    gc.disable()  # otherwise it walks again and again through a list of a million tuples while the list grows
     try:
         with mmap.mmap(fd, size, access=mmap.ACCESS_READ) as pages, memoryview(pages) as pickled:
             if places is None:

@@ -1,20 +1,20 @@
-"""Where workers spend their time, by looking at their Python stacks now and then: `detail=True`.
+"""Samples the Python stacks of workers, to find where they spend their time: `detail=True`.
 
 NOTE [ Stack samples ]
 
-    1. A worker's main thread is looked at every PERIOD while it makes one batch of EVERY, and not at all in between.
-       So nothing is done for a sample, and hardly anything for a batch.
-    2. The look is a signal handler of Python's, so it comes between two instructions of the interpreter, where stacks
-       are whole.  A call of C is over by then.  The look is counted for the line that made the call, as often as the
-       timer has run out meanwhile: else a second in C would count as little as an instant in Python.  faulthandler
-       could look at any moment, from C; but it reads frames that the interpreter is about to change, and that ended
-       workers with a segmentation fault: on Python 3.11 to 3.13 one look in 20 to 200, in code that makes generators.
+    1. A worker's main thread is sampled every PERIOD while it makes one batch of EVERY, and not at all in between.  So
+       nothing is done for each sample of the dataset, and hardly anything for each batch.
+    2. A Python signal handler takes the sample, between two bytecodes, when stacks are consistent.  A call of C has
+       ended then.  The sample counts for the line that made the call, as often as the timer has run out.  Otherwise a
+       second in C would count as little as an instant in Python.  faulthandler could sample at any moment, from C.  But
+       it reads frames that the interpreter is about to change, and that ended workers with a segmentation fault: on
+       Python 3.11 to 3.13 one sample in 20 to 200, in code that makes generators.
        System calls that the kernel can restart are restarted (SA_RESTART).  Those that it never restarts (sleeps,
-       polls) return early with EINTR: Python goes on with them by itself, and so must C code, as for any signal.
-    3. The timer is the thread's own, so no timer that the user's code may use is touched (SIGALRM, SIGPROF).
-    4. What was found is counted by the line of the user's own code that was at work, and by what that line had called.
-       Counts go into a sheet, memory without a name that the trainer reads when it is asked.  A worker that takes a
-       dead one's place goes on with its counts.  The trainer may read while a worker writes: a checksum tells.
+       polls) return early with EINTR.  Python repeats them itself, and C code must do so, as for any signal.
+    3. The timer is the thread's own, so no timer is touched that the user's code may use (SIGALRM, SIGPROF).
+    4. A sample counts for the line of the user's own code that was running, and for the function that this line had
+       called.  Counts go into a sheet, nameless memory that the trainer reads when it is asked.  A worker that replaces
+       a dead one continues its counts.  The trainer may read while a worker writes, so a checksum covers the counts.
 """
 
 from __future__ import annotations
@@ -35,22 +35,22 @@ from typing import Any
 
 from shmloader.core.stack_timer import StackTimer
 
-LOOK = signal.SIGRTMAX - 6  # two from the one that asks for the stack of a worker that hangs
+LOOK = signal.SIGRTMAX - 6  # next to those that ask a hanging worker for its stack
 EVERY = 16  # batches
-PERIOD = 10_000_000  # nanoseconds; a look takes some microseconds, 35 or so where libraries are 100 calls deep
+PERIOD = 10_000_000  # nanoseconds; a sample takes some microseconds, about 35 if libraries are 100 calls deep
 ROOM = 1 << 16  # bytes of a sheet for each worker
 MOST = 200  # places that a worker keeps, those with the largest counts
 
 _HEADER = struct.Struct("<III")  # checksum, bytes that follow, stacks in all
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
-_IMAGES = _PACKAGE + "images" + os.sep  # the dataset's work, though the code is ours
+_IMAGES = _PACKAGE + "images" + os.sep  # counts as the dataset's code, though it is ours
 
 Place = tuple[str, str, int]  # function, file, line
 Counts = collections.Counter[Place]
 
 
 class Sheet:
-    """Memory in which each worker of a ring counts where it was found.
+    """Memory in which each worker of a ring counts its samples.
 
     Args:
         workers: How many there are.
@@ -62,7 +62,7 @@ class Sheet:
         os.ftruncate(self._fd, workers * ROOM)
 
     def write(self, worker: int, counts: Counts, looks: int) -> None:
-        """By the worker: this is what it has found by now, of so many looks."""
+        """In the worker: write its counts, and the number of samples."""
         most = MOST
         while len(said := json.dumps([[*place, count] for place, count in counts.most_common(most)]).encode()) > (
             ROOM - _HEADER.size
@@ -71,21 +71,21 @@ class Sheet:
         os.pwrite(self._fd, _HEADER.pack(zlib.crc32(said), len(said), looks) + said, worker * ROOM)
 
     def read(self, worker: int) -> tuple[Counts, int]:
-        """What a worker has found by now, and of how many looks."""
-        for _ in range(3):  # it may be writing
+        """The counts of a worker, and its number of samples."""
+        for _ in range(3):  # the worker may be writing
             read = os.pread(self._fd, ROOM, worker * ROOM)
-            if len(read) < ROOM:  # another thread has closed the sheet meanwhile, and the descriptor is another file's
+            if len(read) < ROOM:  # another thread has closed the sheet, and the descriptor may be another file's
                 break
             checksum, size, looks = _HEADER.unpack(read[: _HEADER.size])
-            said = read[_HEADER.size :][:size]
-            if size and zlib.crc32(said) == checksum:
+            text = read[_HEADER.size :][:size]
+            if size and zlib.crc32(text) == checksum:
                 return Counts(
-                    {(function, file, line): count for function, file, line, count in json.loads(said)}
+                    {(function, file, line): count for function, file, line, count in json.loads(text)}
                 ), looks
         return Counts(), 0
 
     def total(self) -> tuple[Counts, int]:
-        """The same of all workers."""
+        """The same, summed over all workers."""
         counts, looks = Counts(), 0
         for worker in range(self.workers):
             of_one, its_looks = self.read(worker)
@@ -94,7 +94,7 @@ class Sheet:
         return counts, looks
 
     def close(self) -> None:
-        """Give it back.  Twice is harmless."""
+        """Give it back.  A second call does no harm."""
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)
@@ -111,10 +111,10 @@ class Sheet:
 
 
 class Looks:
-    """In a worker, in its main thread: looks at its own stack while it makes one batch of EVERY.
+    """In a worker's main thread: samples its own stack while it makes one batch of EVERY.
 
     Args:
-        sheet: Where it counts.
+        sheet: Takes the counts.
         worker: Its number.
 
     Raises:
@@ -136,16 +136,20 @@ class Looks:
         self._counts, self._looks = sheet.read(worker)
         self._is_looking = False
         self._is_in_look = False
-        self._first = 0  # when the timer runs out first, for this batch
-        self._times = 0  # how often it had by the last look
-        signal.signal(LOOK, self._look)
-        signal.siginterrupt(LOOK, False)
+        self._first = 0  # when the timer first runs out for this batch
+        self._times = 0  # how often it had at the last sample
+        self.listen()
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {LOOK})
         self._batches = 0
         self._random = random.Random(worker)  # not the global one, which is the user's
 
+    def listen(self) -> None:
+        """Have the signal be this one's.  A crew's worker has one of these for each loader."""
+        signal.signal(LOOK, self._look)
+        signal.siginterrupt(LOOK, False)
+
     def begin(self) -> None:
-        """A batch is claimed.  The first look comes at a random time: else what is quick would never be seen."""
+        """A batch is claimed.  The first sample comes at a random time, so that short work is seen as well."""
         self._batches += 1
         if self._batches % EVERY == 1:
             delay = self._random.randrange(1, PERIOD)
@@ -154,7 +158,7 @@ class Looks:
             self._timer.start(delay, PERIOD)
 
     def _look(self, number: int, frame: FrameType | None) -> None:
-        """A signal has come.  It may have been sent for the batch before, or come in the middle of a look."""
+        """Take a sample.  The signal may belong to the batch before, or come during a sample."""
         if not self._is_looking or self._is_in_look:
             return
         try:
@@ -164,13 +168,13 @@ class Looks:
                 place = place_of(frame)
                 self._counts[place] += times - self._times
                 self._times = times
-        except RecursionError:  # the user's code is about to reach the limit, and must not fail for a look
+        except RecursionError:  # the user's code is close to the limit, and must not fail because of a sample
             pass
         finally:
             self._is_in_look = False
 
     def end(self) -> None:
-        """It is published.  A child that the dataset forks leaves the sheet to its parent."""
+        """The batch is published.  A child that the dataset forks leaves the sheet to its parent."""
         if not self._is_looking or self._process != os.getpid():
             return
         self._timer.stop()
@@ -181,10 +185,10 @@ class Looks:
 
 
 def place_of(frame: FrameType | None) -> Place:
-    """What a stack is counted as: what the user's line has called, and that line.
+    """The place for which a stack counts: the function that the user's line has called, and that line.
 
-    Where none of the code is the user's (a dataset of torchvision's, say), it is the innermost call.  What lies below
-    the user's line is not walked through, for it may be very deep.
+    If none of the code is the user's (with a dataset of torchvision's for example), it is the innermost call.  Frames
+    below the user's line are not read, because there may be very many.
     """
     innermost: FrameType | None = None
     called: FrameType | None = None

@@ -3,26 +3,40 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import warnings
+import weakref
 from typing import Any
 
 from shmloader.system.group_signals import blocked_at_start
 from shmloader.template.forked import TemplateProcess
-from shmloader.template.template import Refused, Template
+from shmloader.template.of_dataset import DatasetTemplates
+from shmloader.template.template import Refused
+
+
+@dataclasses.dataclass
+class Share:
+    """A loader's part in the templates of its dataset."""
+
+    templates: DatasetTemplates
+    loader: weakref.ref[Any]
+    refused: bool = False  # its workers start as without a template, and it was warned
 
 
 class TemplateContext:
     """What a crew starts its workers with.
 
     Args:
-        template: The loader's.
+        share: The templates of the loader's dataset.
         plain: The loader's own context.
+        timeout: Seconds that unpickling the dataset may take; 0: any number.
         outlives: Whether workers go on when their group is sent a signal.
     """
 
-    def __init__(self, template: Template, plain: Any, outlives: bool) -> None:
-        self._template = template
+    def __init__(self, share: Share, plain: Any, timeout: float, outlives: bool) -> None:
+        self._share = share
         self._plain = plain
+        self._timeout = timeout
         self._outlives = outlives
 
     def get_start_method(self) -> str:
@@ -34,11 +48,11 @@ class TemplateContext:
         return TemplateProcess(self._start, self._plain.get_start_method(), **arguments)
 
     def _start(self, worker: TemplateProcess) -> Any:
-        if self._template.refusal is None:
+        if not self._share.refused:
             try:
-                return self._template.fork(worker, self._outlives)
+                return self._share.templates.fork(worker, self._share.loader(), self._outlives, self._timeout)
             except Refused as why:
-                self._template.refusal = str(why)
+                self._share.refused = True
                 warnings.warn(
                     f"template=True has no effect on this loader: {why}. Its workers are started by "
                     f"{self._plain.get_start_method()!r}, each for itself.",

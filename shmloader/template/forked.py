@@ -14,16 +14,18 @@ from multiprocessing import context, process, util
 from multiprocessing.process import BaseProcess
 from typing import TYPE_CHECKING, Any
 
+from shmloader.system.signals import let_through
 from shmloader.system.spawn_arguments import Pages, Parcel, Pickler
 from shmloader.template import messages
-from shmloader.template.messages import FORK, FORKED, REFUSED
+from shmloader.template.messages import FORK, FORKED, REFUSED, UNKNOWN
 from shmloader.template.server import Given, arguments_with
+from shmloader.template.surroundings import Surroundings
 
 if TYPE_CHECKING:
     from shmloader.template.running import Running
 
 SHARED = ("dataset", "collate_fn", "init_fn")  # what the template unpickles; the rest may be another in each epoch
-SERVER_GONE = 255  # the exit code of a process whose end nobody tells, as under forkserver
+ANSWERED = 2.0  # seconds that a fork may take; an interrupt meanwhile would leave a worker that nobody knows
 REAPED = 0.5  # seconds that the template has to reap a worker, and to say how it ended
 
 
@@ -34,6 +36,7 @@ class Spawning:
 
     def __init__(self) -> None:
         self.descriptors: list[int] = []
+        self._kept: list[Any] = []  # otherwise a tensor that was made to be pickled is gone, and its descriptor closed
 
     def duplicate_for_child(self, fd: int) -> int:
         """Have a descriptor go along.  Returns its place."""
@@ -44,19 +47,28 @@ class Spawning:
         """What stands for the arguments of a worker: those that the template does not hold."""
         return arguments_with, ({name: value for name, value in parcel.items() if name not in SHARED},)
 
-    def pickle(self, value: Any, file: Any) -> None:
+    def pickle(self, value: Any, file: Any, pickler: Callable[[Any], Any] = Pickler) -> None:
         """Pickle a value for the other process."""
         before = context.get_spawning_popen()
         context.set_spawning_popen(self)  # type: ignore[arg-type]
         try:
-            Pickler(file).dump(value)
+            self._kept.append(pickler(file))
+            self._kept[-1].dump(value)
         finally:
             context.set_spawning_popen(before)
 
 
 def write_prepared(file: Pages) -> None:
     """Write what makes a process like this one, apart from what it is given."""
-    file.write(pickle.dumps({"environment": dict(os.environ), "path": _path()}))
+    file.write(pickle.dumps(Surroundings(dict(os.environ), _path(), _folder())))
+
+
+def _folder() -> str | None:
+    """The folder that it is in; None where that was removed."""
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        return None
 
 
 def _path() -> list[str]:
@@ -92,7 +104,7 @@ class TemplateProcess(BaseProcess):
     def end_of_template(self) -> str:
         """How the template process ended, where that has ended this one; otherwise empty."""
         popen = self._popen  # type: ignore[attr-defined]
-        return popen.template.how_it_ended() if isinstance(popen, Popen) and popen.returncode == SERVER_GONE else ""
+        return popen.template.how_it_ended() if isinstance(popen, Popen) and popen.returncode == UNKNOWN else ""
 
     @staticmethod
     def _Popen(worker: Any) -> Any:
@@ -134,11 +146,20 @@ class Popen:
             finally:
                 os.close(body)
             theirs.close()
+            if not _readable(ours.fileno(), ANSWERED):
+                with let_through():  # the template was stopped, or has no core: Ctrl-C may end the wait
+                    _readable(ours.fileno(), None)
             how, self.pid, self.sentinel = messages.receive_answer(ours.fileno())
             if how != FORKED:
                 raise OSError(self.pid, os.strerror(self.pid)) if how == REFUSED else Threaded
             self._channel = ours.detach()
         self.finalizer: Any = util.Finalize(self, util.close_fds, (self.sentinel, self._channel))  # type: ignore
+        template.workers.add(self)
+
+    @property
+    def runs(self) -> bool:
+        """Whether its process is there."""
+        return self.returncode is None and not _readable(self.sentinel, 0)
 
     def poll(self, flag: int = os.WNOHANG) -> int | None:
         """The exit code; None while it lives."""
@@ -148,7 +169,7 @@ class Popen:
         """The same, after it has been waited for so many seconds at most; None: for ever."""
         if self.returncode is None and _readable(self.sentinel, timeout):
             code = messages.receive_code(self._channel) if _readable(self._channel, REAPED) else None
-            self.returncode = SERVER_GONE if code is None else code
+            self.returncode = UNKNOWN if code is None else code
         return self.returncode
 
     def _send(self, number: int) -> None:

@@ -10,12 +10,14 @@ import array
 import contextlib
 import errno
 import os
+import select
 import socket
 import struct
 from typing import NamedTuple
 
 LOAD, FORK = 1, 2
 FORKED, REFUSED, THREADS = 1, 2, 3  # how a request to fork was answered
+UNKNOWN = 255  # the exit code of a process whose end nobody tells, as under forkserver
 AT_ONCE = 200  # descriptors in a packet; the kernel takes 253
 LONGEST = 32 << 10  # bytes of a text that a packet carries
 
@@ -63,8 +65,9 @@ def receive_request(channel: socket.socket) -> Request | None:
 
 
 def send_text(channel: socket.socket, text: str) -> None:
-    """Send a line of one word, and what there is to say."""
-    channel.send(text.encode(errors="replace")[:LONGEST])
+    """Send a line of one word, and what there is to say.  Of a long text the end is sent, which says most."""
+    word, line, rest = text.encode(errors="replace").partition(b"\n")
+    channel.send(word + line + rest[-(LONGEST - len(word) - 1) :])
 
 
 def receive_text(channel: socket.socket) -> str:
@@ -109,6 +112,13 @@ def receive_answer(channel: int) -> tuple[int, int, int]:
         return how, number, received[0] if received else -1
 
 
+def is_closed(channel: int) -> bool:
+    """Whether the other end of a worker's channel is closed."""
+    poll = select.poll()
+    poll.register(channel, 0)
+    return bool(poll.poll(0))
+
+
 def send_code(channel: int, code: int) -> None:
     """Say with which exit code a worker has ended."""
     with contextlib.suppress(OSError):  # the trainer may have closed its end
@@ -116,11 +126,15 @@ def send_code(channel: int, code: int) -> None:
 
 
 def receive_code(channel: int) -> int | None:
-    """The exit code of a worker; None where the template process has ended without a word."""
-    try:
-        packet = os.read(channel, _CODE.size)
-    except ConnectionError:
-        return None
+    """The exit code of a worker; None where the template process has ended without a word.
+
+    It stays there to be read once more, because two threads may ask at once.
+    """
+    with _as_socket(channel) as end:
+        try:
+            packet = end.recv(_CODE.size, socket.MSG_PEEK)
+        except ConnectionError:
+            return None
     return int(_CODE.unpack(packet)[0]) if packet else None
 
 

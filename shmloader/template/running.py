@@ -9,7 +9,7 @@ import socket
 import sys
 import weakref
 from multiprocessing.util import Finalize
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from shmloader._multiprocessing import close_pipes
 from shmloader.system.group_signals import blocked_at_start
@@ -17,6 +17,9 @@ from shmloader.system.parents_death import FollowingName
 from shmloader.system.signals import held, held_in_del
 from shmloader.template import threads
 from shmloader.template.server import serve
+
+if TYPE_CHECKING:
+    from shmloader.template.forked import Popen
 
 _GONE = 5.0  # seconds after which a killed process is waited for no longer: the kernel does not let go of it
 
@@ -37,15 +40,17 @@ class _Name(FollowingName):
 
 
 class Running:
-    """A template process.  It is killed when nothing refers to this object: neither the loader's Template nor a worker.
+    """A template process.  It is killed when nothing refers to this object: neither a Template nor a worker.
 
     Attributes:
         channel: To the process.
+        workers: Those that it has forked, as the trainer has them.
     """
 
     def __init__(self) -> None:
         self._owner = os.getpid()
         self._ended = False
+        self.workers: weakref.WeakSet[Popen] = weakref.WeakSet()
         spawning: Any = multiprocessing.get_context("spawn")
         self.channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._process = spawning.Process(target=serve, args=(theirs, os.getpid()), daemon=True)
@@ -63,6 +68,17 @@ class Running:
     def lives(self) -> bool:
         """Whether the process is there."""
         return not self._ended and bool(self._process.is_alive())
+
+    @property
+    def has_workers(self) -> bool:
+        """Whether a worker that it has forked is there."""
+        return any(worker.runs for worker in list(self.workers))
+
+    @property
+    def pid(self) -> int | None:
+        """The process."""
+        pid: int | None = self._process.pid
+        return pid
 
     def kill(self) -> None:
         """Kill the process, and with it the workers that it has forked.  Who waits for its answer gets none."""
@@ -91,6 +107,11 @@ class Running:
             return ""
         how = f"is killed by signal: {signal.strsignal(-code)}" if code < 0 else f"ended with exit code {code}"
         return f"the template process (pid {self._process.pid}), which forks workers, {how}"
+
+    @property
+    def was_killed(self) -> bool:
+        """Whether it has ended by SIGKILL."""
+        return bool(self._process.exitcode == -signal.SIGKILL)
 
     def __del__(self, is_finalizing: Any = sys.is_finalizing) -> None:
         if not is_finalizing() and hasattr(self, "_process"):

@@ -3,8 +3,9 @@
 NOTE [ Template ]
 
     1. A spawned worker imports torch, which takes a second or two, and unpickles the dataset.  With `template=True` one
-       process does both, and forks each worker, first ones and replacements alike.  It lives as long as its loader, so
-       a later epoch only forks.
+       process does both, and forks each worker, first ones and replacements alike.  It serves all loaders over one
+       dataset, and lives as long as one of them or the dataset (trainer/templates.py).  So a later epoch, or a later
+       loader, only forks.
     2. The trainer spawns it, whatever the start method is.  So the trainer is its parent, and the kernel ends it when
        the trainer ends; under forkserver only a thread could see to that, and nothing is forked beside a thread.
        The template is the parent of its workers, and they end when it does, in the same way (parents_death.py).
@@ -13,8 +14,10 @@ NOTE [ Template ]
        sends the exit code there.
     4. A channel that the trainer has closed means that nobody wants its worker any more: it is killed.  So a trainer
        that was interrupted while it waited for an answer leaves no worker behind.
-    5. In each epoch the trainer pickles the dataset, and compares a hash of that with the one of what the template has
-       unpickled (template.py).  If it is another one, the template drops what it has and unpickles the new one.
+    5. In each epoch the trainer compares a hash of the dataset with the one of what the template has unpickled
+       (digest.py).  If it is another one, the template drops what it has and unpickles the new one.  It does not while
+       a worker may have to be replaced that has seen the old one, nor while loaders with functions of their own use it
+       by turns: then there is another template (of_dataset.py).
     6. A process that is forked beside threads may wait for ever for a lock that one of them held.  So the template
        counts its threads (threads.py), before each fork too.  Where there are any, the trainer starts workers without a
        template.
@@ -44,7 +47,7 @@ from shmloader.core.process import outlive_signals
 from shmloader.system.group_signals import GROUP
 from shmloader.system.parents_death import begin
 from shmloader.template import messages, threads
-from shmloader.template.messages import FORK, FORKED, LOAD, REFUSED, THREADS, Request
+from shmloader.template.messages import FORK, FORKED, LOAD, REFUSED, THREADS, UNKNOWN, Request
 
 _held: dict[str, Any] = {}  # what all workers are given alike, unpickled
 _given: list[int] = []  # descriptors that came with what is being unpickled
@@ -62,10 +65,11 @@ class Given:
 
 
 def arguments_with(others: dict[str, Any]) -> dict[str, Any]:
-    """In a worker: its arguments, of which the template holds some.  It keeps none of them."""
-    arguments = {**_held, **others}
-    _held.clear()
-    return arguments
+    """In a worker: its arguments, of which the template holds some.
+
+    The worker holds them until it ends, as a forked one does: to free a million paths would copy all their pages.
+    """
+    return {**_held, **others}
 
 
 def serve(channel: socket.socket, trainer: int) -> NoReturn:
@@ -133,6 +137,8 @@ class _Template:
     def _fork(self, request: Request) -> None:
         body, channel, *given = request.descriptors
         try:
+            if messages.is_closed(channel):  # the trainer was interrupted, and its ring may be gone
+                return
             if threads.count() > 1:
                 messages.answer(channel, THREADS, 0)
                 return
@@ -171,8 +177,11 @@ class _Template:
         """Reap a worker that has ended, and say how it did."""
         pid, channel = self._workers.pop(death)
         del self._deaths[channel]
-        _, status = os.waitpid(pid, 0)
-        messages.send_code(channel, os.waitstatus_to_exitcode(status))
+        try:
+            _, status = os.waitpid(pid, 0)
+            messages.send_code(channel, os.waitstatus_to_exitcode(status))
+        except ChildProcessError:  # a handler of the dataset's has reaped it, or SIGCHLD is ignored
+            messages.send_code(channel, UNKNOWN)
         self._poll.unregister(death)
         messages.close_all([death])
         with contextlib.suppress(KeyError):  # the trainer had closed it
@@ -188,7 +197,7 @@ class _Template:
             self._channel.close()
             _given[:] = given
             with open(body, "rb", closefd=False) as file:
-                _be_like(pickle.load(file))
+                pickle.load(file).follow()
                 process = pickle.load(file)
             _given.clear()
             messages.close_all([body, *given])
@@ -198,14 +207,6 @@ class _Template:
         finally:
             util._flush_std_streams()  # type: ignore[attr-defined]
             os._exit(code)
-
-
-def _be_like(prepared: dict[str, Any]) -> None:
-    """Have the variables of the environment, and the folders of modules, that the trainer has."""
-    if os.environ != prepared["environment"]:
-        os.environ.clear()
-        os.environ.update(prepared["environment"])
-    sys.path[:] = prepared["path"]
 
 
 def _load(request: Request) -> str:
@@ -220,9 +221,9 @@ def _load(request: Request) -> str:
     _given[:] = given
     try:
         with open(body, "rb", closefd=False) as file:
-            _be_like(pickle.load(file))
+            pickle.load(file).enter()
             _held.update(pickle.load(file))
-    except Exception:
+    except BaseException:  # sys.exit() too: the trainer has to say where it was called
         _held.clear()
         return f"failed\n{traceback.format_exc()}"
     finally:

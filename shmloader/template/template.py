@@ -1,25 +1,20 @@
-"""A loader's template, in the trainer: given the dataset where that has changed, and asked for workers.
-
-See NOTE [ Template ] in server.py.
-"""
+"""A template process and what it has unpickled, in the trainer.  NOTE [ Template ] in server.py."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import hashlib
 import os
-import threading
+import select
 import weakref
 from typing import Any
 
 import torch
 
-from shmloader.system.opened_by_path import file_of
-from shmloader.system.signals import let_through
 from shmloader.system.spawn_arguments import Pages, Parcel
 from shmloader.template import messages
-from shmloader.template.forked import SHARED, Popen, Spawning, TemplateProcess, Threaded, write_prepared
+from shmloader.template.digest import Digests
+from shmloader.template.forked import SHARED, Popen, Spawning, TemplateProcess, write_prepared
 from shmloader.template.messages import LOAD
 from shmloader.template.running import Running
 
@@ -34,111 +29,159 @@ class Refused(Exception):
 
 
 class Template:
-    """What forks the workers of one loader.
+    """A process that forks workers, and what it holds for them.
 
-    The process is started when it is first needed, and again when it is gone.  One that is not wanted any more, because
-    the dataset could not be unpickled there, lives on as long as workers that it has forked: it is their parent.
+    The process is started when it is first given something, and again when it is gone.  One that is not wanted any
+    more, because the dataset could not be unpickled there, lives on as long as workers that it has forked: it is their
+    parent.
+
+    Attributes:
+        users: The loaders whose last workers it has forked.
+        refusal: Why what it was given last can have no template; empty if it can.
     """
 
     def __init__(self) -> None:
-        self.refusal: str | None = None  # why no further worker is to be forked
+        self.users: weakref.WeakSet[Any] = weakref.WeakSet()
+        self.refusal = ""
+        self._functions: tuple[int, ...] = ()  # by their ids, the functions it was given last
         self._running: Running | None = None
+        self._loading: Running | None = None  # what is unpickling at the moment
+        self._digests = Digests()
         self._digest: bytes | None = None  # of what the process has unpickled
-        self._for: weakref.ref[Parcel] | None = None  # what was pickled last
-        self._owner = os.getpid()
-        self._lock = threading.RLock()  # two threads may iterate over one loader
+        self._parcels: list[weakref.ref[Parcel]] = []  # those whose processes it may fork
 
-    @property
-    def is_mine(self) -> bool:
-        """Whether this process made it, and not the one that this was forked from."""
-        return self._owner == os.getpid()
+    def serves(self, parcel: Parcel) -> bool:
+        """Whether it has forked a process for this parcel, and can fork another one."""
+        return self._lives() and any(known() is parcel for known in self._parcels)
+
+    def holds(self, parcel: Parcel) -> bool:
+        """Whether it has unpickled, or refused, what is in this parcel as that is now."""
+        known = self._digest is not None and bool(self._lives() or self.refusal)
+        return known and self._digest == self._digests.take(_shared(parcel))
+
+    def may_be_given(self, parcel: Parcel, loader: Any) -> bool:
+        """Whether it may unpickle this parcel in place of what it holds.
+
+        It may not where a worker that is started later has to find what the other ones have found, nor where two
+        loaders with functions of their own would have it unpickle in each epoch.
+        """
+        if self._lives() and any(known is not parcel and known.is_open for known in self._living_parcels()):
+            return False
+        return self._functions == _functions(parcel) or all(user is loader for user in self.users)
+
+    def _living_parcels(self) -> list[Parcel]:
+        self._parcels = [known for known in self._parcels if known() is not None]
+        return [parcel for known in self._parcels if (parcel := known()) is not None]
+
+    def _lives(self) -> bool:
+        return self._running is not None and self._running.lives
+
+    def give(self, parcel: Parcel, timeout: float) -> None:
+        """Have the process unpickle this, in place of what it holds.
+
+        Args:
+            parcel: What a loader's workers are given alike.
+            timeout: Seconds that it may take; 0: any number.
+
+        Raises:
+            Refused: No process can be forked with it.
+            RuntimeError: The process ended, or did not answer in time, or the dataset could not be unpickled there.
+        """
+        running = self._running if self._lives() else None
+        self._running = self._digest = None  # an exception below leaves no process that may still be unpickling
+        self._parcels, self.refusal = [], ""
+        self._functions = _functions(parcel)
+        if running is None or not self._give(running, parcel, timeout):
+            running = Running()
+            try:
+                if not self._give(running, parcel, timeout):
+                    raise RuntimeError(_ended(running))
+            except BaseException:
+                running.end()
+                raise
+        self._running = running
+
+    def _give(self, running: Running, parcel: Parcel, timeout: float) -> bool:
+        """The same with a process; False if that has ended."""
+        self._loading = running
+        try:
+            digest = self._digests.take(_shared(parcel))  # while the process imports torch
+            loaded = _load(running, _shared(parcel), timeout)
+        except Refused as why:
+            self.refusal, self._digest = str(why), digest
+            raise
+        finally:
+            self._loading = None
+        if loaded:
+            self._digest = digest
+        return loaded
 
     def fork(self, worker: TemplateProcess, outlives: bool) -> Popen:
-        """Have a worker forked, by a process that has unpickled what the worker is to be given.
+        """Have a worker forked with what was given last.
 
         Args:
             worker: The worker.
             outlives: Whether it goes on when its group is sent a signal.
 
         Raises:
-            Refused: It cannot be forked, and may be spawned.
-            RuntimeError: The template ended, or the dataset could not be unpickled there.
+            Threaded: It has threads by now, and forks nothing.
+            EOFError, ConnectionError: It was killed a moment ago.
             OSError: No descriptor, process or memory is left.
         """
-        with self._lock:
-            try:
-                return self._fork(worker, outlives)
-            except (EOFError, ConnectionError):
-                self._running = None  # it was killed a moment ago
-            return self._fork(worker, outlives)
-
-    def _fork(self, worker: TemplateProcess, outlives: bool) -> Popen:
-        with let_through():  # to import torch, and to unpickle the dataset, takes long
-            running = self._having(worker.parcel)
+        running = self._running
+        if running is None:
+            raise EOFError("it has ended")
+        if not any(known() is worker.parcel for known in self._parcels):
+            self._parcels.append(weakref.ref(worker.parcel))
         try:
             return Popen(worker, running, outlives)
-        except Threaded:
-            raise Refused("threads were started there after the dataset was unpickled") from None
+        except (EOFError, ConnectionError):
+            self._running = None
+            raise
 
-    def _having(self, parcel: Parcel) -> Running:
-        """A process that has unpickled what all workers are given, as that is now."""
-        if why := _why_not():
-            raise Refused(why)
-        running = self._running if self._running is not None and self._running.lives else None
-        if running is not None and self._for is not None and self._for() is parcel:
-            return running
-        shared = {name: parcel[name] for name in SHARED}
-        if running is None or self._digest is None or _digest_of(shared) != self._digest:
-            self._running = None  # an exception below leaves no process that may still be unpickling
-            self._digest = self._for = None
-            running = self._load(running, shared)
-        self._for = weakref.ref(parcel)
-        return running
-
-    def _load(self, running: Running | None, shared: dict[str, Any]) -> Running:
-        """Have a process unpickle this: the one that runs, or another one."""
-        if running is not None:
-            self._digest = _load(running, shared)
-        else:
-            running = Running()
-            try:
-                self._digest = _load(running, shared)
-            except BaseException:
-                running.end()
-                raise
-        self._running = running
-        return running
+    def kill(self) -> None:
+        """Kill the process, where no worker of it is left.  Who waits for its answer gets none."""
+        for running in (self._running, self._loading):
+            if running is not None and not running.has_workers:
+                running.kill()
 
     def end(self) -> None:
-        """End the process, and with it the workers that it has forked.  Called again, it does nothing."""
-        if not self.is_mine:
-            return
-        running = self._running
-        if running is not None:
-            running.kill()  # whoever has the lock may be waiting for an answer
-        with self._lock:
-            running, self._running = self._running, None
-            if running is not None:
-                running.end()
+        """End the process, once no worker of it is left.  Called again, it does nothing."""
+        running, self._running = self._running, None
+        if running is not None and not running.has_workers:
+            running.end()
 
 
-def _load(running: Running, shared: dict[str, Any]) -> bytes:
-    """Have a template process unpickle this.  Returns a hash of it when the process has."""
+def _shared(parcel: Parcel) -> dict[str, Any]:
+    return {name: parcel[name] for name in SHARED}
+
+
+def _functions(parcel: Parcel) -> tuple[int, ...]:
+    return tuple(id(parcel[name]) for name in SHARED if name != "dataset")
+
+
+def _load(running: Running, shared: dict[str, Any], timeout: float) -> bool:
+    """Have a template process unpickle this; False if the process has ended."""
     body = os.memfd_create("shmloader_template", os.MFD_CLOEXEC)
     try:
-        spawning, file = Spawning(), _Hashed(body)
+        spawning, file = Spawning(), Pages(body)
         write_prepared(file)
-        file.begin()
         spawning.pickle(shared, file)
         if file.counts_its_reader:
             raise Refused("the dataset has tensors on a GPU, and CUDA does not survive a fork")
-        digest = _with_files(file.hash, spawning)
         os.lseek(body, 0, os.SEEK_SET)
         with contextlib.suppress(ConnectionError):  # it has ended, and there is no answer
             messages.send_request(running.channel, LOAD, True, [body, *spawning.descriptors])
+    except OSError as error:
+        if error.errno != errno.ETOOMANYREFS:
+            raise
+        raise Refused(
+            f"Linux sends no more descriptors for one user than `ulimit -n` says, and the dataset's tensors need "
+            f"{len(spawning.descriptors)} (shmloader.freeze has one for all)"
+        ) from None
     finally:
         os.close(body)
-    word, _, rest = messages.receive_text(running.channel).partition("\n")
+    word, _, rest = _answer(running, timeout).partition("\n")
     if word == "threads":
         names = " and ".join(rest.split("\n"))
         raise Refused(f"threads were started by {names}, and what is forked beside threads may hang")
@@ -146,13 +189,32 @@ def _load(running: Running, shared: dict[str, Any]) -> bytes:
         raise Refused("unpickling the dataset initialises CUDA, which does not survive a fork")
     if word == "failed":
         raise RuntimeError(f"the template process, which forks workers, could not unpickle the dataset:\n{rest}")
-    if word != "loaded":
-        end = running.how_it_ended() or "the template process, which forks workers, does not answer"
-        raise RuntimeError(f"{end}, while it imported the script or unpickled the dataset. {OUT_OF_MEMORY}")
-    return digest
+    return word == "loaded"
 
 
-def _why_not() -> str:
+def _ended(running: Running) -> str:
+    end = running.how_it_ended() or "the template process, which forks workers, does not answer"
+    what = f"{end}, while it imported the script or unpickled the dataset."
+    return f"{what} {OUT_OF_MEMORY}" if running.was_killed else what
+
+
+def _answer(running: Running, timeout: float) -> str:
+    """The process's answer.
+
+    Raises:
+        RuntimeError: It has not come within so many seconds.
+    """
+    poll = select.poll()
+    poll.register(running.channel, select.POLLIN)
+    if not poll.poll(timeout * 1000 or None):
+        raise RuntimeError(
+            f"DataLoader timed out after {timeout} seconds: the template process (pid {running.pid}), which forks "
+            "workers, has not imported the script and unpickled the dataset yet"
+        )
+    return messages.receive_text(running.channel)
+
+
+def why_not() -> str:
     """Why this process can have no template; empty if it can."""
     strategy = torch.multiprocessing.get_sharing_strategy()
     if strategy != "file_descriptor":
@@ -164,39 +226,3 @@ def _why_not() -> str:
             return "this kernel has no pidfd_open, which Linux has had since 5.3"
         raise
     return ""
-
-
-class _Hashed(Pages):
-    """A file for a pickler, with a hash of what was written since begin()."""
-
-    def begin(self) -> None:
-        self.hash = hashlib.sha256()
-
-    def write(self, written: Any) -> int:
-        if hasattr(self, "hash"):
-            self.hash.update(written)
-        return super().write(written)
-
-
-class _Hash:
-    """The same, of what is not kept."""
-
-    def __init__(self) -> None:
-        self.hash = hashlib.sha256()
-
-    def write(self, written: Any) -> int:
-        self.hash.update(written)
-        return len(written)
-
-
-def _digest_of(shared: dict[str, Any]) -> bytes:
-    spawning, file = Spawning(), _Hash()
-    spawning.pickle(shared, file)
-    return _with_files(file.hash, spawning)
-
-
-def _with_files(hashed: Any, spawning: Spawning) -> bytes:
-    """The hash of a pickle and of the files that it names, such as those of shared tensors."""
-    for fd in spawning.descriptors:
-        hashed.update(repr(file_of(fd)).encode())
-    return bytes(hashed.digest())

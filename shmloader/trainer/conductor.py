@@ -162,6 +162,12 @@ class Conductor(ConductorSide):
             return False
         return True
 
+    def drop_next(self) -> None:
+        """The iterator ends, so nobody will ask for the epoch that was begun early."""
+        epochs = self._ring.current, self._ring.next
+        self._ring.drop_next()
+        self._place.drop_next(epochs)
+
     def turn(self) -> None:
         """The epoch that was begun early is the user's.  Nothing of the one before may be under way."""
         epoch = self.next

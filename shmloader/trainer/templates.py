@@ -1,7 +1,10 @@
-"""Which loader has which template process: NOTE [ Template ] in server.py.
+"""Which loader has which templates: NOTE [ Template ] in server.py.
 
-A template is kept beside its loader, and not in it, because frameworks copy a loader's __dict__, and two loaders must
-not end one template.
+Loaders over one dataset share its templates, also one after another, because frameworks and scripts make loaders again
+in each epoch.  So a template lives as long as one of its loaders or the dataset.
+
+They are kept beside loader and dataset, and not in them, because frameworks copy a loader's __dict__, and a dataset is
+pickled with all its attributes.
 """
 
 from __future__ import annotations
@@ -13,10 +16,11 @@ from typing import Any
 import torch
 
 from shmloader.options import Options
-from shmloader.template.context import TemplateContext
-from shmloader.template.template import Template
+from shmloader.template.context import Share, TemplateContext
+from shmloader.template.of_dataset import DatasetTemplates
 
-_templates: weakref.WeakKeyDictionary[Any, Template] = weakref.WeakKeyDictionary()
+_shares: weakref.WeakKeyDictionary[Any, Share] = weakref.WeakKeyDictionary()  # by loader
+_of_datasets: dict[int, tuple[weakref.ref[Any], DatasetTemplates]] = {}  # by the dataset's id
 
 
 def context_of(loader: Any, options: Options) -> Any:
@@ -24,16 +28,43 @@ def context_of(loader: Any, options: Options) -> Any:
     plain = loader.multiprocessing_context or torch.multiprocessing
     if not options.template:
         return plain
-    template = _templates.get(loader)
-    if template is None or not template.is_mine:
-        template = _templates[loader] = Template()
     if isinstance(plain, str):
         plain = multiprocessing.get_context(plain)
-    return TemplateContext(template, plain.get_context(), options.workers_outlive_signals)
+    return TemplateContext(_share_of(loader), plain.get_context(), loader.timeout, options.workers_outlive_signals)
 
 
 def end_template(loader: Any) -> None:
-    """The loader was closed."""
-    template = _templates.pop(loader, None)
-    if template is not None:
-        template.end()
+    """The loader was closed: end the templates that no other loader uses."""
+    share = _shares.pop(loader, None)
+    if share is not None:
+        share.templates.leave(loader)
+
+
+def _share_of(loader: Any) -> Share:
+    known = _shares.get(loader)
+    templates = _templates_of(loader.dataset, known)
+    if known is None or known.templates is not templates:
+        if known is not None:
+            known.templates.leave(loader)
+        known = _shares[loader] = Share(templates, weakref.ref(loader))
+    return known
+
+
+def _templates_of(dataset: Any, known: Share | None) -> DatasetTemplates:
+    """The dataset's; a list, say, cannot be referred to weakly, and is known only by the loader that has it."""
+    mine = known.templates if known is not None and known.templates.is_mine else None
+    at = id(dataset)
+    try:
+        made = weakref.ref(dataset, lambda gone: _forget(at, gone)), DatasetTemplates()
+    except TypeError:
+        return mine or DatasetTemplates()
+    known_as, templates = _of_datasets.setdefault(at, made)  # another thread may be doing the same
+    if known_as() is not dataset or not templates.is_mine:
+        _of_datasets[at] = made
+    return _of_datasets[at][1]
+
+
+def _forget(at: int, gone: weakref.ref[Any]) -> None:
+    """A dataset has died; by now another one may have its id."""
+    if at in _of_datasets and _of_datasets[at][0] is gone:
+        del _of_datasets[at]

@@ -1,1 +1,1 @@
-"""What a worker process does: fetch, collate, publish."""
+"""The work of a worker process: fetch, collate, publish."""

@@ -1,14 +1,13 @@
 """Collating straight into the slot, by way of torch's own extension point.
 
-torch's `default_collate` looks up in `default_collate_fn_map` what to do with a column of tensors, arrays or numbers.
-torch's own entries make tensors in shared memory, or one for each array.  In a worker they are replaced by entries that
-write the column into the slot.  So whatever default_collate makes of arrays, dicts, lists and namedtuples lands in the
-slot, also if the user's collate function calls it.  What is not plain (sparse tensors, subclasses, integers beside
-booleans, arrays that are read-only) is left to torch's entry.  If the user has replaced an entry, the user's entry
-stays.
+torch's `default_collate` looks up in `default_collate_fn_map` how to collate a column of tensors, arrays or numbers.
+torch's own entries make a new tensor in shared memory.  In a worker they are replaced by entries that write the column
+into the slot.  So all tensors that default_collate makes of arrays, dicts, lists and namedtuples lie in the slot, also
+if the user's collate function calls it.  Columns that are not plain (sparse tensors, subclasses, integers beside
+booleans, read-only arrays) are left to torch's entry.  If the user has replaced an entry, the user's entry stays.
 
-If default_collate itself is the collate function, and all entries are ours, PlainCollate walks through the samples in
-its place (collate_plain.pyx).
+If default_collate itself is the collate function, and all entries are ours, PlainCollate walks through the samples
+instead of it (collate_plain.pyx).
 """
 
 from __future__ import annotations
@@ -30,10 +29,10 @@ Entry = Callable[..., Any]
 
 
 def collate_into(writer: Writer) -> Collate:
-    """From now on, have default_collate lay its columns into the slot, in this process.
+    """From now on, default_collate writes its columns into the slot, in this process.
 
     Returns:
-        What does default_collate's work on a worker's samples.
+        A function that does default_collate's work on a worker's samples.
     """
     were_torchs = list(default_collate_fn_map.items()) == _torch.collate_entries()
     tensors = collate_by(writer)
@@ -53,7 +52,7 @@ def collate_into(writer: Writer) -> Collate:
 
 
 def collate_by(writer: Writer) -> Entry:
-    """What does what torch's collate_tensor_fn does, into the payload that is being filled if it can lie there."""
+    """A function in place of torch's collate_tensor_fn, which collates into the payload if the column fits there."""
 
     def collate(batch: Any, *, collate_fn_map: Any = None) -> torch.Tensor:
         stacked = writer.stack(batch)
@@ -66,10 +65,10 @@ def _stock_unless(modes: Callable[[], int], stack: Callable[[Any], Any], stock: 
     """An entry for a column of arrays or numbers.
 
     Args:
-        modes: How many modes see torch's functions, or change what they do (a default device, say).
-        stack: Makes the column's tensor; None where it is not plain.
-        stock: torch's entry, for all other columns.
-        tensors: What torch's entry would hand its tensors to.  If the map has another one there, that one gets them.
+        modes: How many torch modes see torch's functions or change them (a default device is one).
+        stack: Makes the column's tensor; None if it is not plain.
+        stock: torch's entry, which collates all other columns.
+        tensors: The function that torch's entry calls with its tensors.  If the map has another, that is called.
     """
 
     def collate(batch: Any, *, collate_fn_map: Any = None) -> Any:

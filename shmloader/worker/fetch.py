@@ -1,4 +1,4 @@
-"""Makes a batch of its indices in a worker: the dataset's samples, collated.  Samples are fetched as in torch."""
+"""Makes a batch from its indices in a worker: fetches the samples, as torch does, and collates them."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ Fetch = Callable[[Any], Any]
 
 
 class Left(NamedTuple):
-    """Where a stream goes on."""
+    """The place from which a stream continues."""
 
-    samples: int  # that it has given by then, to be passed over if it says nothing of itself
+    samples: int  # that it has given so far, to be skipped if it has no state
     ended: bool  # whether it has nothing more to give
-    state: Any  # what it said of itself by then, as state_of_stream() has it; None: nothing
-    errors: tuple[int, ...] = ()  # for each time that it raised, how many samples it had given by then
+    state: Any  # its state at that place, as state_of_stream() has it; None: it has none
+    errors: tuple[int, ...] = ()  # for each time that it raised, how many samples it had given before
     begun: bool = True  # whether the user has any batch of it in this epoch
 
 
@@ -41,21 +41,21 @@ def fetch_from(
     fetched: Callable[[], None] = lambda: None,
     default: Callable[[Any], Any] = default_collate,
 ) -> Fetch:
-    """The function that makes a batch of a task, for one epoch.
+    """The function that makes batches from tasks, for one epoch.
 
     Args:
-        dataset: Map-style, or iterable; an iterable one is begun anew.
-        auto_collation: Whether a task is the indices of a batch; if not, it is the index of one sample.
+        dataset: Map-style, or iterable; iter() of an iterable one is called again.
+        auto_collation: Whether a task is the indices of a batch.  If not, it is the index of one sample.
         collate_fn: Makes the batch.
         drop_last: Whether the last batch of a stream is dropped if it is not full.
-        writer: Where samples have their places: see in_place.py.  None: nowhere.
-        skips: Gets samples where those that raise are replaced.
-        left: Where a stream goes on; None: it begins.
-        fetched: Is called when a batch's samples are there, before they are collated.
+        writer: Has the samples' places in the slot: see in_place.py.  None: they have no places.
+        skips: Gets samples if bad ones are replaced.
+        left: The place from which a stream continues; None: its beginning.
+        fetched: Called when a batch's samples are there, before they are collated.
         default: Does the work of default_collate, if that is the collate function.
 
     Returns:
-        A function of the task.  It raises StopIteration when a stream has nothing more.
+        A function of a task.  It raises StopIteration when a stream has ended.
     """
     made = default if collate_fn is default_collate else collate_fn
     if isinstance(dataset, IterableDataset):
@@ -93,35 +93,36 @@ def says_where_it_is(what: Any) -> bool:
 
 
 def state_of_stream(dataset: Any, samples: Any, ended: bool, given: int, errors: Sequence[int]) -> bytes:
-    """What a stream and its iterator say of themselves now, pickled; empty if there is nothing to say.
+    """The state of a stream and its iterator, pickled; empty if there is none.
 
-    Whether it has ended goes with it, because a stream that has may say of itself that it is at its beginning.  If it
-    has raised, so does the number of samples that it has given: the batch that failed may have any number of them.
+    It includes whether the stream has ended, because after its end a stream may have the state of its beginning.  If it
+    has raised, the state also has the number of samples that it has given, because the failed batch may have had any
+    number of them.
 
     Args:
-        dataset, samples: The stream, and its iterator; None where it has none now.
+        dataset, samples: The stream, and its iterator; None if it has none now.
         ended: Whether it has nothing more to give in this epoch.
         given: How many samples it has given in this epoch.
-        errors: For each time that it raised, how many it had given by then.
+        errors: For each time that it raised, how many samples it had given before.
     """
     parts = {"dataset": dataset, "iterator": samples}
-    said = {name: part.state_dict() if says_where_it_is(part) else None for name, part in parts.items()}
-    state = None if all(part is None for part in said.values()) else said
+    fields = {name: part.state_dict() if says_where_it_is(part) else None for name, part in parts.items()}
+    state = None if all(part is None for part in fields.values()) else fields
     if state is None and not errors:
         return b""
     return pickle.dumps((ended, state, (given, list(errors)) if errors else None))
 
 
 def state_at_first(left: Left) -> bytes:
-    """What a stream that could not go on from there says of itself: that it is still there."""
+    """The state that stands for a stream before its first batch, if the stream itself has none there."""
     return pickle.dumps((left.ended, left.state, (left.samples, list(left.errors))))
 
 
 def restore(dataset: Any, left: Left | None) -> None:
-    """Tell a stream where it goes on: before it is asked for an iterator, or instead of that where it has ended.
+    """Load a stream's state: before its iter(), or instead of it if the stream has ended.
 
-    Between two epochs there is nothing to tell a stream that has a set_epoch(): it gets the number of its epoch by
-    that.  Some (Hugging Face's) take the state of their end for a place from which nothing follows, in any epoch.
+    Between two epochs a stream with a set_epoch() gets no state, because set_epoch() gives it its epoch.  In the state
+    of their end, some streams (Hugging Face's) would give nothing in any later epoch.
     """
     if left is None or left.state is None or left.state["dataset"] is None:
         return
@@ -131,33 +132,33 @@ def restore(dataset: Any, left: Left | None) -> None:
 
 
 def state_when_fresh(dataset: Any, left: Left | None) -> Any:
-    """What a stream that has a set_epoch() says of itself before it is restored in mid-epoch; None for any other.
+    """The state of a stream with a set_epoch() before it is restored in mid-epoch; None for any other stream.
 
-    The epochs behind that one begin with it.  Otherwise some (Hugging Face's) would begin each of them where they were
-    restored, unless they are told another epoch.
+    The later epochs begin from this state.  Otherwise some streams (Hugging Face's) would begin each of them at the
+    restored place, unless set_epoch() gives them another epoch.
     """
     if left is None or left.ended or not left.begun or left.state is None or left.state["dataset"] is None:
         return None
-    with contextlib.suppress(Exception):  # it may not be able to say it before it has begun
+    with contextlib.suppress(Exception):  # it may have no state before its first iter()
         return dataset.state_dict() if any(hearers(dataset)) else None
     return None
 
 
 def pass_over(dataset: Any, samples: Any, left: Left | None) -> Any:
-    """Have a stream's iterator go on: by what it said of itself, or by taking what it has given from it once more.
+    """Move a stream's iterator to its place: by its state, or by taking the delivered samples from it again.
 
     Returns:
-        The iterator of what is left.
+        The iterator of the rest.
 
     Raises:
-        Exception: What the stream raises there, where it raised nothing before.
+        Exception: What the stream raises at a place where it did not raise before.
     """
     if left is None or left.ended:
         return samples
     if left.state is not None:
         if left.state["iterator"] is not None:
             samples.load_state_dict(left.state["iterator"])
-            restore(dataset, left)  # again: iter() may have counted in the dataset that there was another one
+            restore(dataset, left)  # again, because iter() may have counted the new iterator in the dataset
         return samples
     if left.errors:
         return _passed_over(samples, left)
@@ -166,7 +167,7 @@ def pass_over(dataset: Any, samples: Any, left: Left | None) -> Any:
 
 
 def _passed_over(samples: Any, left: Left) -> Any:
-    """The same for a stream that raised, and whose user went on: what it raises again at such a place is dropped."""
+    """The same for a stream that raised, and whose user continued: an error at the same place is dropped."""
     given, errors = 0, collections.Counter(left.errors)
     while given < left.samples or errors[given]:
         try:
@@ -178,7 +179,7 @@ def _passed_over(samples: Any, left: Left) -> Any:
                 raise
             errors[given] -= 1
             continue
-        if given == left.samples:  # an error was here that did not come again
+        if given == left.samples:  # an error that came here before did not come again
             return itertools.chain([sample], samples)
         del errors[given]
         given += 1
@@ -200,7 +201,7 @@ class Stream:
         restore(dataset, left)
         self._dataset = dataset
         self._ended = left is not None and left.ended
-        # one that has ended is not asked for an iterator: it may count by that how often it was begun
+        # iter() is not called on a stream that has ended, because a stream may count its epochs by that
         self._samples = iter(()) if self._ended else pass_over(dataset, iter(dataset), left)
         self._given = 0 if left is None else left.samples
         self._errors = [] if left is None else list(left.errors)
@@ -214,7 +215,7 @@ class Stream:
         return state_of_stream(self._dataset, self._samples, self._ended, self._given, self._errors)
 
     def _next(self, count: int) -> list[Any]:
-        """The next samples, fewer where the stream has no more."""
+        """The next samples; fewer at the end of the stream."""
         samples: list[Any] = []
         try:
             for _ in range(count):

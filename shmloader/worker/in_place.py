@@ -1,4 +1,4 @@
-"""Samples written where their rows of the batch lie: `__getitem_into__`.
+"""Samples written into their rows of the batch: `__getitem_into__`.
 
 NOTE [ Rows in place ]
 
@@ -6,26 +6,25 @@ A dataset may have, beside `__getitem__(index)`,
 
     __getitem_into__(index, row)
 
-which gives the same sample, but may write its tensors and arrays straight into the slot.  `row` is a tree like a
-sample: where a sample has a tensor or an array, it has one of the same shape and dtype over the sample's place in the
-batch, and None everywhere else.  What the dataset has filled it returns in its place; anything else it returns counts
-as well, and is copied.  So `return row[0], label` is a sample whose image was written in place.
+which gives the same sample, but may write its tensors and arrays straight into the slot.  `row` has the structure of a
+sample: in place of a tensor or an array it has one of the same shape and dtype over the sample's place in the batch,
+and None everywhere else.  The dataset returns the parts that it has filled in their places.  It may return anything
+else instead, which is copied.  So `return row[0], label` is a sample whose image was written in place.
 
-Which shapes these are is told by the dataset's `row_spec`, or else by the first sample of an epoch, which each worker
-gets by __getitem__ (in chunks: see 2).  Where a sample does not fit (another shape, dtype or structure), the batch is
-made without places: its rows so far are copied out, and the other samples come by __getitem__.  The next batch is laid
-for samples like it.
+The shapes come from the dataset's `row_spec`.  Without one they come from the first sample of an epoch, which each
+worker gets by __getitem__ (in chunks: see 2).  If a sample does not fit (another shape, dtype or structure), the batch
+is made without places: its rows so far are copied out, and the other samples come by __getitem__.  The next batch has
+places for samples of the new shape.
 
-    1. default_collate gets a list of samples as ever, and finds that their rows lie where it would put them
-       (batch_writer.pyx).  So whatever it makes of a batch, it makes of this one.
-    2. In chunks, several workers write into one slot.  Places that were laid for other samples than the batch has would
-       lie in other workers' rows.  So the first sample of each chunk comes by __getitem__ and tells where they are.
-       And one worker may have places where another has none, but what is stacked must lie at the same offset either
-       way: so all tensors of a sample have places, or none has, and places are forgotten before anything is stacked
-       that does not lie in them.
-    3. Only default_collate is known to take a tensor for no more than its elements.  A collate function of the user's
-       gets samples by __getitem__.
-    4. A class that overrides __getitem__ alone wants its own samples: the __getitem_into__ of its base is not called.
+    1. default_collate gets a list of samples as always, and finds that their rows lie where it would put them
+       (batch_writer.pyx).  So it makes the same batch.
+    2. In chunks, several workers write into one slot.  Places of the wrong shape would lie in other workers' rows.  So
+       the first sample of each chunk comes by __getitem__ and gives the shapes.  One worker may have places, and
+       another may not, but what is stacked must lie at the same offset either way.  So either all tensors of a sample
+       have places or none has, and the places are forgotten before anything is stacked that does not lie in them.
+    3. Only default_collate is known to use nothing of a tensor but its elements.  A collate function of the user's gets
+       samples by __getitem__.
+    4. A class that overrides only __getitem__ wants its own samples, so the __getitem_into__ of its base is not called.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ class _Leaf:
 
     dtype: torch.dtype
     shape: tuple[int, ...]
-    array: numpy.dtype[Any] | None  # what it is of, if it is an array
+    array: numpy.dtype[Any] | None  # its dtype, if it is an array
 
     def has(self, part: Any) -> bool:
         """Whether a part of a sample is like it."""
@@ -67,7 +66,7 @@ class _Leaf:
 
 @dataclass(frozen=True)
 class _Node:
-    """A container of a row: of which class, with which keys, if it has any, and its parts."""
+    """A container of a row: its class, its keys, if it has any, and its parts."""
 
     kind: type
     keys: tuple[Any, ...] | None
@@ -79,7 +78,7 @@ class _Node:
         return self.kind(*parts) if is_namedtuple(self.kind) else self.kind(parts)
 
     def parts_of(self, part: Any) -> Any:
-        """What is in a part of a sample; None where it is another container."""
+        """The parts of a sample's part that is the same container; None if it is another one."""
         kind = type(part)
         if kind is not self.kind or len(part) != len(self.parts):
             return None
@@ -93,20 +92,20 @@ class _Unlike(Exception):
 
 
 class _NoPlaces(Exception):
-    """A sample has a tensor that cannot have a place."""
+    """A sample has a tensor that cannot lie in a place."""
 
 
 def _spec(part: Any, is_told: bool = False) -> Any:
-    """Where a sample has places: a tree of _Node and _Leaf, and None for what has no place.
+    """The places of a sample: a tree of _Node and _Leaf, with None for parts without a place.
 
     Args:
         is_told: whether it comes from `row_spec`, whose tensors may be on the device "meta".
     """
     kind = type(part)
     if kind is dict:
-        return _Node(dict, tuple(part), tuple(_spec(of, is_told) for of in part.values()))
+        return _Node(dict, tuple(part), tuple(_spec(each, is_told) for each in part.values()))
     if kind is list or kind is tuple or is_namedtuple(kind):
-        return _Node(kind, None, tuple(_spec(of, is_told) for of in part))
+        return _Node(kind, None, tuple(_spec(each, is_told) for each in part))
     if kind is torch.Tensor and part.layout is torch.strided and part.numel() and not part.requires_grad:
         if part.device.type == "cpu" or (is_told and part.device.type == "meta"):
             return _Leaf(part.dtype, tuple(part.shape), None)
@@ -129,7 +128,7 @@ def _leaves(spec: Any) -> Iterator[_Leaf]:
 
 
 def _row(spec: Any, places: Iterator[Any]) -> Any:
-    """The tree that a dataset is given."""
+    """The tree that the dataset gets."""
     if spec is None:
         return None
     if isinstance(spec, _Leaf):
@@ -138,7 +137,7 @@ def _row(spec: Any, places: Iterator[Any]) -> Any:
 
 
 def _put(spec: Any, sample: Any, places: Iterable[Any]) -> Any:
-    """A sample with all that has a place in its place; what is not there yet is copied.
+    """A sample with its tensors in their places.  Tensors that lie elsewhere are copied.
 
     Raises:
         _Unlike: it does not fit.  Nothing was written.
@@ -151,7 +150,7 @@ def _put(spec: Any, sample: Any, places: Iterable[Any]) -> Any:
 
 
 def _placed(spec: Any, part: Any, places: Iterator[Any], copies: list[tuple[Any, Any]]) -> Any:
-    """The same of a part, but what is to be copied is noted: it may lie where something else is to be written."""
+    """The same for a part.  Copies are only recorded, because a source may lie in another one's place."""
     if spec is None:
         if isinstance(part, (torch.Tensor, numpy.ndarray)):
             raise _Unlike
@@ -166,14 +165,14 @@ def _placed(spec: Any, part: Any, places: Iterator[Any], copies: list[tuple[Any,
     parts = spec.parts_of(part)
     if parts is None:
         raise _Unlike
-    return spec.around([_placed(of, one, places, copies) for of, one in zip(spec.parts, parts, strict=True)])
+    return spec.around([_placed(each, one, places, copies) for each, one in zip(spec.parts, parts, strict=True)])
 
 
 def _copy(copies: list[tuple[Any, Any]]) -> None:
     """Copy parts of a sample into their places.
 
-    What lies where any of them is to be written is read before: places that come back in another order, or a view of
-    the place itself whose elements are in another order.
+    A source that overlaps a destination is read first: places that come back in another order, or a view of the place
+    itself with its elements in another order.
     """
     bounds = [_bounds(place) for _, place in copies]
     parts = []
@@ -193,7 +192,7 @@ def _copy(copies: list[tuple[Any, Any]]) -> None:
 def _bounds(part: Any) -> tuple[int, int]:
     """The addresses between which the elements of a tensor or an array lie."""
     if isinstance(part, torch.Tensor):
-        at, size, strides = part.data_ptr(), part.element_size(), [part.element_size() * of for of in part.stride()]
+        at, size, strides = part.data_ptr(), part.element_size(), [part.element_size() * each for each in part.stride()]
     else:
         at, size, strides = part.ctypes.data, part.itemsize, part.strides
     steps = [(count - 1) * stride for count, stride in zip(part.shape, strides, strict=True)]
@@ -201,24 +200,24 @@ def _bounds(part: Any) -> tuple[int, int]:
 
 
 def _apart(part: Any) -> Any:
-    """A sample, or a part of it, in memory of its own: its places are to be used for something else."""
+    """A sample, or a part of it, copied out of its places, which are needed for something else."""
     kind = type(part)
     if kind is torch.Tensor:
         return part.detach().clone().requires_grad_(part.requires_grad) if part.is_leaf else part
     if kind in ATOMS:
         return part
     if kind is dict:
-        return {key: _apart(of) for key, of in part.items()}
+        return {key: _apart(each) for key, each in part.items()}
     if kind is list or kind is tuple:
         return kind(map(_apart, part))
     return copy.deepcopy(part)
 
 
 def into_of(dataset: Any) -> tuple[Into | None, Any]:
-    """A dataset's __getitem_into__, also through torch's Subset, and its `row_spec`; None where it has none."""
+    """A dataset's __getitem_into__, also inside torch's Subset, and its `row_spec`; None if it has none."""
     if type(dataset) is Subset:
-        inner, told = into_of(dataset.dataset)
-        return None if inner is None else lambda index, row: inner(dataset.indices[index], row), told
+        inner, spec = into_of(dataset.dataset)
+        return None if inner is None else lambda index, row: inner(dataset.indices[index], row), spec
     for kind in type(dataset).__mro__:
         if any(name in vars(kind) for name in _FETCHES):
             if callable(vars(kind).get(_FETCHES[0])):
@@ -228,7 +227,7 @@ def into_of(dataset: Any) -> tuple[Into | None, Any]:
 
 
 class InPlace:
-    """Fetches the samples of a batch, in their places in the slot where they have any.
+    """Fetches the samples of a batch, in their places in the slot if they have places.
 
     Args:
         get: gives a sample of a map-style dataset.
@@ -248,7 +247,7 @@ class InPlace:
         samples: list[Any] = []
         rows = None if self._writer.in_chunks else self._lay(len(indices))  # the places of each sample
         for index in indices:
-            if not samples and rows is None:  # the first tells what the others are like
+            if not samples and rows is None:  # the first sample gives the shapes of the others
                 sample = self._get(index)
                 rows = self._lay_like(sample, len(indices))
             elif rows is None:
@@ -269,9 +268,9 @@ class InPlace:
         return samples
 
     def _lay(self, count: int) -> list[Any] | None:
-        """The places of each sample, in the order of its leaves; None where there are none.
+        """The places of each sample, in the order of its leaves; None if there are none.
 
-        They are kept apart from the tree that a dataset is given, which it may change.
+        They are kept apart from the tree that the dataset gets, because it may change the tree.
         """
         if self._spec is None:
             return None
@@ -285,7 +284,7 @@ class InPlace:
         return list(zip(*columns, strict=True))
 
     def _lay_like(self, sample: Any, count: int, has_others: bool = False) -> list[Any] | None:
-        """The same for samples like this one; where the batch has others already, only the next one's."""
+        """The same for samples like this one.  If this batch has other places already, they hold for the next one."""
         self._writer.forget_places()
         self._spec = _spec_or_none(sample)
         return None if has_others else self._lay(count)
@@ -300,11 +299,12 @@ def _spec_or_none(sample: Any, is_told: bool = False) -> Any:
 
 
 def in_place(dataset: Any, collate_fn: Any, writer: Writer, skips: Skips | None = None) -> InPlace | None:
-    """What fetches samples in their places; None where the dataset cannot, or what collates must not see them so."""
-    into, told = into_of(dataset)
+    """The object that fetches samples in their places; None if the dataset has no __getitem_into__, or the collate
+    function must not see places."""
+    into, spec = into_of(dataset)
     is_stock = default_collate_fn_map.get(torch.Tensor) is not collate_tensor_fn and collate_fn is default_collate
     if into is None or not is_stock:
         return None
     if skips is not None:
-        return InPlace(skips.sample, skips.into(into), told, writer)
-    return InPlace(lambda index: dataset[index], into, told, writer)
+        return InPlace(skips.sample, skips.into(into), spec, writer)
+    return InPlace(lambda index: dataset[index], into, spec, writer)

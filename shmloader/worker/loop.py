@@ -1,7 +1,7 @@
 """A worker's life: claim, fetch, collate into the slot, publish.
 
-What the user's code finds here is what torch's workers find: the same seeds, worker info, signal handlers, name and
-number of threads, the same exceptions caught.
+The user's code finds the same as in torch's workers: the same seeds, worker info, signal handlers, name and number of
+threads, and the same exceptions caught.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from shmloader.worker.fetch import Fetch, Left, Stream, fetch_from, state_at_fir
 from shmloader.worker.replace_bad_samples import Skips
 from shmloader.wrapped_datasets import hearers
 
-Seed = Callable[[Any, int, int, int], Any]  # what random_states.py seeds a task with
+Seed = Callable[[Any, int, int, int], Any]  # a function of random_states.py that seeds a task
 
 
 def work(
@@ -53,32 +53,32 @@ def work(
         segment: the ring's memory.
         spin: whether it may pause on its core before it sleeps.
         life: how many processes were workers of this ring before this one.
-        first: a sequence below which all are done: 0, or more for a worker that takes a dead one's place.
-        paper: where to write its stack when the trainer asks; None where nobody will.
-        outlives: whether it goes on when its group is sent a signal: NOTE [ Group signals ].
-        arguments: of Worker, but for those above.
+        first: a sequence below which all are done: 0, or more for a worker that replaces a dead one.
+        paper: memory for its stack when the trainer asks; None: the trainer does not ask.
+        outlives: whether it survives signals to its group: NOTE [ Group signals ].
+        arguments: the other arguments of Worker.
     """
     begin(segment.trainer, outlives)
     _torch.set_worker_signal_handlers()
     if outlives:
-        outlive_signals(segment.trainer)  # again: torch has a handler for SIGTERM, too
-    # What is here by now, the dataset above all, is here to stay.  A full collection that looked through it would take
-    # some 100 ms for a million objects, and where it was forked each of its pages would be copied.
+        outlive_signals(segment.trainer)  # again, because torch has set a handler for SIGTERM
+    # The objects that exist now, above all the dataset, live as long as the worker.  A full collection of them would
+    # take some 100 ms for a million objects, and would copy each of their pages if they were forked.
     gc.freeze()
     if paper is not None:
         paper.tell()
     ring = WorkerSide(segment, spin, worker_id, life, first)
-    # The process keeps what it was given until it ends.  A spawned one would keep the dataset by that, whose end must
-    # come with the loop's, before multiprocessing ends what the dataset may use (torch >= 2.14).
+    # A process keeps its arguments until it ends.  With the dataset among them, a spawned worker would drop the dataset
+    # only after multiprocessing has ended what the dataset may use (torch >= 2.14), so it must go with the loop.
     given = dict(arguments)
     arguments.clear()
-    with contextlib.suppress(KeyboardInterrupt):  # the trainer raises it as well
+    with contextlib.suppress(KeyboardInterrupt):  # the trainer raises it too
         Worker(segment, ring, **given).run()
     _torch.set_worker_info(None)
 
 
 class Worker:
-    """What a worker process does with one dataset.
+    """The work of a worker process with one dataset.
 
     Args:
         segment, ring: the memory, and this worker's side of it.
@@ -86,12 +86,12 @@ class Worker:
         base_seed: of the loader's iterator; this worker's is `base_seed` + its number.
         init_fn: the loader's `worker_init_fn`.
         num_workers: how many there are.
-        seeds_samples: whether each sample is seeded for itself (random_states.py).
-        left: where each worker's stream goes on in the first epoch; None: they begin.
+        seeds_samples: whether each sample is seeded (random_states.py).
+        left: the place from which each worker's stream continues in the first epoch; None: its beginning.
         dataset_epoch: the last one that the trainer's dataset got by set_epoch(); None: none.
-        pool: what replaces bad samples (replace_bad_samples.py); None: nothing does.
-        persists: whether it may make another epoch behind the first one.
-        stride: with seeds_samples, how many places of the epoch's order one sample of a batch is behind the other.
+        pool: the indices of samples that may replace bad ones (replace_bad_samples.py); None: none are replaced.
+        persists: whether it may make another epoch after the first one.
+        stride: with seeds_samples, how far apart in the epoch's order the samples of a batch are.
     """
 
     def __init__(
@@ -128,78 +128,114 @@ class Worker:
         self._skips = None if pool is None else Skips(dataset, pool)
         self._fetching = dataset, auto_collation, collate_fn, drop_last, self._writer, self._skips
         self._fetch: Fetch | None = None
-        self._is_over = False  # the stream, in this epoch
-        self._epoch: int | None = None  # whatever it is when it begins
+        self._is_over = False  # whether the stream has ended in this epoch
+        self._epoch: int | None = None  # None before the first, which may have any number
         self._keeps_before = persists and not seeds_samples
         self._before: bytes | None = None  # the random states before that epoch
         self._default = collate_into(self._writer)
         self._be_torchs_worker(dataset, base_seed, num_workers)
         self._error: Any = None  # why it could not begin: raised in place of the first batch
         self._left: Left | None = None
-        self._fresh: Any = None  # what a stream said of itself before it was restored, for its next epoch
-        self._state_at_end: bytes | None = None  # by the stream
+        self._fresh: Any = None  # a stream's state before it was restored, for its next epoch
+        self._state_at_end: bytes | None = None  # the stream's
         self._dataset_epoch: int | None = None
         self._looks: Looks | None = None
         self._begin(dataset_epoch, init_fn, None if left is None else left[ring.me])
 
     def _be_torchs_worker(self, dataset: Any, base_seed: int, num_workers: int) -> None:
-        """Be, to the user's code, what it finds in a worker of torch's."""
+        """Set what the user's code finds in a worker of torch's."""
         me = self._ring.me
         _torch.set_thread_name("pt_data_worker")
         torch.set_num_threads(1)
         seed = random_states.seed_worker(base_seed, me)
         _torch.set_worker_info({"id": me, "num_workers": num_workers, "seed": seed, "dataset": dataset})
 
+    @classmethod
+    def that_cannot_begin(cls, segment: Segment, ring: WorkerSide, error: Any) -> Worker:
+        """A worker that has no dataset, because that could not be unpickled; its first batch is the error."""
+        worker = cls(
+            segment,
+            ring,
+            dataset=(),
+            auto_collation=True,
+            collate_fn=list,
+            drop_last=False,
+            base_seed=0,
+            init_fn=None,
+            num_workers=ring.workers,
+            seeds_samples=False,
+            persists=False,
+            stride=1,
+            dataset_epoch=None,
+            left=None,
+        )
+        worker._fetch, worker._error = None, error
+        return worker
+
     def run(self) -> None:
-        """Do what there is to do until it is time to leave."""
+        """Do all tasks, until the ring is closed."""
         try:
             self._make_batches()
         finally:
-            if self._looks is not None:  # the interpreter's end resets handlers, and then the timer would kill
-                self._looks.end()
+            self.end()
+
+    def end(self) -> None:
+        """Make nothing more."""
+        if self._looks is not None:  # the interpreter's end resets handlers, and then the timer's signal would kill
+            self._looks.end()
+
+    def take_up(self) -> None:
+        """The process turns to this loader again: NOTE [ Crew ]."""
+        if self._looks is not None:
+            self._looks.listen()
 
     def _make_batches(self) -> None:
+        claim, make = self._ring.claim, self.make
+        while (written := claim()) is not None:
+            make(written)
+
+    def make(self, written: Any) -> None:
+        """Make what was claimed: a batch, or a chunk of one."""
         ring = self._ring
-        while (written := ring.claim()) is not None:
-            if self._looks is not None:
-                self._looks.begin()
-            if self._taking_over:
-                self._take_over()
-            if ring.epoch != self._epoch:
-                if self._keeps_before:
-                    self._undo_what_was_drawn()
-                # a worker in a dead one's place has begun the epoch when it was made, if no set_epoch() came since
-                if self._epoch is not None or ring.dataset_epoch != self._dataset_epoch:
-                    self._begin(ring.dataset_epoch)
-                self._epoch = ring.epoch
-                if self._skips is not None:
-                    self._skips.begin(ring.epoch_seed)
-            task = read_task(written)
-            self._writer.begin(len(task) if ring.rows else 0)
-            if ring.rows:
-                collate_containers_by(self._chunks.containers)
-            if self._seed is not None:
-                task = self._seed(task, ring.seed, ring.row, self._stride)
-            outcome = self._fill(task)
-            if self._remembers:
-                ring.remember(random_states.states())
-            if self._streams:
-                self._leave_state()
-            if ring.has_views():
-                outcome = self._let_go_or_keep(outcome)
-            ring.publish(outcome)
-            if self._looks is not None:
-                self._looks.end()
+        if self._looks is not None:
+            self._looks.begin()
+        if self._taking_over:
+            self._take_over()
+        if ring.epoch != self._epoch:
+            if self._keeps_before:
+                self._undo_what_was_drawn()
+            # a worker that replaces a dead one has begun the epoch in __init__, if no set_epoch() came since
+            if self._epoch is not None or ring.dataset_epoch != self._dataset_epoch:
+                self._begin(ring.dataset_epoch)
+            self._epoch = ring.epoch
+            if self._skips is not None:
+                self._skips.begin(ring.epoch_seed)
+        task = read_task(written)
+        self._writer.begin(len(task) if ring.rows else 0)
+        if ring.rows:
+            collate_containers_by(self._chunks.containers)
+        if self._seed is not None:
+            task = self._seed(task, ring.seed, ring.row, self._stride)
+        outcome = self._fill(task)
+        if self._remembers:
+            ring.remember(random_states.states())
+        if self._streams:
+            self._leave_state()
+        if ring.has_views():
+            outcome = self._let_go_or_keep(outcome)
+        ring.publish(outcome)
+        if self._looks is not None:
+            self._looks.end()
 
     def _take_over(self) -> None:
-        """Go on as the worker whose place this one takes, if there was one; what is seeded was by now."""
+        """Continue as the worker that this one replaces, if there was one.  Replaces the seeds of __init__."""
         self._taking_over = False
         left = self._ring.recall()
         if left is not None:
             random_states.restore(left)
 
     def _undo_what_was_drawn(self) -> None:
-        """If the epoch before was begun early and is not the user's, go on drawing where that one began."""
+        """If the last epoch began early and is not the user's, restore the random states of its beginning."""
         if self._before is not None and self._ring.drops and self._epoch == self._ring.epoch - 1:
             random_states.restore(self._before)
         self._before = random_states.states()
@@ -207,12 +243,12 @@ class Worker:
     def _begin(
         self, dataset_epoch: int | None, init_fn: Callable[[int], Any] | None = None, left: Left | None = None
     ) -> None:
-        """Begin the first epoch, or another one where workers persist: streams begin anew, and so does what failed.
+        """Begin the first epoch, or another one with persistent workers.  Streams start again.
 
         Args:
             dataset_epoch: for the dataset's set_epoch(); None: it is not called.
             init_fn: the loader's `worker_init_fn`.
-            left: where a stream goes on; None: it begins.
+            left: the place from which a stream continues; None: its beginning.
         """
         self._is_over, self._error = False, None
         self._left, self._state_at_end = left, None
@@ -234,19 +270,19 @@ class Worker:
             self._fetch, self._error = None, caught(self._where)
 
     def _fill(self, task: Any) -> int:
-        """Fetch a batch and write it into the payload; the outcome to publish."""
-        if self._is_over:  # tasks were under way when it ended; asked again, some streams begin anew
+        """Fetch a batch and write it into the payload; returns the outcome to publish."""
+        if self._is_over:  # tasks were under way when it ended, and some streams start again if asked once more
             return SKIPPED
         if self._error is not None:
-            # A stream that cannot go on from a place says so each time.  Otherwise it is said once, as in torch.
+            # A stream that cannot be resumed raises for each task.  Otherwise the error comes once, as in torch.
             batch, self._error = self._error, self._error if self._left is not None else None
         else:
             try:
                 if self._fetch is not None:
                     fetcher = self._fetch
-                batch = fetcher(task)  # a worker that could not begin has none, and says so in torch's words
+                batch = fetcher(task)  # for a worker that could not begin, it raises in torch's words
             except Exception as error:
-                if self._ring.forked:  # no worker: it ends by what it raised, as any process does
+                if self._ring.forked:  # this is a forked child of the worker: it ends by its error, as any process
                     raise
                 if isinstance(error, StopIteration) and self._streams:
                     self._is_over = True
@@ -259,22 +295,22 @@ class Worker:
         if self._skips is not None and (said := self._skips.report()):
             try:
                 self._ring.report(said)
-            except Exception:  # there is no memory for it, and a batch must not come as if all its samples were good
+            except Exception:  # there is no memory for the report, and the batch must not pass for one without bad ones
                 write_instead(self._writer, self._ring, None, self._where)
         return FILLED
 
     def _leave_state(self) -> None:
-        """Leave what the stream says of itself behind this batch, or at its end, before that is published."""
-        said = self._state_at_end
-        if said is None:
-            said = self._stream_state()
-        if self._is_over:  # it says nothing else from now on, and tasks may be under way
-            self._state_at_end = said
-        with contextlib.suppress(MemoryError):  # the trainer finds that out, and says so to whoever asks for a state
-            self._ring.leave_state(said)
+        """Write the stream's state after this batch, or at its end, before that is published."""
+        state = self._state_at_end
+        if state is None:
+            state = self._stream_state()
+        if self._is_over:  # its state does not change any more, and tasks may be under way
+            self._state_at_end = state
+        with contextlib.suppress(MemoryError):  # the trainer sees that it is missing, and state_dict() warns
+            self._ring.leave_state(state)
 
     def _stream_state(self) -> bytes:
-        """What the stream says of itself; what is raised there is raised again for whoever asks for a state."""
+        """The stream's state.  If it raises, state_dict() in the trainer raises the same."""
         try:
             if isinstance(self._fetch, Stream):
                 return self._fetch.state()
@@ -283,12 +319,12 @@ class Worker:
             return error_as_state(self._where)
 
     def _let_go_or_keep(self, outcome: int) -> int:
-        """What to publish where something here holds on to what default_collate returned.
+        """The outcome to publish if a reference to the batch that default_collate returned is kept here.
 
-        A collate function may remember its batches, or a dataset.  It must not see the slot filled anew, so the trainer
-        leaves this payload alone for good, and from now on nothing is collated into slots: NOTE [ Slot ring ].
+        A collate function or a dataset may keep its batches, and must not see their slot filled again.  So the trainer
+        does not use this payload again, and from now on nothing is collated into slots: NOTE [ Slot ring ].
         """
-        gc.collect()  # a cycle is no keeping
+        gc.collect()  # a reference from a cycle does not count
         if not self._ring.has_views():
             return outcome
         self._writer.keep_apart()

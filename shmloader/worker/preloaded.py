@@ -1,6 +1,6 @@
-"""What the fork server imports before it forks, where the user has not said what: torch, and all that a worker runs.
+"""The fork server's imports before it forks, if the user has not set any: torch, and all modules that a worker runs.
 
-Nothing else may import this module, because it changes what a fork does.
+No other module may import this one, because it changes what a fork does.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """The random generators that a worker may draw from: the three that torch seeds there.
 
-If each worker has its own batches, as in torch, it goes on drawing from batch to batch, and its states are handed to
-the worker that takes its place.  If work is stolen, nobody knows who will make a sample.  So each sample is seeded by
-itself, from (base_seed, epoch, place in the epoch's order), and is the same for any number of workers, in chunks or
-not, and after a resume.  Where ranks share the order, the place is that in the order of all ranks.
+If each worker has its own batches, as in torch, it draws on from batch to batch, and the worker that replaces it gets
+its states.  If work is stolen, it is not known in advance which worker makes a sample.  So each sample is seeded, from
+(base_seed, epoch, place in the epoch's order).  It is then the same for any number of workers, with chunks and without,
+and after a resume.  If ranks share the order, the place is that in the order of all ranks.
 
-A generator that a dataset makes by itself is not covered: nobody seeds it, and it is lost with its worker.
+A generator that a dataset makes is not covered: it is not seeded, and it is lost with its worker.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import torch
 
 
 def seed_worker(base_seed: int, worker: int) -> int:
-    """Give a worker's generators their first seeds, which are torch's; returns what get_worker_info().seed says.
+    """Give a worker's generators torch's first seeds; returns the value of get_worker_info().seed.
 
     Args:
         base_seed: Of the loader's iterator.
@@ -30,7 +30,7 @@ def seed_worker(base_seed: int, worker: int) -> int:
     seed = base_seed + worker
     random.seed(seed)
     torch.manual_seed(seed)
-    # what torch's _generate_state() gives, by which worker 1 of seed 7 is not worker 0 of seed 8
+    # the result of torch's _generate_state(), so that worker 1 of seed 7 is not worker 0 of seed 8
     words = numpy.random.SeedSequence([worker, base_seed & 0xFFFFFFFF, base_seed >> 32, 0])
     numpy.random.seed(words.generate_state(4))
     return seed
@@ -42,7 +42,7 @@ def states() -> bytes:
 
 
 def restore(left: bytes) -> None:
-    """Have the generators go on from where another process was when it called states()."""
+    """Set the generators to the states() of another process."""
     of_random, of_numpy, of_torch = pickle.loads(left)
     random.setstate(of_random)
     numpy.random.set_state(of_numpy)
@@ -51,7 +51,7 @@ def restore(left: bytes) -> None:
 
 @contextmanager
 def untouched() -> Iterator[None]:
-    """Whatever is drawn or seeded meanwhile, the three generators of this process are then where they were."""
+    """Restore the three generators of this process at the end."""
     of_random, of_numpy, of_torch = random.getstate(), numpy.random.get_state(), torch.get_rng_state()
     try:
         yield
@@ -78,12 +78,12 @@ _STEP = 0x9E3779B97F4A7C15
 
 
 def further(seed: int, places: int) -> int:
-    """A seed whose number k is number `places` + k of `seed`: mix(further(s, n), k) == mix(s, n + k)."""
+    """A seed that is `places` ahead of `seed`: mix(further(s, n), k) == mix(s, n + k)."""
     return (seed + places * _STEP) & _64
 
 
 class Seeded(list[Any]):
-    """A batch's indices.  Whoever iterates over them makes one sample after the other; each is seeded just before."""
+    """A batch's indices.  Reading the next index seeds its sample, so read one only when its sample is made next."""
 
     seed: int
     first: int
@@ -96,7 +96,7 @@ class Seeded(list[Any]):
 
 
 class _Unreadable(list[Any]):
-    """In place of indices that could not be read: the fetch raises, and the error comes in the place of the batch."""
+    """Stands in for indices that could not be read.  The fetch raises, and the error comes in place of the batch."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__()
@@ -110,27 +110,27 @@ def seed_all(indices: Any, seed: int, first: int, stride: int) -> list[Any]:
     """The indices of a batch or a chunk, so that each of its samples is seeded: about 6 us a sample.
 
     Args:
-        indices: Whatever a batch sampler gives.
+        indices: The indices, as any batch sampler gives them.
         seed: The batch's.
         first: The place of the first index in the batch.
-        stride: How many places of the epoch's order one sample is behind the other: the number of ranks that share it.
+        stride: How far apart in the epoch's order the samples are: the number of ranks that share it.
     """
-    _seed(mix(seed, first * stride))  # for a dataset that makes all samples at once (__getitems__), without iterating
+    _seed(mix(seed, first * stride))  # for a dataset that makes all samples in one call (__getitems__)
     try:
         marked = Seeded(indices)
-    except Exception as error:  # a batch sampler may give anything; raised here, it would end the worker
+    except Exception as error:  # a batch sampler may give anything, and raising here would end the worker
         return _Unreadable(error)
     marked.seed, marked.first, marked.stride = seed, first, stride
     return marked
 
 
 def seed_one(index: Any, seed: int, first: int, stride: int) -> Any:
-    """The index of a single sample, without automatic batching; it is seeded as the first of a batch."""
+    """The index of a single sample, without automatic batching, seeded as the first of a batch."""
     _seed(mix(seed, first * stride))
     return index
 
 
 def _seed(seed: int) -> None:
     random.seed(seed)
-    numpy.random.seed(seed & 0xFFFFFFFF)  # it takes 32 bits
+    numpy.random.seed(seed & 0xFFFFFFFF)  # it accepts 32 bits
     torch.default_generator.manual_seed(seed)

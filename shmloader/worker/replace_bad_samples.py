@@ -1,21 +1,22 @@
-"""Samples that raise, replaced by others: `on_bad_sample="skip"`.
+"""Replaces samples that raise by others: `on_bad_sample="skip"`.
 
 NOTE [ Bad samples ]
 
-A sample whose `__getitem__` raises is replaced by another one of the dataset.  Which one follows from the loader's
-seed, the epoch and the index alone: the index has a sequence of its own, and the first of it that does not raise comes
-in its place.  So batches are the same for any number of workers, whoever makes them, in chunks or not, where a worker
-was replaced, and where an epoch goes on.
+A sample whose `__getitem__` raises is replaced by another one of the dataset.  Which one depends only on the loader's
+seed, the epoch and the index: each index has a sequence of replacements, and the first that does not raise is taken.
+So batches are the same for any number of workers, with chunks and without, after a worker was replaced, and after a
+resume.
 
-    1. A worker finds the epoch's seed in the ring's header when it meets a task of another epoch.  No task is longer.
-    2. Only what the dataset raises is replaced: nothing that is raised by the collate function or the ring, and no
-       KeyboardInterrupt or SystemExit, which are no Exceptions.
-    3. An exception is kept as text.  It would keep its frames, and with them the row that was being written.
-    4. What was replaced is told behind the description of the batch (WorkerSide.report), and noted when the batch is
-       taken.  A batch without bad samples has no report, and says so by a word that was there before.
-    5. A dataset whose samples all raise must end.  So no more than TRIES others are tried.
-    6. Only what the sampler may give comes instead (trainer/replacements.py).  Workers are given that when they start,
-       and are ended when an epoch begins for which it is something else.
+    1. A worker reads the epoch's seed from the ring's header when it meets a task of another epoch.  So tasks are no
+       longer than without the option.
+    2. Only exceptions of the dataset count: none of the collate function or the ring, and no KeyboardInterrupt or
+       SystemExit, which are not Exceptions.
+    3. An exception is kept as text.  The object would keep its frames, and with them the row that was being written.
+    4. The report of replaced samples lies after the description of the batch (WorkerSide.report), and is counted when
+       the batch is taken.  A batch without bad samples has report size 0.
+    5. A dataset whose samples all raise must end.  So at most TRIES others are tried.
+    6. Only samples that the sampler may give are taken (trainer/replacements.py).  Workers get these indices when they
+       start.  If they differ when an epoch begins, the workers are ended and started again.
 """
 
 from __future__ import annotations
@@ -34,21 +35,21 @@ import torch
 from shmloader.worker.getitems import makes_at_once
 from shmloader.worker.random_states import mix
 
-TRIES = 16  # others, until it is given up: where every second sample is bad, once in 65,536 bad ones
-TOLD = 10  # bad samples of a batch that are told with their errors
-_LONGEST = 4000  # characters of a traceback: its end says what was raised
-_DRAWS = 64 * TRIES  # numbers of a sequence that are looked at: of a small dataset many are the same
-_OF_INDICES = -1  # no sample's place, so that no sequence begins with the seed of a sample
+TRIES = 16  # replacements: if every second sample is bad, one bad one in 65,536 finds none
+TOLD = 10  # bad samples of a batch that are reported with their errors
+_LONGEST = 4000  # characters of a traceback: its end has the exception
+_DRAWS = 64 * TRIES  # numbers of a sequence at most: in a small dataset many are equal
+_OF_INDICES = -1  # not the place of a sample, so that no sequence begins with the seed of a sample
 
 Bad = tuple[Any, Any, str]  # the index that raised, the one that came in its place, the traceback
 
 
 class Skips:
-    """Gets the samples of a map-style dataset, and others for those that raise.
+    """Gets the samples of a map-style dataset, and replaces those that raise.
 
     Args:
-        dataset: Where samples are got.
-        pool: The indices of those that may replace them.
+        dataset: The dataset.
+        pool: The indices of the samples that may replace bad ones.
     """
 
     def __init__(self, dataset: Any, pool: Sequence[int]) -> None:
@@ -59,47 +60,47 @@ class Skips:
         self._first: list[Bad] = []
 
     def begin(self, epoch_seed: int) -> None:
-        """Another epoch begins."""
+        """Begin another epoch."""
         self._seed = mix(epoch_seed, _OF_INDICES)
 
     def report(self) -> bytes:
-        """What was replaced since this was asked last; empty where nothing was."""
+        """The replacements since the last call; empty if there were none."""
         if not self._count:
             return b""
-        told = pickle.dumps((self._count, self._first))
+        pickled = pickle.dumps((self._count, self._first))
         self._count, self._first = 0, []
-        return told
+        return pickled
 
     def sample(self, index: Any) -> Any:
-        """The dataset's sample, or another one."""
+        """A sample of the dataset, or its replacement."""
         return self._or_another(self._get, index)
 
     def _get(self, index: Any) -> Any:
         return self._dataset[index]
 
     def into(self, into: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-        """The same for a dataset's __getitem_into__: whatever comes overwrites a row that was half written."""
+        """The same for a dataset's __getitem_into__.  The replacement overwrites a row that was half written."""
         return lambda index, row: self._or_another(lambda other: into(other, row), index)
 
     def samples(self, indices: Any, one_each: bool = False) -> Any:
-        """The samples of a batch.  If the dataset makes all at once and raises, they are made one by one.
+        """The samples of a batch.  If the dataset makes them all in one call and raises, they are made one by one.
 
         Args:
-            one_each: Whether they must be as many as the indices: what collates them takes any number.
+            one_each: Whether there must be one for each index.  If not, the collate function takes any number.
 
         Raises:
-            RuntimeError: They are not as many.
+            RuntimeError: There is not one for each index.
         """
         at_once = makes_at_once(self._dataset, indices)
         if not at_once:
             return [self.sample(index) for index in indices]
         if not hasattr(indices, "__len__"):
             indices = list(indices)
-        # a copy, for a dataset that takes indices off its list would leave none to be made one by one
+        # a copy, because a dataset that removes indices from its list would leave none to be made one by one
         given = indices.copy() if type(indices) is list else copy.deepcopy(indices)
         try:
             samples = at_once(given)
-        except Exception:  # if none of them raises now, all are at hand: none is bad, whatever it was
+        except Exception:  # if none of them raises now, none is bad
             return [self.sample(index) for index in indices]
         if one_each and hasattr(samples, "__len__") and len(samples) != len(indices):
             raise RuntimeError(
@@ -113,7 +114,7 @@ class Skips:
         try:
             return get(index)
         except Exception as error:
-            said = _text(error)
+            text = _text(error)
             try:
                 number = operator.index(index)
             except TypeError:
@@ -131,16 +132,16 @@ class Skips:
                 continue
             self._count += 1
             if len(self._first) < TOLD:
-                self._first.append((number, other, said))
+                self._first.append((number, other, text))
             return sample
         raise RuntimeError(
             f"on_bad_sample='skip' found no sample to replace sample {number}. It raised, and so did the "
-            f"{len(tried) - 1} others that were tried ({str(tried[1:])[1:-1]}). Its error was:\n\n{said}"
+            f"{len(tried) - 1} others that were tried ({str(tried[1:])[1:-1]}). Its error was:\n\n{text}"
             + (f"\n\nThe last of the others' errors was:\n\n{last}" if last else "")
         )
 
     def _others(self, index: int) -> Iterator[int]:
-        """The sequence of an index, each number once."""
+        """The sequence of replacements for an index, each number once."""
         seed, count, met = mix(self._seed, index), len(self._pool), {index}
         for k in range(_DRAWS if count else 0):
             other = int(self._pool[mix(seed, k) % count])
@@ -152,9 +153,9 @@ class Skips:
 
 
 def _like(index: Any, number: int) -> Any:
-    """A number as the sampler would give it: a dataset may know by the type what it is asked for."""
+    """A number in the type that the sampler gives, because a dataset may depend on the type of an index."""
     made: Any = number
-    with contextlib.suppress(OverflowError, RuntimeError):  # no such number fits into that type
+    with contextlib.suppress(OverflowError, RuntimeError):  # the number does not fit into that type
         if isinstance(index, numpy.integer):
             made = type(index)(number)
         elif isinstance(index, numpy.ndarray):
@@ -165,5 +166,5 @@ def _like(index: Any, number: int) -> Any:
 
 
 def _text(error: BaseException) -> str:
-    said = "".join(traceback.format_exception(error))
-    return said if len(said) <= _LONGEST else f"[...]{said[-_LONGEST:]}"
+    text = "".join(traceback.format_exception(error))
+    return text if len(text) <= _LONGEST else f"[...]{text[-_LONGEST:]}"

@@ -113,10 +113,10 @@ def _false_alarm(program: Program, text: str) -> str | None:
     return None
 
 
-def _unexpected_words(said: str) -> str:
+def _unexpected_words(text: str) -> str:
     lines = [
         line
-        for line in said.splitlines()
+        for line in text.splitlines()
         if "Exception ignored" in line or re.match(r"[\w.]+(Error|Exception)\b", line)
     ]
     return lines[0] if lines else ""

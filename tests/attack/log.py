@@ -165,9 +165,9 @@ class Log:
         if state is None:
             return None
         expected = (self.epoch, self.handed) if self.under_way else (self.epoch + 1, 0)
-        told = (state["epoch"], state["batches"] + len(state["beyond"]))
-        if told != expected and not self._refused:
-            self.add("wrong state", told, expected)
+        text = (state["epoch"], state["batches"] + len(state["beyond"]))
+        if text != expected and not self._refused:
+            self.add("wrong state", text, expected)
         try:
             state = json.loads(json.dumps(state))
         except TypeError as error:

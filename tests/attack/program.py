@@ -13,9 +13,9 @@ class Data:
     Attributes:
         kind: "rows" (map-style), or a stream: "stream", "stream with state", "stream whose iterator has state".
         length: How many samples it has; a stream deals them out to its workers.
-        form: What a sample looks like: a key of `FORMS` in datasets.py.
+        form: The form of a sample: a key of `FORMS` in datasets.py.
         noise: The generator that each sample draws a number from: "", "torch", "random" or "numpy".
-        habit: What else the dataset does: "" or a key of `HABITS` in datasets.py.
+        habit: A habit of the dataset: "" or a key of `HABITS` in datasets.py.
         at: The sample at which it does that.
     """
 

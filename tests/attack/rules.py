@@ -148,25 +148,28 @@ def _actions(program: Program) -> str | None:
     """Follow the actions: is there an iterator, an epoch, a state?"""
     open_, midway, saved, fresh, nested = False, False, False, False, False
     lost_midway = moved = resumed = False
-    shortened = 0
+    shortened = took = 0
     keeps = program.order.kind in STATEFUL or program.data.kind == "stream with state"
     persistent = bool(program.get("persistent_workers"))
     workers = program.workers  # of the loader in use: a resume may make one with another number
     unordered = program.get("in_order") is False
     for action in program.actions:
         verb = action.verb
+        took += action.count or 1 if verb in ("take", "take in thread") else 0
         if verb == "begin":
             if midway and not fresh and program.data.habit == "raises once":
                 return "whether the sample of an epoch that is left was read depends on how much was prefetched"
             if midway and not fresh and bool(workers) != bool(program.workers) and program.order.kind in DRAWS:
                 return "without workers, an epoch that is left may have drawn nothing"
-            if midway and not fresh and "generator" in program.order.kind and program.resumes("workers"):
+            # the twin of samples that are seeded has one worker
+            others = program.resumes("workers") or (seeds_samples(program) and workers > 1)
+            if midway and not fresh and "generator" in program.order.kind and others:
                 return "torch's sampler draws once more at its end, and how soon that is depends on the workers"
             if midway and not fresh and unordered:
                 return "which batches of an epoch come before it is left"
             if midway and not fresh and (keeps or program.data.kind in OF_STREAMS):
                 return "where an epoch that is left leaves its sampler or stream depends on how much was prefetched"
-            open_, midway, fresh, nested = True, True, False, False
+            open_, midway, fresh, nested, took = True, True, False, False, 0
         elif verb in ("take", "rest", "take in thread", "fork") and not open_ and verb != "fork":
             return "no iterator"
         elif verb == "rest":
@@ -174,6 +177,8 @@ def _actions(program: Program) -> str | None:
         elif verb == "save":
             if nested:
                 return "the state is of one of two epochs"
+            if midway and unordered and took * (program.batch_size or 1) >= program.data.length:
+                return "batches of two epochs would be sorted as those of one"
             saved, lost_midway, moved = True, midway, False
         elif verb == "resume":
             if not saved:

@@ -41,7 +41,7 @@ def run(user: User, keep: int = 0, deadline: float = DEADLINE, plant: Plant | No
     """Run it.
 
     Args:
-        user: What the user does: source.py makes such functions of programs.
+        user: The user's function: source.py makes it from a program.
         keep: How many of the latest batches the user holds on to.
         deadline: Seconds after which it hangs.
         plant: What is called in the child first: a fault that is planted there.

@@ -56,9 +56,9 @@ class Remainder(DistributedSampler[Any]):
         if not dealt:
             yield from super().__iter__()
             return
-        alone = DistributedSampler[Any](self.dataset, 1, 0, shuffle=self.shuffle, seed=self.seed)
-        alone.set_epoch(self.epoch)
-        order = list(alone)
+        single = DistributedSampler[Any](self.dataset, 1, 0, shuffle=self.shuffle, seed=self.seed)
+        single.set_epoch(self.epoch)
+        order = list(single)
         left, fill = order[dealt:], iter(order * self.num_replicas)
         while len(left) % self.num_replicas:
             left.append(next(fill))

@@ -140,27 +140,27 @@ _NOT_THE_EPOCHS_END = ("save", "drop", "close", "close iterator")
 
 def without_lost(actions: tuple[Do, ...]) -> list[Do]:
     """What the run that is not interrupted does, which goes on where the other one saves and resumes."""
-    kept: list[Do] = []
+    held: list[Do] = []
     resumed = False  # and no iterator was asked for since
     for action in actions:
         if action.verb == "resume":
-            while kept[-1].verb != "save":  # what a crash takes back
-                kept.pop()
-            save = kept.pop()
-            while kept and kept[-1].verb in _NOT_THE_EPOCHS_END:
-                kept.pop()
-            kept.append(save)
+            while held[-1].verb != "save":  # what a crash takes back
+                held.pop()
+            save = held.pop()
+            while held and held[-1].verb in _NOT_THE_EPOCHS_END:
+                held.pop()
+            held.append(save)
             resumed = action.what != "ranks"  # which is a loader of its own in each run
-            kept += [] if resumed else [action]
+            held += [] if resumed else [action]
         elif resumed and action.verb in _NOT_THE_EPOCHS_END:
             if action.verb == "save":
-                kept.append(action)
+                held.append(action)
         elif resumed and action.verb == "begin":
-            kept.append(Do("go on"))
+            held.append(Do("go on"))
             resumed = False
         else:
-            kept.append(action)
-    return kept
+            held.append(action)
+    return held
 
 
 def function(name: str, program: Program, library: str) -> list[str]:

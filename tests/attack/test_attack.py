@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from conftest import ROOT
+from scripts import ROOT
 from torch.utils.data import dataloader as torchs
 
 import shmloader
@@ -42,8 +42,8 @@ def lose_the_third_batch() -> None:
 
 
 def miscount() -> None:
-    told = shmloader.DataLoader.state_dict
-    shmloader.DataLoader.state_dict = lambda self: told(self) | {"batches": 1}  # type: ignore[method-assign]
+    state = shmloader.DataLoader.state_dict
+    shmloader.DataLoader.state_dict = lambda self: state(self) | {"batches": 1}  # type: ignore[method-assign]
 
 
 def hang() -> None:

@@ -14,7 +14,8 @@ import hypothesis.strategies as st
 import numpy
 import pytest
 import torch
-from conftest import BOTH, Raised, assert_same, bits, iterate, run_script
+from conftest import BOTH, Raised, assert_same, bits, iterate
+from scripts import run_script
 
 import shmloader
 from shmloader.core.tensors import tensor_over
@@ -284,9 +285,9 @@ def test_more_elements_than_there_can_be_memory(items: int) -> None:
     theirs, ours = (deliver(kind, [vast] * items + [lambda: torch.ones(1)] * items, **options) for kind in BOTH)
     assert isinstance(ours[0], Raised) and ours[0].kind is theirs[0].kind
     assert_same(ours[1], theirs[1])
-    alone = deliver(shmloader.DataLoader, [vast, lambda: {"x": vast()}, lambda: [1]])
-    assert [error.kind for error in alone[:2]] == [MemoryError] * 2 and alone[2] == [1]
-    assert "use a smaller batch_size" in alone[0].text
+    single = deliver(shmloader.DataLoader, [vast, lambda: {"x": vast()}, lambda: [1]])
+    assert [error.kind for error in single[:2]] == [MemoryError] * 2 and single[2] == [1]
+    assert "Use a smaller batch_size" in single[0].text
     chunks = deliver(shmloader.DataLoader, [vast] * items + [lambda: torch.ones(1)] * items, chunk_size=1, **options)
     assert isinstance(chunks[0], Raised) and "exited" not in chunks[0].text
     assert_same(chunks[1], theirs[1])
@@ -768,7 +769,7 @@ tree = st.recursive(
 
 
 def grow(value: Any) -> Any:
-    """Put tensors and arrays where the generated tree says so."""
+    """Put tensors and arrays at their places in the generated tree."""
     if type(value) is tuple and len(value) == 4 and value[0] in ("tensor", "array"):
         what, dtype, shape, turned = value
         count = int(numpy.prod(shape, dtype=int))
@@ -827,7 +828,8 @@ def test_a_torch_that_does_not_offer_dlpack_in_c() -> None:
             test_in_place.test_they_are_written_there_and_nowhere_else(options)
         test_in_place.test_rows_that_a_dataset_keeps_are_not_written_again({"num_workers": 1, "chunk_size": 3})
         print("as ever")
-        """
+        """,
+        fresh=True,
     )
     assert (ran.status, ran.out) == (0, "as ever\n"), ran.err
 

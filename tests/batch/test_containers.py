@@ -213,7 +213,7 @@ def sample(structure: Any, k: int) -> Any:
 
 
 class Samples(torch.utils.data.Dataset):  # type: ignore[type-arg]
-    """Made anew each time: what default_collate makes of some containers, it makes in the sample."""
+    """Made for each use, because default_collate builds some containers inside the sample."""
 
     def __init__(self, structure: Any, length: int) -> None:
         self.structure, self.length = structure, length
@@ -465,7 +465,7 @@ def collate_dicts(batch: Any, *, collate_fn_map: Any = None) -> Any:
 
 
 class Adds(Samples):
-    """Adds an entry to default_collate's, for a base class of its samples', as soon as it makes one."""
+    """Adds an entry for a base class of its samples to default_collate's map when it makes a sample."""
 
     def __getitem__(self, index: int) -> Any:
         default_collate_fn_map[collections.OrderedDict] = collate_dicts

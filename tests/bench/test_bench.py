@@ -74,10 +74,10 @@ def test_summary_takes_ratios_round_by_round() -> None:
         for subject, speed in speeds.items()
         for at in range(3)
     ]
-    of = transport_summary("uint8-images", measurements)
-    assert of["ratio"] == {"median": 3, "min": 2, "max": 4}
-    assert of["shmloader"]["of_memcpy"] == {"median": 1, "min": 0.5, "max": 1.5}
-    assert of["torch"]["of_streaming"] == {"median": 0.25, "min": 0.125, "max": 0.25}
+    summary = transport_summary("uint8-images", measurements)
+    assert summary["ratio"] == {"median": 3, "min": 2, "max": 4}
+    assert summary["shmloader"]["of_memcpy"] == {"median": 1, "min": 0.5, "max": 1.5}
+    assert summary["torch"]["of_streaming"] == {"median": 0.25, "min": 0.125, "max": 0.25}
     measurements[1] = {"round": 1, "case": "uint8-images", "subject": "torch", "failure": "killed after 1 s"}
     assert transport_summary("uint8-images", measurements)["ratio"] == {"median": 3.5, "min": 3, "max": 4}
 
@@ -96,7 +96,7 @@ def test_start_measures_each_way(tmp_path: Path, capsys: pytest.CaptureFixture[s
     arguments = ["start", "--rounds", "1", "--restarts", "1", "--workers", "1", "--megabytes", "0"]
     assert main([*arguments, "--ways", "fork", "template", "--into", str(tmp_path)]) == 0
     ways = json.loads((tmp_path / "start.json").read_text())["summary"]["small, 1 workers"]
-    assert set(ways) == {"fork", "template"} and all(of["next"]["median"] > 0 for of in ways.values())
+    assert set(ways) == {"fork", "template"} and all(each["next"]["median"] > 0 for each in ways.values())
     assert "further epoch" in capsys.readouterr().out
 
 
@@ -106,8 +106,8 @@ def test_latency_measures_both_loaders(tmp_path: Path, capsys: pytest.CaptureFix
     assert main([*arguments, "--into", str(tmp_path)]) == 0
     moments = json.loads((tmp_path / "latency.json").read_text())["summary"]["fork"]
     assert set(moments) == {*("first", "next", "next_gap", "persistent", "persistent_gap"), *BUSY}
-    for of in moments.values():
-        assert of["ratio"]["median"] == of["shmloader"]["median"] / of["torch"]["median"]
+    for each in moments.values():
+        assert each["ratio"]["median"] == each["shmloader"]["median"] / each["torch"]["median"]
     assert "persistent workers" in capsys.readouterr().out
 
 
@@ -166,13 +166,13 @@ def test_device_compares_round_by_round(capsys: pytest.CaptureFixture[str]) -> N
         for k, way in enumerate(measure.WAYS):
             figures = {**dict.fromkeys(DEVICE_FIGURES, 1.0), "next_p99": 1 / 2**k}
             measurements.append({"round": at, "subject": way, **figures})
-    of = device_summary(measurements)
-    assert of["of_ceiling"] == {"median": 0.75, "min": 0.5, "max": 1}
-    assert of["next_p99_of_torch"]["shmloader device="]["median"] == 0.25
+    summary = device_summary(measurements)
+    assert summary["of_ceiling"] == {"median": 0.75, "min": 0.5, "max": 1}
+    assert summary["next_p99_of_torch"]["shmloader device="]["median"] == 0.25
     settings = {"rounds": 2, "workers": 2, "batch": measure.CASE.label}
     machine = {"gpu": "", **bench_machine()}
     asked = commands.QUESTIONS["device"](commands.parser().parse_args(["device"]))
-    asked.show(console(), {"summary": of, "settings": settings, "machine": machine, "measurements": []})
+    asked.show(console(), {"summary": summary, "settings": settings, "machine": machine, "measurements": []})
     out = capsys.readouterr().out
     assert "75.0 [50.0..100] %" in out and "shmloader device=" in out
 
@@ -184,8 +184,8 @@ def test_what_is_measured_imports_neither_tables_nor_pictures() -> None:
     modules = ["bench.core.child", "bench.core.throughput", "bench.core.ceiling"]
     modules += [".".join(path.parts) for path in measured]
     code = f"import sys, {', '.join(modules)}; print({{'rich', 'matplotlib'}} & set(sys.modules))"
-    said = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    assert len(measured) > 6 and said == "set()\n"
+    ran = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert len(measured) > 6 and ran == "set()\n"
 
 
 def test_missing_extras_are_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -200,7 +200,7 @@ def _hang(note: Path) -> list[str]:
 
 
 def _ratio(measurements: list[dict[str, Any]], case: str) -> float:
-    speed = {of["subject"]: of["batches_per_second"] for of in measurements if of["case"] == case}
+    speed = {each["subject"]: each["batches_per_second"] for each in measurements if each["case"] == case}
     return speed["shmloader"] / speed["torch"]
 
 

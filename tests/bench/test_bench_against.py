@@ -49,7 +49,7 @@ def test_both_checkouts_are_measured_in_turns(tmp_path: Path, other: Path, capsy
     arguments = ["--cases", "scalar", "--rounds", "2", "--seconds", "0.1", "--into", str(tmp_path)]
     assert main(["transport", "--against", str(other), *arguments]) == 0
     result = json.loads((tmp_path / "transport-against.json").read_text())
-    assert [of["subject"] for of in result["measurements"]] == ["here", "there", "there", "here"]
+    assert [each["subject"] for each in result["measurements"]] == ["here", "there", "there", "here"]
     ratios = result["summary"]["scalar"]["ratio"]
     assert ratios["batches_per_second"]["min"] > 2 and ratios["trainer_cpu"]["max"] < 0.5, "the other one is torch's"
     assert "one float32 scalar" in capsys.readouterr().out
@@ -61,8 +61,8 @@ def test_a_case_is_slower_where_no_round_says_otherwise() -> None:
         measurements: list[dict[str, Any]] = []
         for at, ratio in enumerate(ratios):
             for side, speed in ((against.HERE, ratio), (against.THERE, 1.0)):
-                of = {"round": at, "case": "scalar", "subject": side}
-                measurements.append(of | figures | {"batches_per_second": speed})
+                entry = {"round": at, "case": "scalar", "subject": side}
+                measurements.append(entry | figures | {"batches_per_second": speed})
         found = against.summary("scalar", measurements)
         assert found["ratio"]["batches_per_second"]["max"] == max(ratios)
         return bool(found["slower"])
@@ -80,9 +80,9 @@ def test_a_ratio_is_of_one_round() -> None:
     ]
     assert against.summary("scalar", measurements)["ratio"]["next_p50"] == {"median": 1, "min": 0.5, "max": 3}
     measurements[0] = {"round": 0, "case": "scalar", "subject": against.HERE, "failure": "killed after 1 s"}
-    of = against.summary("scalar", measurements)
-    assert of["ratio"]["next_p50"] == {"median": 2, "min": 1, "max": 3}
-    assert of[against.THERE]["next_p50"]["median"] == 35, "a round in which one side failed counts for neither"
+    summary = against.summary("scalar", measurements)
+    assert summary["ratio"]["next_p50"] == {"median": 2, "min": 1, "max": 3}
+    assert summary[against.THERE]["next_p50"]["median"] == 35, "a round in which one side failed counts for neither"
 
 
 @IN_A_CHECKOUT

@@ -37,15 +37,15 @@ def test_it_measures_beside_the_limit(
     written = (tmp_path / "experiment.json").read_text()
     assert not re.search(r'"[^"]*(?<![\w.])/\w+/[^"]*"', written), "an absolute path in the JSON"
     result = json.loads(written)
-    assert [of["subject"] for of in result["measurements"]] == names
+    assert [each["subject"] for each in result["measurements"]] == names
     cell = result["summary"]["Small"]["fast"]
     assert cell["limit"] == pytest.approx(3 * 128 * 0.0058 / 8 * 0.05)
     assert cell["limit_with_overshoot"] == pytest.approx(cell["limit"] + 3 * 128 / 8 * result["overshoot"]["Small"])
-    for of in result["measurements"]:
-        assert 0 < of["blocked"] < of["total"] and of["counted"] == 3
-        together = 1 if of["subject"] == "torch" else 4  # workers that make a batch of four chunks
-        assert of["first"] >= cell["data"] / together
-        assert cell["loaders"][of["subject"]]["distance"]["median"] == of["total"] / cell["limit"] - 1
+    for each in result["measurements"]:
+        assert 0 < each["blocked"] < each["total"] and each["counted"] == 3
+        together = 1 if each["subject"] == "torch" else 4  # workers that make a batch of four chunks
+        assert each["first"] >= cell["data"] / together
+        assert cell["loaders"][each["subject"]]["distance"]["median"] == each["total"] / cell["limit"] - 1
     assert (tmp_path / "experiment.png").read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
     assert "skipped: Small, di-engine: DI-engine is not installed: make di-engine" in capsys.readouterr().out
 
@@ -89,11 +89,11 @@ def test_a_sleep_that_is_too_long_does_not_add_up(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(measure, "sharpen", lambda: None)
     monkeypatch.setattr(measure, "touch_pages", lambda *_: clock.pass_by(0.02))
     monkeypatch.setattr(measure.multiprocessing, "set_start_method", lambda *_, **__: None)
-    of = measure.cell("torch", "Small", "slow", scale=1, iterations=45, ignored=5)
+    found = measure.cell("torch", "Small", "slow", scale=1, iterations=45, ignored=5)
     inference = PROFILES["Small"].inference_seconds("slow", 1)
-    assert of["total"] == pytest.approx(40 * (0.01 + inference), abs=0.0011)
-    assert of["blocked"] == pytest.approx(40 * 0.01)
-    assert of["touch"] == pytest.approx(0.02) and of["late"] == 0 and of["first"] == pytest.approx(0.01)
+    assert found["total"] == pytest.approx(40 * (0.01 + inference), abs=0.0011)
+    assert found["blocked"] == pytest.approx(40 * 0.01)
+    assert found["touch"] == pytest.approx(0.02) and found["late"] == 0 and found["first"] == pytest.approx(0.01)
 
 
 def test_what_would_not_fit_into_memory_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,7 +127,7 @@ def test_a_cell_that_failed_is_named_and_not_tried_again(
 
 
 class _Clock(types.SimpleNamespace):
-    """Time that only passes when somebody says so, and sleeps that are each too long."""
+    """A clock that only the test moves, and sleeps that are each too long."""
 
     def __init__(self, overshoot: float) -> None:
         super().__init__(now=100.0, overshoot=overshoot)

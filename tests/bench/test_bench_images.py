@@ -36,8 +36,8 @@ def test_it_measures_decoders_and_loaders(tmp_path: Path, capsys: pytest.Capture
     result = json.loads((tmp_path / "images.json").read_text())
     decoded, loaded = result["summary"]["decode"], result["summary"]["load"]
     assert list(decoded) == methods and list(loaded) == loaders
-    assert all(of["images_per_cpu_second"]["median"] > 0 for of in decoded.values())
-    assert all(of["images_per_second"]["median"] > 0 for of in loaded.values())
+    assert all(each["images_per_cpu_second"]["median"] > 0 for each in decoded.values())
+    assert all(each["images_per_second"]["median"] > 0 for each in loaded.values())
     assert decoded["pil"]["ratio"]["median"] == loaded["torch-pil"]["ratio"]["median"] == 1
     for exact in ("pil", "exact"):
         assert decoded[exact]["difference"]["median"] == 0 and decoded[exact]["pooled"] is None
@@ -73,8 +73,8 @@ def test_ratios_are_of_neighbours() -> None:
         {"part": "decode", "round": at, "subject": "fast", "images_per_cpu_second": speed, "ratio": ratio}
         for at, (speed, ratio) in enumerate(((50, 4), (60, 3), (1000, 5)))
     ]
-    of = summary("decode", decoded)["fast"]
-    assert of["ratio"] == {"median": 4, "min": 3, "max": 5} and of["images_per_cpu_second"]["median"] == 60
+    result = summary("decode", decoded)["fast"]
+    assert result["ratio"] == {"median": 4, "min": 3, "max": 5} and result["images_per_cpu_second"]["median"] == 60
     loaded = [
         {"part": "load", "round": at, "subject": subject, "images_per_second": speed}
         for at, speeds in enumerate(

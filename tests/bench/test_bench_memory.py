@@ -20,13 +20,13 @@ def found(of_round: int, subject: str, memory: float) -> dict[str, Any]:
 def test_memory_is_what_a_dataset_of_nothing_does_not_take() -> None:
     measurements = [found(0, "nothing", 50), found(0, "frozen", 160), found(1, "nothing", 60), found(1, "frozen", 180)]
     measurements.append({"round": 2, "start_method": "fork", "subject": "frozen", "failure": "killed"})
-    of = summary("fork", "frozen", measurements)
-    assert (of["memory"]["min"], of["memory"]["max"], of["beyond"]["median"]) == (110, 120, 1.15)
+    result = summary("fork", "frozen", measurements)
+    assert (result["memory"]["min"], result["memory"]["max"], result["beyond"]["median"]) == (110, 120, 1.15)
 
 
 @pytest.mark.long
 def test_it_measures_lists_and_frozen(tmp_path: Path) -> None:
     asked = ["memory", "--rounds", "1", "--megabytes", "2", "--workers", "2", "--start-methods", "fork"]
     assert run(parser().parse_args([*asked, "--into", str(tmp_path)])) == 0
-    of = json.loads((tmp_path / "memory.json").read_text())["summary"]["fork"]
-    assert of["lists"]["memory"]["median"] > of["frozen"]["memory"]["median"] > 0
+    result = json.loads((tmp_path / "memory.json").read_text())["summary"]["fork"]
+    assert result["lists"]["memory"]["median"] > result["frozen"]["memory"]["median"] > 0

@@ -47,15 +47,15 @@ def test_peers_measures_beside_the_limit_and_names_what_is_missing(
     assert main([*arguments, "--loaders", "torch", "grain", "shmloader", "--into", str(tmp_path)]) == 0
     written = (tmp_path / "peers.json").read_text()
     result = json.loads(written)
-    of = result["summary"]["detections"]
-    assert of["grain"] == {"failure": "not installed: no_such_module (it is not)"}
+    summary = result["summary"]["detections"]
+    assert summary["grain"] == {"failure": "not installed: no_such_module (it is not)"}
     for loader in ("torch", "shmloader"):
-        assert set(of[loader]) == {*peers.FIGURES, "of_limit", "ours"}
-        speed, limit = of[loader]["batches_per_second"]["median"], of["limit"]["batches_per_second"]["median"]
-        assert of[loader]["of_limit"]["median"] == pytest.approx(speed / limit)
-        assert of[loader]["tree_cpu"]["median"] > of[loader]["trainer_cpu"]["median"] > 0
-        assert of[loader]["next_max"]["median"] >= of[loader]["next_p50"]["median"] > 0
-    assert of["best"] == "torch" and of["shmloader"]["ours"]["median"] == 1
+        assert set(summary[loader]) == {*peers.FIGURES, "of_limit", "ours"}
+        speed, limit = summary[loader]["batches_per_second"]["median"], summary["limit"]["batches_per_second"]["median"]
+        assert summary[loader]["of_limit"]["median"] == pytest.approx(speed / limit)
+        assert summary[loader]["tree_cpu"]["median"] > summary[loader]["trainer_cpu"]["median"] > 0
+        assert summary[loader]["next_max"]["median"] >= summary[loader]["next_p50"]["median"] > 0
+    assert summary["best"] == "torch" and summary["shmloader"]["ours"]["median"] == 1
     assert result["summary"]["epoch"]["torch"]["seconds"]["median"] > 0
     assert set(result["limits"]) == {"verbs", "calls", "wake_up"} and all(result["limits"].values())
     assert not re.search(r'"[^"]*(?<![\w.])/\w+/[^"]*"', written), "an absolute path in the JSON"
@@ -108,14 +108,14 @@ def test_ratios_are_of_one_round_and_the_limit_includes_handing_over() -> None:
     for at in range(3):
         measurements.append({"round": at, "case": "uint8-images", "subject": "limit", "batches_per_second": 100})
         measurements.append({"round": at, "case": "handover", "subject": "handover", "verbs": 0.01})
-    of = peers.summary("uint8-images", measurements)
-    assert of["torch"]["ours"] == {"median": 3, "min": 2, "max": 4}
-    assert of["limit"]["batches_per_second"]["median"] == pytest.approx(50)
-    assert of["shmloader"]["of_limit"]["max"] == pytest.approx(3.2)
-    assert of["best"] == "torch", "FFCV loads a file of its own, and SPDL's median is as high, but comes later"
+    summary = peers.summary("uint8-images", measurements)
+    assert summary["torch"]["ours"] == {"median": 3, "min": 2, "max": 4}
+    assert summary["limit"]["batches_per_second"]["median"] == pytest.approx(50)
+    assert summary["shmloader"]["of_limit"]["max"] == pytest.approx(3.2)
+    assert summary["best"] == "torch", "FFCV loads a file of its own, and SPDL's median is as high, but comes later"
     measurements[0] = {"round": 0, "case": "uint8-images", "subject": "torch", "failure": "killed after 1 s"}
-    of = peers.summary("uint8-images", measurements)
-    assert of["torch"] == {"failure": "killed after 1 s"} and of["best"] == "spdl"
+    summary = peers.summary("uint8-images", measurements)
+    assert summary["torch"] == {"failure": "killed after 1 s"} and summary["best"] == "spdl"
 
 
 def test_a_batch_out_of_its_place_is_noticed() -> None:
@@ -169,7 +169,7 @@ def test_what_a_hanging_peer_leaves_is_removed(tmp_path: Path, without_tracker: 
 @pytest.mark.long
 def test_the_limits_are_measured() -> None:
     handover = child.run("bench.peers.measure:handover", {"workers": 1}, 60)
-    assert set(handover) == {"verbs", "calls", "wake_up"} and all(0 < of < 1 for of in handover.values())
+    assert set(handover) == {"verbs", "calls", "wake_up"} and all(0 < each < 1 for each in handover.values())
     work = {"case": "tokens", "seconds": 0.02, "workers": 2, "data": ""}
     assert child.run("bench.peers.measure:work", work, 60)["batches_per_second"] > 0
     assert child.run("bench.peers.measure:processes", {"workers": 1, "start_method": "fork"}, 60)["first"] > 0
@@ -205,10 +205,10 @@ def test_growth_is_told_from_noise() -> None:
             {
                 "series": "sequences",
                 "points": [
-                    {"x": 10**k, "seconds": 1.0, "trainer_cpu": cost, "resident": 1.0} for k, cost in enumerate(of)
+                    {"x": 10**k, "seconds": 1.0, "trainer_cpu": cost, "resident": 1.0} for k, cost in enumerate(each)
                 ],
             }
-            for of in costs
+            for each in costs
         ]
 
     flat = growth.summary("sequences", rounds((1.0, 1.2, 1.1), (1.3, 1.1, 1.2)))
@@ -221,9 +221,9 @@ def test_two_runs_agree_where_their_spreads_meet(tmp_path: Path, capsys: pytest.
     def written(name: str, *spreads: tuple[float, float]) -> str:
         summary = {}
         for k, (least, most) in enumerate(spreads):
-            of = {"median": (least + most) / 2, "min": least, "max": most}
+            found = {"median": (least + most) / 2, "min": least, "max": most}
             other = {"median": 1.0 if name == "one" else 2.0, "min": 1.0, "max": 2.0}
-            summary[f"case{k}"] = {"torch": {"batches_per_second": of, "next_max": other}, "best": "torch"}
+            summary[f"case{k}"] = {"torch": {"batches_per_second": found, "next_max": other}, "best": "torch"}
         (tmp_path / name).write_text(json.dumps({"bench": "peers", "settings": {"rounds": 3}, "summary": summary}))
         return str(tmp_path / name)
 
@@ -231,8 +231,10 @@ def test_two_runs_agree_where_their_spreads_meet(tmp_path: Path, capsys: pytest.
     assert main(["agree", one, written("near", *11 * [(12, 14)])]) == 0
     assert "11 of 11 figures of peers agree" in capsys.readouterr().out
     assert main(["agree", one, written("by chance", *2 * [(12.5, 14)], *9 * [(12, 14)])]) == 0  # one in ten, and over
-    said = capsys.readouterr().out
-    assert "9 of 11" in said and "about 2 of them would not" in said and "case1, torch, batches_per_second" in said
+    output = capsys.readouterr().out
+    assert (
+        "9 of 11" in output and "about 2 of them would not" in output and "case1, torch, batches_per_second" in output
+    )
     assert main(["agree", one, written("far", *3 * [(12.5, 14)], *8 * [(12, 14)])]) == 1
     assert main(["agree", one, written("nothing")]) == 1
 

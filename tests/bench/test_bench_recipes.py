@@ -32,8 +32,8 @@ def test_ratios_are_taken_within_a_round() -> None:
         [
             {**sample, "round": 0, "v1": 4000.0, "fused": 1000.0, "floor": 500.0},
             {**sample, "round": 1, "v1": 8000.0, "fused": 4000.0, "floor": 1000.0},
-            {**loaded, "way": "v1", "images_per_second": 100.0},
-            {**loaded, "way": "fused", "images_per_second": 300.0},
+            {**loaded, "way": "v1", "images_per_second": 100.0, "cpu": 900.0},
+            {**loaded, "way": "fused", "images_per_second": 300.0, "cpu": 450.0},
             {"part": "samples", "recipe": "timm", "round": 0, "failure": "no timm"},
             {**sample, "ways": "dali", "round": 0, "dali": 2000.0},
             {"part": "parts", "recipe": "crop", "round": 0, "RandomResizedCrop": 70.0},
@@ -43,6 +43,7 @@ def test_ratios_are_taken_within_a_round() -> None:
     assert found["samples"]["crop"]["fused"]["ratio"] == {"median": 3.0, "min": 2.0, "max": 4.0}
     assert found["samples"]["crop"]["floor"]["figure"]["median"] == 750
     assert found["load"]["crop"]["fused"]["ratio"]["median"] == 3
+    assert found["load_cpu"]["crop"]["fused"]["ratio"]["median"] == 2
     assert found["samples"]["timm"] == {"failure": "no timm"}
     assert "v2" not in found["samples"]["crop"]
     assert found["samples"]["crop"]["dali"]["ratio"] == {"median": 2.0, "min": 2.0, "max": 2.0}
@@ -59,6 +60,13 @@ def test_dali_is_timed_in_a_process_of_its_own(monkeypatch: pytest.MonkeyPatch) 
         ["albumentations", "fast", "floor", "fused", "v1", "v2"],
     ]
     assert by[0] != asked.turns(1)[0].arguments["by"]  # another way goes first
+    few = Recipes(_parsed("--recipes", "crop", "--ways", "v1", "fused")).turns(0)
+    assert [turn.arguments.get("way") or turn.arguments.get("by") for turn in few] == [
+        ["v1", "fused"],
+        None,
+        "v1",
+        "fused",
+    ]
 
 
 def test_a_recipe_whose_library_is_missing_is_named_and_is_no_error(
@@ -69,13 +77,13 @@ def test_a_recipe_whose_library_is_missing_is_named_and_is_no_error(
 
     def measured(turn: Turn) -> dict[str, Any]:
         figures = dict.fromkeys(("v1", "v2", "fused", "fast", "floor"), 2.0)
-        return {"failure": turn.failure} if turn.failure else {**figures, "images_per_second": 3.0}
+        return {"failure": turn.failure} if turn.failure else {**figures, "images_per_second": 3.0, "cpu": 2.0}
 
     monkeypatch.setattr("bench.recipes.recipes.Recipe.why_not", why_not)
     monkeypatch.setattr(Turn, "measure", measured)
     assert main(["recipes", "--rounds", "2", "--into", str(tmp_path)]) == 0
-    said = capsys.readouterr().out
-    assert "timm is not installed" in said and "SimCLR" in said
+    output = capsys.readouterr().out
+    assert "timm is not installed" in output and "SimCLR" in output
     found = json.loads((tmp_path / "recipes.json").read_text())["summary"]
     assert set(found["samples"]) == set(found["load"]) == set(found["parts"]) == set(RECIPES)
     assert (tmp_path / "recipes.png").read_bytes().startswith(b"\x89PNG")

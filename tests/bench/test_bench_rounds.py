@@ -61,16 +61,16 @@ def test_an_interrupted_run_keeps_its_rounds_and_resume_goes_on(
     run = [*SHORT, "--rounds", "4", "--into", str(tmp_path)]
     measured.interrupted = 6  # two measurements a round: in the third
     assert main(run) == 130
-    kept = _read(tmp_path)
-    assert kept["settings"]["rounds"] == 2 and [of["round"] for of in kept["measurements"]] == [0, 0, 1, 1]
-    said = capsys.readouterr().out
-    assert "interrupted after 2 of 4 rounds; --resume goes on" in said and "one float32 scalar" in said
+    held = _read(tmp_path)
+    assert held["settings"]["rounds"] == 2 and [each["round"] for each in held["measurements"]] == [0, 0, 1, 1]
+    output = capsys.readouterr().out
+    assert "interrupted after 2 of 4 rounds; --resume goes on" in output and "one float32 scalar" in output
     assert (tmp_path / "transport.png").exists()
 
     assert main([*run, "--resume"]) == 0
     whole = _read(tmp_path)
-    assert whole["measurements"][:4] == kept["measurements"] and whole["settings"]["rounds"] == 4
-    assert [of["round"] for of in whole["measurements"]] == [0, 0, 1, 1, 2, 2, 3, 3]
+    assert whole["measurements"][:4] == held["measurements"] and whole["settings"]["rounds"] == 4
+    assert [each["round"] for each in whole["measurements"]] == [0, 0, 1, 1, 2, 2, 3, 3]
     assert whole["summary"]["scalar"]["torch"]["batches_per_second"]["max"] == 10, "the sixth was lost"
     assert "rounds: 4, 2 of them there already" in capsys.readouterr().out
 
@@ -134,12 +134,12 @@ def test_make_bench_says_how_long_all_of_it_takes(
     monkeypatch.setattr(commands, "answer", answer)
     assert main(["all", "--rounds", "2", "--into", str(tmp_path)]) == 130
     assert asked == [("peers", 2), ("growth", 2), ("latency", 2)], "after an interruption nothing more is asked"
-    said = capsys.readouterr().out
-    assert re.match(r"about \d+ min in all: peers \d+ min, growth \d+ \w+, latency \d+ \w+, deaths \d+ s\n", said)
+    output = capsys.readouterr().out
+    assert re.match(r"about \d+ min in all: peers \d+ min, growth \d+ \w+, latency \d+ \w+, deaths \d+ s\n", output)
 
 
 def test_minutes() -> None:
-    assert [minutes(of) for of in (0.2, 89, 91, 3600)] == ["1 s", "89 s", "2 min", "60 min"]
+    assert [minutes(each) for each in (0.2, 89, 91, 3600)] == ["1 s", "89 s", "2 min", "60 min"]
 
 
 @pytest.mark.long
@@ -180,6 +180,6 @@ def test_only_a_checkout_builds_what_only_the_bench_imports(monkeypatch: pytest.
         build = package.get_command_obj("build_ext")
         build.inplace = inplace
         build.ensure_finalized()
-        of_bench = [of.name for of in build.extensions if not of.name.startswith("shmloader.")]
+        of_bench = [each.name for each in build.extensions if not each.name.startswith("shmloader.")]
         assert of_bench == (["bench.core._probe"] if inplace else [])
-        assert all(of.name.startswith("shmloader.") for of in package.ext_modules), "an install would map `bench`"
+        assert all(each.name.startswith("shmloader.") for each in package.ext_modules), "an install would map `bench`"

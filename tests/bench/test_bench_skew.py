@@ -26,13 +26,13 @@ def test_it_measures_speed_and_idle_workers(tmp_path: Path, capsys: pytest.Captu
     arguments = ["skew", "--rounds", "1", "--cases", "bimodal", "--loaders", *loaders, "--workers", "3"]
     assert main([*arguments, "--milliseconds", "0.2", "--batches", "20", "--into", str(tmp_path)]) == 0
     result = json.loads((tmp_path / "skew.json").read_text())
-    of = {of["subject"]: of for of in result["measurements"]}
-    assert set(of) == set(loaders)
-    for its in of.values():
+    found = {found["subject"]: found for found in result["measurements"]}
+    assert set(found) == set(loaders)
+    for its in found.values():
         assert 0 < its["idle"] < 1 and its["late"] > -1e-3  # a sleep ends late, or on time
         # of 20 batches, 2 for each of 3 workers may have been made before the first moment that counts
         assert its["samples_per_second"] <= its["limit"] * 20 / (20 - 6)
-    ratio = of["shmloader"]["samples_per_second"] / of["torch"]["samples_per_second"]
+    ratio = found["shmloader"]["samples_per_second"] / found["torch"]["samples_per_second"]
     assert result["summary"]["bimodal"]["loaders"]["shmloader"]["ratio"]["median"] == ratio
     assert (tmp_path / "skew.png").read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
     assert "half of the samples 5 times slower" in capsys.readouterr().out

@@ -15,12 +15,14 @@ import random
 import resource
 import sys
 import time
+from multiprocessing import resource_tracker
 from typing import Any
 
 import torch
 from torch.utils.data import DataLoader
 
 import shmloader
+from tests.chaos import outside
 from tests.chaos.inside import Case, Inside
 from tests.chaos.outside import Outside, Told
 from tests.chaos.scenarios import ALL, Expected, Scenario
@@ -35,10 +37,11 @@ class Chaos:
     Args:
         seed: what is drawn from.
         kinds: the loaders' classes, by name.
+        template: whether a template process forks the workers of ours in all scenarios.
     """
 
-    def __init__(self, seed: int, kinds: dict[str, Any]) -> None:
-        self.seed, self.kinds = seed, kinds
+    def __init__(self, seed: int, kinds: dict[str, Any], template: bool) -> None:
+        self.seed, self.kinds, self.template = seed, kinds, template
         self.trials: collections.Counter[str] = collections.Counter()
         self.seconds: collections.Counter[str] = collections.Counter()
         self.flaws: dict[tuple[str, str], collections.Counter[str]] = collections.defaultdict(collections.Counter)
@@ -49,19 +52,21 @@ class Chaos:
         began = time.monotonic()
         drawn = random.Random(f"{self.seed} {scenario.name} {trial}")
         case = scenario.draw(drawn)
+        if self.template:
+            case = scenario.with_template(case, drawn)
         torment = drawn.random()
-        told: dict[str, Told] = {}
+        fields: dict[str, Told] = {}
         for name, kind in self.kinds.items():
             outside = Outside(scenario.inside, kind, name != "torch", case, random.Random(torment))
             scenario.outside(outside, case)
-            told[name] = outside.finish()
+            fields[name] = outside.finish()
         expected = self.expected(case, scenario.epochs)
-        for name, its in told.items():
+        for name, its in fields.items():
             flaws = scenario.judge(case, its, expected)
-            if name != "torch" and "torch" in told and not flaws:
-                flaws = scenario.compare(case, its, told["torch"])
+            if name != "torch" and "torch" in fields and not flaws:
+                flaws = scenario.compare(case, its, fields["torch"])
             self.flaws[scenario.name, name].update(flaw.partition(":")[0] for flaw in flaws)
-            if flaws and (name != "torch" or len(told) == 1):
+            if flaws and (name != "torch" or len(fields) == 1):
                 self.report(scenario, trial, case, its, flaws)
         self.trials[scenario.name] += 1
         self.seconds[scenario.name] += time.monotonic() - began
@@ -85,7 +90,8 @@ class Chaos:
 
     def report(self, scenario: Scenario, trial: int, case: Case, told: Told, flaws: list[str]) -> None:
         print(f"\n{scenario.name}, trial {trial}, after {told.seconds:.1f} s:", *flaws, sep="\n  ")
-        print(f"  again: python -m tests.chaos --seed {self.seed} --only {scenario.name} --trial {trial}")
+        more = " --template" if self.template else ""
+        print(f"  again: python -m tests.chaos --seed {self.seed} --only {scenario.name} --trial {trial}{more}")
         print(f"  case: {json.dumps(case)}")
         print(f"  told: {told.said[-6:]}")
         if lines := told.of("line"):
@@ -116,13 +122,17 @@ def main(arguments: list[str] | None = None, kinds: dict[str, Any] = LOADERS) ->
     parser.add_argument("--trial", type=int, help="that trial alone")
     parser.add_argument("--trials", type=int, default=10**6, help="the most of each scenario")
     parser.add_argument("--seconds", type=float, default=60, help="for all together; each has its share")
+    parser.add_argument("--template", action="store_true", help="a template process forks workers in all scenarios")
     parser.add_argument("--loader", choices=list(kinds), help="that one alone")
     given = parser.parse_args(arguments)
     chosen = [kind() for kind in ALL if kind.name in given.only or not given.only]
     if unknown := set(given.only) - {kind.name for kind in ALL}:
         parser.error(f"no such scenario: {', '.join(sorted(unknown))}")
     prepare()
-    chaos = Chaos(given.seed, {name: kind for name, kind in kinds.items() if given.loader in (None, name)})
+    if given.template:
+        outside.SILENCE, outside.GRACE = 4 * outside.SILENCE, 2 * outside.GRACE  # each trial imports torch
+    chosen_kinds = {name: kind for name, kind in kinds.items() if given.loader in (None, name)}
+    chaos = Chaos(given.seed, chosen_kinds, given.template)
     print(f"seed {given.seed}", flush=True)
     if given.trial is not None:
         for scenario in chosen:
@@ -145,6 +155,7 @@ def prepare() -> None:
         print("others' names in /dev/shm cannot be told from a trial's: it needs a mount namespace of its own")
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     torch.set_num_threads(1)
+    resource_tracker.ensure_running()  # otherwise a trial that spawns would start one, which stays
     # torch looks for dead workers, and for a dead trainer, every 5 s, and waits as long for each that does not end
     for module in (torch.utils.data._utils, torch.utils.data._utils.worker):
         module.MP_STATUS_CHECK_INTERVAL = 0.5  # type: ignore[attr-defined]

@@ -121,6 +121,11 @@ def seed_all(seed: int) -> None:
     torch.manual_seed(seed)
 
 
+def has_template(case: Case) -> bool:
+    """Whether a template process forks the workers of our loader."""
+    return bool(case["ours"].get("template"))
+
+
 def options(case: Case, ours: bool) -> dict[str, Any]:
     """The loader's options.  Batches are a list of lists: an interrupt would end a sampler that is a generator."""
     chosen = {
@@ -130,7 +135,7 @@ def options(case: Case, ours: bool) -> dict[str, Any]:
         "timeout": case["timeout"],
     }
     if case["workers"]:
-        chosen["multiprocessing_context"] = case["start"]
+        chosen["multiprocessing_context"] = case["start"] if ours or not has_template(case) else "fork"
     if case["stream"]:
         chosen |= {"batch_size": PER_BATCH, "dataset": Stream(case)}
     else:
@@ -159,6 +164,7 @@ class Inside:
         self.random = random.Random(case["order"])
         self.armed = False  # whether an interrupt is to be an exception now
         self.interrupts = 0
+        self._dataset: Any = None
 
     def say(self, *words: Any) -> None:
         """Tell the process that watches; one write, so what was said was said as a whole."""
@@ -168,7 +174,10 @@ class Inside:
         self.say("error", type(error).__name__, str(error)[:300])
 
     def loader(self, **more: Any) -> Any:
-        return self.kind(**{**options(self.case, self.ours), **more})
+        chosen = options(self.case, self.ours)
+        if has_template(self.case):  # one for all loaders over it
+            self._dataset = chosen["dataset"] = self._dataset or chosen["dataset"]
+        return self.kind(**{**chosen, **more})
 
     def iterate(self, iterator: Any, most: int = 1000) -> int:
         """Take so many batches and say each, or the error in its place; returns how many came."""
@@ -216,6 +225,7 @@ class Inside:
 
     def count_again(self) -> None:
         """Say what is there beyond that, once it has had the time to go."""
+        self._dataset = None
         end = time.monotonic() + SETTLES
         while True:
             gc.collect()

@@ -16,8 +16,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from tests.chaos.inside import Case, Inside, children
-from tests.conftest import session_members, wait_until_gone
+from tests.chaos.inside import Case, Inside, children, has_template
+from tests.scripts import session_members, wait_until_gone
 
 SILENCE = 30.0  # seconds without a word and without an end: it hangs
 GRACE = 8.0  # seconds that what a process started may outlive it; a worker that is importing torch needs some
@@ -46,9 +46,9 @@ class Told:
     def within(self, what: str, epoch: int) -> int:
         """How often something was said in an epoch."""
         at, count = -1, 0
-        for said, *_ in self.said:
-            at += said == "epoch"
-            count += said == what and at == epoch
+        for word, *_ in self.said:
+            at += word == "epoch"
+            count += word == what and at == epoch
         return count
 
     def epochs(self) -> list[list[Any]]:
@@ -77,6 +77,7 @@ class Outside:
         self, body: Callable[[Inside], None], kind: Any, ours: bool, case: Case, random: random.Random
     ) -> None:
         self.random = random
+        self._has_template = ours and has_template(case)
         self.said: list[list[Any]] = []
         self._began = self._heard = time.monotonic()
         self._names = set(os.listdir("/dev/shm"))
@@ -101,7 +102,7 @@ class Outside:
     # ------------------------------------------------------------------------------------------------ while it runs
 
     def listen(self, seconds: float) -> bool:
-        """Hear what is said for so long; False once the process has ended."""
+        """Read the output for this many seconds; False once the process has ended."""
         until = time.monotonic() + seconds
         while True:
             left = max(0.0, until - time.monotonic())
@@ -119,7 +120,7 @@ class Outside:
         return list(words) in self.said
 
     def until(self, *what: str, times: int = 1) -> bool:
-        """Listen until one of these was said so many times; False if the process ended, or hangs, before that."""
+        """Read until one of these lines came this often; False if the process ended, or hangs, before that."""
         while sum(words[0] in what for words in self.said) < times:
             if time.monotonic() - self._heard > SILENCE or not self._listen_to_one():
                 return sum(words[0] in what for words in self.said) >= times
@@ -149,8 +150,14 @@ class Outside:
         return seconds
 
     def workers(self) -> list[int]:
-        """Living children of the process, oldest first."""
-        return sorted(children(self.pid))
+        """Living workers of the process, oldest first."""
+        if not self._has_template:
+            return sorted(children(self.pid))
+        return sorted(pid for template in self.templates() for pid in children(template))
+
+    def templates(self) -> list[int]:
+        """Living template processes: they fork workers."""
+        return sorted(children(self.pid)) if self._has_template else []
 
     def kill(self, pid: int, number: int) -> bool:
         try:

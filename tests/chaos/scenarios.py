@@ -25,7 +25,7 @@ import torch
 import torch.utils.data
 
 import shmloader
-from tests.chaos.inside import ENDS, ERRORS, Case, Inside, children, digest, seed_all
+from tests.chaos.inside import ENDS, ERRORS, Case, Inside, digest, has_template, seed_all
 from tests.chaos.outside import NOISE, Outside, Told
 from tests.conftest import own_shm
 
@@ -75,6 +75,10 @@ class Scenario:
         # drawn values are torch's where each worker makes the batches that torch's would, from the first epoch on
         case["draws"] = not case["persistent"] and not case["ours"].keys() & {"schedule", "chunk_size"}
         return case
+
+    def with_template(self, case: Case, random: random.Random) -> Case:
+        """The same case with workers that a template process forks."""
+        return {**case, "start": random.choice(["spawn", "forkserver"]), "ours": {**case["ours"], "template": True}}
 
     # ------------------------------------------------------------------------------------------------------ running
 
@@ -155,7 +159,7 @@ class Kills(Scenario):
             if trial.ours:
                 loader.close()
             del loader
-        if trial.case["start"] == "fork":
+        if trial.case["start"] == "fork" or has_template(trial.case):
             trial.count_again()
 
     def outside(self, trial: Outside, case: Case) -> None:
@@ -204,18 +208,15 @@ class Templates(Respawn):
 
     def draw(self, random: random.Random) -> Case:
         case = super().draw(random)
-        case["start"] = random.choice(["spawn", "forkserver"])
-        case["ours"]["template"] = True
         case["at"] = random.randrange(1, case["batches"])  # while it starts, its death is an error
-        return case
+        return self.with_template(case, random)
 
     def outside(self, trial: Outside, case: Case) -> None:
         trial.until("batch", times=case["at"])
         for number in case["signals"]:
             trial.pause(0.02)
-            family = [[pid, *children(pid)] for pid in trial.workers()]
-            found = [pid for each in family for pid in each if len(each) > 1]
-            if found and not trial.has_said("epoch", 1):  # torch's loader has no process that forks others
+            found = [*trial.templates(), *trial.workers()]
+            if found and not trial.has_said("epoch", 1):
                 trial.kill(trial.random.choice(found), number)
 
 
@@ -256,7 +257,7 @@ class Stops(Scenario):
         trial.until("epoch")
         for _ in range(6):
             trial.pause(0.05)
-            victim = trial.random.choice([trial.pid, *trial.workers()])
+            victim = trial.random.choice([trial.pid, *trial.templates(), *trial.workers()])
             if trial.kill(victim, signal.SIGSTOP):
                 trial.pause(0.1)
                 trial.kill(victim, signal.SIGCONT)
@@ -266,7 +267,7 @@ class Stops(Scenario):
 
 
 class EndsWhileStopped(Scenario):
-    """A worker is stopped and the trainer ends its iterator, or itself: the worker is gone all the same."""
+    """A worker is stopped and the trainer ends its iterator, or itself: the worker is gone too."""
 
     name = "ends-while-stopped"
     share = 0.7  # it takes seconds
@@ -292,8 +293,8 @@ class EndsWhileStopped(Scenario):
         trial.count_again()
 
     def outside(self, trial: Outside, case: Case) -> None:
-        if trial.until("begun") and (workers := trial.workers()):
-            trial.kill(trial.random.choice(workers), signal.SIGSTOP)
+        if trial.until("begun") and (processes := [*trial.templates(), *trial.workers()]):
+            trial.kill(trial.random.choice(processes), signal.SIGSTOP)
 
     def judge(self, case: Case, told: Told, expected: Expected) -> list[str]:
         return self.judge_end(told, ({"exit": 3, "exception": 1}.get(case["end"], 0),))
@@ -354,11 +355,11 @@ class Interrupts(Scenario):
     def inside(self, trial: Inside) -> None:
         trial.arm()
         trial.count()
-        kept: list[Any] = []
+        held: list[Any] = []
         loader = trial.loader()
         for number in range(self.rounds):
-            self.disturbed(trial, loader, number, kept)
-        kept.clear()
+            self.disturbed(trial, loader, number, held)
+        held.clear()
         if trial.ours:
             loader.close()
         del loader
@@ -608,6 +609,9 @@ class Orphans(Scenario):
             case["misdeeds"] = {"17": random.choice(["hang", "hang in C"])}
         return case
 
+    def with_template(self, case: Case, random: random.Random) -> Case:
+        return {**super().with_template(case, random), "most": 5}
+
     def inside(self, trial: Inside) -> None:
         loader = trial.loader()
         trial.say("now")
@@ -759,14 +763,14 @@ SCARCE = re.compile("")  # any error says that there is too little
 
 
 class Scarcity(Scenario):
-    """Something runs out: an error that says so, or batches; with enough again, an epoch as any other."""
+    """Something runs out: an error that names it, or batches; with enough again, a usual epoch."""
 
     def scarce(self, trial: Inside) -> Any:
         """Take something away, as a context manager that gives it back; or for good."""
         raise NotImplementedError
 
     def inside(self, trial: Inside) -> None:
-        if trial.case["start"] == "fork":
+        if trial.case["start"] == "fork" or has_template(trial.case):
             trial.count()
         with self.scarce(trial):
             loader = trial.loader()
@@ -805,7 +809,7 @@ class Scarcity(Scenario):
 
 
 class SmallShm(Scarcity):
-    """/dev/shm is small: batches come all the same, unless the ring must lie there; then an error in their place."""
+    """/dev/shm is small: batches come anyway, unless the ring must lie there; then an error in their place."""
 
     name = "small-shm"
 
@@ -905,9 +909,9 @@ class Threads(Scenario):
         got: list[list[Any]] = [[] for _ in trial.case["leave"]]
 
         def run(number: int, most: int, loader: Any) -> None:
-            loader = loader or trial.loader()
-            kept: list[Any] = [loader]  # in a cycle, so that the collector ends it, in whatever thread
-            kept.append(kept)
+            loader = trial.loader() if loader is None else loader  # a loader of a stream has no truth
+            held: list[Any] = [loader]  # in a cycle, so that the collector ends it, in whatever thread
+            held.append(held)
             try:
                 for batch in zip(range(most), loader, strict=False):
                     got[number].append(digest(batch[1]))
@@ -1001,7 +1005,7 @@ class Closes(Scenario):
             thread.start()
             time.sleep(trial.random.random() * trial.case["most"])
             if trial.ours:
-                eval(trial.case["how"])
+                eval(trial.case["how"], {"loader": loader, "iterator": iterator})  # else this frame keeps both
             else:
                 iterator._shutdown_workers()
             thread.join()
@@ -1112,7 +1116,7 @@ class Epochs(Errors):
     def inside(self, trial: Inside) -> None:
         trial.count()
         loader = trial.loader()
-        kept: list[tuple[Any, int]] = []
+        held: list[tuple[Any, int]] = []
         for number, most in enumerate(trial.case["most"]):
             seed_all(trial.case["order"] + number)
             trial.say("epoch", number)
@@ -1122,15 +1126,15 @@ class Epochs(Errors):
                 value = digest(batch)
                 trial.say("batch", value)
                 if trial.random.random() < 0.3:
-                    kept.append((batch, value))
-                if kept and trial.random.random() < 0.3:
-                    kept.pop(trial.random.randrange(len(kept)))
-            trial.say("kept", all(digest(batch) == value for batch, value in kept))
+                    held.append((batch, value))
+                if held and trial.random.random() < 0.3:
+                    held.pop(trial.random.randrange(len(held)))
+            trial.say("kept", all(digest(batch) == value for batch, value in held))
         if trial.ours:
             loader.close()
         del loader
-        trial.say("kept", all(digest(batch) == value for batch, value in kept))
-        kept.clear()
+        trial.say("kept", all(digest(batch) == value for batch, value in held))
+        held.clear()
         del batch
         trial.count_again()
 

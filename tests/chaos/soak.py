@@ -1,7 +1,7 @@
 """A long run whose workers are killed at random; every batch must be that of an undisturbed run.  `make soak`.
 
-A worker is killed again only once it has done some batches, for the third death over one batch is an error.  Where work
-is stolen that may be the death of any three, so no three are killed while one batch is under way.
+A worker is killed again only after some batches, because the third death over one batch is an error.  If work is
+stolen, that may be the death of any three, so no three are killed while one batch is under way.
 """
 
 from __future__ import annotations
@@ -109,8 +109,8 @@ def soak(kills: int, start: str, share: str, seed: int, seconds: float) -> None:
         killer.stop.set()
         killer.join()
         bar.update(killer.kills - bar.n)
-    told = f"{killer.kills} kills in {epoch} epochs of {BATCHES} batches ({start}, shared: {share})"
-    print(f"{told}: every batch once, in order, the same")
+    text = f"{killer.kills} kills in {epoch} epochs of {BATCHES} batches ({start}, shared: {share})"
+    print(f"{text}: every batch once, in order, the same")
 
 
 if __name__ == "__main__":

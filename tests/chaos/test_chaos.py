@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from conftest import run_script
+from scripts import run_script
 
 SCRIPT = """
 import os, subprocess, sys, time
@@ -18,14 +18,14 @@ class Wrong(shmloader.DataLoader):
 if __name__ == "__main__":
     inside.SETTLES, outside.SILENCE, outside.GRACE = 1.0, 20.0, 1.0
     kinds = {"torch": torch.utils.data.DataLoader, "shmloader": Wrong}
-    only = ["--only", *"SCENARIOS".split()]
+    only = [*"MORE".split(), "--only", *"SCENARIOS".split()]
     sys.exit(chaos.main(["--seed", "1", "--trials", "1", "--seconds", "1000", *only], kinds))
 """
 
 
-def run(body: str, scenarios: str) -> tuple[int, str, str]:
+def run(body: str, scenarios: str, more: str = "") -> tuple[int, str, str]:
     """The status, and what torch's loader and this one are said to have done wrong."""
-    script = SCRIPT.replace("BODY", body.replace("\n", "\n        "))
+    script = SCRIPT.replace("BODY", body.replace("\n", "\n        ")).replace("MORE", more)
     ran = run_script(script.replace("SCENARIOS", scenarios))
     rows = [line for line in ran.out.splitlines() if line.startswith(scenarios.split()[0])]
     assert rows and not ran.err, ran.out + ran.err
@@ -66,6 +66,14 @@ def test_a_loader_that_does_one_thing_wrong(flaw: str) -> None:
     assert found not in theirs, theirs
 
 
+@pytest.mark.long
+def test_a_loader_whose_workers_a_template_forks() -> None:
+    """It does nothing wrong; and where it does, that is found: its template lives on."""
+    assert run("return batches", "stops", "--template") == (0, "nothing", "nothing")
+    status, _, ours = run("Wrong.kept = self; return batches", "stops", "--template")
+    assert status == 1 and "processes left" in ours, ours
+
+
 SIGNALLED = """
 import os, random, signal, sys, time
 import torch.utils.data
@@ -89,5 +97,5 @@ def test_signals_that_its_caller_ignores() -> None:
 
 
 def test_nothing_is_left_to_import_under_a_limit() -> None:
-    ran = run_script("import sys, tests.chaos.inside; print('numpy.random' in sys.modules)")
+    ran = run_script("import sys, tests.chaos.inside; print('numpy.random' in sys.modules)", fresh=True)
     assert ran.out == "True\n", ran.err

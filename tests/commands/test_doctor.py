@@ -15,7 +15,8 @@ from typing import Any, cast
 
 import pytest
 import torch
-from conftest import run_script, write_files
+from conftest import write_files
+from scripts import run_script
 
 import shmloader
 from shmloader import off_the_ring
@@ -297,8 +298,8 @@ def test_a_torch_that_does_not_ride(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (
         found.level == "attention" and "no loader rides the ring" in found.state and "_x is not there" in found.meaning
     )
-    told = [finding.what for finding in command.examine(SMALL)]
-    assert "memory" in told and "transport" not in told
+    lines = [finding.what for finding in command.examine(SMALL)]
+    assert "memory" in lines and "transport" not in lines
 
 
 def test_a_platform_without_a_ring(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -307,7 +308,7 @@ def test_a_platform_without_a_ring(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_kernel_that_lacks_something(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuses(*of: Any) -> int:
+    def refuses(*value: Any) -> int:
         raise OSError(errno.ENOSYS, "no")
 
     monkeypatch.setattr(os, "pidfd_open", refuses)
@@ -408,17 +409,17 @@ def test_the_exit_status(levels: Any, status: int, monkeypatch: pytest.MonkeyPat
         {"fine": 1, "note": 2, "attention": 3}[one] for one in levels
     )
     assert line.main(["doctor", "--json", "--workers", "3", "--batch-bytes", "2M", "--ranks", "2"]) == status
-    told = json.loads(capsys.readouterr().out)
-    assert told["status"] == status and [one["level"] for one in told["findings"]] == levels
-    assert told["for"] == {
+    output = json.loads(capsys.readouterr().out)
+    assert output["status"] == status and [one["level"] for one in output["findings"]] == levels
+    assert output["for"] == {
         "batch_bytes": 2 * MiB, "workers": 3, "prefetch_factor": 2, "spare_slots": 2, "ranks": 2
     }  # fmt: skip
 
 
 def test_state_meaning_and_remedy_are_said() -> None:
-    told = show.lines(Finding("/dev/shm", "attention", "64 MiB", "too little", "mount more"))
-    assert told[0].split() == ["attention", "/dev/shm", "64", "MiB"]
-    assert told[1].strip() == "that means: too little" and told[2].strip() == "to do: mount more"
+    lines = show.lines(Finding("/dev/shm", "attention", "64 MiB", "too little", "mount more"))
+    assert lines[0].split() == ["attention", "/dev/shm", "64", "MiB"]
+    assert lines[1].strip() == "that means: too little" and lines[2].strip() == "to do: mount more"
 
 
 def test_on_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -428,8 +429,8 @@ def test_on_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFi
         for name in missing:
             monkeypatch.setitem(sys.modules, name, None)
         assert line.main(["doctor"]) == 1
-        told = capsys.readouterr().out.splitlines()
-        assert "attention" in told[0] and "to do: more" in told[2]
+        output = capsys.readouterr().out.splitlines()
+        assert "attention" in output[0] and "to do: more" in output[2]
 
 
 def test_the_default_is_a_worker_a_core_of_each_rank(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -484,7 +485,7 @@ def test_from_a_shell(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFix
 
 
 def test_a_reader_that_goes_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    def gone(*of: Any, **and_: Any) -> None:
+    def gone(*value: Any, **and_: Any) -> None:
         raise BrokenPipeError
 
     class Out:

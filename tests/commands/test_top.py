@@ -21,7 +21,8 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import ROOT, children
+from conftest import children
+from scripts import ROOT
 from torch.utils.data import Dataset
 
 import shmloader
@@ -34,7 +35,7 @@ from shmloader.core.ring import ENTRY_BYTES, HEADER_BYTES, PAYLOAD_BYTES, WORKER
 from shmloader.system.call_stacks import TELL
 from shmloader.system.processes import STATES, files_of, inner_pid, own_bytes, resident_bytes, state_of
 
-RING_VERSION = 8  # of atomics.h
+RING_VERSION = 9  # of atomics.h
 
 
 class Pictures(Dataset[torch.Tensor]):
@@ -128,8 +129,8 @@ def test_a_training_that_runs() -> None:
         assert busy[0].busy > 0
         assert until(lambda: (seen := eyes.loader()) is not None and seen.input_wait > 0.2 and seen)
         assert json.loads(json.dumps(loader.to_dict()))["lanes"][0]["pid"] == loader.lanes[0].pid
-        told = "\n".join(screen.plain([loader], {}))
-        assert "Pictures" in told and "input wait" in told and str(loader.lanes[1].pid) in told
+        lines = "\n".join(screen.plain([loader], {}))
+        assert "Pictures" in lines and "input wait" in lines and str(loader.lanes[1].pid) in lines
 
 
 def test_the_ring_is_read_and_nothing_is_written() -> None:
@@ -178,8 +179,8 @@ def test_a_ring_of_very_many_workers() -> None:
 def test_what_a_terminal_would_obey_is_not_printed() -> None:
     with bogus(workers=1, label=b"\x1b]0;owned\x07\x1b[2JRange\nline\x9b"):
         (loader,) = command.Top(Rings(os.getpid()), False).look()
-        told = screen.plain([replace(loader, lanes=[replace(loader.lanes[0], pid=7)])], {7: "a line\n\x1b[2Janother"})
-    assert told[0].startswith("?]0;owned??[2JRange?line�: pid") and told[-1] == "a line\n?[2Janother"
+        lines = screen.plain([replace(loader, lanes=[replace(loader.lanes[0], pid=7)])], {7: "a line\n\x1b[2Janother"})
+    assert lines[0].startswith("?]0;owned??[2JRange?line�: pid") and lines[-1] == "a line\n?[2Janother"
 
 
 def test_a_worker_that_is_stopped_and_who_holds_the_batch() -> None:
@@ -204,8 +205,8 @@ def test_the_stack_of_a_worker_that_hangs() -> None:
     with training(hangs=True) as trainer:
         eyes = Eyes(trainer, stacks=True)
         until(lambda: eyes.loader() and "look_closely" in "".join(eyes.top.stacks.values()))
-        told = "".join(eyes.top.stacks.values())
-        assert "in _fill" in told or "fetch" in told
+        found = "".join(eyes.top.stacks.values())
+        assert "in _fill" in found or "fetch" in found
         assert "worker 0:" in "\n".join(screen.plain(eyes.top.look(), eyes.top.stacks))
         pid = next(iter(eyes.top.stacks))
         assert "look_closely" in stacks.stack_of(pid), "it can be asked again"
@@ -220,11 +221,11 @@ def test_whom_not_to_ask() -> None:
         assert child.poll() is None
     finally:
         child.communicate(b"\n")
-    told: list[int] = []
-    before = signal.signal(TELL, lambda number, frame: told.append(number))
+    lines: list[int] = []
+    before = signal.signal(TELL, lambda number, frame: lines.append(number))
     try:
         assert "no worker that could be asked" in stacks.stack_of(os.getpid()), "this signal means something else here"
-        assert not told
+        assert not lines
     finally:
         signal.signal(TELL, before)
 
@@ -241,12 +242,12 @@ def test_rings_of_this_process_come_and_go() -> None:
             found = rings.find()
             assert len(found) == 2 and all(held.trainer == os.getpid() for held in found)
             assert len({held.key for held in found}) == 2 and len(found[0].holders) >= 2
-            kept = found[1]
+            holding = found[1]
         assert [held.key for held in rings.find()] == [found[0].key]
         with pytest.raises(ValueError, match="closed"):
-            Watched().look(kept)
+            Watched().look(holding)
     assert rings.find() == []
-    del found, kept, rings, first, second
+    del found, holding, rings, first, second
 
 
 def test_who_holds_the_batch_that_is_taken_next() -> None:
@@ -297,7 +298,7 @@ def test_without_rich(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFix
 
 
 def drawn(loaders: int, workers: int, columns: int, rows: int) -> str:
-    """What is drawn of so many loaders, each with so many workers."""
+    """The picture of this many loaders, each with this many workers."""
     rich = pytest.importorskip("rich.console")
     lanes = [LaneView(k, 12345, "fetches", 1.0, 6, 0.4, 9.5, 0, False, False) for k in range(workers)]
     some = {"label": "Some", "trainer": 12344, "state": "sleeps", "held_up": "", "lanes": lanes}

@@ -31,4 +31,4 @@ def test_a_number_that_is_too_large_or_too_small_is_refused(arguments, capsys):
     with pytest.raises(SystemExit) as ended:
         main(arguments)
     assert ended.value.code == 2
-    assert "is no " in capsys.readouterr().err
+    assert "is not a " in capsys.readouterr().err

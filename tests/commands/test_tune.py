@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import start_script, wait_until_gone
+from scripts import start_script, wait_until_gone
 from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
 import shmloader
@@ -54,7 +54,7 @@ def test_bursts_are_counted_whole_and_what_was_made_ahead_is_not(monkeypatch: py
 
 
 def test_no_batches_are_no_measurement() -> None:
-    assert "no more than 0 batches" in Took(4).sample().failure
+    assert "only 0 batches" in Took(4).sample().failure
 
 
 class Sleeps(Dataset[int]):
@@ -95,11 +95,11 @@ def test_measurements_share_one_order() -> None:
 
 def test_a_measurement_ends_with_the_time_though_a_batch_is_under_way() -> None:
     measure = measure_of(Sleeps(100, 3.0), Memory(1), seconds=0.3)
-    begun = time.monotonic()
-    with pytest.raises(RuntimeError, match="no more than 0 batches"):
+    began = time.monotonic()
+    with pytest.raises(RuntimeError, match="only 0 batches"):
         search = Search(Space(1), measure, lambda setting: 1, 1 << 40, 0.3)
         search.run()
-    assert time.monotonic() - begun < 60  # the sample's own three seconds, and not the epoch's
+    assert time.monotonic() - began < 60  # the sample's own three seconds, and not the epoch's
 
 
 def test_ctrl_c_while_the_limit_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,8 +121,8 @@ class Few(IterableDataset[int]):
 
 def test_a_stream_that_is_too_short_to_measure() -> None:
     measure = measure_of(Few(), Memory(1))
-    assert "the stream ends after 3 batches, too few to measure" in measure(Setting(1), 9.0).failure
-    with pytest.raises(RuntimeError, match=r"ends after 3 batches.*a longer one, or repeat it$"):
+    assert "the stream ended after 3 batches, too few to measure" in measure(Setting(1), 9.0).failure
+    with pytest.raises(RuntimeError, match=r"ended after 3 batches.*a longer one, or repeat it$"):
         Search(Space(1), measure, lambda setting: 1, 1 << 40, 9.0).run()
 
 
@@ -228,8 +228,8 @@ def test_a_stream() -> None:
 def test_a_stream_is_to_be_shared_out(workers: int, is_stream: bool, said: int) -> None:
     pick = Row(Setting(workers), 0, [Sample(0.01, 0.5, 100)])
     searched: Any = SimpleNamespace(too_heavy=[], untried=[])
-    told = notes_of(searched, pick, Memory(1), 1, 8, 64, is_stream)
-    assert len([note for note in told if "the stream must give each worker its own part, by get_" in note]) == said
+    text = notes_of(searched, pick, Memory(1), 1, 8, 64, is_stream)
+    assert len([note for note in text if "the stream must give each worker its own part, by get_" in note]) == said
 
 
 def test_a_loader() -> None:
@@ -370,14 +370,14 @@ def test_on_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     name = f"{__name__}:make"
     assert line.main(["tune", name, "--seconds", "2", "--most-workers", "1"]) == 0
-    told = capsys.readouterr()
-    assert "<- pick" in told.out and "shmloader.DataLoader(dataset, shuffle=True, num_workers=1" in told.out
-    assert "num_workers=1" in told.err, "the bar says what is measured"
+    output = capsys.readouterr()
+    assert "<- pick" in output.out and "shmloader.DataLoader(dataset, shuffle=True, num_workers=1" in output.out
+    assert "num_workers=1" in output.err, "the bar says what is measured"
     monkeypatch.setitem(sys.modules, "tqdm", None)
     monkeypatch.setitem(sys.modules, "rich.console", None)
     assert line.main(["tune", name, "--seconds", "2", "--most-workers", "1"]) == 0
-    told = capsys.readouterr()
-    assert "<- pick" in told.out and "measuring for up to 2 s" in told.err
+    output = capsys.readouterr()
+    assert "<- pick" in output.out and "measuring for up to 2 s" in output.err
 
 
 def test_a_module_of_the_working_directory(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,19 +35,19 @@ class Model:
 
 
 def test_workers_are_doubled_until_they_do_not_help_and_then_as_few_are_sought() -> None:
-    model = Model(lambda of: 1.0 / min(of.num_workers, 11))
+    model = Model(lambda value: 1.0 / min(value.num_workers, 11))
     search = model.search(Space(64))
     assert search.run().setting in (Setting(11), Setting(12))
-    assert max(of.num_workers for of in model.measured) == 32, "16 to 32 gain nothing, so 64 are never started"
+    assert max(value.num_workers for value in model.measured) == 32, "16 to 32 gain nothing, so 64 are never started"
     assert not search.untried and model.now < 60
 
 
 def test_a_consumer_that_never_waits_ends_it() -> None:
-    model = Model(lambda of: 0.8 / of.num_workers, step_s=0.25)
+    model = Model(lambda value: 0.8 / value.num_workers, step_s=0.25)
     search = model.search(Space(64))
     assert search.run().setting == Setting(4)
-    assert max(of.num_workers for of in model.measured) == 4
-    assert {of.schedule for of in model.measured} == {"round_robin"}
+    assert max(value.num_workers for value in model.measured) == 4
+    assert {value.schedule for value in model.measured} == {"round_robin"}
 
 
 def test_more_workers_that_make_it_worse() -> None:
@@ -78,15 +78,15 @@ def test_what_gains_nothing_is_not_picked() -> None:
 
 
 def test_what_the_memory_does_not_hold_is_never_measured() -> None:
-    def weigh(of: Setting) -> int:
-        batches = max(2, of.prefetch_factor) if of.chunk_size else of.num_workers * of.prefetch_factor
-        return batches * 100 + of.num_workers
+    def weigh(value: Setting) -> int:
+        batches = max(2, value.prefetch_factor) if value.chunk_size else value.num_workers * value.prefetch_factor
+        return batches * 100 + value.num_workers
 
     for batch_size in (0, 64):
-        model = Model(lambda of: 1 / min(of.num_workers, 16))
+        model = Model(lambda value: 1 / min(value.num_workers, 16))
         search = model.search(Space(64, batch_size=batch_size), weigh, budget=1000)
         pick = search.run()
-        assert all(weigh(of) <= 1000 for of in model.measured) and search.too_heavy
+        assert all(weigh(value) <= 1000 for value in model.measured) and search.too_heavy
         assert pick.setting == (Setting(16, chunk_size=4) if batch_size else Setting(9, 1))
 
 
@@ -106,12 +106,12 @@ def test_a_row_that_turns_out_too_heavy_is_not_picked() -> None:
 
 
 def test_a_setting_that_fails_is_passed_over() -> None:
-    model = Model(lambda of: float("inf") if of.num_workers > 4 else 1 / of.num_workers)
+    model = Model(lambda value: float("inf") if value.num_workers > 4 else 1 / value.num_workers)
     search = model.search(Space(64))
     assert search.run().setting == Setting(4)
     assert any(row.failure == "MemoryError: no" for row in search.rows.values())
-    with pytest.raises(RuntimeError, match="one worker could not be measured: MemoryError: no"):
-        Model(lambda of: float("inf")).search(Space(64)).run()
+    with pytest.raises(RuntimeError, match="even one worker could be measured: MemoryError: no"):
+        Model(lambda value: float("inf")).search(Space(64)).run()
 
 
 def test_the_time_is_kept_and_what_it_did_not_allow_is_said() -> None:

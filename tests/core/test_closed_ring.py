@@ -8,8 +8,8 @@ import threading
 from typing import Any
 
 import pytest
-from conftest import run_script
 from hostile import BothSides
+from scripts import run_script
 
 from shmloader.core.free_slots import Slots
 from shmloader.core.lease import Lease
@@ -125,8 +125,8 @@ def public(callables: bool) -> set[str]:
     """The names that the ring, its accounts and its leases have, of methods or of properties."""
     kinds: dict[str, type] = {"ring": TrainerSide, "sequences": Sequences, "slots": Slots, "lease": Lease}
     return {
-        f"{of}.{name}"
-        for of, kind in kinds.items()
+        f"{each}.{name}"
+        for each, kind in kinds.items()
         for name in dir(kind)
         if not name.startswith("_") and callable(getattr(kind, name)) == callables
     }
@@ -140,18 +140,18 @@ def test_every_method_of_a_closed_ring(lent: bool) -> None:
     properties = public(callables=False) - {"lease.overflowed"} - PARTS
     calls |= dict.fromkeys(properties, ())
     ran = run_script(SCRIPT.replace("CALLS", repr(calls)).replace("LENT", repr(lent)))
-    told = {name: (how, what) for name, how, what in map(json.loads, ran.out.splitlines())}
-    assert set(told) == set(calls), ran.err
-    assert not [name for name, (how, _) in told.items() if how == "killed by signal"]
+    result = {name: (how, what) for name, how, what in map(json.loads, ran.out.splitlines())}
+    assert set(result) == set(calls), ran.err
+    assert not [name for name, (how, _) in result.items() if how == "killed by signal"]
     for name in RAISE:
-        assert told[name] == ("raised", ERROR), (name, told[name])
+        assert result[name] == ("raised", ERROR), (name, result[name])
     for name, (_, value) in QUIET.items():
-        assert told[name] == ("returned", value), (name, told[name])
-    assert told["slots.reclaim"][1].startswith("ValueError: payloads [0] are not held back")
-    assert told["slots.one_at_a_time"][1].startswith("TypeError: "), "it calls what it is given"
+        assert result[name] == ("returned", value), (name, result[name])
+    assert result["slots.reclaim"][1].startswith("ValueError: payloads [0] are not held back")
+    assert result["slots.one_at_a_time"][1].startswith("TypeError: "), "it calls what it is given"
     for name in properties | {"slots.address"}:
-        assert told[name][0] == "returned", (name, told[name])
-    assert told["ring.alarmed"][1] is told["ring.stopped"][1] is False
+        assert result[name][0] == "returned", (name, result[name])
+    assert result["ring.alarmed"][1] is result["ring.stopped"][1] is False
 
 
 @pytest.mark.long

@@ -17,8 +17,9 @@ from typing import Any
 import numpy
 import pytest
 import torch
-from conftest import ROOT, assert_same, run_script
+from conftest import assert_same
 from hostile import BothSides, entry_at, poke
+from scripts import ROOT, run_script
 
 import shmloader
 from shmloader.core.ring import ANY, FILLED, SKIPPED
@@ -292,7 +293,7 @@ def test_addresses_that_wrap() -> None:
 
 
 def test_a_worker_that_never_was() -> None:
-    """It is remembered who made a batch, for that one may keep it."""
+    """The trainer records which worker made a batch, because that one may keep it."""
     with BothSides() as ring:
         ring.trainer.open(ANY, 0)
         ring.claim_again()
@@ -472,8 +473,8 @@ def test_a_spawned_worker_of_another_version_says_so() -> None:
                 print(error)
         """
     )
-    said = r"this is not a ring of version \d+: magic 0x676e69726d6873, version 1; trainer and worker must run"
-    assert re.search(said, ran.err), ran.err
+    text = r"this is not a ring of version \d+: magic 0x676e69726d6873, version 1; trainer and worker must run"
+    assert re.search(text, ran.err), ran.err
     assert "exited unexpectedly" in ran.out
 
 

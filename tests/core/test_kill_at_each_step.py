@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ROOT, label, run_script
+from conftest import label
+from scripts import ROOT, run_script
 
 import shmloader
 
@@ -107,7 +108,7 @@ def stepped(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pytest.skip("no gcc")
     folder = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
-        folder = folder.parent  # else it would be this process's own
+        folder = folder.parent  # otherwise it would be this process's own
     folder /= "stepped"
     with folder.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

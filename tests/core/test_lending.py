@@ -14,8 +14,9 @@ from typing import Any
 import numpy
 import pytest
 import torch
-from conftest import BOTH, assert_same, bits, run_script
+from conftest import BOTH, assert_same, bits
 from hostile import BothSides
+from scripts import run_script
 from torch.utils.data import default_collate
 from torch.utils.data._utils.collate import collate, default_collate_fn_map
 
@@ -63,7 +64,7 @@ def test_windows_of_kept_batches(spare: int, keep: int) -> None:
     for k, batch in enumerate(ours(80, spare_slots=spare)):
         window.append((k, batch))
         window = window[-keep:]
-        assert all(right(kept, first) for first, kept in window)
+        assert all(right(held, first) for first, held in window)
         del batch
 
 
@@ -88,9 +89,9 @@ def keep_dlpack(batch: Any) -> Any:
     return numpy.from_dlpack(batch["x"]), torch.utils.dlpack.from_dlpack(batch["n"])
 
 
-def value_of(kept: Any) -> bytes:
+def value_of(held: Any) -> bytes:
     digest = hashlib.sha256()
-    for part in kept:
+    for part in held:
         if isinstance(part, torch.Tensor):
             digest.update(bits(part))
         elif isinstance(part, numpy.ndarray):
@@ -164,7 +165,7 @@ def test_a_batch_may_die_with_the_interpreter() -> None:
                 capsule = tensor.__dlpack__()
                 self.managed = python.PyCapsule_GetPointer(capsule, b"dltensor")
                 self.deleter = ctypes.c_void_p(self.managed[7])
-                python.PyCapsule_SetName(capsule, b"used_dltensor")  # else it would drop it too
+                python.PyCapsule_SetName(capsule, b"used_dltensor")  # otherwise it would drop it too
                 self.id, self.at = ctypes.c_size_t(), ctypes.byref  # names of modules are gone by then
                 self.start, self.join = libc.pthread_create, libc.pthread_join
 
@@ -389,12 +390,12 @@ class Background(Numbered):
 
     def work(self) -> None:
         k = 0
-        kept: list[Any] = []
+        held: list[Any] = []
         while True:
             k += 1
-            kept.append((k, default_collate([torch.full((50,), k)] * 4)))
-            kept = kept[-3:]
-            self.wrong += sum(not bool((tensor == n).all()) for n, tensor in kept)
+            held.append((k, default_collate([torch.full((50,), k)] * 4)))
+            held = held[-3:]
+            self.wrong += sum(not bool((tensor == n).all()) for n, tensor in held)
 
 
 def test_a_thread_of_the_worker_collates_while_a_batch_is_published(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -402,10 +403,10 @@ def test_a_thread_of_the_worker_collates_while_a_batch_is_published(monkeypatch:
     with BothSides() as ring:
         asked, published, commit = threading.Event(), threading.Event(), ring.segment.commit
 
-        def late(*of: Any) -> None:
+        def late(*value: Any) -> None:
             asked.set()
             published.wait(20)
-            commit(*of)
+            commit(*value)
 
         ring.claim()
         monkeypatch.setattr(ring.segment, "commit", late)

@@ -25,7 +25,7 @@ PORTABLE = 1
 
 
 class Stream:
-    """Does what it is given in order, when it is told to; done counts what it has done."""
+    """Runs functions in order when the test lets it; `done` counts them."""
 
     def __init__(self, device: CudaDouble) -> None:
         self.device = device

@@ -41,10 +41,10 @@ def side_stream_waited_for(double: DoubleGpu, loader: Any) -> Iterator[Any]:
     """Copied on a side stream and dropped outside of it; the main stream waits before the next batch is asked for."""
     for batch in loader:
         with double.stream(1):
-            there = double.copy(batch)
+            copied = double.copy(batch)
         batch = None
         double.wait_stream(1)
-        yield there
+        yield copied
 
 
 def other_thread(double: DoubleGpu, loader: Any) -> Iterator[Any]:
@@ -67,25 +67,25 @@ def unwaited(double: DoubleGpu, loader: Any) -> Iterator[Any]:
     """Copied on a stream that nobody waits for, dropped on another, and by enumerate() after the next next()."""
     for _, batch in enumerate(loader):
         with double.stream(3):
-            there = double.copy(batch)
+            copied = double.copy(batch)
         del batch
-        yield there
+        yield copied
 
 
 def unseen(double: DoubleGpu, loader: Any) -> Iterator[Any]:
     """What is not covered: copied on a stream that nobody can know of, dropped on another."""
     for batch in loader:
         double._here.stream = 3
-        there = double.copy(batch)
+        copied = double.copy(batch)
         double._here.stream = 0
-        yield there
+        yield copied
 
 
 def changed(double: DoubleGpu, loop: Any, **options: Any) -> int:
     """How many batches of a few hundred have arrived with other bytes than they left with."""
-    there = list(loop(double, pinned(Numbered(300), **options)))
+    on_device = list(loop(double, pinned(Numbered(300), **options)))
     double.synchronize()
-    return sum(not torch.equal(copied, torch.full((500,), k)) for k, copied in enumerate(there))
+    return sum(not torch.equal(copied, torch.full((500,), k)) for k, copied in enumerate(on_device))
 
 
 COVERED = [plain_loop, side_stream, side_stream_waited_for, other_thread, unwaited]
@@ -126,10 +126,10 @@ def test_strict_pinning_covers_the_rest(gpu: Any) -> None:
 
 def test_nothing_waits_for_a_device_that_does_nothing(gpu: Any) -> None:
     double = gpu(lag=10**6)
-    there = [double.copy(batch) for batch in pinned(Numbered(200))]
+    on_device = [double.copy(batch) for batch in pinned(Numbered(200))]
     assert double.clones > 100, "slots whose copies are under way count as lent, so the rest is copied"
     double.synchronize()
-    assert all(torch.equal(copied, torch.full((500,), k)) for k, copied in enumerate(there))
+    assert all(torch.equal(copied, torch.full((500,), k)) for k, copied in enumerate(on_device))
 
 
 def test_where_the_streams_cannot_be_told_all_are_waited_for(gpu: Any) -> None:
@@ -142,10 +142,10 @@ def test_where_the_streams_cannot_be_told_all_are_waited_for(gpu: Any) -> None:
 
     loader = iter(pinned(Numbered(100)))
     loader._ring.slots.guard_with(current, (0,))
-    there = list(other_thread(double, loader))
+    found = list(other_thread(double, loader))
     assert double.synchronized > 0
     double.synchronize()
-    assert all(torch.equal(copied, torch.full((500,), k)) for k, copied in enumerate(there))
+    assert all(torch.equal(copied, torch.full((500,), k)) for k, copied in enumerate(found))
 
 
 def test_spare_slots_of_zero_copies_every_batch(gpu: Any) -> None:
@@ -183,10 +183,10 @@ def test_while_a_graph_is_captured_nothing_is_recorded_or_asked(gpu: Any) -> Non
 def test_a_capture_on_another_stream_is_not_broken(gpu: Any) -> None:
     double = gpu(lag=4)
     double.captured = {9}  # the double finds fault with calls outside of the relaxed mode, and with records on it
-    there = list(plain_loop(double, pinned(Numbered(100, 500, 40))))
+    on_device = list(plain_loop(double, pinned(Numbered(100, 500, 40))))
     double.captured.clear()
     double.synchronize()
-    assert all(bool((copied == k).all()) for k, copied in enumerate(there))
+    assert all(bool((copied == k).all()) for k, copied in enumerate(on_device))
 
 
 def test_a_batch_that_died_on_a_captured_stream_waits_for_the_capture(gpu: Any) -> None:
@@ -209,7 +209,7 @@ def test_a_batch_that_died_on_a_captured_stream_waits_for_the_capture(gpu: Any) 
 
 @pytest.mark.parametrize("seen", [False, True])
 def test_a_capture_that_begins_while_events_are_recorded(gpu: Any, seen: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are recorded anew: one that is part of a capture can be neither asked nor waited for."""
+    """They are recorded again: an event of a capture can be neither queried nor waited for."""
     double = gpu()
     iterator = iter(pinned(Numbered(100)))
     for _ in range(50):

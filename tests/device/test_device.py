@@ -18,8 +18,9 @@ from typing import Any
 import numpy
 import pytest
 import torch
-from conftest import Augmented, assert_same, run_script, seed_all
+from conftest import Augmented, assert_same, seed_all
 from gpu_double import DoubleGpu, installed
+from scripts import run_script
 from torch.nn.utils.rnn import PackedSequence, pack_sequence
 
 import shmloader
@@ -523,7 +524,7 @@ def test_on_the_cpu_the_function_runs(workers: int, persistent: bool) -> None:
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"device": "cuda"}, r"device='cuda' is no device of this torch .*finds no accelerator: use 'cpu'"),
+        ({"device": "cuda"}, r"device='cuda' is no device of this torch .*finds no accelerator. Use 'cpu'"),
         ({"device": "nonsense"}, "device should be a torch.device or its name, but got device='nonsense'"),
         ({"device": 1.5}, "device should be a torch.device or its name, but got device=1.5"),
         ({"device_prefetch": 0}, "device_prefetch should be a positive integer, but got device_prefetch=0"),
@@ -541,7 +542,7 @@ def test_bad_arguments(options: dict[str, Any], text: str) -> None:
 def test_a_device_that_is_not_there(gpu: Any) -> None:
     gpu()
     shmloader.DataLoader(Numbered(), device="cuda:0")
-    with pytest.raises(ValueError, match=r"device='cuda:1' does not exist: there are 1,"):
+    with pytest.raises(ValueError, match=r"device='cuda:1' does not exist. There are 1,"):
         shmloader.DataLoader(Numbered(), device="cuda:1")
     with pytest.raises(ValueError, match=r"device='xpu' is no device of this torch .*whose accelerator is 'cuda'"):
         shmloader.DataLoader(Numbered(), device="xpu")

@@ -240,7 +240,7 @@ def test_without_events_bytes_change(look: str, monkeypatch: pytest.MonkeyPatch)
         runtime.lie(True)
     try:
         iterator = iter(pinned(300, 1 << 14))
-        # all copies are done before the slots are unmapped: else the device itself would fault
+        # all copies are done before the slots are unmapped: otherwise the device itself would fault
         assert plain(itertools.islice(iterator, 250), 20 * LATE).elements() > 0
         iterator.close()
     finally:
@@ -250,13 +250,13 @@ def test_without_events_bytes_change(look: str, monkeypatch: pytest.MonkeyPatch)
 
 def test_strict_pinning_waits_for_a_stream_that_nobody_waits_for() -> None:
     wrong, stream = Wrong(), torch.cuda.Stream()
-    there = []
+    found = []
     for batch in pinned(200, 1 << 14, strict_pinning=True):
         with torch.cuda.stream(stream):
             torch.cuda._sleep(LATE)
-            there.append(batch.to("cuda", non_blocking=True))
+            found.append(batch.to("cuda", non_blocking=True))
     torch.cuda.synchronize()
-    for batch in there:
+    for batch in found:
         wrong.look(batch)
     assert wrong.elements() == 0 and wrong.batches == 200
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from conftest import run_script
+from scripts import run_script
 
 
 def test_a_stream_whose_event_has_passed_is_still_known_to_be_left() -> None:

@@ -14,9 +14,10 @@ from typing import Any
 import numpy
 import pytest
 import torch
-from conftest import ASKS_CUDA_ALONE, assert_same, run_script
+from conftest import ASKS_CUDA_ALONE, assert_same
 from gpu_double import installed
 from page_locked import Numbered, pinned, settled, wait_for
+from scripts import run_script
 
 import shmloader
 from shmloader.core.trainer import TrainerSide
@@ -52,14 +53,14 @@ def test_batches_are_page_locked_and_soon_not_copied(gpu: Any) -> None:
 def test_slots_that_grow_are_locked_anew_as_a_whole(gpu: Any, growth: int) -> None:
     double = gpu(lag=3)
     iterator = iter(pinned(Numbered(200, 2000, growth)))
-    there = []
+    found = []
     for k, batch in enumerate(iterator):
         assert double.is_pinned(batch), k
-        there.append(double.copy(batch))
+        found.append(double.copy(batch))
         if k % 20 == 0:
             settled(iterator)
     double.synchronize()
-    for k, copied in enumerate(there):
+    for k, copied in enumerate(found):
         assert torch.equal(copied, torch.full((2000 + k * growth,), k))
     assert len(double.sizes) > len(set(double.sizes)) or growth == 700
 
@@ -193,7 +194,7 @@ def test_what_is_lent_stays_locked_until_its_copy_is_done(gpu: Any) -> None:
     iterator.close()
     assert len(double.registered) == 1 and double.is_pinned(batch)
     double.lag = 100
-    there = double.copy(batch)
+    copied = double.copy(batch)
     del batch
     gc.collect()
     for _ in range(3):
@@ -202,7 +203,7 @@ def test_what_is_lent_stays_locked_until_its_copy_is_done(gpu: Any) -> None:
     double.synchronize()
     pinning._free_late()
     assert not double.registered
-    assert torch.equal(there, torch.full((500,), 50))
+    assert torch.equal(copied, torch.full((500,), 50))
 
 
 def test_closing_waits_for_copies_that_nobody_knows_of(gpu: Any) -> None:
@@ -213,11 +214,11 @@ def test_closing_waits_for_copies_that_nobody_knows_of(gpu: Any) -> None:
     settled(iterator)
     batch = next(iterator)
     double._here.stream = 3
-    there = double.copy(batch)
+    copied = double.copy(batch)
     double._here.stream = 0
     del batch
     iterator.close()  # the double says where memory is unregistered under a copy
-    assert not double.registered and torch.equal(there, torch.full((500,), 50))
+    assert not double.registered and torch.equal(copied, torch.full((500,), 50))
 
 
 def test_closing_does_not_wait_while_a_graph_is_captured(gpu: Any) -> None:
@@ -349,3 +350,26 @@ def test_a_ring_that_is_not_guarded_asks_nobody() -> None:
     ring: TrainerSide = iterator._ring
     for _ in iterator:
         assert not ring.slots.any_held_back
+
+
+def test_a_loader_of_a_crew_that_rests_unlocks_its_slots_and_locks_them_again(gpu: Any) -> None:
+    double = gpu(lag=3)
+    with shmloader.Crew(2, multiprocessing_context="fork") as crew:
+        one, other = (
+            pinned(Numbered(40, size=50_000), num_workers=0, crew=crew, persistent_workers=True) for _ in range(2)
+        )
+        for _ in range(2):
+            for working in one, other:
+                for index, batch in enumerate(working):
+                    copied = double.copy(batch)
+                    assert double.is_pinned(batch) and int(batch[7]) == index
+                    del batch
+                    if index == 20:
+                        settled(working._iterator)
+                double.synchronize()
+                assert int(copied[7]) == 39
+                settled(working._iterator)
+            locked = [len(loader._iterator._pinning._registered) for loader in (one, other)]
+            assert locked[0] <= 2 < locked[1]  # but for what the last copies were reading
+            assert one._iterator._ring.committed_in_all() < other._iterator._ring.committed_in_all() / 2
+    assert not double.wrong

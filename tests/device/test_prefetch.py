@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import run_script
 from gpu_double import installed
+from scripts import run_script
 
 import shmloader
 from shmloader.device import prefetch as prefetch_module
@@ -230,7 +230,7 @@ def test_closing_under_a_function_that_does_not_return(gpu: Any, impatient: None
 
 
 class Waits:
-    """A sampler that does not give the index after some until it is told to."""
+    """A sampler that holds back the index after some until the test lets it go on."""
 
     def __init__(self, gate: Gate) -> None:
         self.gate = gate
@@ -302,7 +302,8 @@ def test_exit_waits_once_for_functions_that_never_return() -> None:
         for _ in iterators:
             entered.acquire()
         began = time.monotonic()
-        """
+        """,
+        fresh=True,
     )
     assert (ran.status, ran.out) == (0, "waited once True\n"), ran.err
 

@@ -96,7 +96,7 @@ def test_a_source_that_fails_and_one_that_ends() -> None:
 
 
 def test_a_source_that_gives_another_number() -> None:
-    with pytest.raises(ValueError, match=r"data_source\(4\) should give 4 jobs, but gave 3"):
+    with pytest.raises(ValueError, match=r"data_source\(4\) returned 3 jobs"):
         shmloader.AsyncDataLoader(lambda n: [1, 2, 3], 4, "cpu")
 
 
@@ -106,7 +106,9 @@ def test_a_function_that_pickle_refuses(monkeypatch: pytest.MonkeyPatch) -> None
     with shmloader.AsyncDataLoader(jobs, 2, "cpu") as loader:
         assert next(loader).tolist() == [0, 1]
     monkeypatch.setattr(async_dataloader, "_dump_code", None)
-    with pytest.raises(TypeError, match=r"data_source gave <function .* cannot be pickled.*install cloudpickle"):
+    with pytest.raises(
+        TypeError, match=r"data_source returned a job that cannot be pickled: <function .*install cloudpickle"
+    ):
         shmloader.AsyncDataLoader(jobs, 2, "cpu")
 
 

@@ -99,15 +99,15 @@ def test_what_cannot_be_set_afterwards(name: str) -> None:
 
 
 def test_a_dataset_that_cannot_be_pickled() -> None:
-    said = []
+    messages = []
     for kind in BOTH:
         dataset = Augmented()
         dataset.bad = lambda: 1
         with warnings.catch_warnings(record=True) as caught, pytest.raises(Exception) as raised:
             warnings.simplefilter("always")
             iter(kind(dataset, num_workers=2, multiprocessing_context="spawn"))
-        said.append((type(raised.value), str(raised.value), [str(w.message) for w in caught]))
-    theirs, ours = said
+        messages.append((type(raised.value), str(raised.value), [str(w.message) for w in caught]))
+    theirs, ours = messages
     assert ours[:2] == theirs[:2] and "Got pickle error" in ours[2][0]
     assert theirs[2] == (ours[2] if WARNS_OF_PICKLING else [])
 

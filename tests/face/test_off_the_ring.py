@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import Augmented, assert_same_outcome, run_script
+from conftest import Augmented, assert_same_outcome
+from scripts import run_script
 from torch.utils.data.datapipes.iter import IterableWrapper
 
 import shmloader
@@ -41,7 +42,7 @@ class OfItsOwn(shmloader.DataLoader[Any]):
         return iter([1, 2, 3])
 
 
-# ------------------------------------------------------------------------------------------------------ what is said
+# ------------------------------------------------------------------------------------------------------ warnings
 
 
 def test_riding_is_silent() -> None:
@@ -76,7 +77,7 @@ def test_a_datapipe_is_said_once() -> None:
 @pytest.mark.parametrize("options", ONLY_ON_THE_RING[3:] + ONLY_ON_THE_RING[:1], ids=str)
 def test_what_only_the_ring_honours_is_refused_when_it_is_made(options: dict[str, Any]) -> None:
     (name,) = options
-    with pytest.raises(RuntimeError, match=f"only the ring can honour {name}=.*DataPipes.*Leave it out"):
+    with pytest.raises(RuntimeError, match=f"only the ring can honour {name}=.*DataPipes.*leave it out"):
         shmloader.DataLoader(pipe(), num_workers=1, **options)
 
 
@@ -313,7 +314,8 @@ def test_torchs_class_may_take_more_type_parameters() -> None:
         torch.utils.data.DataLoader = Two
         import shmloader
         print(shmloader.DataLoader[int])
-        """
+        """,
+        fresh=True,
     )
     assert ran.status == 0 and "DataLoader[int]" in ran.out, ran.err
     assert "DataLoader[int]" in str(shmloader.DataLoader[int])
@@ -364,5 +366,5 @@ ELSEWHERE = """
 
 
 def test_elsewhere_it_warns_once_and_loads_as_torch_does() -> None:
-    ran = run_script(ELSEWHERE)
+    ran = run_script(ELSEWHERE, fresh=True)
     assert ran.status == 0 and "done" in ran.out, f"{ran.out}\n{ran.err}"

@@ -49,6 +49,7 @@ VALUES: dict[str, tuple[Any, dict[str, Any], Any]] = {
     "max_bad_samples": (0.5, {"on_bad_sample": "skip"}, 1.5),
     "detail": (True, {}, "all"),
     "readers": (torch.distributed.ProcessGroup(0, 1), {}, "all"),
+    "crew": (shmloader.Crew(1), {}, "eight"),
     "template": (True, {"multiprocessing_context": "spawn"}, 1),
 }
 NAMES = sorted(DEFAULTS)
@@ -118,14 +119,14 @@ def test_a_layer_reads_it_and_none_reads_the_loaders(name: str) -> None:
 @each
 def test_a_wrong_value_is_refused_where_it_is_given(name: str) -> None:
     wrong = VALUES[name][2]
-    said = rf"^{name} should be .*, but got {name}={re.escape(repr(wrong))}"
-    with pytest.raises(ValueError, match=said):
+    text = rf"^{name} should be .*, but got {name}={re.escape(repr(wrong))}"
+    with pytest.raises(ValueError, match=text):
         shmloader.DataLoader(range(8), **{name: wrong})
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(ValueError, match=text):
         shmloader.patch_torch(**{name: wrong})
     made = shmloader.DataLoader(range(8), num_workers=1)
     setattr(made, name, wrong)
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(ValueError, match=text):
         iter(made)
 
 

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 import torch
 import torch.utils.data
-from conftest import Augmented, Items, assert_same, iterate, raised, run_script, seed_all
+from conftest import Augmented, Items, assert_same, iterate, raised, seed_all
+from scripts import run_script
 from torch.utils.data import DataLoader
 from torch.utils.data import DataLoader as UnderAnotherName
 

@@ -1,4 +1,4 @@
-"""patch_torch() and subclasses of torch's loader: what it does not reach is said, what is named is ours, and theirs."""
+"""patch_torch() and subclasses of torch's loader: a warning for those not reached; named ones are ours, and theirs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 import torch.utils.data
-from conftest import Augmented, assert_same, run_script, seed_all
+from conftest import Augmented, assert_same, seed_all
+from scripts import run_script
 from torch.utils.data import DataLoader
 
 import shmloader
@@ -34,7 +35,7 @@ class Collater:
 
 
 class OfGraphs(DataLoader):
-    """As PyTorch Geometric's: options of its own, a collate function of its own, the rest is passed on."""
+    """As PyTorch Geometric's: it has its own options and collate function, and passes the rest on."""
 
     def __init__(self, dataset: Any, batch_size: int = 1, follow: list[str] | None = None, **options: Any) -> None:
         options.pop("collate_fn", None)
@@ -399,20 +400,20 @@ def test_from_many_threads(quietly: None) -> None:
 @pytest.mark.parametrize(
     ("kind", "error", "says"),
     [
-        (OwnIterator, ValueError, r"OwnIterator cannot be covered: .*OwnIterator has a _get_iterator\(\) of its own$"),
+        (OwnIterator, ValueError, r"cannot cover .*OwnIterator: .*OwnIterator has a _get_iterator\(\) of its own\.$"),
         (
             DerivedFromIt,
             ValueError,
-            r"DerivedFromIt cannot be covered: .*OwnIterator has a _get_iterator\(\) of its own$",
+            r"cannot cover .*DerivedFromIt: .*OwnIterator has a _get_iterator\(\) of its own\.$",
         ),
         (
             KeepsToItself,
             ValueError,
-            r"KeepsToItself has an __iter__\(\) of its own, which calls neither super\(\)'s nor _get_iterator\(\)$",
+            r"KeepsToItself has an __iter__\(\) of its own, which calls neither super\(\)'s nor _get_iterator\(\)\.$",
         ),
-        (HasADevice, ValueError, "it has a `device` of its own, and shmloader has an option of that name"),
-        (HasASchedule, ValueError, "it has a `schedule` of its own"),
-        (NotMade, ValueError, "NotMade cannot be covered: no class can be derived from it and .*needed"),
+        (HasADevice, ValueError, "it has an attribute `device`, and shmloader has an option of that name"),
+        (HasASchedule, ValueError, "it has an attribute `schedule`"),
+        (NotMade, ValueError, "cannot cover .*NotMade: no class can inherit from it and .*needed"),
         (
             shmloader.DataLoader,
             ValueError,
@@ -452,7 +453,7 @@ def test_a_subclass_that_is_not_reached_is_said_once_with_what_to_do() -> None:
         "Give classes=[OfGraphs] to patch_torch(), or define `class Loader(OfGraphs, shmloader.DataLoader)" in message
     )
     (message,) = about(OwnIterator, messages)
-    assert "It cannot be covered: test_patch_classes.OwnIterator has a _get_iterator() of its own." in message
+    assert "patch_torch() cannot cover it: test_patch_classes.OwnIterator has a _get_iterator() of its own." in message
     assert len(about(Mixed, messages)) == 1, "one that is derived from another"
     assert said()[1] == []
     assert OfGraphs in patch.uncovered and patch.covered == (DataLoader,)

@@ -118,15 +118,15 @@ def noted(tensor: torch.Tensor, **attributes: Any) -> torch.Tensor:
 
 
 def whole(value: Any) -> Any:
-    """A value whose tensors are told with their attributes, for a comparison."""
+    """A value whose tensors include their attributes, to be compared."""
     if isinstance(value, torch.Tensor):
-        attributes = {name: whole(of) for name, of in vars(value).items()}
+        attributes = {name: whole(each) for name, each in vars(value).items()}
         slots = getattr(value, "mark", None)
         return [value, attributes, slots, value.stride() if type(value) is not torch.nn.Parameter else ()]
     if isinstance(value, dict):
-        return {key: whole(of) for key, of in value.items()}
+        return {key: whole(each) for key, each in value.items()}
     if isinstance(value, (list, tuple)):
-        return [whole(of) for of in value]
+        return [whole(each) for each in value]
     return value
 
 

@@ -1,4 +1,4 @@
-"""Loaders that others build from one of ours: under patch_torch() they take over its options, otherwise it is said."""
+"""Loaders that others build from one of ours: under patch_torch() they take over its options; otherwise, a warning."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 import torch.utils.data
-from conftest import Augmented, assert_same, run_script, seed_all
+from conftest import Augmented, assert_same, seed_all
+from scripts import run_script
 from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
@@ -179,9 +180,9 @@ def test_that_torchs_loader_was_built_from_ours_is_said_once(build: Any, kept: b
         warnings.simplefilter("error")
         list(theirs)
     if kept:
-        said = str(loader.report())
-        assert "never iterated over" in said and "torch.utils.data.dataloader.DataLoader" in said
-        assert "patch_torch" in said
+        text = str(loader.report())
+        assert "never iterated over" in text and "torch.utils.data.dataloader.DataLoader" in text
+        assert "patch_torch" in text
 
 
 @pytest.mark.parametrize("workers", [0, 1])

@@ -10,7 +10,7 @@ from typing import Any
 import numpy
 import pytest
 import torch
-from conftest import run_script
+from scripts import run_script
 
 import shmloader
 from shmloader.core.frozen_list import FrozenList
@@ -93,7 +93,8 @@ def test_nothing_is_kept_of_what_the_originals_took() -> None:
         took = own_bytes() - before
         shmloader.freeze(dataset)
         print(took, own_bytes() - before)
-        """
+        """,
+        fresh=True,
     )
     assert ran.status == 0, ran.err
     took, kept = map(int, ran.out.split())

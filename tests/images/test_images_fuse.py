@@ -487,6 +487,7 @@ def test_version_two_draws_only_what_is_in_doubt(tmp_path: Path) -> None:
 
 
 def test_what_has_no_samples() -> None:
-    subset = torch.utils.data.Subset(tv.DatasetFolder([]), [])
-    with pytest.raises(TypeError, match=r"Subset has no samples and no loader and no transform: .*the dataset inside"):
-        images.fuse(subset)
+    tensors = torch.utils.data.TensorDataset(torch.zeros(3))
+    for dataset in (tensors, torch.utils.data.Subset(tensors, [0]), torch.utils.data.ConcatDataset([tensors])):
+        with pytest.raises(TypeError, match=r"^TensorDataset has no samples and no loader and no transform: fuse a"):
+            images.fuse(dataset)

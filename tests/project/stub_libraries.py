@@ -71,7 +71,7 @@ def build(libraries: Path, folder: Path) -> list[str]:
         command = [os.environ.get("CC", "cc"), "-w", "-shared", "-fPIC", f"-Wl,-soname,{soname}"]
         named = {version: symbols for version, symbols in versions.items() if version != UNVERSIONED}
         if named:
-            script.write_text("".join(f"{name} {{ global: {'; '.join(of)}; }};\n" for name, of in named.items()))
+            script.write_text("".join(f"{name} {{ global: {'; '.join(each)}; }};\n" for name, each in named.items()))
             command.append(f"-Wl,--version-script={script}")
         subprocess.run([*command, "-o", str(folder / soname), str(code)], check=True)
     return sorted(stubs)

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import run_script
+from scripts import run_script
 
 import shmloader
-from examples import actors, detection, imagenet, latents, packed_text, waiting
+from examples import actors, detection, imagenet, latents, packed_text, train_and_validate, waiting
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -24,9 +24,9 @@ def test_rectangles_are_ragged_and_travel_as_they_are() -> None:
     seen = 0
     for pictures, targets in loader:
         for picture, target in zip(pictures, targets, strict=True):
-            here, there = dataset[seen]
+            here, found = dataset[seen]
             assert torch.equal(picture, here)
-            assert torch.equal(target["boxes"], there["boxes"])
+            assert torch.equal(target["boxes"], found["boxes"])
             seen += 1
     assert seen == 24
     assert len({picture.shape for picture, _ in map(dataset.__getitem__, range(24))}) > 1
@@ -146,3 +146,7 @@ for number, batch in enumerate(Ring(12, 5)):
     if number == 7: os.kill(os.getpid(), signal.SIGKILL)
 """)
     assert ran.status == -signal.SIGKILL
+
+
+def test_training_and_validation_share_a_crew() -> None:
+    assert train_and_validate.main(["--epochs", "3"]) > 0.85

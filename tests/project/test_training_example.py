@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
 
 from examples import digits, train
 from examples.digits import build_digits
-from examples.image_folder import DataFolderError, ImageFolder, by_pil, by_shmloader, find_images
+from examples.image_folder import ByPil, ByShmloader, DataFolderError, ImageFolder, find_images
 from shmloader import images
 
 SCANS = 60
@@ -111,12 +112,27 @@ def test_images_of_any_shape_become_squares_of_bytes(
 ) -> None:
     Image.new(mode, shape).save(tmp_path / "image.jpg")
     made = []
-    for decode in (by_pil, by_shmloader):
+    for decode in (ByPil, ByShmloader):
         torch.manual_seed(3)
         image, label = ImageFolder([(tmp_path / "image.jpg", 3)], 32, augment=augment, decode=decode)[0]
         assert (image.shape, image.dtype, label) == ((32, 32, 3), torch.uint8, 3)
         made.append(image)
     assert torch.equal(*made)
+
+
+def test_every_operation_is_the_same_either_way(tmp_path: Path) -> None:
+    """Boxes of every shape, and each of the operations with each of its strengths many times."""
+    noise = np.random.default_rng(1).integers(0, 256, (9, 7, 3), dtype=np.uint8)
+    for name, size in (("a.jpg", (130, 97)), ("b.jpg", (40, 90)), ("c.png", (300, 60))):
+        Image.fromarray(noise).resize(size, Image.Resampling.BICUBIC).save(tmp_path / name)
+    files = [(file, 0) for file in sorted(tmp_path.iterdir())]
+    folders = [ImageFolder(files, 40, augment=True, decode=decode) for decode in (ByPil, ByShmloader)]
+    for seed in range(600):
+        outcomes = []
+        for folder in folders:
+            torch.manual_seed(seed)
+            outcomes.append((folder[seed % 3][0], torch.get_rng_state()))
+        assert all(map(torch.equal, *outcomes)), seed
 
 
 def test_shmloader_decodes_by_its_own_decoder(data: Path) -> None:

@@ -4,7 +4,7 @@
     python tests/project/torch_matrix.py 2.6.0 2.15.0     # these, again
     python tests/project/torch_matrix.py --wheels dist    # no suite: whether these wheels work, with every torch
 
-What is tested is the wheel: the tests are copied to where there is no shmloader/ beside them.  torch comes from
+The wheel is tested: the tests are copied to a folder without shmloader/ beside them.  torch comes from
 wherever pip is configured to look; a version that pip refuses is named in the table, and the rest goes on.  PyPI's
 builds for x86-64 are for CUDA, and bring 5 GB of libraries that only a GPU needs: stubs take their place
 (stub_libraries.py), or --cuda-libraries installs them.
@@ -110,7 +110,7 @@ def main() -> int:
 
 def run_all(arguments: argparse.Namespace) -> int:
     sources = copy_sources()
-    kept = read_results(sources)
+    holding = read_results(sources)
     versions = arguments.torch or [*VERSIONS, *newest_pre_release()]
     for version in versions:
         usual, tests = VERSIONS.get(version, PRE_RELEASE)
@@ -118,7 +118,7 @@ def run_all(arguments: argparse.Namespace) -> int:
         tests = SMOKE if arguments.wheels else WHOLE if arguments.whole else tests
         tests = " ".join(arguments.pytest) if arguments.pytest else tests
         result = Result(version, python_version(python), tests, sources)
-        known = kept.get(key(result))
+        known = holding.get(key(result))
         if known is not None and known.good and not arguments.torch:
             say(f"torch {version}: passed before, with these sources")
             continue
@@ -132,11 +132,11 @@ def run_all(arguments: argparse.Namespace) -> int:
             result.problem = f"no environment: {error}"
         if not arguments.keep:
             shutil.rmtree(ENVIRONMENT, ignore_errors=True)
-        kept[key(result)] = result
-        write_results(kept)
+        holding[key(result)] = result
+        write_results(holding)
         say(row(result) if result.good else f"torch {version}: {note(result)}")
     asked = {version.lstrip("=") for version in arguments.torch}
-    results = [result for result in kept.values() if not asked or result.torch.lstrip("=") in asked]
+    results = [result for result in holding.values() if not asked or result.torch.lstrip("=") in asked]
     print(table(sorted(results, key=lambda result: release(result.torch))))
     # What pip is held back from says nothing of the project.  Asked for by name, or where nothing else ran, it fails.
     may_be_untried = not asked and any(result.good for result in results)
@@ -342,14 +342,14 @@ def inside(program: str) -> str:
 
 def variables() -> dict[str, str]:
     """The environment's variables, and nothing that could have another Python's modules imported."""
-    kept = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")}
-    kept["VIRTUAL_ENV"] = str(ENVIRONMENT)
-    kept["PATH"] = os.pathsep.join([str(ENVIRONMENT / "bin"), os.environ["PATH"]])
+    held = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")}
+    held["VIRTUAL_ENV"] = str(ENVIRONMENT)
+    held["PATH"] = os.pathsep.join([str(ENVIRONMENT / "bin"), os.environ["PATH"]])
     if (ENVIRONMENT / "stubs").exists():
-        kept["LD_LIBRARY_PATH"] = os.pathsep.join(
+        held["LD_LIBRARY_PATH"] = os.pathsep.join(
             filter(None, [str(ENVIRONMENT / "stubs"), os.environ.get("LD_LIBRARY_PATH", "")])
         )
-    return kept
+    return held
 
 
 def pip(result: Result, *arguments: str) -> None:
@@ -359,9 +359,9 @@ def pip(result: Result, *arguments: str) -> None:
         log.write(f"{' '.join(arguments)}\n{ran.stdout}\n")
     if ran.returncode:
         # of a conflict pip says first what the user's own constraints are
-        said = re.findall(r"^(?:ERROR: |\s*The user requested )(.+)", ran.stdout, re.MULTILINE)
-        is_held = any(re.match(r"\(constraint\) torch\b", one) for one in said)
-        raise (Held if is_held else Refused)(f"pip {arguments[0]}: {'; '.join(said) or last_line(ran.stdout)}")
+        text = re.findall(r"^(?:ERROR: |\s*The user requested )(.+)", ran.stdout, re.MULTILINE)
+        is_held = any(re.match(r"\(constraint\) torch\b", one) for one in text)
+        raise (Held if is_held else Refused)(f"pip {arguments[0]}: {'; '.join(text) or last_line(ran.stdout)}")
 
 
 def requirements(package: str, *extras: str) -> list[str]:
@@ -384,7 +384,7 @@ def name_of(requirement: str) -> str:
 
 
 def find_python(version: str) -> str:
-    """A Python of this version that can make environments and build extensions; else the one that runs this."""
+    """A Python of this version that can make environments and build extensions; otherwise the one that runs this."""
     pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
     named = shutil.which(f"python{version}")
     for python in [named, *map(str, sorted(pyenv.glob(f"{version}.*/bin/python3")))]:
@@ -412,8 +412,8 @@ def newest_pre_release() -> list[str]:
     with tempfile.TemporaryDirectory(dir=MADE) as folder:  # Debian's Python has no pip of its own
         subprocess.run([sys.executable, "-m", "venv", folder], check=True)
         command = [f"{folder}/bin/python", "-m", "pip", "index", "versions", "--pre", "torch"]
-        said = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True).stdout
-    found = re.search(r"^Available versions: (.+)", said, re.MULTILINE)
+        ran = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True).stdout
+    found = re.search(r"^Available versions: (.+)", ran, re.MULTILINE)
     newest = found[1].split(", ")[0] if found else ""
     if re.search(r"\d(a|b|rc|\.dev)\d", newest):
         return [newest]

@@ -1,5 +1,5 @@
 """Under torchrun: every rank has its share, bit for bit torch's; a rank that dies takes its workers with it; and a job
-that is to end saves in the midst of an epoch, and goes on there, also with other ranks.
+that is to end saves in mid-epoch, and resumes there, also with other ranks.
 
 torchrun puts each rank into a session of its own, so what belongs to a run is known by a mark in its environment.
 """
@@ -21,8 +21,9 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import ROOT, assert_same, script_file, shm_entries
+from conftest import assert_same, shm_entries
 from PIL import Image
+from scripts import ROOT, script_file
 
 from examples import train_ddp
 from examples.image_folder import find_images
@@ -181,7 +182,7 @@ def test_the_ranks_share_the_dataset_as_with_torch(torchrun: Callable[..., Run])
 
 # ----------------------------------------------------------------------------------------------------- a rank is killed
 
-# The training example as it is, with a sampler that notes its order, and kills rank 1 in the midst of its second epoch.
+# The training example, with a sampler that records its order, and that kills rank 1 in the middle of its second epoch.
 TRAINING = (
     NOTE
     + """
@@ -323,7 +324,7 @@ def interrupted_at_ninth(self: LoaderClock, batches: Any) -> Iterator[Any]:
 
 # ------------------------------------------------------------------------------------------------- a job is to end
 
-# The training example, with images that are told apart by their labels, which it notes as it gets them.
+# The training example, with images that their labels identify, which it records as it gets them.
 NUMBERED = (
     NOTE
     + """
@@ -412,14 +413,14 @@ def test_a_job_takes_twenty_more_batches_and_goes_on(torchrun: Callable[..., Run
         assert [len(those) for those in shares(run, "under-way-{rank}")] == [WORKERS] * RANKS
         run.signal_all(signal.SIGTERM)
         _, out, err = run.end()
-        said.append(out + err)
+        messages.append(out + err)
         for path in run.folder.glob("under-way-*"):
             path.unlink()
         return run
 
-    said: list[str] = []
+    messages: list[str] = []
     run = told_to_end("torch")
-    assert re.search(r"killed by signal: Terminated|exited unexpectedly", said[0]), said
+    assert re.search(r"killed by signal: Terminated|exited unexpectedly", messages[0]), messages
     assert not [*run.folder.glob("got-*"), *run.folder.glob("state-*")]
     run = told_to_end("shmloader")
     before, states = shares(run, "got-{rank}"), shares(run, "state-{rank}")
@@ -433,7 +434,7 @@ def test_a_job_takes_twenty_more_batches_and_goes_on(torchrun: Callable[..., Run
 
 # ------------------------------------------------------------------------------------------------------- a rank raises
 
-# Rank 1 raises in the midst of an epoch; rank 0 knows nothing of it and is ended by torchrun, with a SIGTERM that its
+# Rank 1 raises in mid-epoch; rank 0 knows nothing of it and is ended by torchrun, with a SIGTERM that its
 # workers get as well, and ignore: they go with their rank.
 RAISING = (
     NOTE

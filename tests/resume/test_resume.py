@@ -295,7 +295,7 @@ def test_shards_go_on_with_as_many_ranks() -> None:
     next(iter(first))
     state = first.state_dict()
     assert (state["ranks"], state["samples"], state["batches"]) == (2, 4, 1)
-    with pytest.raises(ValueError, match="that 2 ranks share, and now there are 4"):
+    with pytest.raises(ValueError, match="shared by 2 ranks, and now there are 4"):
         made(4).load_state_dict(state)
 
 
@@ -524,10 +524,10 @@ def test_with_a_function_for_each_batch(workers: int) -> None:
     ("change", "says"),
     [
         ({"version": 2}, "has version 2, and this shmloader reads version 1"),
-        ({"sampler": "SequentialSampler"}, "ordered by SequentialSampler, and this one's by RandomSampler"),
+        ({"sampler": "SequentialSampler"}, "ordered by SequentialSampler, and this loader's are by RandomSampler"),
         ({"samples": -1}, "changed since it was saved: samples is -1"),
         ({"base_seed": 1.5}, "changed since it was saved: base_seed is 1.5"),
-        ({"ranks": 3}, "that 3 ranks share, and now there are 1: use shmloader.DistributedSampler"),
+        ({"ranks": 3}, "shared by 3 ranks, and now there are 1. Use shmloader.DistributedSampler"),
         ({"rank": 1}, "that of rank 1, and this is rank 0"),
     ],
     ids=label,

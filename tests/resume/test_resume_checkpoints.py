@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 import torch.utils.data
-from conftest import ROOT, Augmented, assert_same, iterate, script_file, seed_all
+from conftest import Augmented, assert_same, iterate, seed_all
+from scripts import ROOT, script_file
 
 import shmloader
 
@@ -97,7 +98,7 @@ def test_torch_distributed_checkpoint(made: Any, taken: int, tmp_path: pathlib.P
     import torch.distributed.checkpoint as dcp  # not above: 700 modules, which every process that collects would have
 
     # Older torch sees for itself that there is no process group.
-    alone: dict[str, Any] = {"no_dist": True} if "no_dist" in inspect.signature(dcp.save).parameters else {}
+    single: dict[str, Any] = {"no_dist": True} if "no_dist" in inspect.signature(dcp.save).parameters else {}
     seed_all()
     first = made()
     batches = iter(first)
@@ -105,9 +106,9 @@ def test_torch_distributed_checkpoint(made: Any, taken: int, tmp_path: pathlib.P
         next(batches)
     while made is two_epochs_at_once and taken == 5 and first.state_dict()["next"] is None:
         pass  # the next epoch begins as soon as all batches of this one are asked for
-    dcp.save({"loader": first}, checkpoint_id=tmp_path, **alone)
+    dcp.save({"loader": first}, checkpoint_id=tmp_path, **single)
     state, second = first.state_dict(), made()
-    dcp.load({"loader": second}, checkpoint_id=tmp_path, **alone)
+    dcp.load({"loader": second}, checkpoint_id=tmp_path, **single)
     assert list(second.state_dict()) == list(state) == list(made().state_dict())
     if made is not streaming or taken:
         assert_same(second.state_dict(), state)

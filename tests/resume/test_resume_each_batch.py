@@ -23,7 +23,9 @@ from shmloader.ring.segment import Segment
 LENGTH = 26
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
-without_warnings = pytest.mark.filterwarnings("error:a loader is resumed", "error:the state of this loader lacks")
+without_warnings = pytest.mark.filterwarnings(
+    "error:the (dataset|sampler|loaded state) ", "error:the state of this loader lacks"
+)
 
 
 class Numbers(IterableDataset[int]):
@@ -465,7 +467,7 @@ def outcomes(batches: Any) -> list[Any]:
     return list(itertools.takewhile(lambda one: one is not None, (outcome(batches) for _ in range(30))))
 
 
-@pytest.mark.filterwarnings("ignore:a loader is resumed")
+@pytest.mark.filterwarnings("ignore:the (dataset|sampler|loaded state) ")
 @pytest.mark.parametrize("workers", [0, 1])
 @pytest.mark.parametrize("batch_size", [3, pytest.param(1, marks=pytest.mark.long)])
 @pytest.mark.parametrize("kind", [Raises, RaisesInGenerator])
@@ -503,7 +505,7 @@ def test_with_a_device_an_error_is_in_the_state_at_once(workers: int) -> None:
     assert (state["batches"], state["streams"][0][0]["samples"], state["streams"][0][0]["errors"]) == (2, 4, [4])
 
 
-@pytest.mark.filterwarnings("ignore:a loader is resumed")
+@pytest.mark.filterwarnings("ignore:the (dataset|sampler|loaded state) ")
 @pytest.mark.parametrize("workers", [0, 1])
 def test_an_error_that_does_not_come_again_costs_no_sample(workers: int) -> None:
     with loader(Raises((4,)), workers) as one:
@@ -516,7 +518,7 @@ def test_an_error_that_does_not_come_again_costs_no_sample(workers: int) -> None
         assert outcomes(iter(other))[:2] == [[4, 5, 6], [7, 8, 9]]
 
 
-@pytest.mark.filterwarnings("ignore:a loader is resumed")
+@pytest.mark.filterwarnings("ignore:the (dataset|sampler|loaded state) ")
 def test_an_error_that_is_new_is_told_each_time_and_the_place_stays() -> None:
     with loader(Raises(()), 1) as one:
         batches = iter(one)
@@ -533,7 +535,7 @@ def test_an_error_that_is_new_is_told_each_time_and_the_place_stays() -> None:
         assert outcomes(iter(third))[0] == [6, 7, 8]
 
 
-@pytest.mark.filterwarnings("ignore:a loader is resumed")
+@pytest.mark.filterwarnings("ignore:the (dataset|sampler|loaded state) ")
 def test_the_batch_size_may_change() -> None:
     with loader(Raises(()), 1, batch_size=4) as one:
         next(iter(one))
@@ -563,7 +565,7 @@ def test_an_exception_that_cannot_be_pickled_is_told_by_its_text() -> None:
 def test_what_cannot_be_told_between_epochs_is_a_warning() -> None:
     with loader(CannotSay(), 1, persistent_workers=True) as made:
         list(made)
-        says = r"lacks the place.*in worker 0 its state_dict\(\) raised RuntimeError at the epoch"
+        says = r"lacks the place.*in worker 0 its state_dict\(\) raised RuntimeError at the end of the epoch"
         with pytest.warns(RuntimeWarning, match=says):
             state = made.state_dict()
         assert (state["epoch"], state["streams"]) == (1, None)

@@ -41,11 +41,11 @@ class Stream(IterableDataset[int]):
         self._at = epoch
 
     def __iter__(self) -> Iterator[int]:
-        return iter([self._at] * 12)  # what it is told later comes too late
+        return iter([self._at] * 12)  # a later set_epoch() is too late
 
 
 class Ordered(torch.utils.data.Sampler[Any]):
-    """A sampler that is told epochs as well, and says it with each index."""
+    """A sampler with a set_epoch(), whose indices show the epoch."""
 
     def __init__(self) -> None:
         self.epoch = 0
@@ -161,7 +161,7 @@ def test_the_sampler_the_batch_sampler_and_the_dataset_are_told(persistent: bool
             loader.set_epoch(epoch)
             assert {sample for batch in loader for sample in batch} == {(epoch, epoch)}
             assert (sampler.epoch, loader.dataset._at) == (epoch, epoch)
-        sampler.set_epoch(5)  # as Lightning does: the dataset is told nothing
+        sampler.set_epoch(5)  # as Lightning does: the dataset's set_epoch() is not called
         assert {sample for batch in loader for sample in batch} == {(1, 5)}
 
 
@@ -275,12 +275,12 @@ def test_another_epoch_than_the_loaded_one_comes_whole_and_that_is_said() -> Non
     for other in ("loader", "sampler"):
         loader = made()
         loader.load_state_dict(state)
-        said = pytest.warns(RuntimeWarning, match="starts at its beginning.*after 8 samples of epoch 3, is dropped")
+        warns = pytest.warns(RuntimeWarning, match="starts at its beginning.*after 8 samples of epoch 3, is dropped")
         if other == "loader":
-            with said:
+            with warns:
                 loader.set_epoch(4)
             assert len(list(loader)) == 3
         else:
             loader.sampler.set_epoch(4)
-            with said:
+            with warns:
                 assert len(list(loader)) == 3

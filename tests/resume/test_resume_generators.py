@@ -71,7 +71,7 @@ class Lazy(RandomSampler):
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.filterwarnings("ignore:a loader is resumed whose samples are ordered by")
+@pytest.mark.filterwarnings("ignore:the sampler .* has no state_dict")
 def test_a_sampler_that_makes_its_generator_late_goes_on(workers: int) -> None:
     def lazy() -> Any:
         return shmloader.DataLoader(Augmented(LENGTH), 4, sampler=Lazy(range(LENGTH)), num_workers=workers)

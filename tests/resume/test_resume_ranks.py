@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 import torch.utils.data
-from conftest import ROOT, Augmented, assert_same, script_file, seed_all
+from conftest import Augmented, assert_same, seed_all
+from scripts import ROOT, script_file
 
 import shmloader
 
@@ -52,10 +53,10 @@ def test_the_shares_are_torchs(ranks: int, length: int, shuffle: bool, drop_last
 @pytest.mark.parametrize(("before", "now"), [*itertools.product(RANKS, RANKS)])
 def test_other_ranks_go_on(before: int, now: int, drop_last: bool) -> None:
     length, options = 53, {"drop_last": drop_last}
-    begun = shares(shmloader.DistributedSampler, before, length, 3, **options)
+    started = shares(shmloader.DistributedSampler, before, length, 3, **options)
     order = shares(shmloader.DistributedSampler, 1, length, 3)[0]
-    for rounds in range(len(begun[0]) + 1):
-        had = together([share[:rounds] for share in begun])
+    for rounds in range(len(started[0]) + 1):
+        had = together([share[:rounds] for share in started])
         assert had == (order + order)[: len(had)]
         rest = together(shares(shmloader.DistributedSampler, now, length, 3, len(had), **options))
         left = order[len(had) :]
@@ -115,7 +116,7 @@ def steps(iterators: list[Any], count: int | None = None) -> list[Any]:
 
 @pytest.mark.parametrize(("before", "now"), [*itertools.product(RANKS, RANKS)])
 def test_the_same_global_batches_to_the_bit(before: int, now: int) -> None:
-    """12 samples a step, whatever the ranks: augmented alike as well, for each is seeded by its place in the order."""
+    """12 samples a step, for any number of ranks: augmented alike too, because each is seeded by its place."""
     seed_all()
     first = loaders(before, 12 // before)
     seeds = torch.get_rng_state()
@@ -158,7 +159,7 @@ def test_torchs_sampler_goes_on_with_as_many_ranks() -> None:
         again = made(kind, 2)
         again.load_state_dict(state)
         assert_same(list(again), rest)
-    with pytest.raises(ValueError, match=r"that 2 ranks share, and now there are 3: use shmloader\.DistributedSampler"):
+    with pytest.raises(ValueError, match=r"shared by 2 ranks, and now there are 3. Use shmloader\.DistributedSampler"):
         made(torchs, 3).load_state_dict(state)
     made(shmloader.DistributedSampler, 3).load_state_dict(state)
 

@@ -106,7 +106,7 @@ def whole(dataset: Any, workers: int, **options: Any) -> list[list[int]]:
 
 
 KINDS = pytest.mark.parametrize("dataset", [Plain, Stateful, OfNumbers])
-quiet = pytest.mark.filterwarnings("ignore:a loader is resumed whose dataset")
+quiet = pytest.mark.filterwarnings("ignore:the dataset .* has no state_dict")
 
 
 @quiet

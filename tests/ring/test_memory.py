@@ -14,8 +14,9 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import Augmented, descriptors, run_script
+from conftest import Augmented, descriptors
 from hostile import BothSides
+from scripts import run_script
 
 import shmloader
 from shmloader.ring import growth, segment
@@ -142,28 +143,28 @@ def test_pages_that_another_worker_has_written_are_not_mapped_one_by_one(options
 def test_many_iterators_at_once_and_their_batches() -> None:
     before = descriptors()
     iterators = [iter(shmloader.DataLoader(Augmented(8), num_workers=1)) for _ in range(8)]
-    kept = [[next(iterator) for iterator in iterators] for _ in range(8)]
-    assert all(batch["i"].item() == k for k, batches in enumerate(kept) for batch in batches)
+    held = [[next(iterator) for iterator in iterators] for _ in range(8)]
+    assert all(batch["i"].item() == k for k, batches in enumerate(held) for batch in batches)
     del iterators
     gc.collect()
     assert not descriptors() - before
-    assert all(batch["i"].item() == k for k, batches in enumerate(kept) for batch in batches)
+    assert all(batch["i"].item() == k for k, batches in enumerate(held) for batch in batches)
 
 
 def test_kept_batches_of_closed_rings_hold_their_payload_and_no_more() -> None:
-    kept = []
+    held = []
     _, size = mapped()
     for _ in range(6):
         loader = shmloader.DataLoader([torch.ones(10)] * 4, batch_size=None, num_workers=1)
         iterator = iter(loader)
-        kept.append(next(iterator))
+        held.append(next(iterator))
         slot = iterator._ring.slot_stride
         loader.close()
         del iterator
     gc.collect()
     assert mapped()[1] - size < 7 * slot / 1024
-    assert all(bool((batch == 1).all()) for batch in kept)
-    kept.clear()
+    assert all(bool((batch == 1).all()) for batch in held)
+    held.clear()
     gc.collect()
     assert mapped()[1] - size < 16384
 

@@ -1,4 +1,4 @@
-"""Whoever copies batches from a loader in every way that is allowed, drawn anew for each batch, and keeps the copies.
+"""Copies batches from a loader in every allowed way, drawn for each batch, and keeps the copies.
 
 A batch is copied on any stream, by this thread or another one, once or twice, and dropped at once, on the stream, on
 another stream, some batches later, by the other thread when it comes to it, or by the collector.
@@ -90,11 +90,11 @@ class Adversary:
 
     def _use(self, tensors: Any, number: int) -> None:
         """Read a batch on the device, late, on the stream that it was asked for on, and write over it."""
-        for there in tensors:
+        for each in tensors:
             torch.cuda._sleep(self._drawn.randrange(1, SPIN))
-            here = torch.empty(there.shape, dtype=there.dtype, pin_memory=True).copy_(there, non_blocking=True)
+            here = torch.empty(each.shape, dtype=each.dtype, pin_memory=True).copy_(each, non_blocking=True)
             self._copies.append((number, here))
-            there.fill_(-1)
+            each.fill_(-1)
 
     def _copy(self, tensors: Any, number: int) -> None:
         for tensor in tensors:
@@ -128,7 +128,7 @@ class Adversary:
         elif how == 4:
             cycle = [batch]
             cycle.append(cycle)
-        self._kept = [(until, kept) for until, kept in self._kept if until > number]
+        self._kept = [(until, held) for until, held in self._kept if until > number]
 
     # -------------------------------------------------------------------------------------------------------- others
 

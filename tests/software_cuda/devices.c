@@ -123,7 +123,7 @@ int software_cuda_devices(void) { return devices(); }
 int software_cuda_is_in_use(int device) { return device >= 0 && device < devices() && in_use[device]; }
 void software_cuda_retain(int device) { in_use[device] = 1; }
 
-/* A context that is pushed makes its device this thread's, for the runtime too. */
+/* Pushing a context makes its device this thread's; that holds for the runtime too. */
 int software_cuda_push(uintptr_t context)
 {
     if (pushed == 32)

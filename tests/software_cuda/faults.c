@@ -88,7 +88,7 @@ void violation(const char *format, ...)
     va_end(arguments);
 }
 
-/* What is still page-locked, or under way, where a process ends is freed by its end, as by a driver; it is said. */
+/* What is still page-locked, or under way, when a process ends is freed by its end, as by a driver; it is reported. */
 __attribute__((destructor)) static void end(void)
 {
     if (used && !forked && under_way)

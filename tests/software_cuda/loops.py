@@ -56,7 +56,7 @@ def copied(batch: torch.Tensor) -> torch.Tensor:
 def changed(copies: Iterable[torch.Tensor]) -> int:
     """How many of the copies are not what they should be."""
     torch.cuda.synchronize()
-    return sum(not bool((there.cpu() == k).all()) for k, there in enumerate(copies))
+    return sum(not bool((each.cpu() == k).all()) for k, each in enumerate(copies))
 
 
 # ---------------------------------------------------------------------------------------- on which stream it is current
@@ -109,7 +109,7 @@ def external() -> Any:
 
 
 def external_again() -> Any:
-    """The same one, for those who go through thousands: each is a thread of the software CUDA."""
+    """The same loop for tests that go through thousands: each is a thread of the software CUDA."""
     return torch.cuda.stream(_made("external", lambda: torch.cuda.ExternalStream(created())))
 
 

@@ -149,17 +149,17 @@ def _to_copy(
     """aten::_to_copy of a tensor on the device: converted there, then copied if it is to be elsewhere."""
     like = torch.ops.aten._to_copy(_meta(tensor), dtype=dtype, memory_format=memory_format)
     if tensor.dtype == like.dtype and tensor.stride() == like.stride() and device not in (None, tensor.device):
-        there = tensor
+        found = tensor
     else:
-        there = torch.empty_strided(like.size(), like.stride(), dtype=like.dtype, device=tensor.device)
-        source, result = _on_host(tensor), _on_host(there)
+        found = torch.empty_strided(like.size(), like.stride(), dtype=like.dtype, device=tensor.device)
+        source, result = _on_host(tensor), _on_host(found)
         _enqueue(lambda: result.copy_(source), tensor.device)
     if device in (None, tensor.device):
-        return there
+        return found
     out = torch.empty_strided(
         like.size(), like.stride(), dtype=like.dtype, device=device, pin_memory=bool(pin_memory) or None
     )
-    return out.copy_(there, non_blocking=non_blocking)
+    return out.copy_(found, non_blocking=non_blocking)
 
 
 def install() -> None:

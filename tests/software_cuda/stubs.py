@@ -24,7 +24,7 @@ TELLS = re.compile(
 )
 NVIDIAS_SYMBOL = re.compile(r"(__)?(cu|nv|nccl)\w+$")
 
-IMPLICIT = "-Werror=implicit-function-declaration"  # else a pointer is returned as an int
+IMPLICIT = "-Werror=implicit-function-declaration"  # otherwise a pointer is returned as an int
 
 STUB = """\
 __attribute__((weak)) long software_cuda_missing(const char *name); /* in libcudart.so, where it is the software one */

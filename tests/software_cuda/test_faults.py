@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import run_script
+from scripts import run_script
 from software_cuda import runtime
 from software_cuda.loops import BATCHES, LATE, SIZE, changed, copied, loader
 
@@ -45,10 +45,10 @@ ASSERT = 710  # cudaErrorAssert
 
 
 def script(text: str, status: int = 0, **environment: Any) -> Any:
-    """What is said by a script that ends as it should."""
+    """The output of a script that ends as it should."""
     added = {f"SOFTWARE_CUDA_{name.upper()}": str(value) for name, value in environment.items()}
     with unittest.mock.patch.dict(os.environ, added):
-        ran = run_script(SCRIPT + text)
+        ran = run_script(SCRIPT + text, fresh=True)
     assert ran.status == status and "VIOLATION" not in ran.err, ran.err
     return ran.out
 
@@ -117,19 +117,19 @@ def test_closing_waits_for_a_copy_that_torch_does_not_know() -> None:
     cuda = ctypes.CDLL(None)
     stream = ctypes.c_void_p()
     assert not cuda.cudaStreamCreateWithFlags(ctypes.byref(stream), 1)
-    there = torch.empty(SIZE, dtype=torch.int64, device="cuda")
+    on_device = torch.empty(SIZE, dtype=torch.int64, device="cuda")
     iterator = iter(loader())
     for _ in range(20):
         batch = next(iterator)
     runtime.late(2000, 2000)  # longer than the workers take to end
-    source, target = ctypes.c_void_p(batch.data_ptr()), ctypes.c_void_p(there.data_ptr())
+    source, target = ctypes.c_void_p(batch.data_ptr()), ctypes.c_void_p(on_device.data_ptr())
     assert not cuda.cudaMemcpyAsync(target, source, ctypes.c_size_t(batch.nbytes), 1, stream)
     del batch
     iterator.close()
     runtime.late(0, 0)
     assert not runtime.under_way() and not runtime.count("violations")
     torch.cuda.synchronize()
-    assert bool((there.cpu() == 19).all())
+    assert bool((on_device.cpu() == 19).all())
 
 
 @on_software
@@ -188,8 +188,8 @@ def test_constants_belong_to_the_stream_that_they_are_used_on() -> None:
         for stream in (torch.cuda.default_stream(), torch.cuda.Stream()):
             with torch.cuda.stream(stream):
                 normalize(torch.zeros(1, 1, 2, 2, dtype=torch.uint8, device="cuda"))
-    kept = list(normalize._there.values())
-    assert len({scale.data_ptr() for scale, _ in kept}) == len(kept) == 3
+    held = list(normalize._there.values())
+    assert len({scale.data_ptr() for scale, _ in held}) == len(held) == 3
 
 
 # -------------------------------------------------------------------------------------------------------------- the GIL
@@ -291,8 +291,8 @@ def test_a_fork_while_another_thread_is_on_a_stream_of_others() -> None:
     assert out == "child 0 100\n"
 
 
-def _drop(kept: list[Any]) -> None:
-    assert bool((kept.pop() == 19).all())
+def _drop(held: list[Any]) -> None:
+    assert bool((held.pop() == 19).all())
     gc.collect()
 
 

@@ -96,17 +96,17 @@ def test_what_is_copied_by_the_user_in_the_thread_that_is_ahead(collate: Any) ->
     """An array goes to `on_device` as it is, still in its slot; and it dies there."""
 
     def on_device(batch: Any) -> Any:
-        of = batch[1]
-        if isinstance(of, numpy.ndarray):
-            of = behind_others(torch.from_numpy(of))
-        copies.append(of)
+        found = batch[1]
+        if isinstance(found, numpy.ndarray):
+            found = behind_others(torch.from_numpy(found))
+        copies.append(found)
         return batch[0]
 
     copies: list[torch.Tensor] = []
     made = loader(50, pin_memory=False, device="cuda", collate_fn=collate, on_device=on_device)
-    there = list(made)
+    found = list(made)
     wrong = changed(copies)
-    assert (len(copies), wrong, changed(there)) == (50, 0, 0)
+    assert (len(copies), wrong, changed(found)) == (50, 0, 0)
 
 
 def test_threads_that_share_a_stream_of_others() -> None:

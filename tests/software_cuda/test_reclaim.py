@@ -109,7 +109,7 @@ def test_a_batch_that_is_older_than_the_last_look_is_copied_where_it_was() -> No
     kept, number = next(batches), 20
     runtime.late(300, 300)
     with side():
-        there = copied(kept)
+        found = copied(kept)
     for _ in range(10):  # of these none is copied
         batch = next(batches)
     del batch, kept
@@ -117,14 +117,14 @@ def test_a_batch_that_is_older_than_the_last_look_is_copied_where_it_was() -> No
         pass
     runtime.late(0, 0)
     torch.cuda.synchronize()
-    assert bool((there.cpu() == number).all())
+    assert bool((found.cpu() == number).all())
 
 
 @on_software
 @pytest.mark.filterwarnings("ignore:The CUDA Graph is empty")
 @pytest.mark.parametrize("is_over", [False, True])
 def test_a_capture_that_begins_while_events_are_recorded(is_over: bool, long_looks: list[bool]) -> None:
-    """They are recorded anew: what is part of a capture can be neither asked nor waited for (that is a violation)."""
+    """They are recorded again: an event of a capture can be neither queried nor waited for (that is a violation)."""
     graph, stream, seen = torch.cuda.CUDAGraph(), torch.cuda.Stream(), []
     batches = iter(loader())
     slots = batches._ring.slots

@@ -80,7 +80,7 @@ class Trial:
         alone: Whether no other thread has a trial meanwhile.
     """
 
-    def __init__(self, drawn: random.Random, lengths: tuple[int, ...], alone: bool) -> None:
+    def __init__(self, drawn: random.Random, lengths: tuple[int, ...], single: bool) -> None:
         self.drawn = drawn
         batches = self.most = drawn.choice(lengths)
         rows = drawn.choice((0, 0, ROWS))
@@ -102,7 +102,7 @@ class Trial:
         )
         self.errors = {index // (rows or 1) for index in errors}
         self.epochs = drawn.choice((1, 1, 2, 3))
-        self.captures = alone and chance() < 0.2
+        self.captures = single and chance() < 0.2
         options: dict[str, Any] = {
             "num_workers": drawn.choice((1, 2, 3)),
             "prefetch_factor": drawn.choice((1, 2, 4)),
@@ -180,9 +180,9 @@ class Torment:
         """Count the tensors that were copied on the host, and so did not lie in a slot."""
         clone = accelerator.Cuda.clone
 
-        def counting(of: Any, tensor: torch.Tensor) -> torch.Tensor:
+        def counting(value: Any, tensor: torch.Tensor) -> torch.Tensor:
             self.cloned += 1
-            return clone(of, tensor)
+            return clone(value, tensor)
 
         accelerator.Cuda.clone = counting  # type: ignore[method-assign]
 
@@ -274,7 +274,7 @@ def main(arguments: list[str] | None = None) -> bool:
         return _in_processes(given)
     if runtime.is_software():
         operators.install()
-    warnings.simplefilter("ignore")  # a refusal is said
+    warnings.simplefilter("ignore")  # a refusal gives a warning
     pinning._said = True
     torment = Torment(given.seed)
     torment.count_clones()

@@ -174,7 +174,7 @@ def test_what_goes_wrong_is_a_warning(prometheus: Any, monkeypatch: pytest.Monke
             loaded()
         with warnings.catch_warnings():
             warnings.simplefilter("error", RuntimeWarning)
-            loaded()  # it is said once
+            loaded()  # the warning comes once
 
 
 def test_the_port_of_a_rank_that_is_none(prometheus: Any, monkeypatch: pytest.MonkeyPatch) -> None:

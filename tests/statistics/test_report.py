@@ -73,8 +73,8 @@ def evidence(
         "waits": WAITS,
         "workers": workers,
     }
-    told = Settings(**({"num_workers": len(workers)} | (settings or {})))
-    return Evidence(Stats(**(given | stats)), told, cores, (share,) * BLOCKS if shares is None else shares, ranks)
+    text = Settings(**({"num_workers": len(workers)} | (settings or {})))
+    return Evidence(Stats(**(given | stats)), text, cores, (share,) * BLOCKS if shares is None else shares, ranks)
 
 
 def two(fetch: float = 0.04, **more: Any) -> tuple[WorkerStats, ...]:
@@ -215,7 +215,7 @@ REFUSED: dict[str, tuple[Evidence, str, str]] = {
         replace(
             evidence(0.02, 0.001, two(0.001), waits={**WAITS, "hand_out": 3.5}, copied_spare=199), memory_bytes=1e8
         ),
-        "the memory does not hold 400 of them",
+        "there is no memory for 400 of them",
         "spare_slots",
     ),
 }
@@ -229,12 +229,12 @@ def test_no_change_is_advised_that_cannot_be_made(case: str) -> None:
 
 
 def test_what_the_loader_would_take_is_known() -> None:
-    told = {name: settings_of(shmloader.DataLoader([0], **options)) for name, options in {
+    fields = {name: settings_of(shmloader.DataLoader([0], **options)) for name, options in {
         "usual": {}, "out of order": {"in_order": False}, "no batches": {"batch_size": None},
         "another collate_fn": {"collate_fn": len},
     }.items()}  # fmt: skip
-    assert [name for name, of in told.items() if not of.can_be_cut] == ["no batches", "another collate_fn"]
-    assert [name for name, of in told.items() if not of.in_order] == ["out of order"]
+    assert [name for name, each in fields.items() if not each.can_be_cut] == ["no batches", "another collate_fn"]
+    assert [name for name, each in fields.items() if not each.in_order] == ["out of order"]
 
 
 def test_what_more_workers_would_bring_is_computed() -> None:
@@ -263,15 +263,15 @@ def test_no_loop_is_promised_more_than_its_step_allows() -> None:
 
 
 def test_cores_that_others_have_are_no_ones_to_promise() -> None:
-    of = evidence(0.06, 0.001, two(0.12, cpu_share=0.25, delayed_share=0.75), cores=2)
-    cause = verdict_of(of).cause
+    seen = evidence(0.06, 0.001, two(0.12, cpu_share=0.25, delayed_share=0.75), cores=2)
+    cause = verdict_of(seen).cause
     assert (
         cause is not None
         and cause.name == "decode"
         and "workers got 0.5; other processes have the rest" in cause.effect
     )
     assert "2 workers give at most 16 batches/s, now 16 batches/s" in cause.effect  # and not 67
-    assert any("workers wait for a core 75%" in note for note in verdict_of(of).notes)
+    assert any("workers wait for a core 75%" in note for note in verdict_of(seen).notes)
     # a worker whose core others had is no straggler
     slow = worker(0, 0.08, delayed_share=0.9, cpu_share=0.1, waited_for_s=4), worker(1, 0.01)
     assert verdict_of(evidence(0.02, 0.001, slow)).cause.name != "worker"
@@ -433,7 +433,9 @@ def test_no_picture(loader: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         return real(name, *more)
 
     monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(ImportError, match=r"plot\(\) needs matplotlib, which is not installed: pip install matplotlib"):
+    with pytest.raises(
+        ImportError, match=r"plot\(\) needs matplotlib, which is not installed. Run pip install matplotlib"
+    ):
         loader.report().plot(tmp_path / "wait.png")
 
 
@@ -443,7 +445,7 @@ def test_other_ranks_are_asked_only_where_there_are_some(loader: Any) -> None:
 
 
 def test_a_rank_that_does_not_call_it(loader: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    def late(*of: Any) -> None:
+    def late(*value: Any) -> None:
         raise RuntimeError("Timed out waiting 6000ms")
 
     monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)

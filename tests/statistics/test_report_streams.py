@@ -12,13 +12,13 @@ STREAM = Settings(num_workers=2, is_stream=True)
 
 
 def worker(number, busy_s, **more):
-    of = {"idle_s": 0.0, "slot_wait_s": 0.0, "waited_for_s": 0.0, "cpu_share": 0.1, "delayed_share": 0.0, **more}
-    return WorkerStats(number, 100, busy_s, busy_s, 0.0, **of)
+    found = {"idle_s": 0.0, "slot_wait_s": 0.0, "waited_for_s": 0.0, "cpu_share": 0.1, "delayed_share": 0.0, **more}
+    return WorkerStats(number, 100, busy_s, busy_s, 0.0, **found)
 
 
 def evidence(settings, *workers, **more):
-    of = {"wait": Times(100, 10.0, 0.1), "step": Times(99, 1.0, 0.01), "first_wait": Times(), **more}
-    stats = Stats("start", 11.0, None, settings.num_workers, 100, 9.0, 0.9, **of, taken_batches=100, workers=workers)
+    found = {"wait": Times(100, 10.0, 0.1), "step": Times(99, 1.0, 0.01), "first_wait": Times(), **more}
+    stats = Stats("start", 11.0, None, settings.num_workers, 100, 9.0, 0.9, **found, taken_batches=100, workers=workers)
     return Evidence(stats, settings, cores=2.0)
 
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import run_script
 from gpu_double import DoubleGpu, installed
+from scripts import run_script
 
 import shmloader
 from shmloader.statistics.report import Report

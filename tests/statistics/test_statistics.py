@@ -244,7 +244,7 @@ def test_what_a_loader_counts(options: dict[str, Any]) -> None:
     assert sum(worker.published for worker in stats.workers) == published
     assert stats.fetch.total_s == pytest.approx(sum(worker.fetch_s for worker in stats.workers), rel=1e-6)
     assert stats.why_not_ring is None and stats.ring_bytes == 0  # its rings are closed
-    # all that is told of the trainer's wait is less than the wait, with what the first calls have of iter()
+    # all parts of the trainer's wait together are less than the wait, which includes iter() in the first calls
     assert sum(stats.waits.values()) <= stats.wait.total_s
 
 

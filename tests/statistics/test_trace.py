@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import close_to, run_script
+from conftest import close_to
 from gpu_double import installed
+from scripts import run_script
 from torch.utils.data import Dataset
 
 import shmloader
@@ -31,21 +32,21 @@ class Timed(Dataset[torch.Tensor]):
         return self.length
 
     def __getitem__(self, index: int) -> torch.Tensor:
-        begun = time.monotonic_ns()
+        began = time.monotonic_ns()
         time.sleep(self.seconds)
-        return torch.tensor([begun, time.monotonic_ns()])
+        return torch.tensor([began, time.monotonic_ns()])
 
 
 def slow_collate(samples: Any) -> Any:
-    begun = time.monotonic_ns()
+    began = time.monotonic_ns()
     time.sleep(0.004)
-    return torch.stack(samples), torch.tensor([begun, time.monotonic_ns()])
+    return torch.stack(samples), torch.tensor([began, time.monotonic_ns()])
 
 
 def events(path: pathlib.Path, **which: Any) -> list[dict[str, Any]]:
     """Those of the file's events that have these values."""
-    told = json.loads(path.read_text())
-    return [one for one in told["traceEvents"] if all(one.get(name) == value for name, value in which.items())]
+    result = json.loads(path.read_text())
+    return [one for one in result["traceEvents"] if all(one.get(name) == value for name, value in which.items())]
 
 
 def base(path: pathlib.Path) -> int:
@@ -96,18 +97,18 @@ def test_sleeps_and_waits_stand_as_they_were_timed_outside(tmp_path: pathlib.Pat
 
     apart: list[float] = []  # shares of what may be
 
-    def same(one: dict[str, Any], begun: int, ended: int, outside: bool) -> None:
+    def same(one: dict[str, Any], started: int, ended: int, outside: bool) -> None:
         """A slice around what was timed, or what was timed around a slice."""
         begins, ends = one["ts"] * 1000 + zero, (one["ts"] + one["dur"]) * 1000 + zero
-        least = min(begun - begins, ends - ended) if outside else min(begins - begun, ended - ends)
+        least = min(started - begins, ends - ended) if outside else min(begins - started, ended - ends)
         assert least > -1000, f"{one}: {least} ns"  # JSON's numbers are rounded
-        apart.append((abs(begins - begun) + abs(ends - ended)) / max(MS, 0.02 * (ended - begun)))
+        apart.append((abs(begins - started) + abs(ends - ended)) / max(MS, 0.02 * (ended - started)))
 
     by_batch = {
         name: {one["args"]["batch"]: one for one in events(path, ph="X", name=name)} for name in ("fetch", "collate")
     }
-    for batch, (begun, fetched, collating, collated) in enumerate(made):
-        same(by_batch["fetch"][batch], begun, fetched, True)
+    for batch, (started, fetched, collating, collated) in enumerate(made):
+        same(by_batch["fetch"][batch], started, fetched, True)
         same(by_batch["collate"][batch], collating, collated, True)
     asked = events(path, ph="X", name="next()")
     assert len(asked) == 8
@@ -115,8 +116,8 @@ def test_sleeps_and_waits_stand_as_they_were_timed_outside(tmp_path: pathlib.Pat
         same(one, *turn, False)
     steps = events(path, ph="X", name="step")
     assert len(steps) == 7
-    for one, (_, begun), (ended, _) in zip(steps, turns[:-1], turns[1:], strict=True):
-        same(one, begun, ended, True)
+    for one, (_, started), (ended, _) in zip(steps, turns[:-1], turns[1:], strict=True):
+        same(one, started, ended, True)
     apart.sort()
     assert apart[len(apart) // 2] < 1, "what else runs may come between the clocks, but not as a rule"
     near = sum(share < 1 for share in apart)
@@ -262,7 +263,7 @@ def test_with_a_thread_that_is_ahead(gpu: Any, tmp_path: pathlib.Path) -> None:
 def test_one_at_a_time(tmp_path: pathlib.Path) -> None:
     with shmloader.DataLoader([1, 2], num_workers=1) as loader:
         loader.trace(tmp_path / "a.json", batches=1)
-        with pytest.raises(RuntimeError, match=r"is being recorded, into .*a\.json: close\(\) it first"):
+        with pytest.raises(RuntimeError, match=r"is being recorded, into .*a\.json.*close\(\) that one first"):
             loader.trace(tmp_path / "b.json")
         list(loader)
         loader.trace(tmp_path / "b.json", batches=1)

@@ -8,7 +8,7 @@ import sysconfig
 import warnings
 
 import pytest
-from conftest import ROOT
+from scripts import ROOT
 
 from shmloader.system import gil
 

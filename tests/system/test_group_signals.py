@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import BOTH, Items, assert_same, compare, run_script, start_script
+from conftest import BOTH, Items, assert_same, compare
+from scripts import run_script, start_script
 
 import shmloader
 
@@ -46,7 +47,7 @@ def main():
     start, number, kind, end = sys.argv[1], int(sys.argv[2]), sys.argv[3], sys.argv[4]
     heard = []
     signal.signal(number, lambda *_: heard.append(1))
-    if kind == "torch":  # without tensors, for those that nobody takes stay in /dev/shm
+    if kind == "torch":  # without tensors, because those that nobody takes stay in /dev/shm
         for batch in torch.utils.data.DataLoader(Slow(), batch_size=2, num_workers=2, collate_fn=list):
             if batch[0][0] == 6:
                 send_from_elsewhere(-os.getpid(), number)
@@ -99,7 +100,7 @@ def test_it_ends_as_it_likes(end: str) -> None:
 
 
 def test_torchs_dies_of_it() -> None:
-    """In one of several ways, else this file tests nothing."""
+    """In one of several ways; otherwise this file tests nothing."""
     ran = trainer("fork", int(signal.SIGTERM), "torch", "exit")
     assert ran.status == 1 and not ran.out, ran.out + ran.err
 
@@ -365,7 +366,7 @@ def test_ctrl_c_while_a_spawned_worker_imports() -> None:
 
 
 def test_a_worker_that_dies_while_the_interpreter_exits_raises_nothing() -> None:
-    """torch's handler for SIGCHLD would raise for it, in the midst of the exit."""
+    """torch's handler for SIGCHLD would raise for it, in the middle of the exit."""
     ran = run_script(
         """
         import multiprocessing, os, signal

@@ -26,8 +26,8 @@ def handlers() -> Iterator[None]:
     """Ctrl-C raises, whatever this process was started with, and so does SIGTERM; all is to be as it was in the end."""
     before = {number: signal.signal(number, handler) for number, handler in THEIRS.items()}
     yield
-    there = {number: signal.signal(number, handler) for number, handler in before.items()}
-    assert there == THEIRS
+    found = {number: signal.signal(number, handler) for number, handler in before.items()}
+    assert found == THEIRS
     assert signals._hold is None
 
 
@@ -337,12 +337,12 @@ def test_ctrl_c_at_any_line_is_heard_once_and_leaves_nothing() -> None:
     steps = 0
     while True:
         steps += 1
-        heard, there = interrupt_at(steps, hold)
+        heard, found = interrupt_at(steps, hold)
         assert signals._hold is None or not signals._hold.depth
         with held():
             pass
         assert {number: signal.getsignal(number) for number in THEIRS} == THEIRS, steps
-        if not there:
+        if not found:
             break
         assert heard, f"not at line {steps}"
     assert steps > 40
@@ -364,10 +364,10 @@ def test_the_collector_at_any_line_holds_back_and_leaves_what_it_found() -> None
             held_back.append(True)
 
     steps = 0
-    there = True
-    while there:
+    found = True
+    while found:
         steps += 1
-        there = at_line(steps, collect, hold)
+        found = at_line(steps, collect, hold)
         assert held_back and all(held_back), steps
         held_back.clear()
         assert signals._hold is None

@@ -351,5 +351,5 @@ def no_timers(worker: int) -> None:
 
 def test_a_worker_that_gets_no_timer_says_so() -> None:
     loader = shmloader.DataLoader(Slow(), num_workers=1, detail=True, worker_init_fn=no_timers)
-    with pytest.raises(OSError, match=r"RLIMIT_SIGPENDING\): use a larger `ulimit -i`, or leave detail out"):
+    with pytest.raises(OSError, match=r"RLIMIT_SIGPENDING\)\. Raise it \(`ulimit -i`\), or leave detail out"):
         next(iter(loader))

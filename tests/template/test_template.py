@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
 import pathlib
@@ -24,6 +25,7 @@ from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
 import shmloader
 from shmloader.template import messages
+from shmloader.template.running import Running
 
 SPAWNED = {"multiprocessing_context": "spawn", "template": True}
 
@@ -157,6 +159,21 @@ def test_the_template_is_killed_between_epochs() -> None:
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("changed", [False, True])
+def test_the_template_was_killed_a_moment_ago(changed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel does not say so yet; that shows when the template is asked."""
+    with shmloader.DataLoader(Where(), batch_size=2, num_workers=2, **SPAWNED) as loader:
+        before = Epoch(loader).template
+        os.kill(before, signal.SIGKILL)
+        os.waitid(os.P_PID, before, os.WEXITED | os.WNOWAIT)
+        monkeypatch.setattr(Running, "lives", True)
+        loader.dataset.value = 7 if changed else 0
+        after = Epoch(loader)
+        assert after.template != before and after.values == {7 if changed else 0}
+        monkeypatch.undo()
+
+
+@pytest.mark.long
 @pytest.mark.parametrize("workers", [1, 3])
 def test_batches_are_torchs(workers: int) -> None:
     """In two epochs, with the generators' states behind them."""
@@ -201,10 +218,19 @@ class Ends(Where):
         os._exit(4)
 
 
+class Leaves(Where):
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        raise SystemExit("x" * 100_000 + "the end")
+
+
 @pytest.mark.long
 def test_a_dataset_that_ends_the_process_while_it_is_unpickled() -> None:
-    with pytest.raises(RuntimeError, match="ended with exit code 4, while it imported the script or unpickled"):
+    with pytest.raises(
+        RuntimeError, match=r"ended with exit code 4, while it imported the script or unpickled [a-z ]+\.$"
+    ):
         iter(shmloader.DataLoader(Ends(), num_workers=1, **SPAWNED))
+    with pytest.raises(RuntimeError, match=r"could not unpickle the dataset:\nx+the end$"):
+        iter(shmloader.DataLoader(Leaves(), num_workers=1, **SPAWNED))
 
 
 def test_a_dataset_that_cannot_be_pickled() -> None:
@@ -307,18 +333,6 @@ def test_next_epochs_are_begun_early() -> None:
 
 
 @pytest.mark.long
-def test_two_loaders_have_a_template_each_and_a_closed_one_gets_another() -> None:
-    dataset = Where()
-    one, other = (shmloader.DataLoader(dataset, batch_size=2, num_workers=2, **SPAWNED) for _ in range(2))
-    templates = {Epoch(one).template, Epoch(other).template}
-    assert len(templates) == 2
-    one.close()
-    assert Epoch(one).template not in templates
-    one.close()
-    other.close()
-
-
-@pytest.mark.long
 def test_an_iterator_outlives_its_loader() -> None:
     iterator = iter(shmloader.DataLoader(Where(), batch_size=2, num_workers=2, **SPAWNED))
     gc.collect()
@@ -354,6 +368,58 @@ def test_tensors_are_shared_and_a_write_into_one_is_no_change() -> None:
         third = Epoch(loader)
     total = sum(range(450))
     assert [first.values, second.values, third.values] == [{total}, {total + 997}, {total + 997 + 996}]
+
+
+class Freed(Where):
+    """Says in a worker that it is freed."""
+
+    def __init__(self, said: pathlib.Path) -> None:
+        super().__init__()
+        self.said = said
+
+    def __del__(self) -> None:
+        if self.unpickled not in (0, os.getpid()):
+            self.said.touch()
+
+
+@pytest.mark.long
+def test_a_worker_does_not_free_the_dataset(tmp_path: pathlib.Path) -> None:
+    """That would take long, and copy the pages that it shares with others."""
+    with shmloader.DataLoader(Freed(tmp_path / "freed"), batch_size=2, num_workers=2, **SPAWNED) as loader:
+        assert Epoch(loader).indices == list(range(16))
+    assert not (tmp_path / "freed").exists()
+
+
+class Passing(Where):
+    """Its tensor is made when it is pickled, and nobody keeps it."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "made": torch.full((1000,), 7)}
+
+    def __getitem__(self, index: int) -> list[int]:
+        return [*super().__getitem__(index)[:-1], int(self.made.sum())]
+
+
+@pytest.mark.long
+def test_a_tensor_that_is_made_to_be_pickled() -> None:
+    with shmloader.DataLoader(Passing(), batch_size=2, num_workers=2, **SPAWNED) as loader:
+        epochs = [Epoch(loader) for _ in range(2)]
+    assert [epoch.values for epoch in epochs] == [{7000}] * 2
+    assert epochs[0].template == epochs[1].template
+
+
+@pytest.mark.long
+def test_linux_sends_no_more_descriptors_for_this_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where several ranks start at once; root may send any number."""
+
+    def send(*_: Any) -> None:
+        raise OSError(errno.ETOOMANYREFS, os.strerror(errno.ETOOMANYREFS))
+
+    loader = shmloader.DataLoader(Tensors(3), batch_size=2, num_workers=1, **SPAWNED)
+    monkeypatch.setattr(messages, "send_request", send)
+    with pytest.warns(RuntimeWarning, match="and the dataset's tensors need 3 "):
+        assert Epoch(loader).indices == list(range(16))
+    loader.close()
 
 
 @pytest.mark.long

@@ -6,12 +6,12 @@ import os
 import signal
 
 import pytest
-from conftest import run_script, start_script, wait_until_gone
+from scripts import run_script, start_script, wait_until_gone
 
 pytestmark = pytest.mark.long
 
 SETTING = """
-import os, signal, time, torch, shmloader
+import os, signal, threading, time, torch, shmloader
 from tests.system.test_group_signals import send_from_elsewhere
 
 class Slow(torch.utils.data.Dataset):
@@ -159,6 +159,29 @@ if __name__ == "__main__":
     assert (ran.status, ran.out) == (0, "ends\n"), ran.out + ran.err
 
 
+def test_ctrl_c_ends_the_wait_for_a_template_that_was_stopped() -> None:
+    """When it goes on, it forks no worker that nobody waits for: that would find no ring, and say so."""
+    ran = run_script(
+        SETTING
+        + """
+if __name__ == "__main__":
+    dataset = Slow()
+    options = {"batch_size": 2, "num_workers": 1, "multiprocessing_context": "spawn", "template": True}
+    made = shmloader.DataLoader(dataset, **options)
+    parent = next(iter(made))[2][0].item()
+    os.kill(parent, signal.SIGSTOP)
+    threading.Timer(3, os.kill, (os.getpid(), signal.SIGINT)).start()
+    try:
+        iter(made)
+    except KeyboardInterrupt:
+        print("heard")
+    os.kill(parent, signal.SIGCONT)
+    print(len(list(made)))
+"""
+    )
+    assert (ran.status, ran.out, ran.err) == (0, "heard\n30\n", ""), ran.out + ran.err
+
+
 def test_the_modules_that_start_threads_are_named() -> None:
     """Native ones too; each module that the template imports is looked at."""
     ran = run_script(
@@ -184,9 +207,10 @@ class Hangs(Slow):
         return index
 
 if __name__ == "__main__":
-    made = shmloader.DataLoader(
-        Hangs(), batch_size=2, num_workers=2, multiprocessing_context="spawn", template=True, timeout=3
-    )
+    dataset = Hangs()
+    options = {"batch_size": 2, "num_workers": 2, "multiprocessing_context": "spawn", "template": True}
+    begun = iter(shmloader.DataLoader(dataset, **options))  # otherwise the start of the template has 3 seconds, too
+    made = shmloader.DataLoader(dataset, timeout=3, **options)
     try:
         list(made)
     except RuntimeError as error:

@@ -20,7 +20,7 @@ BATCHES = 6
 pytestmark = [
     pytest.mark.filterwarnings("ignore:This DataLoader will create"),
     pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork"),
-    pytest.mark.filterwarnings("ignore:a loader is resumed whose samples are ordered by"),
+    pytest.mark.filterwarnings("ignore:the sampler .* has no state_dict"),
 ]
 
 

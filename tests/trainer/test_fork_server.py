@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from conftest import run_script
+from scripts import run_script
 
 DATASET = """
     import os, pathlib

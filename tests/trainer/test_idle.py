@@ -1,7 +1,7 @@
 """Who waits, sleeps: a trainer busy with something else costs its loader nothing.
 
-What is measured is each thread's own CPU, to the nanosecond, and how often it went to sleep, once it sleeps: neither
-grows with what else the machine has to do.
+It measures each thread's own CPU, to the nanosecond, and how often it went to sleep, once it sleeps.  Neither grows
+with other work of the machine.
 """
 
 from __future__ import annotations

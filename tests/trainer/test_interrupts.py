@@ -1,4 +1,4 @@
-"""Ctrl-C, wherever it strikes while an iterator begins or ends: it is heard, and nothing is left."""
+"""Ctrl-C at any line while an iterator begins or ends: it is raised, and nothing is left."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from typing import Any
 import pytest
 import torch
 from at_line import AtLine
-from conftest import BOTH, Augmented, children, run_script
+from conftest import BOTH, Augmented, children
 from interrupts import left_since, present
+from scripts import run_script
 
 import shmloader
 from shmloader.system import signals

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import descriptors, run_script
+from conftest import descriptors
+from scripts import run_script
 
 import shmloader
 from shmloader.system.opened_by_path import Places, by_path

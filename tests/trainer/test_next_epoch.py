@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import signal
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -27,7 +29,7 @@ pytestmark = [
 
 
 class Told(Augmented):
-    """Samples that say which epoch their dataset was told."""
+    """Samples that show the epoch of their dataset."""
 
     epoch = -1
 
@@ -85,7 +87,7 @@ def test_the_same_epochs_come(options: dict[str, Any], tells: bool) -> None:
         if "generator" in options:
             made_of["generator"] = torch.Generator().manual_seed(7)
         if "sampler" in options:
-            made_of.update(sampler=shared(), sample_seeds=not tells)  # else it is made anew, by workers that draw on
+            made_of.update(sampler=shared(), sample_seeds=not tells)  # otherwise workers that draw on make it again
         if "batch_sampler" in options:
             made_of.update(batch_sampler=BatchSampler(shared(), 3, False), sample_seeds=not tells)
         with loader(prefetch, **made_of) as made:
@@ -452,3 +454,53 @@ def test_ctrl_c_at_any_line_of_iter() -> None:
     finally:
         signal.signal(signal.SIGINT, before)
     assert epoch > 9
+
+
+@pytest.mark.parametrize("ended_by", ["close", "close the iterator", "drop"])
+@pytest.mark.parametrize("begun_by", ["prefetch_epochs", "start"])
+def test_a_sampler_with_a_state_loses_no_sample_when_workers_end(ended_by: str, begun_by: str) -> None:
+    """An epoch that was begun early, and that nobody asked for, comes whole when it is asked for."""
+
+    class Keeper(Sampler[int]):
+        def __init__(self) -> None:
+            self.given = 0
+
+        def __iter__(self) -> Iterator[int]:
+            first = self.given // 5 * 5
+            while self.given < first + 5:
+                self.given += 1
+                yield self.given - 1
+
+        def __len__(self) -> int:
+            return 5
+
+        def state_dict(self) -> dict[str, int]:
+            return {"given": self.given}
+
+        def load_state_dict(self, state: dict[str, int]) -> None:
+            self.given = state["given"]
+
+    made = shmloader.DataLoader(
+        range(100),
+        sampler=Keeper(),
+        num_workers=1,
+        persistent_workers=True,
+        prefetch_epochs=begun_by == "prefetch_epochs",
+    )
+    came = [int(batch) for batch in made]
+    if begun_by == "start":
+        made.start()
+    iterator = made._iterator
+    assert iterator is not None and made.sampler.given > 5  # the next epoch is under way
+    if ended_by == "close":
+        made.close()
+    elif ended_by == "close the iterator":
+        iterator.close()
+        made._iterator = None
+    else:
+        made._iterator = None
+    iterator = None
+    gc.collect()
+    came += [int(batch) for batch in made]
+    made.close()
+    assert came == list(range(10))

@@ -258,7 +258,7 @@ def test_what_cannot_be_compared_is_not_prefetched(kind: Any) -> None:
 
 @pytest.mark.parametrize("kind", [list, tuple, range])
 def test_an_epoch_of_a_plain_sequence_begins_early(kind: Any) -> None:
-    """Such a sampler has no attributes; a list may be changed all the same."""
+    """Such a sampler has no attributes, but a list may be changed too."""
     order = range(8) if kind is range else kind(range(8))
     with shmloader.DataLoader(range(8), None, sampler=order, num_workers=1) as loader:
         loader.start()

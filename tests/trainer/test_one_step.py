@@ -75,7 +75,7 @@ class Interrupts:
 @contextmanager
 def interrupts(seed: int) -> Iterator[Interrupts]:
     raising = Interrupts(seed)
-    # what is raised in a callback of the collector is lost, whosever it is, and pytest takes long to say so
+    # an exception in a callback of the collector is lost, and pytest takes long to report it
     hook, sys.unraisablehook = sys.unraisablehook, lambda lost: None
     before = signal.signal(signal.SIGUSR1, raising.handle)
     trainer = os.getpid()
@@ -239,7 +239,7 @@ def test_an_interrupted_sampler_that_may_not_repeat_itself_says_so() -> None:
     with pytest.raises(KeyboardInterrupt):
         while True:
             got.append(of(next(iterator)))
-    with pytest.raises(RuntimeError, match=r"interrupted after 20 batches, which ended it.*Mine gives.*iterate over"):
+    with pytest.raises(RuntimeError, match=r"interrupted after 20 batches, which ended it.*Mine may not.*Iterate over"):
         while True:
             got.append(of(next(iterator)))
     assert Mine.drawn == 21

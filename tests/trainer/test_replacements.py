@@ -1,4 +1,4 @@
-"""What may come in place of a bad sample: only what the sampler may give, for the rest may be the validation set."""
+"""What may replace a bad sample: only what the sampler may give, because the rest may be the validation set."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ from shmloader.system.call_stacks import Paper
 from shmloader.trainer.crew import Crew
 from shmloader.trainer.watch import Watch
 
-RING_LINE = 128  # of each half of a memory, for its words (atomics.h)
+RING_LINE = 128  # bytes for the words of each half of a memory (atomics.h)
 
 KILLED = "is killed by signal: Killed."
 
@@ -372,7 +372,7 @@ def test_deaths_that_are_seen_while_others_are_looked_after() -> None:
 
 
 def test_a_watch_that_could_not_be_started_is_started_when_next_looked_after(tmp_path: pathlib.Path) -> None:
-    """Else nobody would tell of the next death."""
+    """Otherwise the next death would not be noticed."""
     options = {"batch_size": 4, "num_workers": 2}
     loader = shmloader.DataLoader(Deadly(tmp_path, {9: 1, 30: 1}), on_worker_death="respawn", **options)
     seed_all()

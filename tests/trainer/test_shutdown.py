@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import Augmented, own_threads, run_script, session_members, shm_entries, start_script, wait_until_gone
+from conftest import Augmented, own_threads, shm_entries
+from scripts import run_script, session_members, start_script, wait_until_gone
 
 import shmloader
 from shmloader.trainer.crew import Crew
@@ -406,7 +407,7 @@ if __name__ == "__main__":
         os.read(reads, 1)  # a fork's hooks would swallow the SystemExit
         os.kill(worker, signal.SIGTERM)
         os.kill(os.getppid(), signal.SIGTERM)
-        time.sleep(1)  # till the trainer's has been sent: else this would show nothing
+        time.sleep(1)  # until the trainer's has been sent; otherwise this would show nothing
         with open("FIFO", "w"): os._exit(0)
     os.write(writes, b"!")
     time.sleep(60)

@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import BOTH, WARNS_OF_PICKLING, Items, descriptors, run_script
+from conftest import BOTH, WARNS_OF_PICKLING, Items, descriptors
+from scripts import run_script
 from torch.multiprocessing.reductions import rebuild_cuda_tensor
 from torch.utils.data import Dataset, get_worker_info
 
@@ -173,7 +174,7 @@ def test_nothing_is_pickled_for_a_fork(tmp_path: pathlib.Path) -> None:
 
 @pytest.mark.long
 def test_a_worker_that_takes_anothers_place_is_given_the_same(tmp_path: pathlib.Path) -> None:
-    """Else its batches would have what the trainer has set since, and those of the others would not."""
+    """Otherwise its batches would have what the trainer has set since, and those of the others would not."""
     dataset = Counted(tmp_path, 40)
     dataset.tensor = torch.ones(3)  # type: ignore[attr-defined]
     options = {"batch_size": None, "num_workers": 2, "multiprocessing_context": "spawn", "on_worker_death": "respawn"}
@@ -383,7 +384,7 @@ def test_a_worker_that_cannot_be_started(error: Exception, ended: int | None, mo
         raise error
 
     monkeypatch.setattr(context.ForkProcess, "start", cannot_start)
-    monkeypatch.setattr("shmloader.trainer.crew.end_of_fork_server", lambda: ended)
+    monkeypatch.setattr("shmloader.trainer.worker_ends.end_of_fork_server", lambda: ended)
     loader = shmloader.DataLoader([1, 2], num_workers=2, multiprocessing_context="fork")
     with pytest.raises(RuntimeError, match="DataLoader worker 0 ended while it was being started") as caught:
         iter(loader)

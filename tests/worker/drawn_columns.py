@@ -231,7 +231,7 @@ def draw(rng: random.Random, n: int, columns: list[Draw], depth: int = 0) -> lis
 
 
 def drawn(seed: int, count: int, columns: list[Draw]) -> tuple[list[Any], list[list[int]]]:
-    """The samples of so many batches, and which are whose."""
+    """The samples of this many batches, and which batch each belongs to."""
     rng = random.Random(seed)
     samples: list[Any] = []
     batches = []

@@ -122,9 +122,9 @@ def test_the_same_for_any_number_of_workers_and_whoever_makes_them(options: dict
     expected, found = epochs(0, sample_seeds=True)
     assert found.count == len(BAD)
     for workers in (1, 2):
-        given, said = epochs(workers, sample_seeds=True, **options)
+        given, text = epochs(workers, sample_seeds=True, **options)
         assert_same(given, expected)
-        assert [(bad.index, bad.instead) for bad in said.first] == [(bad.index, bad.instead) for bad in found.first]
+        assert [(bad.index, bad.instead) for bad in text.first] == [(bad.index, bad.instead) for bad in found.first]
 
 
 def test_rows_in_place_are_overwritten() -> None:
@@ -169,9 +169,9 @@ def test_one_in_a_hundred_of_many() -> None:
     expected, found = epochs(0, **options)
     assert found.count == 30 and len(indices(expected[0])) == 3000
     for workers in (1, 2, 4):
-        given, said = epochs(workers, **options)
+        given, text = epochs(workers, **options)
         assert_same(given, expected)
-        assert said == found
+        assert text == found
 
 
 def test_after_a_respawn_the_same_come() -> None:
@@ -185,12 +185,12 @@ def test_after_a_respawn_the_same_come() -> None:
     trainer, marker = os.getpid(), f"/dev/shm/test_bad_samples.{os.getpid()}"
     expected, found = epochs(0, sample_seeds=True, shuffle=False)
     try:
-        given, said = epochs(2, sample_seeds=True, shuffle=False, dataset=Deadly(), on_worker_death="respawn")
+        given, text = epochs(2, sample_seeds=True, shuffle=False, dataset=Deadly(), on_worker_death="respawn")
         assert os.path.exists(marker)
     finally:
         os.unlink(marker)
     assert_same(given, expected)
-    assert said.count == found.count
+    assert text.count == found.count
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -208,8 +208,8 @@ def test_too_many_are_an_error(workers: int, most: Any, allowed: int) -> None:
             next(batches)
         with pytest.raises(RuntimeError, match=f"{allowed + 2} of the {2 * allowed + 4} samples asked for") as error:
             next(batches)
-        said = str(error.value)
-        assert f"allows {allowed}" in said and "OSError: sample 0 is rotten" in said
+        text = str(error.value)
+        assert f"allows {allowed}" in text and "OSError: sample 0 is rotten" in text
         del batches
 
 
@@ -349,7 +349,7 @@ def test_a_dataset_that_takes_indices_off_its_list(workers: int) -> None:
     batches = [list(range(at, at + BATCH)) for at in range(0, 20, BATCH)]
     options = {"batch_sampler": batches, "batch_size": 1, "shuffle": None, "max_bad_samples": 99}
     given, found = epochs(workers, 2, dataset=TakingOff(), **options)
-    assert [len(indices(of)) for of in given] == [20, 20] and found.count == 2 * 3
+    assert [len(indices(each)) for each in given] == [20, 20] and found.count == 2 * 3
 
 
 class Dropping(AtOnce):
@@ -359,8 +359,8 @@ class Dropping(AtOnce):
 
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_dataset_that_gives_fewer_samples(workers: int) -> None:
-    said = "__getitems__ of Dropping gave 3 samples for 4 indices"
-    with loader(workers, dataset=Dropping(), shuffle=False) as made, pytest.raises(RuntimeError, match=said):
+    text = "__getitems__ of Dropping gave 3 samples for 4 indices"
+    with loader(workers, dataset=Dropping(), shuffle=False) as made, pytest.raises(RuntimeError, match=text):
         next(iter(made))
     with loader(workers, dataset=Dropping(), shuffle=False, collate_fn=len) as made:  # may be meant
         assert next(iter(made)) == 3
@@ -445,8 +445,8 @@ class Foreign(shmloader.DataLoader[Any]):
     """Makes torch's iterators by the names of their classes, as torchdata's loader does with its own."""
 
     def _get_iterator(self) -> Any:
-        of = torch.utils.data.dataloader
-        kind = of._MultiProcessingDataLoaderIter if self.num_workers else of._SingleProcessDataLoaderIter
+        found = torch.utils.data.dataloader
+        kind = found._MultiProcessingDataLoaderIter if self.num_workers else found._SingleProcessDataLoaderIter
         return kind(self)
 
 
@@ -489,7 +489,7 @@ def test_bad_options(options: dict[str, Any], message: str) -> None:
 
 
 def test_a_report_does_not_outlive_its_batch() -> None:
-    """One whose batch could not be written is told with it, and not with the next."""
+    """A bad sample whose batch could not be written is reported with that batch, and not with the next."""
     with loader(1, shuffle=False, collate_fn=unwritable) as made:
         batches = iter(made)
         with pytest.raises(Exception, match="cannot be pickled"):

@@ -193,14 +193,14 @@ def test_an_exception_keeps_no_batch() -> None:
     """A traceback that the user keeps must not keep slots."""
     loader = shmloader.DataLoader(Failing(ERRORS["ValueError"], tuple(range(0, 16, 2))), num_workers=1)
     iterator = iter(loader)
-    kept = []
+    held = []
     for _ in range(16):
         try:
             next(iterator)
         except ValueError as error:
-            kept.append(error)
+            held.append(error)
         assert loader.stats().lent_slots <= 1
-    assert len(kept) == 8
+    assert len(held) == 8
     del iterator
 
 

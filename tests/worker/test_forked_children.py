@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import assert_same, iterate, label, start_script
+from conftest import assert_same, iterate, label
+from scripts import start_script
 from torch.utils.data import DataLoader as TorchLoader
 from torch.utils.data import Dataset, IterableDataset, default_collate
 

@@ -33,7 +33,7 @@ OPTIONS: list[dict[str, Any]] = [
 
 
 class Counted(torch.utils.data.Dataset[Any]):
-    """Counts, for all processes, what was fetched by __getitem__ and what by __getitem_into__."""
+    """Counts, in memory that all processes share, the samples by __getitem__ and those by __getitem_into__."""
 
     def __init__(self, length: int = 23) -> None:
         self.length = length
@@ -73,7 +73,7 @@ class Counted(torch.utils.data.Dataset[Any]):
         if type(sample) is not type(place) or isinstance(sample, (str, numpy.generic)):
             return sample
         if isinstance(place, dict):
-            return {key: self.put(of, place.get(key)) for key, of in sample.items()}
+            return {key: self.put(each, place.get(key)) for key, each in sample.items()}
         if isinstance(place, (list, tuple)) and len(sample) == len(place):
             parts = list(map(self.put, sample, place))
             return type(place)(*parts) if hasattr(place, "_fields") else type(place)(parts)
@@ -239,7 +239,7 @@ class Turning(Counted):
         return [other, one] if index // 4 % 2 else (one, other)
 
     def put(self, sample: Any, place: Any) -> Any:
-        places = {tuple(of.shape): of for of in place}
+        places = {tuple(each.shape): each for each in place}
         for part in sample:
             places[tuple(part.shape)].copy_(part)
         return type(sample)(places[tuple(part.shape)] for part in sample)
@@ -247,7 +247,7 @@ class Turning(Counted):
 
 @pytest.mark.parametrize("options", [{"num_workers": 1}, {"num_workers": 2, "chunk_size": 2}], ids=str)
 def test_what_is_in_its_row_is_safe_when_the_row_is_used_again(options: dict[str, Any]) -> None:
-    """The first sample of a batch gives its row back in another structure, and the rows are laid anew for that."""
+    """The first sample of a batch returns its row in another structure, and the rows are laid again for that."""
     assert compared(Turning(24), 4, **options)[1] > 11
 
 

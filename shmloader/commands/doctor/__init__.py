@@ -1,1 +1,1 @@
-"""`shmloader doctor`: what this machine and environment mean for a loader."""
+"""`shmloader doctor`: checks whether this machine or environment limits a loader."""

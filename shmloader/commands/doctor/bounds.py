@@ -1,4 +1,4 @@
-"""What this process may take: cores, files, processes, addresses."""
+"""The limits of this process: cores, files, processes, addresses."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from shmloader.system.cores import Cores
 from shmloader.system.limits import available_processes
 
 PROCESSES = Path("/proc")
-RINGS = 2  # of one rank: for training and for validation
+RINGS = 2  # of each rank: for training and for validation
 ENOUGH_FILES = 65536
-OTHER_FILES = 64  # that a training script has open beside its rings
+OTHER_FILES = 64  # a training script has these open beside its rings
 
 
 def cores(found: Cores, wanted: Wanted) -> Finding:
-    """Whether there are cores for all workers, and whether this process knows how few there are."""
+    """Whether there are cores for all workers, and whether libraries in this process see how few there are."""
     state = f"{found.affinity} of {found.machine} by affinity"
     if found.quota is not None:
         state += f", {found.quota:g} by the control group's quota"
@@ -53,7 +53,7 @@ def cores(found: Cores, wanted: Wanted) -> Finding:
 
 
 def files(wanted: Wanted) -> Finding:
-    """Whether a rank may open the files that its rings take."""
+    """Whether a rank may open as many files as its rings need."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     need = RINGS * (5 + 3 * wanted.workers) + OTHER_FILES
     enough = max(need, ENOUGH_FILES) if hard == resource.RLIM_INFINITY else min(hard, max(need, ENOUGH_FILES))
@@ -77,7 +77,7 @@ def processes(wanted: Wanted) -> Finding:
     """Whether the workers may be started."""
     soft, group = resource.getrlimit(resource.RLIMIT_NPROC)[0], available_processes()
     left = [] if group is None else [group]
-    if soft != resource.RLIM_INFINITY and os.geteuid():  # root is not counted
+    if soft != resource.RLIM_INFINITY and os.geteuid():  # the kernel does not count root's processes
         left.append(max(0, soft - _tasks_of_this_user()))
     if not left:
         return Finding("processes", "fine", "no limit")

@@ -27,7 +27,7 @@ EXIT = """exit status:
 
 
 def add_to(commands: Any) -> None:
-    """Add this command to a parser's."""
+    """Add this command to a parser."""
     parser = commands.add_parser(
         "doctor",
         help="what this machine and environment mean for a loader, and what to change",
@@ -56,7 +56,7 @@ def add_to(commands: Any) -> None:
 
 
 def run(given: argparse.Namespace) -> int:
-    """Look at everything and print it; returns the exit status."""
+    """Run all checks and print their findings; returns the exit status."""
     wanted = _wanted(given)
     findings: list[Finding] = []
 
@@ -95,13 +95,13 @@ def _cores() -> Cores:
 
 
 def examine(wanted: Wanted) -> Iterator[Finding]:
-    """Everything that was found, one after the other.
+    """The findings of all checks, one after the other.
 
     Args:
-        wanted: The loader that the machine is looked at for.
+        wanted: The loader for which the machine is checked.
     """
     yield software.torch_and_the_ring()
-    if sys.platform != "linux" or sys.maxsize < 2**32:  # the rest is about the ring, whose core is not built there
+    if sys.platform != "linux" or sys.maxsize < 2**32:  # the other checks need the core, which is not built there
         return
     from shmloader.commands.doctor import bounds, graphics, memory
 
@@ -119,10 +119,10 @@ def examine(wanted: Wanted) -> Iterator[Finding]:
     if off_the_ring.why_not_here() is None:
         from shmloader.commands.doctor import transport
 
-        yield transport.transport(wanted)  # before the device is touched: it forks
+        yield transport.transport(wanted)  # before the device is used, because it forks
     yield graphics.pinning()
 
 
 def status_of(findings: list[Finding]) -> int:
-    """1 where something needs attention, else 0."""
+    """1 if something needs attention, 0 otherwise."""
     return int(any(finding.level == "attention" for finding in findings))

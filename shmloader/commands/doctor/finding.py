@@ -1,4 +1,4 @@
-"""What the doctor says: one finding a line, about the loader that the user wants."""
+"""One finding of the doctor, and the loader for which the machine is checked."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ Level = Literal["fine", "note", "attention"]
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was looked at.
+    """The result of one check.
 
     Attributes:
-        what: What it is: "/dev/shm".
-        level: "fine"; "note": it works, and there is something to know; "attention": something should be changed.
-        state: What was found: "64.0 MiB, all free".
-        meaning: What that means for the loader; it may be empty where all is fine.
-        remedy: What to do; empty where there is nothing to do.
+        what: Its subject: "/dev/shm".
+        level: "fine"; "note": it works, and the user should know something; "attention": something should be changed.
+        state: What the check found: "64.0 MiB, all free".
+        meaning: What that means for the loader; may be empty if all is fine.
+        remedy: What to do; empty if there is nothing to do.
     """
 
     what: str
@@ -29,10 +29,10 @@ class Finding:
 
 @dataclass(frozen=True)
 class Wanted:
-    """The loader that the machine is looked at for, one in each rank.
+    """The loader for which the machine is checked, one in each rank.
 
     Attributes:
-        batch_bytes: Of one batch, all its tensors together.
+        batch_bytes: The size of one batch, all its tensors together.
         workers, prefetch_factor, spare_slots: The loader's options.
         ranks: How many processes of this machine have such a loader.
     """
@@ -45,19 +45,19 @@ class Wanted:
 
     @property
     def slots(self) -> int:
-        """Of one ring."""
+        """The slots of one ring."""
         return self.workers * self.prefetch_factor + self.spare_slots
 
     @property
     def ring_bytes(self) -> int:
-        """Of all ranks' rings together."""
-        from shmloader.ring.geometry import SPARE_COMMIT  # here, for off Linux there is no such module
+        """The memory of all ranks' rings together."""
+        from shmloader.ring.geometry import SPARE_COMMIT  # here, because there is no such module off Linux
 
         return self.ranks * self.slots * (self.batch_bytes + SPARE_COMMIT)
 
     @property
     def rings(self) -> str:
-        """Whose memory that is: "a ring", or "8 ranks with a ring each"."""
+        """The subject of the arithmetic: "a ring", or "8 ranks with a ring each"."""
         return "a ring" if self.ranks == 1 else f"{self.ranks} ranks with a ring each"
 
     @property

@@ -1,4 +1,4 @@
-"""The accelerator: whether torch sees the one that there is, and whether a ring can be page-locked for it."""
+"""The accelerator: whether torch sees this machine's device, and whether a ring can be page-locked for it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from shmloader.commands.doctor.finding import Finding
 from shmloader.device import accelerator
 
 DRIVER = Path("/proc/driver/nvidia/version")
-LOCKED = 1 << 20  # bytes that are page-locked to see whether that works
+LOCKED = 1 << 20  # bytes that are page-locked as a test
 
 
 def pinning() -> Finding:
@@ -52,7 +52,7 @@ def pinning() -> Finding:
 
 
 def _driver() -> str:
-    """NVIDIA's driver's version; empty where there is none."""
+    """The version of NVIDIA's driver; empty if there is none."""
     try:
         return DRIVER.read_text().partition("Module")[2].split()[0]
     except (OSError, IndexError):
@@ -60,7 +60,7 @@ def _driver() -> str:
 
 
 def _refused() -> str:
-    """Why memory that is shared cannot be page-locked here; empty if it can."""
+    """Why shared memory cannot be page-locked here; empty if it can."""
     try:
         found = accelerator.find()
         if found is None:
@@ -75,6 +75,6 @@ def _refused() -> str:
                     found.unregister(ctypes.addressof(word))
                 return why
             finally:
-                del word  # else the pages cannot be unmapped
-    except RuntimeError as error:  # the device is broken, or another process has it for itself
+                del word  # otherwise the pages cannot be unmapped
+    except RuntimeError as error:  # the device is broken, or another process uses it exclusively
         return str(error).splitlines()[0]

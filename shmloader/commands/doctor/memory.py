@@ -1,4 +1,4 @@
-"""Whether the rings' memory is there, and what kind of pages it has."""
+"""Whether there is memory for the rings, and what kind of pages it has."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from shmloader.system import limits
 
 SYSTEM = Path("/sys")
 MOUNTS = Path("/proc/self/mounts")
-IN_MEMORY = ("tmpfs", "devtmpfs", "ramfs", "hugetlbfs")  # kinds of mounts without a disk below them
-LEFT_FREE = 1 / 16  # of /dev/shm, by "auto" (growth.py)
+IN_MEMORY = ("tmpfs", "devtmpfs", "ramfs", "hugetlbfs")  # kinds of mounts that no disk backs
+LEFT_FREE = 1 / 16  # of /dev/shm: "auto" leaves it free (growth.py)
 
 
 def shm(wanted: Wanted) -> Finding:
@@ -69,7 +69,7 @@ def shm(wanted: Wanted) -> Finding:
 
 
 def memory(wanted: Wanted) -> Finding:
-    """Whether the machine, and the control group, have the memory that the rings take."""
+    """Whether the machine and the control group have enough memory for the rings."""
     available, group = limits.available_memory(), limits.available_to_groups()
     state = f"{in_units(available)} available"
     if group is not None and group <= available:
@@ -96,7 +96,7 @@ def memory(wanted: Wanted) -> Finding:
 
 
 def huge_pages() -> Finding:
-    """Whether the rings' pages can be huge."""
+    """Whether the rings can get huge pages."""
     shmem = _chosen(SYSTEM / "kernel/mm/transparent_hugepage/shmem_enabled")
     mount = _mount_option("huge")
     state = f"for memfds: {shmem or 'unknown'}; for {SHM_MOUNT}: huge={mount or 'never'}"
@@ -109,7 +109,7 @@ def huge_pages() -> Finding:
 
 
 def numa() -> Finding:
-    """Whether this process runs on more than one node of memory."""
+    """Whether this process runs on more than one memory node."""
     here = os.sched_getaffinity(0)
     nodes = {}
     for node in sorted((SYSTEM / "devices/system/node").glob("node[0-9]*"), key=lambda path: int(path.name[4:])):
@@ -132,13 +132,13 @@ def numa() -> Finding:
 
 
 def _enough(size: int) -> str:
-    """The next power of two above so many bytes and a quarter more, as docker and mount read it: "512m"."""
+    """The next power of two above this many bytes and a quarter more, in the form for docker and mount: "512m"."""
     number, unit = in_units(1 << (size * 5 // 4).bit_length()).split()
     return f"{float(number):.0f}{unit[0].lower()}"
 
 
 def _chosen(file: Path) -> str:
-    """Of "always [never] advise", the word in brackets; empty where the kernel does not say."""
+    """The word in brackets of "always [never] advise"; empty if the kernel does not answer."""
     try:
         return file.read_text().partition("[")[2].partition("]")[0]
     except OSError:
@@ -146,20 +146,20 @@ def _chosen(file: Path) -> str:
 
 
 def _mount_option(name: str) -> str:
-    """The value of an option of the mount that /dev/shm is in; empty if it has none."""
+    """The value of an option of the mount of /dev/shm; empty if it has none."""
     _, options = _mount()
-    return next((said.partition("=")[2] for said in options.split(",") if said.startswith(f"{name}=")), "")
+    return next((word.partition("=")[2] for word in options.split(",") if word.startswith(f"{name}=")), "")
 
 
 def _mount() -> tuple[str, str]:
-    """The kind, and the options, of the mount that /dev/shm is in; empty where the kernel does not say."""
-    folder = os.path.realpath(SHM_MOUNT)  # some systems have a link there
+    """The kind and the options of the mount of /dev/shm; empty if the kernel does not answer."""
+    folder = os.path.realpath(SHM_MOUNT)  # on some systems it is a link
     where, kind, options = "", "", ""
     try:
         for line in MOUNTS.read_text().splitlines():
             _, at, its_kind, its_options, *_ = line.split()
             within = f"{folder}/".startswith(f"{at.rstrip('/')}/")
-            if within and len(at) >= len(where):  # the last one counts: it hides those before it
+            if within and len(at) >= len(where):  # the last mount counts, because it hides earlier ones
                 where, kind, options = at, its_kind, its_options
     except (OSError, ValueError):
         pass
@@ -167,7 +167,7 @@ def _mount() -> tuple[str, str]:
 
 
 def _cores_in(listed: str) -> list[int]:
-    """Of "0-3,8", the numbers."""
+    """The numbers in "0-3,8"."""
     found: list[int] = []
     for part in listed.strip().split(","):
         if part:

@@ -1,4 +1,4 @@
-"""Findings as people read them: a paragraph each, coloured where rich is there and the output is a terminal."""
+"""Prints findings for people: a paragraph each, coloured if rich is installed and the output is a terminal."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections.abc import Iterable
 from shmloader.commands.doctor.finding import Finding
 
 STYLES = {"fine": "green", "note": "yellow", "attention": "bold red"}
-WIDTH = 13  # of what a finding is about
+WIDTH = 13  # of the column with the subject
 
 
 def show(findings: Iterable[Finding]) -> None:
-    """Print each finding as soon as it is there: the last one takes two seconds."""
+    """Print each finding as soon as its check ends, because the last one takes two seconds."""
     for finding in findings:
         first, *others = lines(finding)
         _print_first(first, finding.level)
@@ -22,12 +22,12 @@ def show(findings: Iterable[Finding]) -> None:
 
 def lines(finding: Finding) -> list[str]:
     """State, meaning and remedy."""
-    told = [f"{finding.level:<10} {finding.what:<{WIDTH}} {finding.state}"]
+    found = [f"{finding.level:<10} {finding.what:<{WIDTH}} {finding.state}"]
     if finding.meaning:
-        told.append(f"{'':<{WIDTH + 11}} that means: {finding.meaning}")
+        found.append(f"{'':<{WIDTH + 11}} that means: {finding.meaning}")
     if finding.remedy:
-        told.append(f"{'':<{WIDTH + 11}} to do: {finding.remedy}")
-    return told
+        found.append(f"{'':<{WIDTH + 11}} to do: {finding.remedy}")
+    return found
 
 
 def _print_first(line: str, level: str) -> None:

@@ -37,7 +37,7 @@ def torch_and_the_ring() -> Finding:
 
 
 def kernel() -> Finding:
-    """What the ring would like of the kernel, and can do without."""
+    """Features of the kernel that the ring prefers, and can do without."""
     lacks = []
     if not _has_nameless_files():
         lacks.append(
@@ -86,7 +86,7 @@ def start_method() -> Finding:
 
 
 def fork_beside_threads() -> Finding:
-    """Which installed libraries do not work in workers that are forked after their threads have started."""
+    """Whether a library is installed that breaks in workers forked after its threads have started."""
     from shmloader.system import native_threads  # here, because it reads /proc, which only Linux has
 
     what = "fork and threads"

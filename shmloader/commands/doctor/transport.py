@@ -15,13 +15,13 @@ from shmloader.ring.growth import in_units
 from shmloader.system.limits import available_memory
 
 SECONDS = 2.0
-SLOTS = 5  # of the ring here, and the batch itself twice
-LARGEST = 256 << 20  # bytes of a batch here: larger ones are no quicker
-SLOW = 1 / 4  # of a plain copy's speed; on machines where all is well it is more than half
+SLOTS = 5  # of the test's ring; beside them the batch takes memory twice
+LARGEST = 256 << 20  # bytes of the test's batch: larger ones are no faster
+SLOW = 1 / 4  # of a plain copy's speed; on a healthy machine it is more than half
 
 
 class _Prepared(Dataset[torch.Tensor]):
-    """One batch that is there already, again and again."""
+    """One prepared batch, again and again."""
 
     def __init__(self, size: int) -> None:
         self._batch = torch.ones(size, dtype=torch.uint8)
@@ -34,17 +34,17 @@ class _Prepared(Dataset[torch.Tensor]):
 
 
 def transport(wanted: Wanted) -> Finding:
-    """What a batch costs through the ring, with nothing to do in the dataset."""
+    """The cost of a batch through the ring, with a dataset that does nothing."""
     size = max(1, min(wanted.batch_bytes, LARGEST, available_memory() // (4 * SLOTS)))
     try:
         rate = _through_a_ring(size, SECONDS * 3 / 4)
-    except Exception as error:  # whatever is wrong with this machine is what we are to report
+    except Exception as error:  # any error of this machine is a finding
         return Finding("transport", "attention", "no batch comes through a ring", str(error).strip(), "")
     copy = _copied(size, SECONDS / 4)
     state = (
         f"{rate:,.0f} batches/s of {in_units(size)}: {rate * size / 1e9:.3g} GB/s, a plain copy {copy / 1e9:.3g} GB/s"
     )
-    if rate * size < SLOW * copy and size >= 1 << 20:  # what a small batch costs is not its bytes
+    if rate * size < SLOW * copy and size >= 1 << 20:  # the cost of a small batch does not depend on its bytes
         return Finding(
             "transport",
             "attention",
@@ -58,7 +58,7 @@ def transport(wanted: Wanted) -> Finding:
 def _through_a_ring(size: int, seconds: float) -> float:
     """Batches a second, with one worker."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of fork beside threads, and of a small /dev/shm, which has a line of its own
+        warnings.simplefilter("ignore")  # fork beside threads and a small /dev/shm have their own findings
         with DataLoader(
             _Prepared(size), batch_size=None, num_workers=1, multiprocessing_context="fork", ring_memory="memfd"
         ) as loader:

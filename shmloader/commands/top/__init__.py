@@ -1,1 +1,1 @@
-"""`shmloader top`: the loaders of running processes, seen from outside, without a cost to those who run them."""
+"""`shmloader top`: shows the loaders of running processes from outside, at no cost to them."""

@@ -1,4 +1,4 @@
-"""`shmloader top`: again and again, or once."""
+"""`shmloader top`: its options, the live view, and one look."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ EXIT = """exit status:
   2    the command line is wrong
   130  Ctrl-C ended it"""
 LEAST_INTERVAL = 0.1  # seconds
-STACK_EVERY = 5.0  # seconds: a worker is not to be asked again and again
-FIND_EVERY = 2.0  # seconds: to look through all processes takes milliseconds, of cores that the trainers may need
+STACK_EVERY = 5.0  # seconds, because each request interrupts the worker
+FIND_EVERY = 2.0  # seconds, because a search through all processes takes milliseconds of a core
 
 
 def add_to(commands: Any) -> None:
-    """Add this command to a parser's."""
+    """Add this command to a parser."""
     parser = commands.add_parser(
         "top",
         help="the loaders of running processes, live, from outside",
@@ -78,8 +78,8 @@ class Top:
     """Looks at all rings.
 
     Args:
-        rings: Which.
-        stacks: Whether to ask workers for their stacks, where the trainer waits for one.
+        rings: Finds the rings.
+        stacks: Whether to ask a worker for its stack while the trainer waits for it.
     """
 
     def __init__(self, rings: Rings, stacks: bool) -> None:
@@ -89,10 +89,10 @@ class Top:
         self._watched: dict[Key, Watched] = {}
         self._stacks: dict[
             int, tuple[float, str]
-        ] = {}  # of workers, by their pids: when they were asked, and what came
+        ] = {}  # by the pids of workers: when they were asked, and their answers
 
     def look(self) -> list[LoaderView]:
-        """All loaders as they are now."""
+        """The present state of all loaders."""
         from shmloader.commands.top.view import Watched
 
         now = time.monotonic()
@@ -110,7 +110,7 @@ class Top:
         return len(self._rings.others)
 
     def _view(self, held: Held) -> LoaderView | None:
-        with contextlib.suppress(ValueError):  # it was closed meanwhile
+        with contextlib.suppress(ValueError):  # it was closed in the meantime
             return self._watched[held.key].look(held)
         return None
 
@@ -127,7 +127,7 @@ class Top:
 
     @property
     def stacks(self) -> dict[int, str]:
-        """The stacks of those that were asked, by their pids."""
+        """The answers of the workers that were asked, by their pids."""
         return {pid: told for pid, (_, told) in self._stacks.items()}
 
 
@@ -135,7 +135,7 @@ def _print_once(top: Top, interval: float, as_json: bool) -> int:
     from shmloader.commands.top.screen import plain
 
     top.look()
-    time.sleep(interval)  # rates are of two looks
+    time.sleep(interval)  # because rates need two looks
     loaders = top.look()
     if top.others:
         print(
@@ -144,8 +144,8 @@ def _print_once(top: Top, interval: float, as_json: bool) -> int:
             file=sys.stderr,
         )
     if as_json:
-        told = {"loaders": [loader.to_dict() for loader in loaders], "stacks": top.stacks}
-        print(json.dumps(told, indent=1))
+        fields = {"loaders": [loader.to_dict() for loader in loaders], "stacks": top.stacks}
+        print(json.dumps(fields, indent=1))
     else:
         print("\n".join(plain(loaders, top.stacks)))
     return 0 if loaders else 1

@@ -1,10 +1,10 @@
-"""The rings of this machine that this user may see, and who holds them.
+"""The rings of this machine that this user may see, and the processes that hold them.
 
 NOTE [ Looking on ]
 
-A ring's memory has no name, but each process that uses it has a descriptor of it, which a process of the same user may
-open once more: /proc/PID/fd/N.  It is opened for reading, and its words are mapped for reading alone (onlooker.pyx),
-so nothing here can change a ring.  Who looks on takes part in nothing: the trainer and its workers do not know of it.
+A ring's memory has no name.  But each process that uses it has a descriptor of it, and another process of the same user
+may open that again: /proc/PID/fd/N.  It is opened for reading, and its words are mapped read-only (onlooker.pyx), so
+nothing here can change a ring.  An onlooker takes no part in the protocol: the trainer and its workers do not know it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from shmloader.system.processes import files_of, inner_pid, processes_of
 SEGMENT = re.compile(r"/dev/shm/.* \(deleted\)$|/memfd:shmloader \(deleted\)$")
 STACKS = "/memfd:shmloader_stacks (deleted)"
 
-Key = tuple[int, int]  # of a file: its device and its number
+Key = tuple[int, int]  # the device and the inode number of a file
 
 
 @dataclass
@@ -28,9 +28,9 @@ class Held:
     """A ring, and the processes that have it open.
 
     Attributes:
-        key: Of its memory.
+        key: The key of its memory.
         ring: Its words.
-        holders: Their pids here, by the pids by which they know themselves.
+        holders: Their pids here, by the pids that they have in their own namespace.
     """
 
     key: Key
@@ -40,31 +40,32 @@ class Held:
     def pid_of(self, inner: int) -> int:
         """The pid here of a process that the ring names; 0 if it is not known.
 
-        One that has begun since is not among the holders yet.  Where the trainer has one pid for all, so has it.
+        A process that has started since is not among the holders yet.  If the trainer's pid is the same in both
+        namespaces, so is this one's.
         """
         trainer = self.ring.trainer
         return self.holders.get(inner, inner if self.holders.get(trainer) == trainer else 0)
 
     @property
     def trainer(self) -> int:
-        """The trainer's pid here; 0 if it did not hold the ring any more."""
+        """The trainer's pid here; 0 if it no longer held the ring."""
         return self.holders.get(self.ring.trainer, 0)
 
 
 class Rings:
-    """Finds rings, again and again; one that was found is mapped once.
+    """Finds rings again and again, and maps each ring once.
 
     Args:
-        pid: Of the trainer whose rings are meant; None: those of all trainers of this user; of all users, for root.
+        pid: The trainer whose rings to find; None: all trainers of this user, or of all users for root.
     """
 
     def __init__(self, pid: int | None) -> None:
         self._pid = pid
         self._known: dict[Key, Onlooker] = {}
-        self.others: set[Key] = set()  # rings of another shmloader's, which cannot be read
+        self.others: set[Key] = set()  # rings of another version of shmloader, which cannot be read
 
     def find(self) -> list[Held]:
-        """The rings that there are now, the oldest first."""
+        """The rings that exist now, the oldest first."""
         held: dict[Key, Held] = {}
         seen: set[Key] = set()
         self.others = set()
@@ -77,12 +78,12 @@ class Rings:
         return sorted(mine, key=lambda one: one.ring.started_at)
 
     def _note(self, pid: int, path: str, held: dict[Key, Held], seen: set[Key]) -> None:
-        with contextlib.suppress(OSError):  # it is gone, or may not be seen
+        with contextlib.suppress(OSError):  # the process is gone, or may not be inspected
             found = os.stat(path)
             key = found.st_dev, found.st_ino
             seen.add(key)
             try:
-                ring = self._known.get(key) or _open(path)  # what is none may be one later: it is being made
+                ring = self._known.get(key) or _open(path)  # a file may become a ring later, while it is being made
             except OtherVersion:
                 self.others.add(key)
                 return
@@ -96,10 +97,10 @@ class Rings:
 
 
 def _open(path: str) -> Onlooker | None:
-    """The ring in a file; None if there is none in it.
+    """The ring in a file; None if the file has none.
 
     Raises:
-        OtherVersion: There is one of another shmloader's.
+        OtherVersion: The ring is of another version of shmloader.
     """
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe in /dev/shm, without a writer, would block
     try:

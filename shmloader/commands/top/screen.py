@@ -1,4 +1,4 @@
-"""A look at loaders, as text and as a picture for a terminal."""
+"""One look at loaders, as text and as a picture for a terminal."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 NOTHING = "no loader of this user is iterating now"
 HEADINGS = ("worker", "pid", "does", "for", "batch", "busy", "batches/s", "memory")
 BUSY = HEADINGS.index("busy")
-LEAST = HEADINGS.index("for")  # columns that are always there
-INPUT_BOUND = 0.1  # of the time in next(): from there on it is worth a colour
+LEAST = HEADINGS.index("for")  # columns that are always shown
+INPUT_BOUND = 0.1  # of the time in next(): from here on it is coloured
 BAR = 10  # characters of a share
-LINES = 4  # that a loader has, at least, beside its workers'
-WIDE = 104  # columns of a terminal: in fewer, what a worker does would be cut off by its bar and its memory
+LINES = 4  # that a loader has at least, beside its workers' lines
+WIDE = 104  # columns of a terminal: in fewer, the bar and the memory would cut off what a worker does
 
 
 def head(loader: LoaderView) -> list[str]:
@@ -36,7 +36,7 @@ def head(loader: LoaderView) -> list[str]:
 
 
 def printable(text: str) -> str:
-    """What another process says, which may be another user's, without what a terminal would obey; its lines stay."""
+    """Text of another process, perhaps another user's, without control characters; line breaks stay."""
     return "\n".join("".join(each if each.isprintable() else "?" for each in line) for line in text.split("\n"))
 
 
@@ -55,34 +55,34 @@ def cells(lane: LaneView) -> tuple[str, ...]:
 
 
 def plain(loaders: list[LoaderView], stacks: dict[int, str]) -> list[str]:
-    """All of it, as lines.
+    """Everything, as lines.
 
     Args:
-        loaders: What there is.
-        stacks: Of workers that were asked for it, by their pids.
+        loaders: The loaders.
+        stacks: The stacks of workers that were asked, by their pids.
     """
     if not loaders:
         return [NOTHING]
-    told: list[str] = []
+    lines: list[str] = []
     for loader in loaders:
         rows = [HEADINGS, *map(cells, loader.lanes)]
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        told += head(loader)
-        told += ["  " + "  ".join(f"{cell:>{width}}" for cell, width in zip(row, widths, strict=True)) for row in rows]
-        told += [f"  waits for {loader.held_up}"] if loader.held_up else []
+        lines += head(loader)
+        lines += ["  " + "  ".join(f"{cell:>{width}}" for cell, width in zip(row, widths, strict=True)) for row in rows]
+        lines += [f"  waits for {loader.held_up}"] if loader.held_up else []
         for lane in loader.lanes:
-            told += [f"  worker {lane.worker}:", printable(stacks[lane.pid])] if lane.pid in stacks else []
-        told.append("")
-    return told[:-1]
+            lines += [f"  worker {lane.worker}:", printable(stacks[lane.pid])] if lane.pid in stacks else []
+        lines.append("")
+    return lines[:-1]
 
 
 def picture(loaders: list[LoaderView], stacks: dict[int, str], columns: int, rows: int = 1 << 30) -> RenderableType:
-    """All of it, for rich.
+    """Everything, for rich.
 
     Args:
-        loaders: What there is.
-        stacks: Of workers that were asked for it, by their pids.
-        columns, rows: That the terminal has.
+        loaders: The loaders.
+        stacks: The stacks of workers that were asked, by their pids.
+        columns, rows: The size of the terminal.
     """
     from rich.console import Group
     from rich.text import Text
@@ -90,10 +90,10 @@ def picture(loaders: list[LoaderView], stacks: dict[int, str], columns: int, row
     if not loaders:
         return Text(NOTHING, style="yellow")
     parts: list[Any] = []
-    if sum(LINES + len(loader.lanes) for loader in loaders) > rows:  # what has no room is cut off
+    if sum(LINES + len(loader.lanes) for loader in loaders) > rows:  # rich cuts off the rest
         workers = sum(len(loader.lanes) for loader in loaders)
-        told = f"{len(loaders)} loaders, {workers} workers: too many for {rows} lines; --once shows all, top PID fewer"
-        parts.append(Text(told, style="bold yellow"))
+        text = f"{len(loaders)} loaders, {workers} workers: too many for {rows} lines; --once shows all, top PID fewer"
+        parts.append(Text(text, style="bold yellow"))
     for loader in loaders:
         first, second = head(loader)
         parts += [
@@ -119,18 +119,18 @@ def _lanes(loader: LoaderView, columns: int) -> RenderableType:
     wide = columns >= WIDE
     shown = len(HEADINGS) if wide else HEADINGS.index("memory")
     widths = [max(map(len, column)) + 2 for column in zip(HEADINGS, *map(cells, loader.lanes), strict=True)]
-    while not wide and shown > LEAST and sum(widths[:shown]) > columns:  # else each of them would be cut off
+    while not wide and shown > LEAST and sum(widths[:shown]) > columns:  # otherwise rich would cut off each of them
         shown -= 1
     for heading in HEADINGS[:shown]:
         table.add_column(heading, justify="left" if heading in ("does", "busy") else "right", no_wrap=True)
     for lane in loader.lanes:
         style = "bold red" if lane.stuck else "yellow" if lane.awaited else ""
-        told: list[Any] = list(cells(lane)[:shown])
+        text: list[Any] = list(cells(lane)[:shown])
         filled = round(lane.busy * BAR)
         bar = Text("█" * filled + "·" * (BAR - filled) + " " if wide else "", style=style or "green")
         if shown > BUSY:
-            told[BUSY] = Text.assemble(bar, f"{told[BUSY]:>4}")
-        table.add_row(*told, style=style)
+            text[BUSY] = Text.assemble(bar, f"{text[BUSY]:>4}")
+        table.add_row(*text, style=style)
     return table
 
 

@@ -1,4 +1,4 @@
-"""What is shown of a ring: what has changed between two looks at it."""
+"""The state of a ring as top shows it, computed from two looks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from shmloader.core.onlooker import EntryNow, LaneNow, Totals
 from shmloader.system.processes import STATES, resident_bytes, state_of
 
 WINDOW = 5_000_000_000  # nanoseconds over which rates are taken
-HELD_UP = 1.0  # seconds in next() after which it is said who holds the batch
+HELD_UP = 1.0  # seconds in next() after which the worker that holds the batch is shown
 
 
 @dataclass(frozen=True)
@@ -28,13 +28,13 @@ class LaneView:
     """A worker.
 
     Attributes:
-        worker, pid: Which one; pid 0 is one that has not begun, or is gone.
-        doing: "starts", "waits", "fetches" or "collates"; or what the kernel says, if it cannot do anything.
+        worker, pid: Its number and pid; pid 0 if it has not started, or is gone.
+        doing: "starts", "waits", "fetches" or "collates"; or its state in the kernel, if it cannot run.
         for_s: For how many seconds.
         batch: The number in its epoch of the batch that it has claimed; None if it has none.
-        busy: Its share of the time that it fetched and collated, 0 to 1.
-        batches_per_s: That it published; chunks, where batches are cut.
-        memory_bytes: That it has, without files and the ring.
+        busy: The share of its time that it fetched and collated, 0 to 1.
+        batches_per_s: The batches that it published, or chunks of batches.
+        memory_bytes: Its memory, without files and the ring.
         stuck: Whether it is stopped, dead or gone.
         awaited: Whether the trainer waits for the batch that it holds.
     """
@@ -56,18 +56,18 @@ class LoaderView:
     """A loader.
 
     Attributes:
-        label: What its dataset is.
+        label: Its dataset's name.
         trainer: The pid.
-        state: What the kernel says of the trainer.
-        batches_per_s, samples_per_s, bytes_per_s: Taken.
+        state: The state of the trainer in the kernel.
+        batches_per_s, samples_per_s, bytes_per_s: What the trainer took.
         input_wait: The share of the time that the trainer waited in `next()`, 0 to 1.
         waits_s: For how many seconds it has been in `next()` now; 0 if it is not.
         ready, under_way, most: Batches that are ready, that are opened, and that may be.
-        epoch, batch: The epoch's number in this iterator, and the batches of it that were taken.
+        epoch, batch: The epoch's number in this iterator, and how many of its batches were taken.
         lent, copied: Batches that the user holds, and how many were copied out so far.
         deaths: Of workers, so far.
-        ring_bytes: What the slots have taken.
-        held_up: Who holds the batch that the trainer waits for; empty while that takes no longer than HELD_UP.
+        ring_bytes: The memory of the slots.
+        held_up: The holder of the batch that the trainer waits for; empty until it has waited for HELD_UP.
         lanes: Its workers.
     """
 
@@ -92,25 +92,25 @@ class LoaderView:
     lanes: list[LaneView]
 
     def to_dict(self) -> dict[str, Any]:
-        """With what JSON has."""
+        """The loader in JSON types."""
         return asdict(self)
 
 
 class Watched:
-    """A ring that is looked at again and again."""
+    """A ring that top looks at again and again."""
 
     def __init__(self) -> None:
         self._looks: collections.deque[Look] = collections.deque()
 
     def look(self, held: Held) -> LoaderView:
-        """Look at it, and compare with how it was WINDOW ago, or when it was seen first.
+        """Look at it, and compare with the look WINDOW ago, or with the first one.
 
         Raises:
             ValueError: It is closed.
         """
         ring = held.ring
         now = Look(ring.totals(), ring.lanes(), ring.in_flight())
-        if ring.closed:  # then what was read was nothing
+        if ring.closed:  # the words that were read mean nothing
             raise ValueError("the ring is closed")
         self._looks.append(now)
         while len(self._looks) > 2 and now.totals.now - self._looks[1].totals.now >= WINDOW:
@@ -153,20 +153,20 @@ def _view(held: Held, before: Look, now: Look) -> LoaderView:
 
 
 def _waited(totals: Totals) -> int:
-    """Nanoseconds that the user waited; the call that is under way included."""
-    if totals.user_waited_ns or totals.user_stepped_ns:  # a thread is ahead of the user
+    """Nanoseconds that the user waited, including the call that is under way."""
+    if totals.user_waited_ns or totals.user_stepped_ns:  # a prefetch thread takes from the ring
         return totals.user_waited_ns
     return totals.waited_ns + (max(0, totals.now - totals.asked_at) if totals.asked_at else 0)
 
 
 def _batch(entries: list[EntryNow], totals: Totals) -> int:
-    """The number of the batch that is taken next: the lowest of this epoch that is under way."""
+    """The number of the next batch to take: the lowest of this epoch that is under way."""
     numbers = [entry.batch for entry in entries if entry.state != "void" and entry.epoch == totals.epoch]
     return min(numbers, default=0)
 
 
 def _awaited(entries: list[EntryNow]) -> EntryNow | None:
-    """The sequence that the trainer takes next, in order, and that is not ready."""
+    """The sequence that the trainer takes next, if it is not ready."""
     under_way = [entry for entry in entries if entry.state in ("open", "claimed")]
     return min(under_way, key=lambda entry: entry.sequence, default=None)
 
@@ -179,12 +179,12 @@ def _who(awaited: EntryNow | None, lanes: list[LaneView]) -> str:
     if awaited.state == "open":
         return f"batch {awaited.batch}, which worker {awaited.owner} has not claimed yet"
     lane = next((lane for lane in lanes if lane.worker == awaited.owner), None)
-    of = f" (pid {lane.pid}), which {lane.doing}" if lane is not None and lane.pid else ", which is gone"
-    return f"batch {awaited.batch}, held by worker {awaited.owner}{of}"
+    found = f" (pid {lane.pid}), which {lane.doing}" if lane is not None and lane.pid else ", which is gone"
+    return f"batch {awaited.batch}, held by worker {awaited.owner}{found}"
 
 
 def _claimed(entries: list[EntryNow]) -> dict[int, int]:
-    """The lowest batch that each worker has claimed, of those that have one."""
+    """The lowest batch that each worker has claimed.  Workers without one are left out."""
     found: dict[int, int] = {}
     for entry in entries:
         if entry.state == "claimed":

@@ -1,4 +1,4 @@
-"""One measurement: a loader with this setting, for so many seconds, and a consumer that is given or sleeps."""
+"""One measurement: a loader with one setting, and a consumer that is the user's or sleeps."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ from shmloader.commands.tuning.setting import VARIED, Sample, Setting
 from shmloader.dataloader import DataLoader
 from shmloader.options import DEFAULTS
 
-WARM = 0.4  # of a measurement's time at most: until what was made while workers started is used up
-LARGEST_ORDER = 1 << 20  # indices that are shuffled as a whole; of more, each is drawn by itself
-TOO_MANY_WORKERS = ".*suggested max number of worker.*"  # torch's warning; finding that out is what we are for
+WARM = 0.4  # of a measurement's time at most: until the batches are used up that were made while workers started
+LARGEST_ORDER = 1 << 20  # indices that are shuffled as a whole; beyond it, each index is drawn by itself
+TOO_MANY_WORKERS = ".*suggested max number of worker.*"  # torch's warning, which tune itself makes unnecessary
 
 
 class Measure:
     """Measures settings of one loader, on its dataset.
 
-    All measurements share one order of samples, and each goes on where the one before it has ended.  So none finds the
-    files of another one in the page cache, if there are more than are read.
+    All measurements share one order of samples, and each continues where the one before ended.  So none finds the files
+    of another one in the page cache, unless the whole dataset was read.
 
     Args:
         dataset: As for DataLoader.
-        options: Of DataLoader, beside those that are varied.
+        options: Arguments of DataLoader that are not varied.
         consumer: Called with each batch.
-        memory: Is told what each loader takes.
-        first_budget: max_ring_bytes of the first measurement, before it is known how large batches are.
-        end: When all of it must be over, by the monotonic clock: then a measurement ends as it stands.
+        memory: Records the memory of each loader.
+        first_budget: max_ring_bytes of the first measurement, when the size of a batch is not known.
+        end: When all measurements must end, by the monotonic clock.  One that is running then counts as it is.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Measure:
         self._first_budget, self._end = first_budget, end
 
     def loader(self, setting: Setting) -> DataLoader[Any]:
-        """A loader with this setting.  Nothing of it is started.
+        """A loader with this setting, which has not started anything.
 
         Raises:
             RuntimeError: It would not ride the ring.
@@ -70,10 +70,10 @@ class Measure:
         return loader
 
     def __call__(self, setting: Setting, seconds: float) -> Sample:
-        """Measure a setting for so many seconds, its start not counted; a failure is part of the answer.
+        """Measure a setting for this many seconds, without its start.  A failure is part of the result.
 
         Raises:
-            Exception: Whatever is raised in the first measurement of all, by the dataset for one.
+            Exception: An error of the very first measurement, of the dataset for example.
         """
         first = not self._memory.knows_slots
         try:
@@ -94,33 +94,33 @@ class Measure:
             limit.start()
             for batch in batches:
                 if not self._memory.knows_slots:
-                    self._memory.note(batches)  # now, for a stream may end
+                    self._memory.note(batches)  # here, because a stream may end
                 if took.is_over(seconds, loader.prefetch_factor or 1):
                     break
                 self._consumer(batch)
-                del batch  # a loop lets go of a batch when it has the next one; this one may be the last
+                del batch  # a loop drops a batch when it has the next one, but this may be the last
                 took.asks()
             else:
                 took.ends(time.monotonic() < self._end)
         finally:
             limit.cancel()
-            if limit.is_alive():  # Ctrl-C may have come before it was; then it ends as soon as it begins
+            if limit.is_alive():  # if Ctrl-C came before it started, it ends as soon as it starts
                 limit.join()
         self._memory.note(batches)
         return took.sample()
 
 
 def _interrupt(batches: Any) -> None:
-    """Have next() return, for a batch may take longer than there is time."""
-    with contextlib.suppress(RuntimeError):  # it has ended by itself just now
+    """Have next() return, because a batch may take longer than the time that is left."""
+    with contextlib.suppress(RuntimeError):  # the process has just ended
         batches.interrupt()
 
 
 class Took:
-    """When batches came.
+    """The times at which batches came.
 
-    Workers that are alike publish their batches at about the same time, so batches come in bursts of as many as there
-    are workers.  Therefore as many are left out at the start, and as many are counted, as are a multiple of that.
+    Workers that are alike publish at about the same time, so batches come in bursts of `num_workers`.  Therefore whole
+    bursts are left out at the start, and whole bursts are counted.
     """
 
     def __init__(self, burst: int) -> None:
@@ -129,21 +129,21 @@ class Took:
         self._left_out = 0
         self._counted = 0
         self._first = self._asked = 0.0
-        self._waited = 0.0  # in next(), since the first batch that counts was asked for
-        self._from = 0.0  # when the last batch that does not count came
-        self._ended = False  # by itself
-        self._whole = (0, 0.0, 0.0)  # of whole bursts: batches, when the last of them came, what was waited by then
+        self._waited = 0.0  # in next(), since the request for the first batch that counts
+        self._from = 0.0  # when the last batch came that does not count
+        self._ended = False  # the stream is over
+        self._whole = (0, 0.0, 0.0)  # of whole bursts: batches, the time of the last one, and the waiting until then
 
     def asks(self) -> None:
-        """The consumer is done with a batch, and asks for the next one."""
+        """The consumer has finished a batch, and asks for the next one."""
         self._asked = time.monotonic()
 
     def is_over(self, seconds: float, deep: int) -> bool:
-        """Another batch has come; whether that is enough.
+        """Record that another batch has come.  Returns whether these are enough.
 
         Args:
             seconds: How long to measure.
-            deep: How many bursts may have been made ahead.
+            deep: How many bursts may have been made in advance.
         """
         now = time.monotonic()
         self._came += 1
@@ -162,11 +162,11 @@ class Took:
         return False
 
     def ends(self, by_itself: bool) -> None:
-        """No more batches come: the stream gives none, or the time is over."""
+        """No more batches come: the stream or the time is over."""
         self._ended = by_itself
 
     def sample(self) -> Sample:
-        """What was measured."""
+        """The measurement."""
         batches, until, waited = self._whole
         if not batches or until <= self._from:
             why = f"only {self._came} batches came in the time allowed. Give tune more seconds"
@@ -178,7 +178,7 @@ class Took:
 
 
 def endless(dataset: Any, options: dict[str, Any]) -> dict[str, Any]:
-    """The options with a sampler that does not end, and that goes on where it was when it is iterated again."""
+    """The options with a sampler that never ends, and that continues where it was when it is iterated again."""
     made = dict(options)
     if isinstance(dataset, IterableDataset):
         return made

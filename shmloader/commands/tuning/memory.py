@@ -1,4 +1,4 @@
-"""What a setting takes in memory, in all ranks of the machine: slots of the ring, and what workers have beside it."""
+"""The memory that a setting takes in all ranks of the machine: slots of the ring, and the workers' own memory."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from shmloader.trainer.schedule import AHEAD_BYTES, schedule_of
 
 
 class Memory:
-    """What loaders were seen to take, and what others would.
+    """The memory that loaders were seen to take, and estimates for others.
 
     Args:
         ranks: How many processes of this machine have such a loader.
@@ -24,16 +24,16 @@ class Memory:
 
     def __init__(self, ranks: int) -> None:
         self.ranks = ranks
-        self.slot_bytes = 0  # of the largest slot that was seen
-        self.worker_bytes = 0  # of the largest worker, without what it shares
+        self.slot_bytes = 0  # of the largest slot so far
+        self.worker_bytes = 0  # of the largest worker so far, without shared memory
 
     @property
     def knows_slots(self) -> bool:
-        """Whether a batch was seen."""
+        """Whether a batch has been seen."""
         return self.slot_bytes > 0
 
     def note(self, iterator: Any) -> None:
-        """Look at what an iterator and its workers take now."""
+        """Record what an iterator and its workers take now."""
         ring = getattr(iterator, "_ring", None)
         if ring is not None:
             with contextlib.suppress(RuntimeError):  # it has ended
@@ -48,7 +48,7 @@ class Memory:
 
 
 def slots_of(loader: Any, slot_bytes: int) -> int:
-    """How many slots a loader's ring may fill, where each takes so many bytes (see _Further in trainer/schedule.py)."""
+    """How many slots of this size a loader's ring may fill (see _Further in trainer/schedule.py)."""
     options = Options.of(loader)
     size = schedule_of(loader, options).size
     batches = min(max(size.at_first, AHEAD_BYTES // max(1, slot_bytes)), size.batches)

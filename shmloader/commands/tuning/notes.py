@@ -1,4 +1,4 @@
-"""What a user should know beside the pick: what ended the search, and what was not measured."""
+"""Notes beside the pick: why the search ended, and what was not measured."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from shmloader.commands.tuning.search import IDLE, Search
 from shmloader.commands.tuning.setting import Row, Setting
 from shmloader.ring.growth import in_units
 
-ROUGH = 20  # batches: fewer tell little
+ROUGH = 20  # batches: fewer give a rough figure
 UNSTEADY = 0.15  # spread of one setting's measurements
 
 
@@ -17,55 +17,57 @@ def notes_of(
     """Sentences, the most important first.
 
     Args:
-        search: It has ended.
-        pick: Of it.
-        memory: What was seen of that.
+        search: The search, which has ended.
+        pick: Its pick.
+        memory: The memory that it measured.
         budget: Bytes that settings might take.
-        cores: That each rank has.
-        most_workers: That were allowed.
+        cores: The cores of each rank.
+        most_workers: The limit on workers.
         is_stream: Whether the dataset is an IterableDataset.
     """
-    told = []
+    lines = []
     if pick.memory_bytes > budget:
-        told.append(
+        lines.append(
             f"the pick takes {in_units(pick.memory_bytes)}, more than the budget of {in_units(budget)}: the workers' "
             "memory grew while they were measured, and no setting takes less"
         )
     if is_stream and pick.setting.num_workers > 1:
-        told.append(
+        lines.append(
             "the stream must give each worker its own part, by get_worker_info(); otherwise every worker reads all "
             "samples, and they repeat"
         )
     if pick.input_wait < IDLE:
-        told.append("the consumer takes the time, so no loader makes this quicker")
+        lines.append("the consumer takes the time, so no loader makes this quicker")
     if pick.setting.num_workers >= most_workers > 1:
-        told.append(f"the limit of {most_workers} workers (most_workers) was reached, and more may help")
+        lines.append(f"the limit of {most_workers} workers (most_workers) was reached, and more may help")
     if search.too_heavy:
         least = min(map(search.weigh, search.too_heavy))
-        told.append(
+        lines.append(
             f"{len(search.too_heavy)} settings were not measured, because they need more memory than the budget of "
             f"{in_units(budget)}. {_named(search.too_heavy[0])}, for example, needs {in_units(least)}, in slots of "
             f"{in_units(memory.slot_bytes)} and workers of {in_units(memory.worker_bytes)}"
         )
     if search.untried:
-        told.append(f"there was no time for {', '.join(map(_named, search.untried))}. Give tune more seconds")
+        lines.append(f"there was no time for {', '.join(map(_named, search.untried))}. Give tune more seconds")
     if pick.batches < ROUGH:
-        told.append(f"only {pick.batches} batches of the pick came. Give tune more seconds for a reliable figure")
+        lines.append(f"only {pick.batches} batches of the pick came. Give tune more seconds for a reliable figure")
     if pick.spread > UNSTEADY:
-        told.append(f"measurements of the pick differ by {pick.spread:.0%}: something else ran, or samples differ much")
+        lines.append(
+            f"measurements of the pick differ by {pick.spread:.0%}: something else ran, or samples differ much"
+        )
     if pick.setting.num_workers > cores:
-        told.append(
+        lines.append(
             f"that is more workers than cores ({cores} for each rank). It pays if samples wait for a disk, a network "
             "or a lock, and if that can serve so many at once"
         )
     if memory.ranks > 1:
-        told.append(
+        lines.append(
             f"memory is counted for {memory.ranks} ranks, each with {cores} of the cores; what the others do to disk, "
             "network and memory bandwidth was not measured, unless they were running"
         )
     if pick.setting.schedule == "steal" or pick.setting.chunk_size is not None:
-        told.append("batches come in the same order; but samples that draw random numbers draw others than in torch")
-    return told
+        lines.append("batches come in the same order; but samples that draw random numbers draw others than in torch")
+    return lines
 
 
 def _named(setting: Setting) -> str:

@@ -1,4 +1,4 @@
-"""What `tune` found: the table, the pick, the line to paste, and what is not known."""
+"""The result of `tune`: the table, the pick, the line to paste, and notes."""
 
 from __future__ import annotations
 
@@ -17,18 +17,17 @@ HEADINGS = ("workers", "prefetch", "schedule", "chunk", "batches/s", "input wait
 
 @dataclass(frozen=True)
 class Tuning:
-    """What `shmloader.tune` found.  As a text, it is all of that in words.
+    """The result of `shmloader.tune`.  str() has all of it in words.
 
     Attributes:
         pick: The setting to use: the cheapest that is about as quick as the best one.
         rows: All settings that were measured, in that order.  Each has `batches_per_s`, `input_wait` (the share of its
             time that the consumer waited), `memory_bytes` (in all ranks), `runs`, `spread`, and `failure`.
-        notes: What is to be known beside: what stopped the search, and what could not be measured.
+        notes: Why the search ended, and what could not be measured.
         line: The loader to paste into a script.
-        budget_bytes: What settings might take, in all ranks.
+        budget_bytes: The memory that settings might take, in all ranks.
         seconds: How long it took.
 
-    Example:
         >>> found = shmloader.tune(dataset, batch_size=64, step_s=0.05)
         >>> print(found)
         >>> loader = shmloader.DataLoader(dataset, batch_size=64, **found.options)
@@ -43,11 +42,11 @@ class Tuning:
 
     @property
     def options(self) -> dict[str, Any]:
-        """The pick as DataLoader takes it: `num_workers`, and what is not as it would be anyway."""
+        """The pick as arguments of DataLoader: `num_workers`, and what differs from the defaults."""
         return self.pick.setting.options()
 
     def to_dict(self) -> dict[str, Any]:
-        """With what JSON has."""
+        """The result in JSON types."""
         return {
             "pick": self.pick.to_dict(),
             "line": self.line,
@@ -68,8 +67,8 @@ class Tuning:
     def sentences(self) -> list[str]:
         """The pick, the notes and the line, a sentence each."""
         row = self.pick
-        said = f"{figure(row.batches_per_s)} batches/s, {row.input_wait:.0%} of the time is waiting for input"
-        return [f"pick: {said}", *(f"note: {note}" for note in self.notes), "", self.line]
+        text = f"{figure(row.batches_per_s)} batches/s, {row.input_wait:.0%} of the time is waiting for input"
+        return [f"pick: {text}", *(f"note: {note}" for note in self.notes), "", self.line]
 
 
 def _cells(row: Row, mark: str) -> tuple[str, ...]:
@@ -106,7 +105,7 @@ def line_of(options: dict[str, Any], row: Row) -> str:
     """The loader to paste.
 
     Args:
-        options: What the user gave beside.  Functions and objects stand there by the option's own name.
+        options: The user's other arguments.  Functions and objects appear by the option's own name.
         row: The pick.
     """
     usual = inspect.signature(DataLoader.__init__).parameters

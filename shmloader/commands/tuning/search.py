@@ -2,18 +2,19 @@
 
 NOTE [ Search ]
 
-    1. One worker first: it tells how long a batch takes, and how large it is.
-    2. Twice as many, again and again, as long as that gains GAIN or more, the consumer waits, and the memory holds it.
-       Where it does not, prefetch_factor=1 and chunks are tried, which have fewer batches under way.
-    3. Then the other options, one at a time, beside the best so far; what gains is kept, and more workers are tried
-       with it.
-    4. Then fewer workers, by halves, as few as are LOOSELY as quick as the best.
-    5. The rest of the time goes to the contenders, in turns, so that whatever else the machine does meets all of them.
-       The usual options are among them, for what is unusual must be worth it.  The pick is the cheapest whose median is
-       TOLERABLY slower than the best median, or as little as its measurements can tell apart: the one with the fewest
-       workers, then the fewest unusual options, then the least memory.
+    1. One worker is measured first, which gives the time and the size of a batch.
+    2. The workers are doubled as long as that gains GAIN or more, the consumer waits, and the memory holds them.  If
+       the memory does not hold them, prefetch_factor=1 and chunks are tried, with which fewer batches are under way.
+    3. Then the other options are tried, one at a time, beside the best setting so far.  An option that gains is kept,
+       and more workers are tried with it.
+    4. Then fewer workers are tried, by halves, down to the fewest that are LOOSELY as quick as the best.
+    5. The rest of the time goes to the contenders, in turns, so that a disturbance of the machine meets all of them.
+       The usual options are among them, because an unusual one must be worth it.  The pick is the cheapest whose median
+       is at most TOLERABLY slower than the best median, or whose difference from it the measurements cannot resolve.
+       The cheapest has the fewest workers, then the fewest unusual options, then the least memory.
 
-What the time did not allow is said (`untried`), and what the memory does not hold is never measured or picked.
+`untried` lists the settings for which there was no time.  A setting that the memory does not hold is never measured or
+picked.
 """
 
 from __future__ import annotations
@@ -26,27 +27,27 @@ from typing import Any
 from shmloader.commands.tuning.setting import Row, Sample, Setting
 from shmloader.ring.growth import in_units
 
-GAIN = 0.05  # twice the workers must gain as much, or they do not help
+GAIN = 0.05  # doubled workers must gain this much, or they do not help
 TOLERABLY = 0.03
-LOOSELY = 0.05  # while it is sought: one measurement alone is not exact, and the quickest of many was lucky
-DOUBTFUL = 0.3  # slower than the best by no more: as the usual options beside unusual ones, measured again
-CLOSE = 0.10  # slower than the best by no more: measured again
-UNSURE = 4  # the median of some measurements is about so much surer than they are apart
+LOOSELY = 0.05  # during the search: one measurement is not exact, and the best of many was lucky
+DOUBTFUL = 0.3  # slower than the best by at most this: the usual options are measured again beside unusual ones
+CLOSE = 0.10  # slower than the best by at most this: measured again
+UNSURE = 4  # the spread of measurements divided by this is about the error of their median
 MOST_UNSURE = 0.06
-IDLE = 0.01  # a consumer that waits for less of its time cannot be made quicker
+IDLE = 0.01  # of its time: if a consumer waits for less, no setting is quicker
 RUNS = 5  # of each contender
 SHARE_OF_SEARCH = 0.6  # of the time; the rest is for measuring again
-TRIALS = 30  # about as many are to fit into the time
+TRIALS = 30  # that about fit into the time
 MOST_PREFETCH = 16
 
 
 @dataclass(frozen=True)
 class Space:
-    """What may be varied.
+    """What the search may vary.
 
     Attributes:
-        most_workers: In one rank.
-        batch_size: How many samples a batch that can be cut into chunks has; 0: it cannot be cut.
+        most_workers: The limit in one rank.
+        batch_size: The samples of a batch that can be cut into chunks; 0: it cannot be cut.
         steals: Whether work can be stolen.
         fixed: Options that are not varied, with their values.
     """
@@ -57,11 +58,11 @@ class Space:
     fixed: dict[str, Any] = field(default_factory=dict)
 
     def at(self, setting: Setting) -> Setting:
-        """The setting, with what is fixed."""
+        """The setting, with the fixed options."""
         return replace(setting, **{name: value for name, value in self.fixed.items() if name in vars(setting)})
 
     def chunk_for(self, workers: int) -> int | None:
-        """A chunk of a batch that all workers make together; None if it cannot be cut."""
+        """The chunk size with which all workers make a batch together; None if it cannot be cut."""
         return -(-self.batch_size // workers) if self.batch_size > 1 < workers else None
 
 
@@ -70,11 +71,11 @@ class Search:
 
     Args:
         space: What may be varied.
-        measure: Measures a setting for so many seconds.
-        weigh: How many bytes a setting takes in all ranks; asked when something was measured.
-        budget_bytes: How many it may take.
-        seconds: For all of it.
-        clock: Seconds.
+        measure: Measures a setting for this many seconds.
+        weigh: The bytes that a setting takes in all ranks; called after something was measured.
+        budget_bytes: The most that it may take.
+        seconds: The time for the whole search.
+        clock: Returns seconds.
         tell: Called with each setting before it is measured.
     """
 
@@ -92,10 +93,10 @@ class Search:
         self._clock, self._tell = clock, tell
         self._begun, self._seconds = clock(), seconds
         self._trial = seconds / TRIALS
-        self._beside = 0.0  # seconds that the latest trial took beside: to start workers, and to end them
+        self._beside = 0.0  # seconds of the latest trial beside its measurement: starting and ending workers
         self.rows: dict[Setting, Row] = {}
-        self.untried: list[Setting] = []  # for there was no time
-        self.too_heavy: list[Setting] = []  # for there is no memory
+        self.untried: list[Setting] = []  # no time was left for them
+        self.too_heavy: list[Setting] = []  # there is no memory for them
 
     def run(self) -> Row:
         """Search; returns the pick.
@@ -125,16 +126,16 @@ class Search:
         return self.pick()
 
     def pick(self) -> Row:
-        """The cheapest of those that are about as quick as the best."""
+        """The cheapest setting that is about as quick as the best."""
         rows = self._usable()
         unsure = min(MOST_UNSURE, rows[0].spread / UNSURE) if len(rows[0].samples) > 2 else 0.0
         enough = rows[0].batch_s * (1 + max(TOLERABLY, unsure))
         return min((row for row in rows if row.batch_s <= enough), key=_cost)
 
     def _usable(self) -> list[Row]:
-        """Those that work, the quickest first.  A row may turn out to be too heavy: workers take more as they go on.
+        """The settings that work, the quickest first.  One may turn out too heavy, because workers grow over time.
 
-        If all of them do, it is the lightest one, and notes.py says so.
+        If all of them do, it is the lightest one, and notes.py adds a note.
 
         Raises:
             RuntimeError: None works.
@@ -150,10 +151,10 @@ class Search:
     # --------------------------------------------------------------------------------------------------- the steps
 
     def _double(self, best: Setting) -> None:
-        """Twice the workers, as long as that helps."""
+        """Double the workers, as long as that helps."""
         while not self._idle(best) and best.num_workers < self._space.most_workers:
             twice = min(2 * best.num_workers, self._space.most_workers)
-            self._holds(self._recut(replace(best, num_workers=twice)))  # to be said, if it does not
+            self._holds(self._recut(replace(best, num_workers=twice)))  # this records it if the memory does not hold it
             ways = (self._lightened(replace(best, num_workers=many)) for many in range(twice, best.num_workers, -1))
             more = next((way for way in ways if way is not None), None)
             if more is None or more in self.rows or not self._try(more):
@@ -163,7 +164,7 @@ class Search:
             best = more
 
     def _vary(self) -> None:
-        """The other options, one at a time."""
+        """Try the other options, one at a time."""
         best = self._best()
         while not self._idle(best):
             for other in self._beside_it(best):
@@ -177,7 +178,7 @@ class Search:
             best = self._best()
 
     def _beside_it(self, setting: Setting) -> list[Setting]:
-        """Settings that differ in one option, and are to be measured."""
+        """Settings that differ from this one in one option."""
         others = [replace(setting, prefetch_factor=min(MOST_PREFETCH, 2 * setting.prefetch_factor))]
         if self._space.steals:
             schedule = "steal" if setting.schedule == "round_robin" else "round_robin"
@@ -188,11 +189,11 @@ class Search:
         else:
             others.append(replace(setting, chunk_size=None))
             others += [replace(setting, chunk_size=-(-setting.chunk_size // 2))] if setting.chunk_size > 1 else []
-        there = [self._space.at(other) for other in others]
-        return [other for other in there if other not in self.rows and self._holds(other)]
+        found = [self._space.at(other) for other in others]
+        return [other for other in found if other not in self.rows and self._holds(other)]
 
     def _fewer(self) -> None:
-        """As few workers as will do, with the options that are best."""
+        """The fewest workers that are enough, with the best options."""
         best = self.pick().setting
         if "num_workers" in self._space.fixed:
             return
@@ -218,7 +219,7 @@ class Search:
                 few = between.num_workers
 
     def _recut(self, setting: Setting) -> Setting:
-        """With chunks for this number of workers, if it has chunks."""
+        """The setting with chunks for its number of workers, if it has chunks."""
         if setting.chunk_size is None or "chunk_size" in self._space.fixed:
             return setting
         return replace(setting, chunk_size=self._space.chunk_for(setting.num_workers))
@@ -246,7 +247,7 @@ class Search:
     # ------------------------------------------------------------------------------------------------- one setting
 
     def _try(self, setting: Setting) -> bool:
-        """Measure a setting; false if there is no time left for that."""
+        """Measure a setting; false if no time is left for it."""
         if setting in self.rows:
             return True
         if self.rows and not self._has_time(SHARE_OF_SEARCH):
@@ -257,21 +258,21 @@ class Search:
 
     def _run(self, setting: Setting) -> None:
         self._tell(setting)
-        begun = self._clock()
-        left = self._begun + self._seconds - begun
+        began = self._clock()
+        left = self._begun + self._seconds - began
         sample = self._measure(setting, max(0.0, min(self._trial, left)))
-        self._beside = max(0.0, self._clock() - begun - self._trial)
+        self._beside = max(0.0, self._clock() - began - self._trial)
         row = self.rows.setdefault(setting, Row(setting))
         row.samples.append(sample)
-        for known in self.rows.values():  # what workers take is known better with each
+        for known in self.rows.values():  # each measurement shows better how much memory workers take
             known.memory_bytes = self.weigh(known.setting)
 
     def _has_time(self, share: float) -> bool:
-        """Whether another one fits into this share of the time."""
+        """Whether another measurement fits into this share of the time."""
         return self._clock() - self._begun + self._trial + self._beside <= self._seconds * share
 
     def _holds(self, setting: Setting) -> bool:
-        """Whether the memory does; what it does not hold is noted."""
+        """Whether the memory holds a setting.  Records it if not."""
         if self._fits(setting):
             return True
         if setting not in self.too_heavy:
@@ -282,7 +283,7 @@ class Search:
         return self.weigh(setting) <= self._budget
 
     def _lightened(self, setting: Setting) -> Setting | None:
-        """The setting, or one with fewer batches under way, that the memory holds; None if none does."""
+        """The setting, or one with fewer batches under way that the memory holds; None if it holds none."""
         chunk = self._space.chunk_for(setting.num_workers)
         setting = self._recut(setting)
         ways = [setting, replace(setting, prefetch_factor=1)]
@@ -295,7 +296,7 @@ class Search:
         return self.rows[setting].batch_s
 
     def _idle(self, setting: Setting) -> bool:
-        """Whether the loader waits for the consumer, so that nothing can be gained."""
+        """Whether the loader waits for the consumer, so that no setting is quicker."""
         return self.rows[setting].input_wait < IDLE
 
     def _best(self) -> Setting:

@@ -1,4 +1,4 @@
-"""What is varied, and what was measured of it."""
+"""The options that tune varies, and the measurements of a setting."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Setting:
-    """Those options of a loader that `tune` varies."""
+    """The options of a loader that `tune` varies, with their values."""
 
     num_workers: int
     prefetch_factor: int = 2
@@ -17,12 +17,12 @@ class Setting:
     chunk_size: int | None = None
 
     def options(self) -> dict[str, Any]:
-        """As the loader takes them, without those that are as they would be anyway."""
+        """Arguments of the loader, without those that have their defaults."""
         return {each.name: value for each in fields(self) if (value := getattr(self, each.name)) != each.default}
 
     @property
     def unusual(self) -> int:
-        """How many options are not as they would be anyway."""
+        """How many options differ from their defaults."""
         return len(self.options()) - 1
 
 
@@ -34,8 +34,8 @@ class Sample:
     """One measurement of a setting.
 
     Attributes:
-        batch_s: Seconds from one batch to the next, the consumer's own included.
-        input_wait: The share of that which the consumer waited in `next()`, 0 to 1.
+        batch_s: Seconds from one batch to the next, including the consumer's own.
+        input_wait: The share of that time that the consumer spent in `next()`, 0 to 1.
         batches: How many were measured.
         failure: Why nothing could be measured; empty if it could.
     """
@@ -51,9 +51,9 @@ class Row:
     """All measurements of one setting.
 
     Attributes:
-        setting: What was measured.
+        setting: The setting.
         memory_bytes: What it takes in all ranks: slots and workers.
-        samples: One after the other.
+        samples: Its measurements, one after the other.
     """
 
     setting: Setting
@@ -87,17 +87,17 @@ class Row:
 
     @property
     def spread(self) -> float:
-        """How far apart its measurements are, as a share of their median; 0 of one alone."""
+        """How far apart its measurements are, as a share of their median; 0 if there is only one."""
         times = [sample.batch_s for sample in self.samples]
         return 0.0 if self.failure else (max(times) - min(times)) / self.batch_s
 
     def to_dict(self) -> dict[str, Any]:
-        """With what JSON has."""
-        told: dict[str, Any] = {**vars(self.setting), "memory_bytes": self.memory_bytes, "runs": len(self.samples)}
+        """The row in JSON types."""
+        result: dict[str, Any] = {**vars(self.setting), "memory_bytes": self.memory_bytes, "runs": len(self.samples)}
         if self.failure:
-            return {**told, "failure": self.failure}
+            return {**result, "failure": self.failure}
         return {
-            **told,
+            **result,
             "batches_per_s": self.batches_per_s,
             "input_wait": self.input_wait,
             "batches": self.batches,

@@ -1,4 +1,4 @@
-"""shmloader.tune: how many workers a dataset needs here, measured."""
+"""shmloader.tune: measures how many workers a dataset needs here."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from shmloader.commands.tuning.search import Space
 
 MOST_WORKERS = 64
-SHARE_OF_MEMORY = 0.8  # of what is available now; the model and what others start need some
+SHARE_OF_MEMORY = 0.8  # of what is available now; the model and other programs need the rest
 
 
 def tune(
@@ -43,38 +43,39 @@ def tune(
 ) -> Tuning:
     """Measure how many workers, and which `prefetch_factor`, `schedule` and `chunk_size`, a dataset needs here.
 
-    It makes loaders, one after the other, and takes batches from each for some seconds.  Workers are doubled as long as
-    that helps; then the other options are tried; what is about as good as the best is measured again, in turns.  The
+    It makes loaders, one after the other, and takes batches from each for some seconds.  It doubles the workers as long
+    as that helps, then tries the other options, then measures again, in turns, what is about as good as the best.  The
     pick is the cheapest of these: the one with the fewest workers, then the fewest unusual options, then the least
-    memory.  Nothing is measured or picked that the memory does not hold.
+    memory.  A setting that the memory does not hold is never measured or picked.
 
-    Afterwards no process and no shared memory is left, also after Ctrl-C.  torch's generator is as it was before,
-    and so are the loader's and its samplers'.
+    Afterwards no process and no shared memory is left, also after Ctrl-C.  torch's global generator, the loader's and
+    its samplers' are restored.
 
     Args:
         dataset: As for `DataLoader`; or a loader, ours or torch's, whose dataset, batches and other options are used.
-        step_s: Seconds that your step takes a batch; the consumer then sleeps for so long (default None: 0, which
-            measures how quick the loader can be).
-        consumer: Called with each batch, instead: your own step.  Have it wait for the device.
-        seconds: How long all of it may take (default 60).  It may be longer by what a last batch takes, and by up to 5
-            seconds that workers have to end.
-        memory_bytes: What the rings and workers of all ranks of this machine may take together (default None: 80 % of
-            what the machine, or the container, has available now).
+        step_s: Seconds that your step takes for a batch; the consumer sleeps that long (default None: 0, which measures
+            how quick the loader can be).
+        consumer: Your own step instead, called with each batch.  Let it wait for the device.
+        seconds: The time for all measurements together (default 60).  It can take longer by one batch, and by up to 5
+            seconds in which workers end.
+        memory_bytes: The most that the rings and workers of all ranks of this machine may take together (default None:
+            80 % of what the machine, or the container, has available now).
         ranks: How many processes of this machine will have such a loader (default None: LOCAL_WORLD_SIZE, or 1).  Each
-            gets its part of the memory, and of the cores: meanwhile, this thread and the workers stay on one part.
-        most_workers: How many workers to try at most, in one rank (default 64).
-        progress: Whether to draw a progress bar, by tqdm, if that is there and the output is a terminal.
-        **options: Further options of `DataLoader`: batch_size, collate_fn and so on.  One of those that are varied
-            is not, if it is given.  `shuffle` is True unless you say otherwise.
+            gets its share of the memory and of the cores: meanwhile, this thread and the workers stay on one share.
+        most_workers: The most workers to try, in one rank (default 64).
+        progress: Whether to draw a progress bar, by tqdm, if that is installed and the output is a terminal.
+        **options: Further options of `DataLoader`: batch_size, collate_fn and so on.  An option that you give is not
+            varied.  `shuffle` is True by default.
 
     Returns:
+        The table, the pick, and notes; see `Tuning`.
         The table, the pick, and what was not measured; see `Tuning`.
 
     Raises:
         ValueError: An argument is out of its range.
         MemoryError: Not even one worker fits.
         RuntimeError: The loader would not ride the ring.
-        Exception: Whatever the dataset raises in the first measurement.
+        Exception: What the dataset raises in the first measurement.
 
     Example:
         >>> found = shmloader.tune(dataset, batch_size=64, step_s=0.05)
@@ -83,8 +84,8 @@ def tune(
     """
     if why := off_the_ring.why_not_here():
         raise RuntimeError(f"tune measures loaders that ride shmloader's ring: {why}")
-    from shmloader.commands.tuning.measure import Measure, options_of, sleeper  # what stands on the core, which is
-    from shmloader.commands.tuning.memory import Memory  # not there on every platform
+    from shmloader.commands.tuning.measure import Measure, options_of, sleeper  # here, because these need the core,
+    from shmloader.commands.tuning.memory import Memory  # which some platforms do not have
     from shmloader.commands.tuning.notes import notes_of
     from shmloader.commands.tuning.result import Tuning, line_of
     from shmloader.commands.tuning.search import Search
@@ -92,6 +93,11 @@ def tune(
     _check(step_s, consumer, seconds)
     _check_counts(memory_bytes=memory_bytes, ranks=ranks, most_workers=most_workers)
     _check_counts(**{name: options[name] for name in ("num_workers", "prefetch_factor", "batch_size") & options.keys()})
+    if (options.get("crew") or getattr(dataset, "crew", None)) is not None:
+        raise ValueError(
+            "tune() varies the number of workers, and crew=... has a fixed number: tune a loader without a crew, and "
+            "make the crew with what it finds"
+        )
     if isinstance(dataset, torch.utils.data.DataLoader):
         options = {**options_of(dataset, options), **options}
         dataset = dataset.dataset
@@ -102,10 +108,10 @@ def tune(
     fixed = {name: options.pop(name) for name in VARIED if options.get(name) is not None}
     space = _space(dataset, options, fixed, most_workers)
     memory = Memory(ranks)
-    begun = time.monotonic()
+    began = time.monotonic()
     with share_of_cores(ranks, rank_here()) as cores, _generators_kept(options), _bar(progress, seconds) as tell:
         consumes = consumer or sleeper(step_s or 0.0)
-        measure = Measure(dataset, options, consumes, memory, max(1, budget // ranks), begun + seconds)
+        measure = Measure(dataset, options, consumes, memory, max(1, budget // ranks), began + seconds)
         search = Search(
             space, measure, lambda setting: memory.weigh(setting, measure.loader), budget, seconds, tell=tell
         )
@@ -116,7 +122,7 @@ def tune(
         tuple(notes_of(search, pick, memory, budget, cores, space.most_workers, isinstance(dataset, IterableDataset))),
         line_of(options, pick),
         budget,
-        time.monotonic() - begun,
+        time.monotonic() - began,
     )
 
 
@@ -150,7 +156,7 @@ def _space(dataset: Any, options: dict[str, Any], fixed: dict[str, Any], most_wo
 
 @contextlib.contextmanager
 def _generators_kept(options: dict[str, Any]) -> Iterator[None]:
-    """Leave torch's generator, from which each iterator draws its seed, as it was; those of the samplers as well."""
+    """Restore torch's generator, from which each iterator draws its seed, and those of the samplers."""
     drawn = [torch.default_generator, options.get("generator")]
     for name in ("sampler", "batch_sampler"):
         drawn += [getattr(sampler, "generator", None) for sampler in within(options.get(name))]
@@ -164,7 +170,7 @@ def _generators_kept(options: dict[str, Any]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _bar(wanted: bool, seconds: float) -> Iterator[Callable[[Setting], None]]:
-    """A progress bar over the seconds; gives what is to be told of each setting before it is measured."""
+    """A progress bar over the seconds; yields a function to call with each setting before it is measured."""
     if not wanted or not sys.stderr.isatty():
         yield lambda setting: None
         return
@@ -174,12 +180,12 @@ def _bar(wanted: bool, seconds: float) -> Iterator[Callable[[Setting], None]]:
         print(f"measuring for up to {seconds:g} s ...", file=sys.stderr)
         yield lambda setting: None
         return
-    begun = time.monotonic()
+    began = time.monotonic()
     with tqdm(total=seconds, leave=False, bar_format="{desc} {bar} {n:.0f}/{total:.0f} s") as bar:
 
         def tell(setting: Setting) -> None:
             bar.set_description(", ".join(f"{name}={value}" for name, value in setting.options().items()), False)
-            bar.n = min(time.monotonic() - begun, seconds)
+            bar.n = min(time.monotonic() - began, seconds)
             bar.refresh()
 
         yield tell

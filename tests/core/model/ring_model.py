@@ -352,8 +352,8 @@ class Ring:
             if s[VOUCHER + half] and s[REMEMBERED + half] != s[VOUCHER + half]:
                 raise Violated(VOUCHED)
         cursor = 254 if self.mutant == "recall takes what is latest" else s[CURSOR + w]
-        told = [half for half in halves if 0 < s[VOUCHER + half] <= cursor]
-        return max(told, key=lambda half: s[VOUCHER + half]) - 2 * w if told else None
+        lines = [half for half in halves if 0 < s[VOUCHER + half] <= cursor]
+        return max(lines, key=lambda half: s[VOUCHER + half]) - 2 * w if lines else None
 
     def memory(self, s: bytearray, w: int) -> int:
         """The half that remember() overwrites: not the one that whoever takes this worker's place is to recall."""
@@ -367,17 +367,17 @@ class Ring:
 
     def leave_states(self, s: bytearray, w: int) -> int:
         """One step of remember(); returns where it goes on."""
-        pc, mutant, told = s[PC + w], self.mutant, s[STATES + w] - 1
+        pc, mutant, text = s[PC + w], self.mutant, s[STATES + w] - 1
         if pc == FORGET:
             s[HALVES + w] = self.memory(s, w)
             if mutant != "remember does not forget first":
-                s[VOUCHER + s[HALVES + w]] = told if mutant == "remember vouches first" else 0
+                s[VOUCHER + s[HALVES + w]] = text if mutant == "remember vouches first" else 0
         elif pc == BEGIN:
             s[REMEMBERED + s[HALVES + w]] = HALF
         elif pc == WRITE:
-            s[REMEMBERED + s[HALVES + w]] = told
+            s[REMEMBERED + s[HALVES + w]] = text
         else:
-            s[VOUCHER + s[HALVES + w]] = told
+            s[VOUCHER + s[HALVES + w]] = text
             s[HALVES + w] = 0
             return RING if mutant == "remember behind publish" else PUBLISH
         return pc + 1

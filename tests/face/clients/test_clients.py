@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import Augmented, assert_same, run_script, seed_all
+from conftest import Augmented, assert_same, seed_all
+from scripts import run_script
 
 import shmloader
 
@@ -161,7 +162,7 @@ def test_streaming() -> None:
 
 
 def test_litdata(tmp_path: pathlib.Path) -> None:
-    """Its dataset rides in a loader of ours; its loader makes iterators of its own, and says so."""
+    """Its dataset rides in a loader of ours; its own loader makes its iterators, and naming it raises."""
     litdata = pytest.importorskip("litdata")
     from litdata.streaming.writer import BinaryWriter
 
@@ -204,7 +205,7 @@ def test_webdataset(tmp_path: pathlib.Path) -> None:
 
 
 def test_fastai() -> None:
-    """A Learner takes loaders of ours; fastai's own loader is out of reach, and that is said."""
+    """A Learner takes loaders of ours; fastai's own loader is not reached, with a warning."""
     load = pytest.importorskip("fastai.data.load")
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 import torch.utils.data
 import torch.utils.data.dataloader as torchs
-from conftest import Augmented, compare, run_script
+from conftest import Augmented, compare
+from scripts import run_script
 from torch.utils.data import _utils
 
 import shmloader
@@ -90,7 +91,8 @@ def test_export_importing_and_iterating_changes_nothing_in_torch() -> None:
             list(shmloader.DataLoader([1, 2], num_workers=1))
             after = everything()
             print([key for key in before if after.get(key) != before[key]])
-        """
+        """,
+        fresh=True,
     )
     assert (ran.status, ran.out) == (0, "[]\n"), ran.err
 

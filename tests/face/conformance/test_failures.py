@@ -17,7 +17,8 @@ from typing import Any
 import pytest
 import torch
 import torch.utils.data
-from conftest import Augmented, Raised, compare, iterate, run_script, seed_all, started
+from conftest import Augmented, Raised, compare, iterate, seed_all, started
+from scripts import run_script
 from torch.utils.data import IterableDataset, _utils, get_worker_info
 
 import shmloader
@@ -373,7 +374,7 @@ def test_feature_parent_sigchld_handler_is_installed_once_and_chains(monkeypatch
 
 @pytest.mark.long
 def test_feature_polling_fallback_too_many_open_files() -> None:
-    """torch says so where no descriptor is left; ours needs none for a batch, and goes on."""
+    """torch raises if no descriptor is left; ours needs none for a batch, and continues."""
     ran = run_script(
         """
         import contextlib, os, resource, torch.utils.data, shmloader

@@ -330,7 +330,7 @@ def test_feature_iterable_fetch_exhausted_workers_are_skipped_at_other_batch_siz
 
 
 class BeginsAnew(Uneven):
-    """An iterator that says once that it is at its end, and begins anew when it is asked again."""
+    """An iterator that raises StopIteration once, and starts again if it is asked again."""
 
     def __init__(self, shares: list[int]) -> None:
         super().__init__(shares)
@@ -567,7 +567,7 @@ def test_feature_batch_sampler(workers: int) -> None:
         sampler = Noted(iter([4, 2, 0, 1, 3]), 2, True)  # any iterable
         loader = kind(range(9), batch_sampler=sampler, num_workers=workers)
         got = [iterate(loader)]
-        sampler.sampler, sampler.drop_last, sampler.batch_size = range(5), False, 3  # read anew by each epoch
+        sampler.sampler, sampler.drop_last, sampler.batch_size = range(5), False, 3  # each epoch reads them again
         return got, len(loader), iterate(loader)
 
     compare(epochs)
@@ -577,11 +577,11 @@ def test_feature_batch_sampler(workers: int) -> None:
 def test_feature_random_sampler_of_a_growing_dataset(workers: int, persistent: bool) -> None:
     def epochs(kind: Any) -> Any:
         seed_all()
-        kept = list(range(4))
-        loader = kind(range(50), 1, sampler=RandomSampler(kept), num_workers=workers,
+        held = list(range(4))
+        loader = kind(range(50), 1, sampler=RandomSampler(held), num_workers=workers,
                       persistent_workers=persistent)  # fmt: skip
         got = [iterate(loader), len(loader)]
-        kept.extend(range(4, 7))
+        held.extend(range(4, 7))
         return got, iterate(loader), len(loader), rng_states()
 
     compare(epochs)
@@ -784,11 +784,11 @@ def test_feature_batch_transport_needs_no_descriptor_for_a_batch() -> None:
     for kind in BOTH:
         iterator = iter(kind(Views(), batch_size=None, num_workers=1))
         before = sum(descriptors().values())
-        kept = [batch for batch, _ in zip(iterator, range(6), strict=False)]
+        held = [batch for batch, _ in zip(iterator, range(6), strict=False)]
         open_files.append(sum(descriptors().values()) - before)
-        sizes.append(kept[5].untyped_storage().nbytes())
-        assert_same(kept[5], torch.tensor([5, 6]))
-        del kept, iterator
+        sizes.append(held[5].untyped_storage().nbytes())
+        assert_same(held[5], torch.tensor([5, 6]))
+        del held, iterator
     assert open_files[0] >= 6 > open_files[1] == 0
     assert sizes == [800_000, 16]
 

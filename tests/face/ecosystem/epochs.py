@@ -30,7 +30,7 @@ import shmloader
 WAYS = ("swapped import", "patched torch")
 
 torch.set_num_threads(1)  # two frameworks fork processes that train: OpenMP's threads would not be there
-tqdm.tqdm.monitor_interval = 0  # else a thread of its own, which would be counted as left behind
+tqdm.tqdm.monitor_interval = 0  # otherwise it starts a thread, which would count as left behind
 _missing: list[Any] = []  # a library's operators go with it
 
 

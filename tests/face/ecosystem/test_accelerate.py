@@ -1,4 +1,4 @@
-"""accelerate, which builds every loader anew by torch's name, and looks one batch ahead: patch_torch() is for it."""
+"""accelerate rebuilds every loader by torch's name, and reads one batch in advance: patch_torch() is for it."""
 
 from __future__ import annotations
 

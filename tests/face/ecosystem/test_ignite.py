@@ -41,7 +41,7 @@ def test_engine(way: str, persistent: bool) -> None:
 
 @pytest.mark.parametrize("way", WAYS)
 def test_more_steps_than_batches(way: str) -> None:
-    """The engine begins the loader anew in the middle of an epoch of its own."""
+    """The engine calls the loader's iter() again in the middle of its own epoch."""
 
     def train(kind: Any) -> list[Record]:
         with recording() as record:
@@ -54,7 +54,7 @@ def test_more_steps_than_batches(way: str) -> None:
 
 @pytest.mark.parametrize("way", WAYS)
 def test_deterministic_engine(way: str) -> None:
-    """It builds the loader anew with a batch sampler that can begin in the middle, and goes on from there."""
+    """It rebuilds the loader with a batch sampler that can begin in the middle, and continues from there."""
 
     def train(kind: Any) -> list[Record]:
         with recording() as record:

@@ -1,4 +1,4 @@
-"""accelerate's save_state and load_state in the midst of an epoch, with one file for all ranks."""
+"""accelerate's save_state and load_state in mid-epoch, with one file for all ranks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from epochs import recording
 
 import shmloader
 
-pytestmark = pytest.mark.filterwarnings("ignore:a loader is resumed whose samples are ordered by")
+pytestmark = pytest.mark.filterwarnings("ignore:the sampler .* has no state_dict")
 
 # accelerate saves the states of loaders that say this of themselves; told it as an option, it builds torchdata's
 WAYS = ("patched torch, told afterwards", "in torchdata's place")

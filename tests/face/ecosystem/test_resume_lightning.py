@@ -1,4 +1,4 @@
-"""Lightning's `Trainer.fit(ckpt_path=)` in the midst of an epoch; of many ranks, the first one's state is for all."""
+"""Lightning's `Trainer.fit(ckpt_path=)` in mid-epoch; of many ranks, all get the first one's state."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Net(LightningModule):
         return torch.optim.SGD(self.parameters(), 0.1)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """See docs/resume.md: Lightning takes what is left of an epoch, which may be nothing, for the next one."""
+        """See docs/resume.md: Lightning takes the rest of an epoch, which may be empty, as the next one."""
         loop = checkpoint["loops"]["fit_loop"]
         if loop["epoch_loop.batch_progress"]["is_last_batch"]:
             loop["state_dict"].pop("combined_loader", None)

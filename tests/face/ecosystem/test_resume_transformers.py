@@ -1,4 +1,4 @@
-"""transformers' `Trainer.train(resume_from_checkpoint=)` in the midst of an epoch: nothing is read again."""
+"""transformers' `Trainer.train(resume_from_checkpoint=)` in mid-epoch: nothing is read again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""transformers' Trainer, which builds its loaders by torch's name and has accelerate build them anew."""
+"""transformers' Trainer, which builds its loaders by torch's name and has accelerate rebuild them."""
 
 from __future__ import annotations
 

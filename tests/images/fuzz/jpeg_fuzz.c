@@ -289,6 +289,37 @@ static void check_marks(jpeg_decoder *decoder, const image *part, long input)
     free(again.block), free(marks);
 }
 
+/* A part of the planes is the part of the file, whichever decoder opens them; of a shape that is wrong, nothing worse than
+ * other pixels.  The planes are a block of their exact size, and so is each that a wrong shape asks for. */
+static void check_planes(jpeg_decoder *maker, jpeg_decoder *reader, const image *part, long input)
+{
+    jpeg_shape shape = jpeg_shape_of(maker);
+    size_t size = jpeg_planes_bytes(&shape);
+    uint8_t *planes = malloc(size);
+    image again = *part;
+    again.block = malloc(part->size);
+    again.request.to = again.block + (part->request.to - part->block);
+    memset(again.block, 9, part->size);
+    if (jpeg_write_planes(maker, planes)) fail("a whole file has no planes", input);
+    if (!jpeg_open_planes(reader, &shape, planes)) fail("planes were not opened", input);
+    if (jpeg_decode(reader, &again.request)) fail("planes were not decoded", input);
+    compare(part, &again, 0, 0, input, "a part of the planes is another");
+    for (uint8_t *byte = (uint8_t *)&shape; byte < (uint8_t *)(&shape + 1); byte++)
+        if (!below(4)) *byte = (uint8_t)(*byte ^ 1 << below(8)) >> below(3);
+    size = jpeg_planes_bytes(&shape);
+    free(planes), free(again.block);
+    if (!size || size > ROOM) return;
+    planes = calloc(1, size);
+    if (!jpeg_open_planes(reader, &shape, planes)) fail("a shape that has bytes was not opened", input);
+    jpeg_request q = {.is_exact = below(2), .is_smooth = below(2), .may_go_down_first = below(2)};
+    q.width = between(1, shape.width), q.height = between(1, shape.height);
+    q.left = below(shape.width - q.width + 1), q.top = below(shape.height - q.height + 1);
+    q.out_width = between(1, 70), q.out_height = between(1, 70);
+    again = lay_out(q);
+    if (jpeg_decode(reader, &again.request)) fail("planes of another shape were not decoded", input);
+    free(planes), free(again.block);
+}
+
 /* Of what a part is resized to, a window alone. */
 static void see_window(jpeg_request *q)
 {
@@ -352,6 +383,9 @@ int main(int count, char **arguments)
                     fail("a whole file was not decoded again", input);
                 compare(&full, &part, q.top, q.left, input, "a part is not what the whole has there");
                 check_marks(decoders[below(2)], &part, input);
+                int maker = below(2);
+                jpeg_open(decoders[maker], data, bytes);
+                check_planes(decoders[maker], decoders[below(3) ? !maker : maker], &part, input);
                 free(full.block), free(part.block);
                 whole++;
             }

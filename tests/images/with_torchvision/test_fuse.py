@@ -242,6 +242,10 @@ def test_the_recipes(of: Any, folder: Path) -> None:
     for recipe, transform in (
         (images.training(32), training(of, of.PILToTensor())),
         (images.training(32, mean=MEAN, std=STD), training(of, *numbers)),
+        (
+            images.training(32, augment="trivial"),
+            training(v1, v1.TrivialAugmentWide(interpolation=v1.InterpolationMode.BILINEAR), v1.PILToTensor()),
+        ),
         (images.evaluation(32, resize=40), of.Compose([of.Resize(40), of.CenterCrop(32), of.PILToTensor()])),
     ):
         dataset = torchvision.datasets.ImageFolder(str(folder), transform)

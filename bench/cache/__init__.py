@@ -1,0 +1,1 @@
+"""What a cache of decoded pictures saves, and how much memory it takes."""

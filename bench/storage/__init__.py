@@ -1,0 +1,1 @@
+"""How quickly samples come from shards, here and behind a network."""

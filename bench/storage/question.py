@@ -1,0 +1,199 @@
+"""Samples from shards: beside the same files in folders and WebDataset, their index, and from a slow server."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from bench.core import jpegs
+from bench.core.loaders import missing
+from bench.core.question import Question, Turn, add_choice, add_workers, count, number, seconds
+from bench.core.results import failures, in_one_line, print_lines
+from bench.core.spread import shown, spread
+from bench.storage.archives import classes, pack
+from bench.storage.measure import FILES, SHARDS, WEBDATASET
+
+__all__ = ["Storage", "summary"]
+
+SAMPLES, LOAD, INDEX, FAR = "samples", "load", "index", "far"
+LOAD_CPU = "load_cpu"
+LABELS = {
+    FILES: "files in folders, images.ImageFolder",
+    SHARDS: "tar shards, images.fuse(Shards)",
+    WEBDATASET: "WebDataset, PIL and torchvision (or a stand-in)",
+}
+
+
+class Storage(Question):
+    name = "storage"
+    asks = "how quickly samples come from shards, here and from a slow server"
+    more = (
+        "Needs webdataset for a comparison, and aiohttp for the server's part; what is missing is named and skipped.  "
+        "Writes storage.json."
+    )
+    rounds = 3
+
+    @staticmethod
+    def add_options(parser: argparse.ArgumentParser) -> None:
+        add_choice(
+            parser,
+            "--parts",
+            (SAMPLES, LOAD, INDEX, FAR),
+            "CPU a sample in one process; images a second with workers; the index; reads from a slow server",
+        )
+        parser.add_argument("--seconds", type=seconds, default=3.0, help="length of one measurement")
+        parser.add_argument("--data", type=Path, help="folder of JPEG files; the bench makes some where none is given")
+        parser.add_argument("--pictures", type=count, default=2000, help="pictures; files are repeated to get so many")
+        parser.add_argument("--shards", type=count, default=8, help="tar archives that they lie in")
+        parser.add_argument("--batch-size", type=count, default=64, help="images in a batch, with workers")
+        parser.add_argument("--members", type=count, default=1_000_000, help="members of the archive that is indexed")
+        parser.add_argument("--member-size", type=count, default=700, help="bytes of every other one of them")
+        parser.add_argument("--depths", type=number(int, 0), nargs="+", default=[0, 32, 64], help="reads under way")
+        parser.add_argument("--latency", type=seconds, default=0.05, help="seconds that the server waits a request")
+        parser.add_argument("--megabytes", type=seconds, default=100.0, help="that the server sends a second")
+        add_workers(parser)
+
+    def __init__(self, given: argparse.Namespace) -> None:
+        super().__init__(given)
+        self._folder = ""
+
+    def settings(self) -> dict[str, Any]:
+        given = self.given
+        names = ("seconds", "pictures", "shards", "batch_size", "workers", "members", "member_size", "latency")
+        files = "given" if given.data else "made by the bench"
+        return {**{name: getattr(given, name) for name in (*names, "megabytes")}, "files": files}
+
+    @contextmanager
+    def prepared(self, out: Console) -> Iterator[None]:
+        """Make the pictures and the archives."""
+        with tempfile.TemporaryDirectory() as folder:
+            self._folder = folder
+            if set(self.given.parts) != {INDEX}:
+                source = self.given.data or Path(folder) / "made"
+                if self.given.data is None:
+                    source.mkdir()
+                    jpegs.make(source, 64)
+                if not jpegs.files(source):
+                    sys.exit("--data: there are no JPEG files in that folder")
+                classes(source, Path(folder) / "files", self.given.pictures)
+                pack(Path(folder) / "files", Path(folder), self.given.shards)
+            yield
+
+    def turns(self, at: int) -> list[Turn]:
+        given = self.given
+        ways = [FILES, SHARDS] + ([] if missing(("webdataset",)) else [WEBDATASET])
+        ways = ways[at % len(ways) :] + ways[: at % len(ways)]
+        slow = given.timeout + 60 * given.seconds
+        where = {"folder": self._folder, "seconds": given.seconds}
+        turns = []
+        if SAMPLES in given.parts:
+            arguments = {**where, "ways": ways}
+            turns.append(Turn({"part": SAMPLES}, "bench.storage.measure:samples", arguments, 8 * given.seconds, slow))
+        if LOAD in given.parts:
+            loader = {"workers": given.workers, "batch_size": given.batch_size}
+            for way in ways:
+                of = {"part": LOAD, "way": way}
+                turns.append(
+                    Turn(of, "bench.storage.measure:load", {**where, **loader, "way": way}, 2 * given.seconds, slow)
+                )
+        if INDEX in given.parts:
+            archive = {"members": given.members, "size": given.member_size}
+            turns.append(Turn({"part": INDEX}, "bench.storage.measure:index", archive, given.members / 5e4, slow))
+        if FAR in given.parts:
+            server = {"latency": given.latency, "megabytes": given.megabytes}
+            why = missing(("aiohttp",))
+            for depth in given.depths:
+                of = {"part": FAR, "depth": str(depth)}
+                arguments = {**where, **server, "depth": depth}
+                turns.append(Turn(of, "bench.storage.measure:far", arguments, 2 * given.seconds, slow, failure=why))
+        return turns
+
+    def summary(self, measurements: list[dict[str, Any]]) -> dict[str, Any]:
+        return summary(measurements)
+
+    def failed(self, result: dict[str, Any]) -> bool:
+        """Whether something failed that could be measured."""
+        return any("failure" in of for of in result["measurements"] if of["part"] != FAR or not missing(("aiohttp",)))
+
+    def show(self, out: Console, result: dict[str, Any]) -> None:
+        found = result["summary"]
+        units = {SAMPLES: "CPU us a sample", LOAD: "images/s", LOAD_CPU: "CPU us an image, with workers"}
+        for part, unit in units.items():
+            if part in found:
+                table = Table(title=f"{unit}; medians \\[min..max]", title_justify="left")
+                for heading in ("", unit, "speed / files", "speed / WebDataset"):
+                    table.add_column(heading, justify="right" if heading else "left", no_wrap=bool(heading))
+                for way, of in found[part].items():
+                    ratios = [shown(of[name], all_of_it=True) for name in ("to_files", "to_webdataset")]
+                    table.add_row(LABELS[way], shown(of["figure"], all_of_it=True), *ratios)
+                out.print(table)
+        for part in (INDEX, FAR):
+            if part in found:
+                table = Table(title=f"{part}; medians \\[min..max]", title_justify="left")
+                table.add_column("")
+                names = list(dict.fromkeys(name for of in found[part].values() for name in of))
+                for name in names:
+                    table.add_column(name, justify="right", no_wrap=True)
+                for row, of in found[part].items():
+                    table.add_row(row, *(shown(of[name], all_of_it=True) if name in of else "-" for name in names))
+                out.print(table)
+        print_lines(out, failures(result["measurements"], "part"), style="red")
+        print_lines(out, [in_one_line(result["machine"])])
+
+
+def summary(measurements: list[dict[str, Any]]) -> dict[str, Any]:
+    """The figures of all rounds.
+
+    Returns:
+        samples, load, load_cpu: of each way its figure, and how many times as quick it is as files and WebDataset in
+        the same round; index, far: of each figure median, least and most, see measure.py.
+    """
+    good = [of for of in measurements if "failure" not in of]
+    result: dict[str, Any] = {}
+    for name, part, figure in ((SAMPLES, SAMPLES, ""), (LOAD, LOAD, "images_per_second"), (LOAD_CPU, LOAD, "cpu")):
+        rounds: dict[int, dict[str, float]] = {}
+        for of in good:
+            if of["part"] == part and (not figure or figure in of):
+                by = {of["way"]: of[figure]} if figure else {way: of[way] for way in LABELS if way in of}
+                rounds.setdefault(of["round"], {}).update(by)
+        if rounds:
+            result[name] = _compared(list(rounds.values()), is_time=name != LOAD)
+    for part in (INDEX, FAR):
+        rows: dict[str, list[dict[str, float]]] = {}
+        for of in good:
+            if of["part"] == part:
+                rows.setdefault(f"{of['depth']} under way" if part == FAR else "one archive", []).append(of)
+        if rows:
+            result[part] = {
+                row: {
+                    name: spread(of[name] for of in several)
+                    for name in several[0]
+                    if isinstance(several[0][name], float)
+                }
+                for row, several in rows.items()
+            }
+    return result
+
+
+def _compared(rounds: list[dict[str, float]], is_time: bool) -> dict[str, Any]:
+    def quicker(way: str, than: str) -> Any:
+        both = [of for of in rounds if way in of and than in of]
+        return spread(of[than] / of[way] if is_time else of[way] / of[than] for of in both)
+
+    return {
+        way: {
+            "figure": spread(of[way] for of in rounds if way in of),
+            "to_files": quicker(way, FILES),
+            "to_webdataset": quicker(way, WEBDATASET),
+        }
+        for way in LABELS
+        if any(way in of for of in rounds)
+    }

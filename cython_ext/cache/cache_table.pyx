@@ -1,0 +1,336 @@
+# cython: language_level=3, boundscheck=False, wraparound=False
+"""The table of kept pictures, in memory of several processes: NOTE [ Cache table ] in atomics.h."""
+
+cimport cython
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytes cimport PyBytes_AS_STRING
+from cpython.exc cimport PyErr_SetFromErrno
+from libc.stdint cimport UINT64_MAX, int64_t, uint8_t, uint64_t
+from libc.string cimport memcpy
+from posix.mman cimport MAP_FAILED, MAP_SHARED, PROT_READ, PROT_WRITE, mmap, munmap
+from posix.types cimport pid_t
+from posix.unistd cimport getpid
+
+import os
+from typing import NamedTuple
+
+from atomics cimport (
+    CACHE_CLAIM, CACHE_ENTRY, CACHE_LINES, CACHE_MAGIC, CACHE_UNIT, CACHE_VERSION, cache_claim,
+    cache_claim_of, cache_count, cache_entry_of, cache_header, cache_line, cache_look, cache_pid, cache_place,
+    cache_publish, cache_raise, cache_release, cache_reserve, cache_start, cache_state, cache_tag, ring_note,
+    ring_noted, word_t,
+)
+
+cdef extern from "cache/digest.h" nogil:
+    uint64_t digest "digest"(const uint8_t *data, size_t bytes)
+
+cdef enum:
+    PAGE = 1 << 16  # the largest that a kernel for these processors has
+    KEY = 16        # bytes: where a picture's way begins, and its tag
+    PROBES = 64     # slots of a picture's way: a table with longer ones is as good as full
+
+UNIT = CACHE_UNIT
+VERSION = CACHE_VERSION
+
+
+class Figures(NamedTuple):
+    """What the processes of one dataset counted: pictures, and the bytes of their samples."""
+
+    found: int
+    kept: int
+    missed: int         # decoded, and not kept because there was no room
+    found_bytes: int
+    kept_bytes: int
+    missed_bytes: int
+    others: int         # that the decoder does not take
+
+
+def sum_of(data, Py_ssize_t at, Py_ssize_t end):
+    """A sum over the bytes `at` to `end` - 1 of an object with a buffer."""
+    cdef Py_buffer view
+    cdef uint64_t found
+    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+    try:
+        if not 0 <= at <= end <= view.len:
+            raise ValueError(f"{at} to {end} is not inside of {view.len} bytes")
+        with nogil:
+            found = digest(<const uint8_t *>view.buf + at, end - at)
+    finally:
+        PyBuffer_Release(&view)
+    return found
+
+
+cdef class CacheTable:
+    """A table, and the bytes of its pictures where these are in the same memory; it has a buffer of these, read-only.
+
+    Args:
+        fd: the memory.  The table does not close it.
+        slots: a power of two: the memory is new, and becomes a table with that number of slots.  0: it is a table.
+        budget: of a new table, how many bytes may be given out.
+        has_bytes: whether the pictures' bytes are in this memory, behind the table.
+
+    Raises:
+        ValueError: the memory is no table of this version.
+        OSError: it cannot be mapped.
+    """
+
+    cdef cache_header *header
+    cdef word_t *words
+    cdef uint8_t *bytes
+    cdef size_t mapped, bytes_mapped
+    cdef readonly uint64_t slots
+    cdef readonly uint64_t bytes_at     # where pictures' bytes begin in the memory
+
+    def __cinit__(self, int fd, uint64_t slots=0, uint64_t budget=0, bint has_bytes=True):
+        cdef cache_header header
+        cdef bytes begin
+        cdef void *at
+        cdef uint64_t table_at = (sizeof(cache_header) + PAGE - 1) // PAGE * PAGE
+        if slots:
+            if slots & (slots - 1):
+                raise ValueError(f"{slots} slots are no power of two")
+            self.slots = slots
+            self.bytes_at = table_at + (slots * 8 + PAGE - 1) // PAGE * PAGE
+            os.ftruncate(fd, self.bytes_at + (budget if has_bytes else 0))
+        else:
+            begin = os.pread(fd, sizeof(uint64_t) * 5, 0)
+            if len(begin) < <Py_ssize_t>(sizeof(uint64_t) * 5):
+                raise ValueError("this memory is no table of pictures")
+            memcpy(&header, PyBytes_AS_STRING(begin), sizeof(uint64_t) * 5)
+            if header.magic != CACHE_MAGIC or header.version != CACHE_VERSION or header.table_at != table_at:
+                raise ValueError("this memory is no table of pictures of this version")
+            self.slots, self.bytes_at = header.slots, header.bytes_at
+        size = os.fstat(fd).st_size
+        if size < self.bytes_at or not self.slots or self.bytes_at != table_at + (self.slots * 8 + PAGE - 1) // PAGE * PAGE:
+            raise ValueError("this memory is too small for its table of pictures")
+        at = mmap(NULL, self.bytes_at, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0)
+        if at == MAP_FAILED:
+            PyErr_SetFromErrno(OSError)
+        self.header, self.mapped = <cache_header *>at, self.bytes_at
+        self.words = <word_t *>(<uint8_t *>at + table_at)
+        if has_bytes and size > self.bytes_at:
+            at = mmap(NULL, size - self.bytes_at, PROT_READ, MAP_SHARED, fd, self.bytes_at)
+            if at == MAP_FAILED:
+                PyErr_SetFromErrno(OSError)
+            self.bytes, self.bytes_mapped = <uint8_t *>at, size - self.bytes_at
+        if slots:
+            self.header.version, self.header.slots = CACHE_VERSION, slots
+            self.header.table_at, self.header.bytes_at = table_at, self.bytes_at
+            ring_note(&self.header.budget, budget)
+            self.header.magic = CACHE_MAGIC
+
+    def __dealloc__(self):
+        if self.header != NULL:
+            munmap(self.header, self.mapped)
+        if self.bytes != NULL:
+            munmap(self.bytes, self.bytes_mapped)
+
+    def __getbuffer__(self, Py_buffer *buffer, int flags):
+        PyBuffer_FillInfo(buffer, self, self.bytes, self.bytes_mapped, True, flags)
+
+    def __len__(self):
+        return self.bytes_mapped
+
+    cdef word_t *at(self, const uint64_t *key, uint64_t step) noexcept:
+        return self.words + ((key[0] + step) & (self.slots - 1))
+
+    cdef int64_t entry_of(self, bytes key) except -2:
+        """The slot that has a picture's entry; -1: none has."""
+        cdef uint64_t of[2]
+        cdef uint64_t word, step
+        if len(key) != KEY:
+            raise ValueError(f"a key has {KEY} bytes")
+        memcpy(of, PyBytes_AS_STRING(key), KEY)
+        for step in range(<uint64_t>PROBES):
+            word = cache_look(self.at(of, step))
+            if cache_state(word) != CACHE_ENTRY:
+                break
+            if cache_tag(word) == cache_tag(cache_entry_of(of[1], 0)):
+                return (of[0] + step) & (self.slots - 1)
+        return -1
+
+    def find(self, bytes key):
+        """Where a picture lies, counted from the first picture's first byte; -1: nowhere.
+
+        Another picture of the same slots and tag is one in 2 ** 26; so whoever reads the bytes compares their key.
+        """
+        cdef int64_t slot = self.entry_of(key)
+        return -1 if slot < 0 else cache_place(cache_look(self.words + slot))
+
+    def slot_of(self, bytes key):
+        """The slot of a picture's entry; -1: it has none."""
+        return self.entry_of(key)
+
+    def takes(self, uint64_t bytes):
+        """Whether so many more bytes fit.  Another process may be quicker: see reserve()."""
+        cdef uint64_t budget = ring_noted(&self.header.budget), used = ring_noted(&self.header.used)
+        return not ring_noted(&self.header.full) and bytes <= budget and used <= budget - bytes
+
+    def reserve(self, uint64_t bytes):
+        """A place for so many bytes, which nobody else is given; -1: they do not fit."""
+        cdef uint64_t place = cache_reserve(self.header, (bytes + CACHE_UNIT - 1) // CACHE_UNIT * CACHE_UNIT)
+        return -1 if place == UINT64_MAX else place
+
+    def note_full(self):
+        """Keep nothing more; whether this call was the first that said it."""
+        return cache_raise(&self.header.full, 1)
+
+    def raise_budget(self, uint64_t bytes):
+        """Let so many bytes be given out, if it is fewer now."""
+        cache_raise(&self.header.budget, bytes)
+
+    @property
+    def is_full(self):
+        """Whether the machine or the disk had no more."""
+        return bool(ring_noted(&self.header.full))
+
+    @property
+    def used(self):
+        """Bytes that were given out."""
+        return ring_noted(&self.header.used)
+
+    @property
+    def budget(self):
+        """How many may be."""
+        return ring_noted(&self.header.budget)
+
+    # ------------------------------------------------------------------------------------------- what a dataset counts
+
+    def new_line(self):
+        """The number of a line of figures, all 0, for another dataset; of a machine's 64th dataset the first again."""
+        cdef int line = <int>(cache_count(&self.header.readers, 1) % CACHE_LINES)
+        cdef cache_line *to = &self.header.lines[line]
+        ring_note(&to.found, 0)
+        ring_note(&to.kept, 0)
+        ring_note(&to.missed, 0)
+        ring_note(&to.found_bytes, 0)
+        ring_note(&to.kept_bytes, 0)
+        ring_note(&to.missed_bytes, 0)
+        ring_note(&to.others, 0)
+        return line
+
+    cdef cache_line *line(self, int number) except NULL:
+        if not 0 <= number < CACHE_LINES:
+            raise ValueError(f"there is no line {number}")
+        return &self.header.lines[number]
+
+    def count_found(self, int line, uint64_t bytes):
+        """A picture was found."""
+        cdef cache_line *to = self.line(line)
+        cache_count(&to.found, 1)
+        cache_count(&to.found_bytes, bytes)
+
+    def count_kept(self, int line, uint64_t bytes):
+        """A picture was decoded and kept."""
+        cdef cache_line *to = self.line(line)
+        cache_count(&to.kept, 1)
+        cache_count(&to.kept_bytes, bytes)
+
+    def count_missed(self, int line, uint64_t bytes):
+        """A picture was decoded, and there was no room to keep it."""
+        cdef cache_line *to = self.line(line)
+        cache_count(&to.missed, 1)
+        cache_count(&to.missed_bytes, bytes)
+
+    def count_other(self, int line):
+        """A picture is none that the decoder takes."""
+        cache_count(&self.line(line).others, 1)
+
+    def figures(self, int line):
+        """What was counted."""
+        cdef cache_line *of = self.line(line)
+        return Figures(
+            ring_noted(&of.found), ring_noted(&of.kept), ring_noted(&of.missed), ring_noted(&of.found_bytes),
+            ring_noted(&of.kept_bytes), ring_noted(&of.missed_bytes), ring_noted(&of.others),
+        )
+
+    # ------------------------------------------------------------------------------ a table whose pictures are in a file
+
+    def load(self, const uint8_t[::1] words, uint64_t end):
+        """Take entries from a file, before anybody else sees this table.
+
+        Args:
+            words: all slots of the file's table.  What is no entry of a place before `end` becomes empty.
+            end: where the file's pictures end; what comes is put behind.
+        """
+        cdef uint64_t word, k
+        if words.shape[0] != <Py_ssize_t>self.slots * 8:
+            raise ValueError(f"{words.shape[0]} bytes are no table of {self.slots} slots")
+        for k in range(self.slots):
+            memcpy(&word, &words[8 * k], 8)
+            if cache_state(word) == CACHE_ENTRY and cache_place(word) < end:
+                ring_note(self.words + k, word)
+        ring_note(&self.header.used, (end + CACHE_UNIT - 1) // CACHE_UNIT * CACHE_UNIT)
+
+
+@cython.no_gc_clear     # __dealloc__ writes into the table's memory
+cdef class Claim:
+    """What one process does to keep one picture.  Whatever happens in between, release() ends it.
+
+    Args:
+        table: the table.
+        pid, start: of this process: see NOTE [ Cache table ].
+    """
+
+    cdef CacheTable table
+    cdef word_t *word
+    cdef uint64_t mine, tag
+    cdef pid_t process
+    cdef readonly long long slot    # -1: nothing is claimed
+
+    def __cinit__(self, CacheTable table, uint64_t pid, uint64_t start):
+        self.table, self.slot, self.process = table, -1, getpid()
+        self.mine = cache_claim_of(pid, start)
+
+    def __dealloc__(self):
+        if self.process == getpid():    # in a forked child the claim is the parent's, and goes on there
+            self.release()
+
+    def take(self, bytes key, has_ended):
+        """Claim the slot of a picture.
+
+        Args:
+            key: of the picture.
+            has_ended: a function of a pid and a start that says whether that process is gone.
+
+        Returns:
+            Whether it is claimed.  Else somebody else keeps it just now or has kept it, or its way has no room.
+        """
+        cdef uint64_t of[2]
+        cdef uint64_t word, step
+        if len(key) != KEY or self.slot >= 0:
+            raise ValueError(f"a key has {KEY} bytes, and a claim one slot")
+        memcpy(of, PyBytes_AS_STRING(key), KEY)
+        for step in range(<uint64_t>PROBES):
+            word = cache_look(self.table.at(of, step))
+            if cache_state(word) == CACHE_ENTRY:
+                if cache_tag(word) == cache_tag(cache_entry_of(of[1], 0)):
+                    return False
+                continue
+            if cache_state(word) == CACHE_CLAIM and not has_ended(cache_pid(word), cache_start(word)):
+                return False
+            # From the compare-and-swap to self.slot no line of Python is run, so no exception can lose a claim.
+            if not cache_claim(self.table.at(of, step), word, self.mine):
+                return False
+            self.word, self.tag = self.table.at(of, step), of[1]
+            self.slot = (of[0] + step) & (self.table.slots - 1)
+            return True
+        return False
+
+    def publish(self, uint64_t place):
+        """Make the entry: the picture's bytes are whole, at this place.
+
+        Returns:
+            The word that the table has now; 0 where the claim was taken over, and the bytes are nobody's.
+        """
+        cdef uint64_t entry = cache_entry_of(self.tag, place)
+        if self.slot < 0:
+            raise ValueError("nothing is claimed: take() first")
+        self.slot = -1
+        return entry if cache_publish(self.word, self.mine, entry) else 0
+
+    cpdef release(self):
+        """Let go of what is claimed, if anything is."""
+        if self.slot >= 0:
+            self.slot = -1
+            cache_release(self.word, self.mine)

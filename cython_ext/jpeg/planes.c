@@ -1,0 +1,92 @@
+/* The planes of a picture, kept outside of the decoder that made them.
+ *
+ * NOTE [ Kept planes ]
+ *
+ * A picture that was decoded once need not be again: all that its crops are made of are its samples, before chroma is
+ * brought to the size of luma.  These are kept, and not RGB, because they are half as many and every way of making a crop
+ * (exact or fast, any filter, any path) begins with them.  So a crop of kept planes is the crop of the file to the bit.
+ *
+ *     1. A component has a plane, one behind the other: its columns from left to right, no gap between them.  A column of
+ *        chroma begins with a copy of its first sample and ends with one of its last, as upsampling reads them.
+ *     2. SPARE bytes stand behind the last plane, because vectors read whole LINEs.  What they read beyond a column is
+ *        the next one or these, and nothing comes of it.
+ *     3. A shape and as many bytes as it says are safe to read, whatever they are: who opens planes has compared that.
+ *
+ * Coefficients, as they stand behind the entropy decoder, would be smaller: two bytes for each that is not 0 are 280 KB
+ * of 522 for 264 photographs of ImageNet (mean).  But a crop of them takes 300 us or so and one of planes 122, where the
+ * file takes 655.  Where everything fits planes are worth 2.4 times as much, where nothing does 20 % less. */
+#include <string.h>
+
+#include "decoder.h"
+
+enum { SPARE = 2 * LINE };
+
+/* Of one component. */
+typedef struct {
+    int width, height, edge; /* a column has `edge` samples more at each end */
+} plane_size;
+
+static plane_size size_of(const jpeg_shape *s, int k)
+{
+    int across = s->h[0] / s->h[k > 0], down = s->v[0] / s->v[k > 0];
+    return (plane_size){(s->width + across - 1) / across, (s->height + down - 1) / down, k > 0};
+}
+
+static size_t stride_of(plane_size size) { return (size_t)(size.height + 2 * size.edge); }
+
+static int is_factor(int factor) { return factor >= 1 && factor <= 4; }
+
+size_t jpeg_planes_bytes(const jpeg_shape *s)
+{
+    if (!s->width || !s->height || (s->components != 1 && s->components != 3)) return 0;
+    for (int k = 0; k < 2; k++)
+        if (!is_factor(s->h[k]) || !is_factor(s->v[k]) || s->h[0] % s->h[k] || s->v[0] % s->v[k]) return 0;
+    if (s->orientation < 1 || s->orientation > 8) return 0;
+    size_t bytes = SPARE;
+    for (int k = 0; k < s->components; k++) bytes += (size_t)size_of(s, k).width * stride_of(size_of(s, k));
+    return bytes;
+}
+
+jpeg_shape jpeg_shape_of(const jpeg_decoder *d)
+{
+    const jpeg_header *h = &d->header;
+    const jpeg_component *luma = &h->component[0], *chroma = &h->component[h->components - 1];
+    return (jpeg_shape){.width = (uint16_t)h->width, .height = (uint16_t)h->height,
+                        .components = (uint8_t)h->components, .orientation = (uint8_t)h->orientation,
+                        .h = {luma->h, chroma->h}, .v = {luma->v, chroma->v}};
+}
+
+int jpeg_write_planes(jpeg_decoder *d, uint8_t *to)
+{
+    jpeg_shape shape = jpeg_shape_of(d);
+    int said = jpeg_read_all(d);
+    if (said != JPEG_OK) return said;
+    for (int k = 0; k < shape.components; k++) {
+        const jpeg_plane *p = &d->scan.planes[k];
+        plane_size size = size_of(&shape, k);
+        for (int x = 0; x < size.width; x++, to += stride_of(size))
+            memcpy(to, p->samples + x * p->stride - size.edge, stride_of(size));
+    }
+    memset(to, 0, SPARE);
+    return JPEG_OK;
+}
+
+int jpeg_open_planes(jpeg_decoder *d, const jpeg_shape *s, const uint8_t *planes)
+{
+    if (!jpeg_planes_bytes(s)) return 0;
+    d->header = (jpeg_header){.width = s->width, .height = s->height, .components = s->components, .h = s->h[0],
+                              .v = s->v[0], .orientation = s->orientation};
+    for (int k = 0; k < s->components; k++) {
+        jpeg_plane *p = &d->scan.planes[k];
+        plane_size size = size_of(s, k);
+        d->header.component[k] = (jpeg_component){.h = s->h[k > 0], .v = s->v[k > 0]};
+        p->left = p->top = 0;
+        p->right = (size.width + 7) / 8;
+        p->bottom = (size.height + 7) / 8;
+        p->stride = (ptrdiff_t)stride_of(size);
+        p->samples = (uint8_t *)planes + size.edge; /* only read: nothing is decoded while is_lent is set */
+        planes += (size_t)size.width * stride_of(size);
+    }
+    d->is_whole = d->is_lent = 1;
+    return 1;
+}

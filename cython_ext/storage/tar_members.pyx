@@ -1,0 +1,379 @@
+# cython: language_level=3, boundscheck=False, wraparound=False
+"""The regular members of a tar archive, found header by header.
+
+NOTE [ Plain tars ]
+
+Python's tarfile knows every kind of tar, and lists 54,000 members a second.  Nearly all shards have plain headers
+alone.  So this module reads plain headers in C, and stops at the first one that is not plain: the shard is then listed
+by tarfile, from its beginning (shmloader/storage/tar_listing.py).  Plain are: members, links and folders in the old,
+the ustar and GNU's format, with sizes in octal or base 256; long names of GNU's and pax's; pax records that change
+neither the bytes nor the character set.  Everything else is odd: sparse members, sizes that are no numbers, wrong
+checksums, two long names for one member.
+
+Both ways have to find the same members.  tests/storage/test_tar_members.py compares them.
+"""
+
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from libc.errno cimport EINTR, errno
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport free, malloc, realloc
+from libc.string cimport memchr, memcmp, memcpy
+
+cdef extern from "unistd.h" nogil:
+    ssize_t pread(int file, void *to, size_t size, int64_t place)
+
+cdef enum:
+    BLOCK = 512
+    SMALL = 4096            # bytes of a read: the headers of a picture's label and of the next picture
+    LARGE = 65536           # where members are small
+    LONGEST = 1 << 20       # bytes of a long name, or of pax records
+    A_TURN = 100_000        # members after which Python looks for signals
+
+# What a part of an archive was read to.
+cdef enum Reading:
+    MORE = 0        # the next header lies behind what was given
+    END = 1         # a block of zeros
+    ODD = 2         # a header that is not plain
+    MEMORY = 3
+
+cdef str RECORD_IS_ODD = "a header that only tarfile reads"
+
+
+cdef inline bint is_octal(const uint8_t *field, int size, uint64_t *value) noexcept nogil:
+    """Read a number; false where it is none."""
+    cdef int k = 0
+    cdef uint64_t number = 0
+    if field[0] == 0x80:        # base 256, of GNU tar
+        for k in range(1, size):
+            if number >> 55:
+                return False
+            number = number << 8 | field[k]
+        value[0] = number
+        return True
+    while k < size and field[k] == 0x20:
+        k += 1
+    while k < size and 0x30 <= field[k] <= 0x37:
+        number = number << 3 | (field[k] - 0x30)
+        k += 1
+    while k < size and field[k] == 0x20:
+        k += 1
+    value[0] = number
+    return k == size or field[k] == 0
+
+
+cdef inline size_t text_in(const uint8_t *field, size_t size) noexcept nogil:
+    """How long a text is that ends at a zero, or where its field ends."""
+    cdef const void *end = memchr(field, 0, size)
+    return size if end == NULL else <const uint8_t *>end - field
+
+
+cdef inline bint has_checksum(const uint8_t *header) noexcept nogil:
+    """Whether a header's checksum is right, over bytes with or without signs."""
+    cdef uint32_t total = 0     # over all bytes at once, which the compiler does in vectors
+    cdef int64_t signed_total = 0
+    cdef uint64_t said
+    cdef int k
+    for k in range(BLOCK):
+        total += header[k]
+    for k in range(148, 156):       # the checksum itself counts as spaces
+        total -= header[k]
+    if not is_octal(header + 148, 8, &said):
+        return False
+    if said == total + 8 * 0x20:
+        return True
+    for k in range(BLOCK):
+        if not 148 <= k < 156:
+            signed_total += <signed char>header[k]
+    return <int64_t>said == signed_total + 8 * 0x20
+
+
+cdef inline bint is_zero(const uint8_t *header) noexcept nogil:
+    cdef int k
+    for k in range(BLOCK):
+        if header[k]:
+            return False
+    return True
+
+
+cdef class TarMembers:
+    """Members of one archive, in their order.
+
+    Attributes:
+        count: of members that were found.
+        at: where the next header lies.
+        needed: bytes from there on that are to be read at once.
+        ended: whether the end was met: a block of zeros.
+    """
+    cdef readonly uint64_t count, at, needed
+    cdef readonly bint ended
+    cdef uint64_t room, text_size, text_room
+    cdef uint64_t *places
+    cdef uint64_t *sizes
+    cdef uint64_t *ends         # of each name in the text
+    cdef uint8_t *text
+    cdef bint is_named, is_sized, is_after_special
+    cdef uint64_t given_size    # by pax
+    cdef uint8_t *given_name
+    cdef size_t given_length
+
+    def __cinit__(self):
+        self.needed = BLOCK
+
+    def __dealloc__(self):
+        free(self.places)
+        free(self.sizes)
+        free(self.ends)
+        free(self.text)
+        free(self.given_name)
+
+    def scan(self, int file) -> bool:
+        """Read the next 100,000 members or so of a file.
+
+        Args:
+            file: a descriptor; its place is not used.
+
+        Returns:
+            Whether there is more to read.
+
+        Raises:
+            OSError: it cannot be read.
+            ValueError: a header is not plain; see NOTE [ Plain tars ].
+            EOFError: the file ends inside a header.
+        """
+        cdef uint64_t until = self.count + A_TURN, before
+        cdef size_t room = LARGE, wanted = SMALL
+        cdef ssize_t got = 0
+        cdef int said = MORE, why = 0
+        cdef uint8_t *buffer = <uint8_t *>malloc(room)
+        if buffer == NULL:
+            raise MemoryError
+        try:
+            with nogil:
+                while said == MORE and self.count < until:
+                    if self.needed > room:
+                        free(buffer)
+                        room = self.needed
+                        buffer = <uint8_t *>malloc(room)
+                        if buffer == NULL:
+                            said = MEMORY
+                            break
+                    got = pread(file, buffer, max(wanted, <size_t>self.needed), self.at)
+                    if got < 0 and errno == EINTR:
+                        break
+                    why = errno
+                    if got < <ssize_t>self.needed:
+                        break
+                    before = self.count
+                    said = self.parse(buffer, got, self.at)
+                    wanted = LARGE if self.count - before >= 4 else SMALL
+            self.raise_for(said)
+            if said == MORE and got < 0 and why != EINTR:
+                raise OSError(why, "it cannot be read")
+            if said == MORE and 0 <= got < <ssize_t>self.needed:
+                self.end_of_file(got)
+                return False
+        finally:
+            free(buffer)
+        return not self.ended
+
+    def feed(self, const uint8_t[::1] data, uint64_t place) -> bool:
+        """Read a part of an archive that begins at `place`, which is `at` or before; see scan()."""
+        if place > self.at:
+            raise ValueError("that lies behind the next header")
+        if len(data):
+            self.raise_for(self.parse(&data[0], len(data), place))
+        return not self.ended
+
+    def end_of_file(self, uint64_t rest):
+        """Note that the archive has only so many bytes from `at` on.
+
+        Raises:
+            EOFError: it ends inside a header.
+        """
+        if rest or self.is_after_special or self.at == 0:
+            raise EOFError
+        self.ended = True
+
+    cdef int raise_for(self, int said) except -1:
+        if said == MEMORY:
+            raise MemoryError
+        if said == ODD:
+            raise ValueError(RECORD_IS_ODD)
+        self.ended = said == END
+        return 0
+
+    cdef int parse(self, const uint8_t *data, uint64_t size, uint64_t place) noexcept nogil:
+        """Read all headers that lie in a part of the archive as a whole."""
+        cdef const uint8_t *header
+        cdef uint64_t length
+        cdef uint8_t kind
+        cdef int said
+        while self.at - place < size and size - (self.at - place) >= BLOCK:
+            header = data + (self.at - place)
+            self.needed = BLOCK
+            if is_zero(header):
+                return ODD if self.is_after_special else END
+            if not is_octal(header + 124, 12, &length) or length >> 62 or not has_checksum(header):
+                return ODD
+            kind = header[156]
+            if kind == c"L" or kind == c"K" or kind == c"x" or kind == c"X" or kind == c"g":
+                if length > LONGEST:
+                    return ODD
+                self.needed = BLOCK + (length + BLOCK - 1) // BLOCK * BLOCK
+                if size - (self.at - place) < self.needed:
+                    return MORE
+                said = self.special(kind, header + BLOCK, length)
+                if said != MORE:
+                    return said
+                self.at += self.needed
+                self.needed = BLOCK
+                continue
+            if kind == c"S":
+                return ODD
+            said = self.member(header, kind, length)
+            if said != MORE:
+                return said
+        return MORE
+
+    cdef int member(self, const uint8_t *header, uint8_t kind, uint64_t length) noexcept nogil:
+        """Note a member, if it is a regular one, and pass over it."""
+        cdef size_t name = text_in(header, 100), prefix = text_in(header + 345, 155)
+        cdef bint is_regular = kind == c"0" or kind == 0 or kind == c"7"
+        cdef bint has_data
+        if kind == 0 and name and header[name - 1] == c"/":     # a folder, in the oldest format
+            is_regular = False
+            kind = c"5"
+        has_data = is_regular or not (c"1" <= kind <= c"6")
+        if self.is_sized:
+            length = self.given_size
+        if is_regular:
+            if not self.has_room(100 + 1 + 155 if not self.is_named else self.given_length):
+                return MEMORY
+            if self.is_named:
+                self.write(self.given_name, self.given_length)
+            else:
+                if prefix:
+                    self.write(header + 345, prefix)
+                    self.write(<const uint8_t *>b"/", 1)
+                self.write(header, name)
+            self.ends[self.count] = self.text_size
+            self.places[self.count] = self.at + BLOCK
+            self.sizes[self.count] = length
+            self.count += 1
+        self.at += BLOCK
+        if has_data:
+            self.at += (length + BLOCK - 1) // BLOCK * BLOCK
+        self.is_named = self.is_sized = self.is_after_special = False
+        return MORE
+
+    cdef int special(self, uint8_t kind, const uint8_t *data, uint64_t length) noexcept nogil:
+        """Note what a header says of the member behind it."""
+        if kind == c"g":
+            return MORE if self.is_plain_pax(data, length, False) else ODD
+        self.is_after_special = True
+        if kind == c"K":        # where a link leads to
+            return MORE
+        if kind == c"L":
+            return self.name(data, text_in(data, length))
+        return MORE if self.is_plain_pax(data, length, True) else ODD
+
+    cdef int name(self, const uint8_t *data, size_t length) noexcept nogil:
+        cdef uint8_t *larger
+        if self.is_named or length == 0:
+            return ODD
+        larger = <uint8_t *>realloc(self.given_name, length)
+        if larger == NULL:
+            return MEMORY
+        self.given_name = larger
+        memcpy(larger, data, length)
+        self.given_length = length
+        self.is_named = True
+        return MORE
+
+    cdef bint is_plain_pax(self, const uint8_t *data, uint64_t size, bint counts) noexcept nogil:
+        """Note path and size of pax records; false where a record is odd, or is to count for all members (`counts`)."""
+        cdef uint64_t at = 0, length, key, k, number
+        cdef const uint8_t *value
+        cdef const uint8_t *equals
+        while at < size and data[at]:
+            length, k = 0, at
+            while k < size and c"0" <= data[k] <= c"9" and length < LONGEST:
+                length = length * 10 + (data[k] - c"0")
+                k += 1
+            if k == at or k >= size or data[k] != c" " or length > size - at or at + length <= k + 2:
+                return False
+            if data[at + length - 1] != c"\n":
+                return False
+            key = k + 1
+            equals = <const uint8_t *>memchr(data + key, c"=", at + length - 1 - key)
+            if equals == NULL:
+                return False
+            value = equals + 1
+            k = data + at + length - 1 - value      # bytes of the value
+            length, key = at + length, key          # where the next record begins
+            if is_key(data + key, equals, b"hdrcharset", 10) or (equals - (data + key) >= 10
+                                                                and memcmp(data + key, b"GNU.sparse", 10) == 0):
+                return False
+            if is_key(data + key, equals, b"path", 4):
+                while k and value[k - 1] == c"/":
+                    k -= 1
+                if not counts or memchr(value, 0, k) != NULL or self.name(value, k) != MORE:
+                    return False
+            elif is_key(data + key, equals, b"size", 4):
+                if not counts or self.is_sized or k == 0 or k > 18:
+                    return False
+                number = 0
+                while k:
+                    if not c"0" <= value[0] <= c"9":
+                        return False
+                    number = number * 10 + (value[0] - c"0")
+                    value += 1
+                    k -= 1
+                self.given_size, self.is_sized = number, True
+            at = length
+        return True
+
+    cdef inline void write(self, const uint8_t *data, size_t length) noexcept nogil:
+        memcpy(self.text + self.text_size, data, length)
+        self.text_size += length
+
+    cdef bint has_room(self, size_t name) noexcept nogil:
+        """Make room for one member more."""
+        cdef uint64_t room
+        cdef void *larger
+        if self.count == self.room:
+            room = max(<uint64_t>1024, 2 * self.room)
+            larger = realloc(self.places, 8 * room)
+            if larger == NULL:
+                return False
+            self.places = <uint64_t *>larger
+            larger = realloc(self.sizes, 8 * room)
+            if larger == NULL:
+                return False
+            self.sizes = <uint64_t *>larger
+            larger = realloc(self.ends, 8 * room)
+            if larger == NULL:
+                return False
+            self.ends = <uint64_t *>larger
+            self.room = room
+        if self.text_size + name > self.text_room:
+            room = max(<uint64_t>65536, 2 * (self.text_size + name))
+            larger = realloc(self.text, room)
+            if larger == NULL:
+                return False
+            self.text = <uint8_t *>larger
+            self.text_room = room
+        return True
+
+    def found(self):
+        """The names one behind the other, where each ends, and places and sizes: words of 64 bits, as bytes."""
+        return (
+            PyBytes_FromStringAndSize(<const char *>self.text, self.text_size),
+            PyBytes_FromStringAndSize(<const char *>self.ends, 8 * self.count),
+            PyBytes_FromStringAndSize(<const char *>self.places, 8 * self.count),
+            PyBytes_FromStringAndSize(<const char *>self.sizes, 8 * self.count),
+        )
+
+
+cdef inline bint is_key(const uint8_t *key, const uint8_t *end, const char *name, int length) noexcept nogil:
+    return end - key == length and memcmp(key, name, length) == 0

@@ -1,0 +1,1 @@
+"""`shmloader index`: makes the index of shards before a run needs it."""

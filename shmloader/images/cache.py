@@ -1,0 +1,204 @@
+"""A cache of decoded pictures, which all workers, ranks and jobs of a user share: docs/caching.md.
+
+It has the samples of whole pictures as their files have them, before chroma is brought to the size of luma: NOTE
+[ Kept planes ] in cython_ext/jpeg/planes.c.  Any crop, of any size and by any filter, is made of these, and is the crop
+of the file to the bit.  NOTE [ Cache table ] in cython_ext/atomics.h tells how processes keep pictures side by side.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import warnings
+from hashlib import blake2b
+from typing import Any
+
+from shmloader.core.cache_table import Claim
+from shmloader.core.jpeg import Decoder
+from shmloader.images.cache_file import FileStore
+from shmloader.images.cache_memory import MemoryStore
+from shmloader.images.cache_options import CacheOptions, cache_options, size_text
+from shmloader.images.cache_stores import HEAD, Store, Unusable
+from shmloader.system.common_memory import Place
+from shmloader.system.limits import allowed_memory
+from shmloader.system.processes import start_of
+
+__all__ = ["Cache"]
+
+_PLANES = b"planes 1"  # what the decoder gives: with other samples, or another order of them, another number
+_STATUS = struct.Struct("<QQ")
+_WORD = 2**64 - 1  # what a key has of a time of change: it may be before 1970, or after 2554
+
+# This process, as claims name it: its pid, and when it was started.
+_process = (0, 0)
+
+
+class Cache:
+    """Pictures of one dataset, kept decoded.  It can be pickled, and the copy finds the same memory or file.
+
+    Args:
+        value: what the user gave as `cache=`.
+        pictures: how many the dataset has.
+
+    Raises:
+        TypeError, ValueError: `value` means nothing, or names a file that is something else.
+        FileNotFoundError: there is no such folder.
+    """
+
+    def __init__(self, value: Any, pictures: int) -> None:
+        self._options = cache_options(value)
+        self._pictures = pictures
+        self._place: Place | None = None
+        self._store: Store | None = None
+        self._line = 0
+        self._is_off = False  # it cannot be had here
+        if (store := self._opened()) is not None:
+            self._line = store.table.new_line()
+            if self._options.path is None and (self._options.budget or 0) > (most := allowed_memory()):
+                self._warn(
+                    f"that is more than the {size_text(most)} that this machine or its control group has. Pictures are "
+                    "kept as long as there is memory. Give a smaller budget, or more memory"
+                )
+
+    def __getstate__(self) -> dict[str, Any]:
+        place = self._place if self._store is None else self._store.place
+        return {**self.__dict__, "_store": None, "_place": place}
+
+    def find(self, path: str) -> tuple[Any, int, int] | None:
+        """The samples of a picture: see Store.read(); None where they are not kept.
+
+        Raises:
+            OSError: there is no such file.
+        """
+        if (store := self._opened()) is None:
+            return None
+        status = os.stat(path)
+        key = _key(path, (status.st_size, status.st_mtime_ns))
+        at = store.table.find(key)
+        found = None if at < 0 else store.read(key, at)
+        if found is not None:
+            store.table.count_found(self._line, found[2])
+        return found
+
+    def note_other(self) -> None:
+        """A picture is none that the decoder takes, and is not kept."""
+        if (store := self._opened()) is not None:
+            store.table.count_other(self._line)
+
+    def keep(self, path: str, decoder: Decoder) -> bool:
+        """Keep the picture that a decoder has read, if there is room and nobody else is about to.
+
+        Returns:
+            Whether the decoder has all of it now.
+        """
+        if (store := self._opened()) is None:
+            return False
+        table, size = store.table, HEAD.size + decoder.planes_bytes()
+        if not table.takes(size):
+            table.count_missed(self._line, size)
+            return False
+        key = _key(path, decoder.status)
+        claim = Claim(table, *_this_process())
+        try:
+            if not claim.take(key, _has_ended):
+                return False
+            planes = decoder.planes()
+            if planes is None:
+                return False  # it is broken somewhere, so it is up to whoever decodes the part that is wanted
+            self._write(store, claim, key, planes)
+            return True
+        except MemoryError:
+            return False
+        finally:
+            claim.release()
+
+    def _write(self, store: Store, claim: Claim, key: bytes, planes: bytes) -> None:
+        """Reserved as late as can be: what is reserved and not published is lost."""
+        table, size, slot = store.table, HEAD.size + len(planes), claim.slot
+        try:
+            at = table.reserve(size)
+            if at < 0:
+                table.count_missed(self._line, size)
+                return
+            store.write(key, at, planes)
+            if word := claim.publish(at):
+                table.count_kept(self._line, size)
+                store.note(slot, word)
+            why = store.why_full(at, at + size)
+        except (OSError, MemoryError) as error:
+            why = f"{error}. Make room, or give a smaller budget"
+        if why and table.note_full():
+            self._warn(f"nothing more is kept, and {size_text(table.used)} are. {why}")
+
+    def report(self) -> str:
+        """How many pictures came from it, and what more bytes would bring; empty where nothing was asked for yet."""
+        if (store := self._opened()) is None:
+            return f"{self._options}: it cannot be had here, and each picture is decoded"
+        table, figures = store.table, store.table.figures(self._line)
+        pictures = figures.found + figures.kept + figures.missed + figures.others
+        if not pictures:
+            return ""
+        text = f"{figures.found / pictures:.0%} of the pictures came from the cache ({figures.found:,} of {pictures:,})"
+        text += f"; it has {size_text(table.used)} of {size_text(table.budget)}"
+        if figures.others:
+            text += f"; {figures.others / pictures:.0%} are no baseline JPEG files and cannot be kept"
+        if figures.missed:
+            share = figures.missed / pictures
+            more = share * self._pictures * figures.missed_bytes / figures.missed
+            text += f"; {share:.0%} did not fit, and {size_text(more)} more would hold them"
+            text += f". That would spare decoding {share:.0%} of each epoch"
+            if table.is_full:
+                text += ", but there is no more memory or disk"
+        return text
+
+    def _opened(self) -> Store | None:
+        """The store, in this process."""
+        if self._store is None and not self._is_off:
+            try:
+                self._store = _open_store(self._options, self._pictures, self._place)
+            except Unusable as why:
+                self._is_off = True
+                self._warn(f"{why}. Pictures are decoded each time")
+        return self._store
+
+    def _warn(self, text: str) -> None:
+        warnings.warn(f"{self._options}: {text}", RuntimeWarning, stacklevel=2)
+
+
+def _open_store(options: CacheOptions, pictures: int, first: Place | None = None) -> Store:
+    """The store that all processes of this user and machine have.
+
+    Args:
+        options: what the user wants.
+        pictures: of the dataset.
+        first: where another process had its memory.
+
+    Raises:
+        Unusable: it cannot be had.
+        ValueError: the file is something else.
+        FileNotFoundError: there is no such folder.
+    """
+    try:
+        return MemoryStore(options, first) if options.path is None else FileStore(options, pictures, first)
+    except (FileNotFoundError, IsADirectoryError):
+        raise
+    except (OSError, MemoryError) as error:
+        raise Unusable(f"{error}. Give more memory, another path, or no cache") from error
+
+
+def _key(path: str, status: tuple[int, int]) -> bytes:
+    """What names a picture: its path, size and time of change, and what the decoder makes of it."""
+    name = os.fsencode(path if path.startswith("/") else os.path.join(os.getcwd(), path))
+    return blake2b(name, digest_size=16, salt=_STATUS.pack(status[0], status[1] & _WORD), person=_PLANES).digest()
+
+
+def _this_process() -> tuple[int, int]:
+    global _process
+    pid = os.getpid()
+    if _process[0] != pid:
+        _process = pid, start_of(pid) or 0
+    return _process
+
+
+def _has_ended(pid: int, start: int) -> bool:
+    return start_of(pid) != start

@@ -1,0 +1,194 @@
+"""Pictures kept in a file."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import secrets
+import stat
+import struct
+import warnings
+import weakref
+from typing import Any
+
+from shmloader.core.cache_table import CacheTable, sum_of
+from shmloader.images import cache_stores
+from shmloader.images.cache_options import CacheOptions
+from shmloader.images.cache_stores import HEAD, LEAST_SLOTS, MOST_SLOTS, Unusable, slots_for, write
+from shmloader.system.common_memory import Place, held, open_common
+
+__all__ = ["FileStore"]
+
+_MAGIC = b"shmloader cache "
+_FORMAT = 1
+_HEADER = struct.Struct("<16sQQ")  # magic, format, slots
+_TABLE_AT = 4096
+
+
+class FileStore:
+    """Pictures in a file: NOTE [ Cache file ].
+
+    NOTE [ Cache file ]
+
+        1. The file has a header, a table and pictures.  No process maps it: a mapped file that is truncated, or that a
+           full disk or a broken one has no page for, is SIGBUS.  It is read and written by calls, which say what
+           failed.
+        2. While it is used, its table is in common memory, where words are claimed and published as
+           NOTE [ Cache table ] has it.  Who publishes an entry writes that word into the file as well, after the
+           picture's bytes.  So the file has no claims, and none of a dead process.
+        3. After a loss of power a word may be on the disk whose bytes are not.  So each picture that is read is
+           compared with its sum.  A word whose picture is broken is cleared in the file, and the next run keeps that
+           picture again.
+        4. Who makes the common memory of a file locks the file (flock), so that processes that cannot see it, of
+           another machine, container or user, do not write to the same places.  They read, and add nothing.
+    """
+
+    def __init__(self, options: CacheOptions, pictures: int, first: Place | None) -> None:
+        assert options.path is not None
+        self._options = options
+        self._file = _open_file(options.path, slots_for(4 * pictures))
+        weakref.finalize(self, os.close, self._file).atexit = False
+        there = os.fstat(self._file)
+        self._slots = _checked(self._file, options.path)
+        self._bytes_at = _TABLE_AT + 8 * self._slots
+        ends = f"_{there.st_dev}_{there.st_ino}"
+        self._fd = open_common(cache_stores.NAME + ends, self._begin, first)
+        weakref.finalize(self, os.close, self._fd).atexit = False
+        if f"{ends} " not in os.readlink(f"/proc/self/fd/{self._fd}"):  # where it was found before: of another file
+            raise OSError(errno.ESTALE, f"{options.path} was made again while it was in use")
+        self.table = CacheTable(self._fd, has_bytes=False)
+        if self.table.slots != self._slots:
+            raise OSError(errno.ESTALE, f"{options.path} has another table than when it was first used")
+        with contextlib.suppress(OSError):
+            fcntl.flock(self._file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        if options.budget is not None:
+            self.table.raise_budget(options.budget)
+
+    def _begin(self, fd: int) -> None:
+        """Make the table of this file's pictures in new memory."""
+        words = _read(self._file, 8 * self._slots, _TABLE_AT)
+        end = max(0, os.fstat(self._file).st_size - self._bytes_at)
+        space = os.fstatvfs(self._file)
+        budget = self._options.budget or end + space.f_bavail * space.f_frsize // 20 * 19
+        table = CacheTable(fd, self._slots, budget, has_bytes=False)
+        if len(words) == 8 * self._slots:
+            table.load(words, end)
+        if not self._is_writable():
+            table.note_full()
+            warnings.warn(
+                f"{self._options}: {self._options.path} may not be written, or processes of another machine, container "
+                "or user are using it. Its pictures are used, and none is added. Give each of these a file of its own",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+
+    def _is_writable(self) -> bool:
+        if fcntl.fcntl(self._file, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY:
+            return False
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except OSError:
+            return False
+
+    @property
+    def place(self) -> Place:
+        return held(self._fd)
+
+    def read(self, key: bytes, at: int) -> tuple[Any, int, int] | None:
+        try:
+            head = os.pread(self._file, HEAD.size, self._bytes_at + at)
+            if len(head) == HEAD.size:
+                its, length, digest = HEAD.unpack(head)
+                if its != key:
+                    return None  # another picture, with the same tag
+                if length <= os.fstat(self._file).st_size - self._bytes_at - at:
+                    planes = os.pread(self._file, length, self._bytes_at + at + HEAD.size)
+                    if len(planes) == length and sum_of(planes, 0, length) == digest:
+                        return planes, 0, length
+            self._forget(key)
+        except (OSError, MemoryError):
+            pass  # whatever is wrong with it, the pictures are there
+        return None
+
+    def _forget(self, key: bytes) -> None:
+        if (slot := self.table.slot_of(key)) >= 0 and not self.table.is_full:
+            os.pwrite(self._file, bytes(8), _TABLE_AT + 8 * slot)
+
+    def write(self, key: bytes, at: int, planes: bytes) -> None:
+        head = HEAD.pack(key, len(planes), sum_of(planes, 0, len(planes)))
+        write(self._file, [head, planes], self._bytes_at + at)
+
+    def note(self, slot: int, word: int) -> None:
+        os.pwrite(self._file, struct.pack("<Q", word), _TABLE_AT + 8 * slot)
+
+    def why_full(self, before: int, after: int) -> str:
+        return ""
+
+
+def _read(fd: int, size: int, at: int) -> bytes:
+    """As many bytes as are there."""
+    found = bytearray()
+    while len(found) < size and (more := os.pread(fd, min(size - len(found), 1 << 30), at + len(found))):
+        found += more
+    return bytes(found)
+
+
+def _checked(file: int, path: str) -> int:
+    """How many slots the file's table has.
+
+    Raises:
+        Unusable: it is of another version.
+        ValueError: it is something else.
+    """
+    header = os.pread(file, _HEADER.size, 0)
+    if len(header) == _HEADER.size and header.startswith(_MAGIC):
+        _, version, slots = _HEADER.unpack(header)
+        if version != _FORMAT:
+            raise Unusable(
+                f"{path} is of version {version}, and this shmloader reads and writes version {_FORMAT}. Delete the "
+                "file, or give another path"
+            )
+        if LEAST_SLOTS <= slots <= MOST_SLOTS and not slots & (slots - 1):
+            return int(slots)
+    raise ValueError(f"{path} is no cache of pictures, and is not overwritten: give another path")
+
+
+def _open_file(path: str, slots: int) -> int:
+    """Open the file, which is made where there is none, or an empty one."""
+    for _ in range(8):
+        try:
+            if not stat.S_ISREG(os.stat(path).st_mode) and not os.path.isdir(path):
+                # A FIFO would be waited for, and a device (/dev/null) replaced by a file.
+                raise ValueError(f"{path} is no file, and is not overwritten: give another path")
+            try:
+                file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+            except OSError as error:
+                if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+                    raise
+                file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            if os.fstat(file).st_size:
+                return file
+            os.close(file)
+            os.unlink(path)
+        except FileNotFoundError:
+            pass
+        _make_file(path, slots)
+    raise OSError(errno.EBUSY, f"{path} is deleted again and again")
+
+
+def _make_file(path: str, slots: int) -> None:
+    """Make the file under another name, so that it is whole wherever it is found; not in the place of another one."""
+    made = os.path.join(os.path.dirname(path), f".cache-{os.getpid()}-{secrets.token_hex(4)}")
+    file = os.open(made, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)  # who shares pictures shares these
+    try:
+        os.pwrite(file, _HEADER.pack(_MAGIC, _FORMAT, slots), 0)
+        os.posix_fallocate(file, 0, _TABLE_AT + 8 * slots)  # otherwise a full disk would lose words
+        with contextlib.suppress(FileExistsError):
+            os.link(made, path)
+    finally:
+        os.close(file)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(made)

@@ -1,0 +1,100 @@
+"""fuse() of torch's Subset and ConcatDataset: the datasets inside are fused, and rows are written through them."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable
+from typing import Any
+
+from torch.utils.data import ConcatDataset, Subset
+
+__all__ = ["FusedConcat", "FusedSubset", "fused_parts"]
+
+
+class FusedSubset(Subset[Any]):
+    """Some samples of a fused dataset.
+
+    Args:
+        dataset: what fuse() gave for the whole one.
+        indices: which samples of it.
+    """
+
+    @property
+    def is_fused(self) -> bool:
+        """See fuse()."""
+        return bool(self.dataset.is_fused)  # type: ignore[attr-defined]
+
+    @property
+    def on_device(self) -> Any:
+        """See fuse()."""
+        return self.dataset.on_device  # type: ignore[attr-defined]
+
+    def explain(self, measure: bool = False) -> str:
+        """What of the whole dataset is fused: see fuse()."""
+        return str(self.dataset.explain(measure))  # type: ignore[attr-defined]
+
+    def __getitem_into__(self, index: int, row: Any) -> Any:
+        return _into(self.dataset, self.indices[index], row)
+
+
+class FusedConcat(ConcatDataset[Any]):
+    """Fused datasets one behind the other.
+
+    Args:
+        datasets: what fuse() gave for each.
+
+    Raises:
+        ValueError: they leave different work to the device.
+    """
+
+    def __init__(self, datasets: list[Any]) -> None:
+        super().__init__(datasets)
+        if any(of.on_device != datasets[0].on_device for of in datasets):
+            raise ValueError(
+                "The datasets of a ConcatDataset leave different work to the device, and a batch may have samples of "
+                "several. Give them the same last transforms, or leave out scale_on_device."
+            )
+
+    @property
+    def is_fused(self) -> bool:
+        """Whether any of them is."""
+        return any(of.is_fused for of in self.datasets)  # type: ignore[attr-defined]
+
+    @property
+    def on_device(self) -> Any:
+        """See fuse()."""
+        return self.datasets[0].on_device  # type: ignore[attr-defined]
+
+    def explain(self, measure: bool = False) -> str:
+        """What of each dataset is fused: see fuse()."""
+        return "\n".join(of.explain(measure) for of in self.datasets)  # type: ignore[attr-defined]
+
+    def __getitem_into__(self, index: int, row: Any) -> Any:
+        if not 0 <= index < len(self):
+            return self[index]  # from the end, or torch's error
+        which = bisect_right(self.cumulative_sizes, index)
+        return _into(self.datasets[which], index - (self.cumulative_sizes[which - 1] if which else 0), row)
+
+
+def fused_parts(dataset: Any, fuse: Callable[[Any], Any]) -> FusedSubset | FusedConcat | None:
+    """The same of fused datasets; None where it is no dataset of others.
+
+    Args:
+        dataset: it.
+        fuse: fuses a dataset inside it.
+    """
+    if type(dataset) is Subset:
+        return FusedSubset(_fused(dataset.dataset, fuse), dataset.indices)
+    if type(dataset) is ConcatDataset:
+        return FusedConcat([_fused(of, fuse) for of in dataset.datasets])
+    return None
+
+
+def _fused(dataset: Any, fuse: Callable[[Any], Any]) -> Any:
+    is_already = type(dataset).__module__.startswith("shmloader.images.") and hasattr(dataset, "explain")
+    return dataset if is_already else fuse(dataset)
+
+
+def _into(dataset: Any, index: Any, row: Any) -> Any:
+    into = getattr(dataset, "__getitem_into__", None)
+    return dataset[index] if into is None else into(index, row)

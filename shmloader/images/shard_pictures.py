@@ -1,0 +1,92 @@
+"""Pictures that lie in shards: their bytes go from a tar archive, or a column, to the row, undecoded in between."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from torch.utils.data import Dataset
+
+from shmloader.images.explanation import explained
+from shmloader.images.following import Following
+from shmloader.storage.shards import Shards, named_columns
+
+__all__ = ["ShardPictures", "shard_pictures"]
+
+# What "image" and "label" stand for in tar archives.
+_IMAGE, _LABEL = "jpg;jpeg;png;webp;ppm;bmp;tif;tiff", "cls"
+
+
+class ShardPictures(Dataset[Any]):
+    """What fuse() gives for shards: samples (image, label).
+
+    Args:
+        shards: Where the pictures lie.
+        image, label: Names of members or columns, see Shards; no label: a sample is the image alone.
+        reader: What makes images.
+    """
+
+    is_fused = True
+
+    def __init__(self, shards: Shards, image: str, label: str | None, reader: Following) -> None:
+        self.dataset = shards
+        self._columns = named_columns([image] if label is None else [image, label])
+        self._decoded = [False, True][: len(self._columns)]
+        self._reader = reader
+
+    @property
+    def on_device(self) -> Any:
+        """See fuse()."""
+        return self._reader.on_device
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, index: int) -> Any:
+        return self._sample(index, None)
+
+    def __getitem_into__(self, index: int, row: Any) -> Any:
+        """The sample, its image written in its place in a batch where that has its shape: see docs/images.md."""
+        return self._sample(index, row if len(self._columns) == 1 else row[0])
+
+    def __place__(self, index: int) -> Any:
+        """See Shards."""
+        return self.dataset.__place__(index)
+
+    def __prefetch__(self, indices: Iterable[int]) -> None:
+        """See Shards."""
+        self.dataset.__prefetch__(indices, self._columns)
+
+    def explain(self, measure: bool = False) -> str:
+        """What is fused, and what is not and why: a line for each transform.
+
+        Args:
+            measure: whether the text also says what each part of a sample costs: microseconds of CPU, over up to 32
+                samples that are made for it.  The generators are left as they were.
+        """
+
+        def file(at: int) -> Any:
+            picture = self.dataset.values(at, self._columns[:1], [False])[0]
+            return picture[0] if isinstance(picture, tuple) else picture
+
+        return explained("Shards are fused:", self._reader, measure, len(self), file)
+
+    def __repr__(self) -> str:
+        return f"Fused: {self.dataset!r}"
+
+    def _sample(self, index: int, out: Any) -> Any:
+        picture, *label = self.dataset.values(index, self._columns, self._decoded)
+        # A struct of bytes and path is written by `datasets`, which turns its pictures upright.
+        is_turned = isinstance(picture, tuple)
+        image = self._reader(picture[0] if is_turned else picture, out, must_fit=False, is_turned=is_turned)
+        return (image, *label) if label else image
+
+
+def shard_pictures(
+    shards: Shards, transform: Any, image: str, label: str | None, exact: bool, scale_on_device: bool
+) -> ShardPictures:
+    """Shards, fused: see fuse()."""
+    if shards.is_tar:
+        image = _IMAGE if image == "image" else image
+        label = _LABEL if label == "label" else label
+    return ShardPictures(shards, image, label, Following(transform, exact, scale_on_device))

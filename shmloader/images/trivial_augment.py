@@ -1,0 +1,66 @@
+"""TrivialAugmentWide without torchvision: the same draws, operations and pixels."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from shmloader.images.filters import BICUBIC, BILINEAR, NEAREST
+from shmloader.images.policies import Space, TrivialAugment
+
+__all__ = ["OwnTrivialAugment"]
+
+
+class OwnTrivialAugment(TrivialAugment):
+    """torchvision's TrivialAugmentWide, with its defaults.
+
+    Args:
+        resample: Pillow's number of the filter that pixels are moved by.  Only nearest, bilinear and bicubic can move
+            pixels; in place of another one, bilinear does.
+    """
+
+    def __init__(self, resample: int) -> None:
+        moved_by = resample if resample in (NEAREST, BILINEAR, BICUBIC) else BILINEAR
+        super().__init__(_Bins(), 1, moved_by, None)
+
+    def __repr__(self) -> str:
+        return f"TrivialAugmentWide(resample={self.resample})"
+
+    def _asked(self, bins: int, height: int, width: int) -> Space:
+        """The magnitudes of the paper (arXiv 2103.10158), in torchvision's order and torch's precision."""
+        lighter = torch.linspace(0.0, 0.99, bins).tolist()
+        moves = torch.linspace(0.0, 32.0, bins).tolist()
+        bits = (8 - (torch.arange(bins) / ((bins - 1) / 6)).round()).tolist()
+        return [
+            ("Identity", None, False),
+            ("ShearX", lighter, True),
+            ("ShearY", lighter, True),
+            ("TranslateX", moves, True),
+            ("TranslateY", moves, True),
+            ("Rotate", torch.linspace(0.0, 135.0, bins).tolist(), True),
+            *((name, lighter, True) for name in ("Brightness", "Color", "Contrast", "Sharpness")),
+            ("Posterize", bits, False),
+            ("Solarize", torch.linspace(255.0, 0.0, bins).tolist(), False),
+            ("AutoContrast", None, False),
+            ("Equalize", None, False),
+        ]
+
+    def _matrix(
+        self, width: int, height: int, translate: Sequence[float], shear: Sequence[float], center: Any
+    ) -> list[float]:
+        """As torchvision's, rounded in the same places."""
+        across, down = math.radians(shear[0]), math.radians(shear[1])
+        x, y = (width * 0.5, height * 0.5) if center is None else center
+        sine, cosine = math.sin(-down) / math.cos(down), math.cos(-down) / math.cos(down)
+        a, b = -sine * math.tan(across) + 1.0, cosine * math.tan(across)
+        left, above = -x - translate[0], -y - translate[1]
+        return [a, b, a * left + b * above + x, -sine, cosine, -sine * left + cosine * above + y]
+
+
+class _Bins:
+    """What a policy asks of its transform."""
+
+    num_magnitude_bins = 31

@@ -1,0 +1,55 @@
+"""What the bytes of a member become, by its extension, as WebDataset's decode() has them."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+__all__ = ["Decode", "decoder_of"]
+
+Decode = Callable[[Any], Any]
+
+
+def _text(data: bytes) -> str:
+    return data.decode("utf-8")
+
+
+def _array(data: bytes) -> Any:
+    return np.lib.format.read_array(io.BytesIO(data), allow_pickle=False)
+
+
+def _arrays(data: bytes) -> Any:
+    with np.load(io.BytesIO(data), allow_pickle=False) as file:
+        return dict(file)
+
+
+# WebDataset's names.  It also unpickles, which runs whatever code a shard has; give decode={"pkl": pickle.loads}.
+_KNOWN: dict[str, Decode] = {
+    **dict.fromkeys(("txt", "text", "transcript"), _text),
+    **dict.fromkeys(("cls", "cls2", "index", "inx", "id"), int),
+    **dict.fromkeys(("json", "jsn"), json.loads),
+    "npy": _array,
+    "npz": _arrays,
+}
+
+
+def decoder_of(extension: str, decode: bool | Mapping[str, Decode | None]) -> Decode | None:
+    """What decodes members of an extension; None: they stay bytes.
+
+    Args:
+        extension: All of it, such as "seg.png".
+        decode: As Shards has it.
+    """
+    if decode is False:
+        return None
+    own: Mapping[str, Decode | None] = {} if decode is True else decode
+    last = extension.rpartition(".")[2]
+    for known in (own, _KNOWN):
+        for name in (extension, last):
+            if name in known:
+                return known[name]
+    return None

@@ -1,0 +1,160 @@
+"""The index of all shards, in one file that every process maps.
+
+NOTE [ Index file ]
+
+The file: a magic, the place and length of a header, columns, each at a multiple of 64 bytes, and the header, which is
+JSON: the kind of the shards and where each column lies.  A column is an array of words, or text with the column of
+where each piece ends.  All processes map the one file, so it is in memory once, and opening it reads no more than the
+header.  A lookup reads words through memoryviews: it makes no array and takes under a microsecond.
+
+A file is never changed.  It is written under another name and renamed, so who maps it keeps what was there, two that
+make the same one at once make the same bytes, and a death leaves no half of one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import mmap
+import os
+import secrets
+import struct
+from bisect import bisect_right
+from collections.abc import Sequence
+from hashlib import blake2b
+from typing import Any
+
+import numpy as np
+
+__all__ = ["Columns", "IndexFile", "write"]
+
+_MAGIC = b"shmloader index1"
+_HEADER = struct.Struct("<16sQQ")  # magic, where the header lies, its bytes
+_ALIGNED = 64
+_FORMATS: dict[str, Any] = {"u8": "Q", "u4": "I", "text": "B"}
+
+Columns = dict[str, Any]  # by name: arrays of u8 or u4, and bytes
+
+
+def write(path: str, kind: str, columns: Columns) -> None:
+    """Write an index.
+
+    Args:
+        path: Of the file; one that is there is replaced.
+        kind: Of the shards.
+        columns: Arrays of little-endian words of 4 or 8 bytes, or bytes.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    made = os.path.join(os.path.dirname(path), f".{os.path.basename(path)}-{os.getpid()}-{secrets.token_hex(4)}")
+    where: dict[str, tuple[str, int, int]] = {}
+    # Not tempfile's, which nobody else may read: who shares the shards shares their index.
+    file = os.open(made, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    try:
+        at = _ALIGNED
+        summed = blake2b(digest_size=16)
+        for name, column in columns.items():
+            kind_of = "text" if isinstance(column, bytes) else {8: "u8", 4: "u4"}[column.itemsize]
+            data = memoryview(column if isinstance(column, bytes) else np.ascontiguousarray(column).data)
+            where[name] = kind_of, at, len(data)
+            if data.nbytes:
+                block = data.cast("B")
+                summed.update(block)
+                _put(file, block, at)
+            at = -(-(at + data.nbytes) // _ALIGNED) * _ALIGNED
+        header = json.dumps({"kind": kind, "columns": where, "sum": summed.hexdigest()}).encode()
+        _put(file, memoryview(header), at)
+        _put(file, memoryview(_HEADER.pack(_MAGIC, at, len(header))), 0)
+        os.fsync(file)  # a machine that fails must not leave the name without the content
+        os.replace(made, path)
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(made)
+        raise
+    finally:
+        os.close(file)
+
+
+def _put(file: int, data: memoryview, at: int) -> None:
+    done = 0
+    while done < len(data):
+        done += os.pwrite(file, data[done : done + (256 << 20)], at + done)
+
+
+class IndexFile:
+    """An index, mapped.
+
+    Args:
+        path: Of the file.
+        sum: Of its columns, where it must be the one that another process has.
+
+    Attributes:
+        path: Of the file.
+        kind: Of the shards.
+        sum: Of the columns: two files with one sum have the same content.
+
+    Raises:
+        FileNotFoundError: There is none.
+        ValueError: It is none of these files, was cut off, or is another one than `sum` says.
+    """
+
+    def __init__(self, path: str, sum: str | None = None) -> None:
+        self.path = path
+        with open(path, "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            head = file.read(_HEADER.size)
+            if len(head) < _HEADER.size or not head.startswith(_MAGIC):
+                raise ValueError(f"{path} is no index of shards")
+            _, at, length = _HEADER.unpack(head)
+            if at + length != size:
+                raise ValueError(f"{path} was cut off: it has {size:,} bytes, and should have {at + length:,}")
+            self._map = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+        header = json.loads(self._map[at : at + length])
+        self.kind: str = header["kind"]
+        self.sum: str = header["sum"]
+        if sum is not None and self.sum != sum:
+            raise ValueError(
+                f"{path} was made again, of other shards, while a loader reads by it. Make the dataset and the loader "
+                "again"
+            )
+        whole = memoryview(self._map)
+        self._columns: dict[str, Any] = {}
+        for name, (kind, place, count) in header["columns"].items():
+            width = {"u8": 8, "u4": 4, "text": 1}[kind]
+            if place + width * count > at:
+                raise ValueError(f"{path} is damaged: its column {name!r} goes on behind its end")
+            self._columns[name] = whole[place : place + width * count].cast(_FORMATS[kind])
+
+    def __getitem__(self, name: str) -> Any:
+        """A column: a sequence of integers, or of bytes."""
+        return self._columns[name]
+
+    def array(self, name: str) -> np.ndarray[Any, Any]:
+        """A column as an array over the mapped file."""
+        return np.asarray(self._columns[name])
+
+    def text(self, name: str, at: int) -> str:
+        """A piece of a text, whose ends are in the column `name`_ends."""
+        return bytes(self.bytes(name, at)).decode("utf-8", "surrogateescape")
+
+    def bytes(self, name: str, at: int) -> Any:
+        """The same, as bytes in the mapped file."""
+        ends = self._columns[f"{name}_ends"]
+        return self._columns[name][ends[at - 1] if at else 0 : ends[at]]
+
+    def texts(self, name: str) -> list[str]:
+        """All pieces of a text."""
+        return [self.text(name, at) for at in range(len(self._columns[f"{name}_ends"]))]
+
+    def has_texts(self, name: str, pieces: Sequence[Any]) -> bool:
+        """Whether all pieces of a text are these; much quicker than to make strings of them."""
+        encoded = [piece.encode("utf-8", "surrogateescape") for piece in pieces]
+        ends = np.cumsum(list(map(len, encoded)), dtype=np.uint64)
+        return np.array_equal(self.array(f"{name}_ends"), ends) and self._columns[name] == b"".join(encoded)
+
+    def place(self, name: str, number: int) -> tuple[int, int]:
+        """Which of the parts that end at the words of a column a number lies in, and where in it."""
+        ends = self._columns[name]
+        part = bisect_right(ends, number)
+        return part, number - (ends[part - 1] if part else 0)

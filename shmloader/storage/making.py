@@ -1,0 +1,299 @@
+"""Finds the index of a list of shards, or makes it: only of the shards that have changed since."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import fcntl
+import os
+import sys
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any
+
+from shmloader.storage.columns import columns_of, listings_in
+from shmloader.storage.dali_index import list_by_dali
+from shmloader.storage.index_file import IndexFile, write
+from shmloader.storage.listing import Listing
+from shmloader.storage.names import TAR, is_remote
+from shmloader.storage.remote import Asker, asking, stamp_of
+from shmloader.storage.row_listing import list_rows_far, list_rows_local
+from shmloader.storage.tar_listing import list_far, list_local
+
+__all__ = ["Wanted", "find_or_make", "local_stamp"]
+
+_VERSION = "1"  # of what is listed: another one makes each index again
+_THREADS = 8
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Which index.
+
+    Args:
+        shards: Paths and URLs.
+        kind: Their format.
+        counted: How many samples a list of `wids` says that some have.
+        path: The index's file; None: beside the shards, or in the user's cache.
+        options: For fsspec.
+        progress: Whether to draw a progress bar.
+    """
+
+    shards: Sequence[str]
+    kind: str
+    counted: dict[str, int]
+    path: str | None
+    options: dict[str, Any]
+    progress: bool
+
+    def places(self) -> list[str]:
+        """Where the file may be, best first."""
+        if self.path is not None:
+            return [self.path]
+        folders = {os.path.dirname(shard) for shard in self.shards}
+        if len(folders) == 1 and not is_remote(self.shards[0]):
+            # A name that is the same wherever the folder is mounted.
+            return [self._file(folders.pop(), map(os.path.basename, self.shards)), self._file(_cache(), self.shards)]
+        return [self._file(_cache(), self.shards)]
+
+    def names(self) -> list[str]:
+        return [os.path.basename(shard) if not is_remote(shard) else shard for shard in self.shards]
+
+    def _file(self, folder: str, names: Any) -> str:
+        hashed = blake2b(digest_size=8)
+        for name in (_VERSION, self.kind, *names):
+            hashed.update(name.encode("utf-8", "surrogateescape") + b"\0")
+        return os.path.join(folder, f"shmloader-{hashed.hexdigest()}.index")
+
+
+def _cache() -> str:
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return os.path.join(base, "shmloader")
+
+
+def local_stamp(status: os.stat_result) -> str:
+    """What changes with a file: its size, and the time of its last change."""
+    return f"{status.st_size} {status.st_mtime_ns}"
+
+
+def find_or_make(wanted: Wanted, rebuild: bool = False) -> IndexFile:
+    """The index of the shards as they are now.
+
+    Args:
+        wanted: Which.
+        rebuild: Whether it is made in any case.
+
+    Raises:
+        FileNotFoundError: A shard is not there.
+        ValueError: A shard cannot be listed.
+        OSError: The index can be written nowhere.
+    """
+    stamps = _local_stamps(wanted)
+    found = None if rebuild else _found(wanted, stamps)
+    if found is not None and not _changed(found, stamps):
+        return found
+    with _alone(wanted):
+        if not rebuild:  # another process may have made it meanwhile
+            found = _found(wanted, stamps)
+            if found is not None and not _changed(found, stamps):
+                return found
+        return _made(wanted, stamps, found)
+
+
+def _found(wanted: Wanted, stamps: list[str | None]) -> IndexFile | None:
+    """The index that is there, of these shards; the one that fits best, where there are two."""
+    several = []
+    for path in wanted.places():
+        try:
+            index = IndexFile(path)
+        except FileNotFoundError:
+            continue
+        except (OSError, ValueError):
+            if wanted.path is not None and not _is_index(path):
+                raise
+            continue
+        if index.kind == wanted.kind and index.has_texts("shard", wanted.names()):
+            several.append(index)
+    return min(several, key=lambda index: len(_changed(index, stamps)), default=None)
+
+
+def _is_index(path: str) -> bool:
+    """Whether a file may be written to: it is an index, if a damaged one."""
+    with open(path, "rb") as file:
+        return file.read(14) in (b"shmloader inde", b"")
+
+
+def _local_stamps(wanted: Wanted) -> list[str | None]:
+    """Of each shard that lies here; a far one is looked at when it is read."""
+    stamps: list[str | None] = []
+    for shard in wanted.shards:
+        if is_remote(shard):
+            stamps.append(None)
+            continue
+        try:
+            stamps.append(local_stamp(os.stat(shard)))
+        except FileNotFoundError:
+            raise FileNotFoundError(
+                f"{shard} is not there. It is shard {wanted.shards.index(shard):,} of {len(wanted.shards):,}. Correct "
+                "the name, or name only shards that are there"
+            ) from None
+    return stamps
+
+
+def _changed(index: IndexFile, stamps: list[str | None]) -> list[int]:
+    """Which shards have changed since the index was made."""
+    if None not in stamps and index.has_texts("stamp", stamps):
+        return []
+    known = index.texts("stamp")
+    return [at for at, (now, then) in enumerate(zip(stamps, known, strict=True)) if now is not None and now != then]
+
+
+# ---------------------------------------------------------------------------------------------------------- making one
+
+
+@contextlib.contextmanager
+def _alone(wanted: Wanted) -> Iterator[None]:
+    """Let one process of those that want an index make it, and the others wait.
+
+    Nothing depends on it: see NOTE [ Index file ].  The kernel unlocks the file of a process that dies.
+    """
+    file = -1
+    path = ""
+    for place in wanted.places():
+        folder, name = os.path.split(place)
+        path = os.path.join(folder, f".{name}.lock")
+        with contextlib.suppress(OSError):
+            os.makedirs(folder, exist_ok=True)
+            file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            break
+    try:
+        if file >= 0:
+            with contextlib.suppress(OSError):  # of file systems that have no locks
+                fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+    finally:
+        if file >= 0:
+            with contextlib.suppress(OSError):
+                os.unlink(path)
+            os.close(file)
+
+
+def _made(wanted: Wanted, stamps: list[str | None], old: IndexFile | None) -> IndexFile:
+    changed = range(len(stamps)) if old is None else _changed(old, stamps)
+    if old is not None and any(stamp is None for stamp in stamps):
+        changed = range(len(stamps))
+    listings = {} if old is None else listings_in(old, sorted({*range(len(stamps))} - {*changed}))
+    with _bar(wanted.progress, len(changed)) as done:
+        here = [at for at in changed if stamps[at] is not None]
+        far = [at for at in changed if stamps[at] is None]
+        listings |= _listed_here(wanted, here, done)
+        if far:
+            listings |= asking(wanted.options, _questions(wanted, far, done))
+    ordered = [listings[at] for at in range(len(stamps))]
+    _agree(wanted, ordered)
+    return _kept(wanted, columns_of(wanted.kind, wanted.names(), ordered))
+
+
+def _listed_here(wanted: Wanted, which: list[int], done: Callable[[], None]) -> dict[int, Listing]:
+    """Shards that lie here, several at a time: the reading holds no GIL."""
+
+    def one(at: int) -> Listing:
+        found = _listed(wanted.kind, wanted.shards[at])
+        done()
+        return found
+
+    if len(which) < 2:
+        return {at: one(at) for at in which}
+    with concurrent.futures.ThreadPoolExecutor(min(_THREADS, len(which))) as threads:
+        futures = {at: threads.submit(one, at) for at in which}
+        try:
+            return {at: future.result() for at, future in futures.items()}
+        except BaseException:
+            threads.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def _listed(kind: str, shard: str) -> Listing:
+    for _ in range(2):
+        before = local_stamp(os.stat(shard))
+        listing: Listing = list_by_dali(shard) or list_local(shard) if kind == TAR else list_rows_local(kind, shard)
+        if local_stamp(os.stat(shard)) == before:
+            listing.stamp = before
+            return listing
+    raise RuntimeError(f"{shard} changes while it is read. Wait until whoever writes it has closed it")
+
+
+def _questions(
+    wanted: Wanted, which: list[int], done: Callable[[], None]
+) -> Callable[[Asker], Awaitable[dict[int, Listing]]]:
+    async def ask(asker: Asker) -> dict[int, Listing]:
+        async def one(at: int) -> tuple[int, Listing]:
+            shard = wanted.shards[at]
+            try:
+                info = await asker.call("info", shard)
+            except FileNotFoundError:
+                raise FileNotFoundError(
+                    f"{shard} is not there. It is shard {at:,} of {len(wanted.shards):,}. Correct the name, or name "
+                    "only shards that are there"
+                ) from None
+            listing: Listing
+            if info.get("size") is None:
+                raise ValueError(
+                    f"{shard} has no size: the server does not say how many bytes it has, so it cannot be read at "
+                    "random. Use a server that answers requests for ranges, or copy the shard"
+                )
+            if wanted.kind == TAR:
+                listing = await list_far(shard, asker, int(info["size"]))
+            else:
+                listing = await list_rows_far(wanted.kind, shard, asker, int(info["size"]))
+            listing.stamp = stamp_of(info)
+            done()
+            return at, listing
+
+        return dict(await asker.all(one, which))
+
+    return ask
+
+
+def _agree(wanted: Wanted, listings: list[Listing]) -> None:
+    """Compare with what a list of `wids` says."""
+    for shard, listing in zip(wanted.shards, listings, strict=True):
+        said = wanted.counted.get(shard, listing.samples)
+        if said != listing.samples:
+            raise ValueError(
+                f"{shard} has {listing.samples:,} samples, and the list of shards says {said:,}. Either is of another "
+                "time. Copy the shard again, or make the list again: widsindex create"
+            )
+
+
+def _kept(wanted: Wanted, columns: dict[str, Any]) -> IndexFile:
+    """Write an index where that is possible."""
+    failures = []
+    for path in wanted.places():
+        try:
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            write(path, wanted.kind, columns)
+            return IndexFile(path)
+        except OSError as error:
+            failures.append(f"{path}: {error.strerror or error}")
+    raise OSError(
+        f"the index of {len(wanted.shards):,} shards can be written nowhere: {'; '.join(failures)}. Workers map it, so "
+        "it has to be a file. Give index= a path that can be written"
+    )
+
+
+@contextlib.contextmanager
+def _bar(wanted: bool, shards: int) -> Iterator[Callable[[], None]]:
+    """A progress bar over shards, on a terminal, where it takes more than a second."""
+    if not wanted or not sys.stderr.isatty():
+        yield lambda: None
+        return
+    try:
+        from tqdm import tqdm
+    except ImportError:
+        print(f"indexing {shards:,} shards ...", file=sys.stderr)
+        yield lambda: None
+        return
+    with tqdm(total=shards, desc="indexing", unit=" shards", leave=False, delay=1) as bar:
+        yield lambda: (bar.update(), None)[1]

@@ -1,0 +1,176 @@
+"""From what a user gives to a list of shards: braces, patterns, lists in a file."""
+
+from __future__ import annotations
+
+import glob
+import json
+import os
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from shmloader.storage import remote
+
+__all__ = ["ARROW", "PARQUET", "TAR", "format_of", "is_remote", "local_path", "shards_of"]
+
+TAR, PARQUET, ARROW = "tar", "parquet", "arrow"
+_FORMATS = {".tar": TAR, ".parquet": PARQUET, ".pq": PARQUET, ".arrow": ARROW, ".feather": ARROW, ".ipc": ARROW}
+_COMPRESSED = re.compile(r"\.(tgz|tbz2?|txz|tzst|tar\.(gz|bz2|xz|zst|zstd|lz4|z))$", re.IGNORECASE)
+_RANGE = re.compile(r"^(-?\d+)\.\.(-?\d+)(?:\.\.(-?\d+))?$")
+_PROTOCOL = re.compile(r"^([a-zA-Z][a-zA-Z0-9+.-]*)(://|::)")
+
+
+def shards_of(urls: Any, options: dict[str, Any]) -> tuple[list[str], dict[str, int]]:
+    """The shards that a user names, in their order.
+
+    Args:
+        urls: A path or a URL, or several; with braces ({000..127}), or with a pattern (*, ?, []), or the name of a
+            JSON file in which `wids` lists shards.
+        options: For fsspec.
+
+    Returns:
+        The paths (absolute) and URLs, and how many samples `wids` counted in them, where it did.
+
+    Raises:
+        ValueError: There is none, or one that is no shard.
+        FileNotFoundError: A pattern matches nothing.
+    """
+    several = [urls] if isinstance(urls, (str, os.PathLike)) else list(urls)
+    found: list[str] = []
+    counted: dict[str, int] = {}
+    for given in several:
+        for one in _braces(os.fspath(given)):
+            if one.endswith(".json"):
+                listed = _listed(one, options)
+                counted |= {url: count for url, count in listed if count is not None}
+                found += [url for url, _ in listed]
+            else:
+                found += _matched(one, options)
+    if not found:
+        raise ValueError(f"urls={urls!r} names no shard. Name one at least, such as train-{{000..127}}.tar")
+    return found, counted
+
+
+def format_of(shards: list[str]) -> str:
+    """What the shards are, by their names.
+
+    Raises:
+        ValueError: Some are compressed, or of another format than the first.
+    """
+    first = _format(shards[0])
+    for shard in shards:
+        if _format(shard) != first:
+            raise ValueError(
+                f"{shard} is a {_format(shard)} file, and {shards[0]} a {first} file. A dataset has shards of one "
+                "format. Make one dataset for each, and join them by torch's ConcatDataset"
+            )
+    return first
+
+
+def is_remote(shard: str) -> bool:
+    """Whether fsspec reads it."""
+    return bool(_PROTOCOL.match(shard))
+
+
+def local_path(url: str) -> str:
+    """A path, absolute; of file:// and file: too."""
+    for prefix in ("file://", "local://", "file:"):
+        if url.startswith(prefix):
+            url = url[len(prefix) :]
+            break
+    return os.path.abspath(os.path.expanduser(url))
+
+
+def _format(shard: str) -> str:
+    name = re.sub(r"[?#].*$", "", shard) if is_remote(shard) else shard
+    if _COMPRESSED.search(name):
+        raise ValueError(
+            f"{shard} is compressed, so no sample in it can be read without all that lie before. Shards are read at "
+            "random, and must not be compressed. Unpack it (gunzip), for pictures are compressed already"
+        )
+    return _FORMATS.get(os.path.splitext(name)[1].lower(), TAR)
+
+
+def _braces(text: str) -> Iterator[str]:
+    """What braces stand for: {000..127} and {train,val}, as the shell and WebDataset have them."""
+    begin = text.find("{")
+    if begin < 0:
+        yield text
+        return
+    parts, end = _alternatives(text, begin)
+    numbers = _RANGE.match(parts[0]) if len(parts) == 1 else None
+    if len(parts) == 1 and numbers is None:
+        raise ValueError(f"{text!r} has braces that are no range. Write {{000..127}} or {{train,val}}")
+    inside = _range(*numbers.groups()) if numbers else (one for part in parts for one in _braces(part))
+    for middle in inside:
+        for rest in _braces(text[end:]):
+            yield f"{text[:begin]}{middle}{rest}"
+
+
+def _alternatives(text: str, begin: int) -> tuple[list[str], int]:
+    """What stands between the commas of a brace, and where the text goes on behind it."""
+    depth, at, parts = 0, begin + 1, []
+    for end in range(begin, len(text)):
+        depth += (text[end] == "{") - (text[end] == "}")
+        if depth == 0 or (depth == 1 and text[end] == ","):
+            parts.append(text[at:end])
+            at = end + 1
+        if depth == 0:
+            return parts, at
+    raise ValueError(f"{text!r} has a brace that is not closed. Close it, as in {{000..127}}")
+
+
+def _range(first: str, last: str, step: str | None = None) -> Iterator[str]:
+    begin, end = int(first), int(last)
+    by = abs(int(step or 1)) or 1
+    width = max(len(first), len(last)) if any(re.match(r"^-?0\d", of) for of in (first, last)) else 0
+    for number in range(begin, end + 1, by) if begin <= end else range(begin, end - 1, -by):
+        yield f"{number:0{width}d}"
+
+
+def _matched(one: str, options: dict[str, Any]) -> list[str]:
+    if one.startswith("pipe:"):
+        raise ValueError(
+            f"{one!r} is a command, and its output can only be read in order. Shards are read at random. Give the URL "
+            "itself, such as s3://bucket/train-000000.tar"
+        )
+    is_pattern = any(of in one for of in "*?[")
+    local = one.startswith(("file:", "local:"))
+    if is_remote(one) and not local:
+        if not is_pattern or one.startswith(("http://", "https://")):  # where ? begins what is asked for
+            return [one]
+        found = remote.matching(one, options)
+    else:
+        path = local_path(one)
+        if os.path.isdir(path):
+            raise ValueError(f"{one!r} is a folder. Name the shards in it, such as {os.path.join(one, '*.tar')}")
+        found = sorted(glob.glob(path, recursive=True)) if is_pattern else [path]
+    if not found:
+        raise FileNotFoundError(f"{one!r} matches no file. Correct the pattern, or wait until the shards are there")
+    return found
+
+
+def _listed(path: str, options: dict[str, Any]) -> list[tuple[str, int | None]]:
+    """The shards that a JSON file of `wids` lists, with how many samples each has."""
+    far = is_remote(path) and not path.startswith(("file:", "local:"))
+    if far:
+        text = remote.read_whole(path, options)
+    else:
+        with open(local_path(path), "rb") as file:
+            text = file.read()
+    try:
+        shards = [(one["url"], one.get("nsamples")) for one in json.loads(text)["shardlist"]]
+    except (ValueError, TypeError, KeyError) as error:
+        raise ValueError(
+            f"{path} is no list of shards: {type(error).__name__}: {error}. A list is what `widsindex create` writes, "
+            'with "shardlist" in it'
+        ) from None
+    folder = path.rpartition("/")[0]
+    made = []
+    for url, count in shards:
+        if is_remote(url) or os.path.isabs(url):
+            name = url if is_remote(url) else local_path(url)
+        else:
+            name = f"{folder}/{url}" if far else local_path(os.path.join(folder, url))
+        made.append((name, count))
+    return made

@@ -1,0 +1,111 @@
+"""Local shards: a bounded number of them is kept open."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+
+from shmloader.storage.making import local_stamp
+
+__all__ = ["NearFiles", "changed", "gone", "short"]
+
+
+class _Descriptor:
+    """A descriptor that is closed when nobody has it: a thread may read by it when another one drops it."""
+
+    def __init__(self, path: str) -> None:
+        self.fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        if not is_finalizing() and hasattr(self, "fd"):
+            os.close(self.fd)
+
+
+class NearFiles:
+    """Reads parts of files.  A forked child goes on with its parent's descriptors: reads have a place of their own.
+
+    Args:
+        most: How many files are open at a time.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._open: OrderedDict[str, _Descriptor] = OrderedDict()
+        self._lock = threading.Lock()
+        self._pid = os.getpid()
+
+    def read(self, path: str, place: int, size: int, stamp: str) -> bytes:
+        """A part of a file.
+
+        Args:
+            path: Of the file.
+            place, size: Of the part, in bytes.
+            stamp: What local_stamp() should say of the file when it is opened.
+
+        Raises:
+            FileNotFoundError, RuntimeError: It is not there, or has changed; see gone() and changed().
+        """
+        file = self._file(path, stamp)
+        data = os.pread(file.fd, size, place)
+        while len(data) < size:  # Linux reads 2 GB at a time
+            more = os.pread(file.fd, size - len(data), place + len(data))
+            if not more:
+                raise short(path, place, size, len(data))
+            data += more
+        return data
+
+    def advise(self, path: str, place: int, size: int, stamp: str) -> None:
+        """Have the kernel read a part before it is needed; an error is left to read()."""
+        with contextlib.suppress(OSError, RuntimeError):
+            os.posix_fadvise(self._file(path, stamp).fd, place, size, os.POSIX_FADV_WILLNEED)
+
+    def _file(self, path: str, stamp: str) -> _Descriptor:
+        if self._pid != os.getpid():  # the lock may be held by a thread that this process does not have
+            self._lock, self._pid = threading.Lock(), os.getpid()
+        with self._lock:
+            found = self._open.get(path)
+            if found is not None:
+                self._open.move_to_end(path)
+                return found
+        try:
+            file = _Descriptor(path)
+        except FileNotFoundError:
+            raise gone(path) from None
+        if local_stamp(os.fstat(file.fd)) != stamp:
+            raise changed(path)
+        with self._lock:
+            self._open[path] = file
+            while len(self._open) > self._most:
+                self._open.popitem(last=False)
+        return file
+
+    def __reduce__(self) -> tuple[type[NearFiles], tuple[int]]:
+        return NearFiles, (self._most,)
+
+
+def gone(shard: str) -> FileNotFoundError:
+    """The error of a shard that its index knows and that is not there."""
+    return FileNotFoundError(
+        f"{shard} is gone. The index of the shards has it, so it was there when the dataset was made. "
+        "Put it back, or make the dataset again without it"
+    )
+
+
+def changed(shard: str) -> RuntimeError:
+    """The error of a shard that is another one than its index says."""
+    return RuntimeError(
+        f"{shard} has changed since its index was made, so places in the index are wrong. Size and time have to stay "
+        "as they were. Make the dataset again, or run `shmloader index --rebuild` on its shards"
+    )
+
+
+def short(shard: str, place: int, size: int, got: int) -> OSError:
+    """The error of a read that gave less than it was asked for."""
+    return OSError(
+        f"{shard} gave {got:,} of {size:,} bytes at byte {place:,}. The index says that they are there, so the shard "
+        "was cut off, or the answer was. Look at the shard, or copy it again"
+    )

@@ -1,0 +1,115 @@
+"""Reads that were begun before they are needed, bounded in bytes.
+
+NOTE [ Read ahead ]
+
+What is announced waits in a line.  A read is begun as soon as all that was begun, and not yet taken, fits with it into
+the bound.  Whoever takes a sample makes room, and the next ones begin.
+
+A loader takes samples in the order in which it announced them, unless it is left in mid-epoch.  So what was announced
+well before the sample that is taken will never be: it is dropped.  `_SLACK` is for threads that load samples of a
+batch side by side.
+
+Reads of a process that was forked, or that is another one, are forgotten: their threads are not in this one.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable
+from typing import Any
+
+__all__ = ["ReadAhead"]
+
+_SLACK = 64
+
+Begin = Callable[[], Any]
+
+
+class ReadAhead:
+    """Reads under way and finished ones, each until it is taken.
+
+    Args:
+        most: Bytes of all that was begun and is not taken.
+    """
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self._forget()
+
+    def announce(self, reads: Iterable[tuple[Any, int, Begin]]) -> None:
+        """Begin reads, as far as there is room; the others follow.
+
+        Args:
+            reads: For each a key, its bytes, and a function that begins it and returns what take() is to return, which
+                has a cancel().
+        """
+        with self._locked():
+            for key, size, begin in reads:
+                if key not in self._known:
+                    self._announced += 1
+                    self._known[key] = self._announced
+                    self._line.append((key, self._announced, size, begin))
+            self._begin()
+
+    def take(self, key: Any) -> Any:
+        """What was begun for a key; None where nothing was.  A key is taken once."""
+        with self._locked():
+            at = self._known.pop(key, None)
+            if at is None:
+                return None
+            found = self._begun.pop(key, None)
+            if found is not None:
+                self.bytes -= found[1]
+            self._drop_before(at - _SLACK)
+            self._begin()
+            return None if found is None else found[2]
+
+    @property
+    def waiting(self) -> int:
+        """How many were announced and are not begun."""
+        return sum(self._known.get(key) == at for key, at, _, _ in self._line)
+
+    def __reduce__(self) -> tuple[type[ReadAhead], tuple[int]]:
+        return ReadAhead, (self.most,)
+
+    def _begin(self) -> None:
+        while self._line:
+            key, at, size, begin = self._line[0]
+            if self._known.get(key) == at:  # it was not taken meanwhile
+                if self.bytes and self.bytes + size > self.most:
+                    return
+                try:
+                    self._begun[key] = at, size, begin()
+                    self.bytes += size
+                except Exception:  # whoever needs the sample reads it again, and gets the error
+                    del self._known[key]
+            self._line.popleft()
+
+    def _drop_before(self, at: int) -> None:
+        while self._begun:
+            key, (when, size, read) = next(iter(self._begun.items()))
+            if when >= at:
+                break
+            del self._begun[key], self._known[key]
+            self.bytes -= size
+            read.cancel()
+        while self._line and self._line[0][1] < at:
+            key, when, _, _ = self._line.popleft()
+            if self._known.get(key) == when:
+                del self._known[key]
+
+    def _locked(self) -> threading.Lock:
+        if self._pid != os.getpid():
+            self._forget()
+        return self._lock
+
+    def _forget(self) -> None:
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self.bytes = 0
+        self._announced = 0
+        self._known: dict[Any, int] = {}  # of each key that was announced and is not taken: which it was
+        self._line: deque[tuple[Any, int, int, Begin]] = deque()
+        self._begun: OrderedDict[Any, tuple[int, int, Any]] = OrderedDict()

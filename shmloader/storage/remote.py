@@ -1,0 +1,264 @@
+"""Shards that fsspec reads: object stores, the Hub, web servers.
+
+NOTE [ Far files ]
+
+    1. fsspec refuses a file system in a process that was forked after it was made.  So each process has its own, made
+       when it first reads (`FarFiles.of_this_process`).
+    2. The trainer must have no thread when it forks workers.  What it asks before (which files match, what an index
+       needs) runs in a thread that is joined at once, with an event loop of its own (`asking`); fsspec's own thread
+       never starts there.
+    3. A worker keeps many requests under way.  File systems that are asynchronous inside (s3, gs, http) take them on
+       their own event loop, any number at a time.  Others (hf) are called by a few threads of ours.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextlib
+import inspect
+import os
+import queue
+import threading
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, TypeVar
+
+__all__ = ["Asker", "FarFiles", "asking", "matching", "read_whole", "stamp_of"]
+
+THREADS = 16  # calls under way to a file system that is not asynchronous
+AT_ONCE = 32  # shards that are asked for at a time, while an index is made
+
+Result = TypeVar("Result")
+
+
+def _filesystem(url: str, options: dict[str, Any], **more: Any) -> tuple[Any, str]:
+    """fsspec's file system for a URL, and the path in it."""
+    from fsspec.core import url_to_fs
+
+    try:
+        found: tuple[Any, str] = url_to_fs(url, **options, **more)
+    except ImportError as error:  # fsspec says what to install
+        raise ImportError(f"{url} cannot be read: {error}") from error
+    return found
+
+
+def stamp_of(info: dict[str, Any]) -> str:
+    """What changes with a file's content, of what its file system says of it: its size, and its tag or its time."""
+    names = ("ETag", "etag", "md5Hash", "blob_id", "sha256", "LastModified", "last_modified", "mtime", "updated")
+    tag = next((info[name] for name in (*names, "created") if info.get(name)), "")
+    return f"{info.get('size')} {tag}"
+
+
+# --------------------------------------------------------------------------------------------------- before the workers
+
+
+class Asker:
+    """Calls to file systems while an index is made; awaited in one event loop, see NOTE [ Far files ].
+
+    Args:
+        options: For fsspec.
+        threads: For file systems that are not asynchronous.
+    """
+
+    def __init__(self, options: dict[str, Any], threads: concurrent.futures.Executor) -> None:
+        self._options = options
+        self._threads = threads
+        self._systems: dict[str, Any] = {}
+        self.one_at_a_time = asyncio.Lock()  # for what takes the memory of a whole shard
+
+    async def call(self, method: str, url: str, **arguments: Any) -> Any:
+        """A method of the file system, of a URL's path."""
+        system, path = self._at(url)
+        if system.async_impl:
+            return await getattr(system, f"_{method}")(path, **arguments)
+        function = getattr(system, method)
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._threads, lambda: function(path, **arguments))
+
+    async def all(self, ask: Callable[[Any], Awaitable[Result]], of: Iterable[Any]) -> list[Result]:
+        """What `ask` gives for each, with AT_ONCE under way; the first error ends all."""
+        places = asyncio.Semaphore(AT_ONCE)
+
+        async def one(each: Any) -> Result:
+            async with places:
+                return await ask(each)
+
+        tasks = [asyncio.ensure_future(one(each)) for each in of]
+        try:
+            return list(await asyncio.gather(*tasks))
+        finally:
+            for task in tasks:
+                task.cancel()
+
+    def unstripped(self, url: str, path: str) -> str:
+        """A path of the file system that a URL leads to, as a URL."""
+        name: str = self._at(url)[0].unstrip_protocol(path)
+        return name
+
+    async def close(self) -> None:
+        """Close the connections."""
+        for system in self._systems.values():
+            if system.async_impl:
+                with contextlib.suppress(Exception):
+                    session = await system.set_session()
+                    closed = session.close()
+                    if inspect.isawaitable(closed):
+                        await closed
+
+    def _at(self, url: str) -> tuple[Any, str]:
+        from fsspec.core import split_protocol
+
+        protocol = split_protocol(url)[0] or "file"
+        if protocol not in self._systems:
+            from fsspec import get_filesystem_class
+
+            is_async = bool(get_filesystem_class(protocol).async_impl) if "::" not in url else False
+            more = {"asynchronous": True, "loop": asyncio.get_running_loop()} if is_async else {}
+            self._systems[protocol] = _filesystem(url, self._options, skip_instance_cache=True, **more)[0]
+        system = self._systems[protocol]
+        return system, system._strip_protocol(url)
+
+
+def asking(options: dict[str, Any], questions: Callable[[Asker], Awaitable[Result]]) -> Result:
+    """Run questions to file systems in a thread that ends before this returns; see NOTE [ Far files ]."""
+
+    begun: concurrent.futures.Future[Any] = concurrent.futures.Future()
+
+    async def asked() -> Result:
+        begun.set_result((asyncio.get_running_loop(), asyncio.current_task()))
+        with concurrent.futures.ThreadPoolExecutor(THREADS) as threads:
+            asker = Asker(options, threads)
+            try:
+                return await questions(asker)
+            finally:
+                await asker.close()
+
+    with concurrent.futures.ThreadPoolExecutor(1) as thread:
+        answer = thread.submit(asyncio.run, asked())
+        try:
+            return answer.result()
+        except BaseException:  # Ctrl-C, say: the thread would be waited for until all was asked
+            loop, task = begun.result()
+            with contextlib.suppress(RuntimeError):  # it has ended
+                loop.call_soon_threadsafe(task.cancel)
+            raise
+
+
+def matching(pattern: str, options: dict[str, Any]) -> list[str]:
+    """The URLs that match a pattern, sorted."""
+
+    async def asked(asker: Asker) -> list[str]:
+        return [asker.unstripped(pattern, path) for path in sorted(await asker.call("glob", pattern))]
+
+    return asking(options, asked)
+
+
+def read_whole(url: str, options: dict[str, Any]) -> bytes:
+    """All bytes of a file."""
+
+    async def asked(asker: Asker) -> bytes:
+        data: bytes = await asker.call("cat_file", url)
+        return data
+
+    return asking(options, asked)
+
+
+# ---------------------------------------------------------------------------------------------------------- in a worker
+
+
+class _Threads:
+    """A few threads that call functions; they end with what holds them, and nobody waits for them at exit."""
+
+    def __init__(self, count: int) -> None:
+        self._waiting: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._most = count
+        self._threads: list[threading.Thread] = []
+
+    def submit(self, function: Callable[[], Any]) -> concurrent.futures.Future[Any]:
+        future: concurrent.futures.Future[Any] = concurrent.futures.Future()
+        self._waiting.put((future, function))
+        if len(self._threads) < self._most:
+            thread = threading.Thread(target=_work, args=(self._waiting,), name="shmloader storage", daemon=True)
+            self._threads.append(thread)
+            thread.start()
+        return future
+
+    def __del__(self) -> None:
+        for _ in self._threads:
+            self._waiting.put(None)
+
+
+def _work(waiting: queue.SimpleQueue[Any]) -> None:
+    while (work := waiting.get()) is not None:
+        future, function = work
+        del work
+        if future.set_running_or_notify_cancel():
+            try:
+                future.set_result(function())
+            except BaseException as error:
+                future.set_exception(error)
+        del future, function  # a thread that waits must keep nothing alive
+
+
+class FarFiles:
+    """Files that this process reads by fsspec.
+
+    Args:
+        options: For fsspec.
+    """
+
+    def __init__(self, options: dict[str, Any]) -> None:
+        self._options = options
+        self._systems: dict[str, Any] = {}
+        self._threads = _Threads(THREADS)
+
+    def read(self, url: str, begin: int, end: int) -> concurrent.futures.Future[bytes]:
+        """Begin to read a part of a file."""
+        return self._begin("cat_file", url, start=begin, end=end)
+
+    def info(self, url: str) -> concurrent.futures.Future[dict[str, Any]]:
+        """Begin to ask what the file system knows of a file."""
+        return self._begin("info", url)
+
+    def submit(self, function: Callable[[], Any]) -> concurrent.futures.Future[Any]:
+        """Call a function in a thread."""
+        return self._threads.submit(function)
+
+    def open(self, url: str) -> Any:
+        """A file object, for libraries that want one."""
+        system, path = self._at(url)
+        return system.open(path, "rb")
+
+    def _begin(self, method: str, url: str, **arguments: Any) -> concurrent.futures.Future[Any]:
+        system, path = self._at(url)
+        if system.async_impl:
+            return asyncio.run_coroutine_threadsafe(getattr(system, f"_{method}")(path, **arguments), system.loop)
+        return self._threads.submit(lambda: getattr(system, method)(path, **arguments))
+
+    def _at(self, url: str) -> tuple[Any, str]:
+        protocol = url.partition("://")[0]
+        if protocol not in self._systems:
+            self._systems[protocol] = _filesystem(url, self._options)[0]
+        system = self._systems[protocol]
+        return system, system._strip_protocol(url)
+
+
+class OfThisProcess:
+    """Something that each process makes for itself when it first needs it: a forked child does not use its parent's.
+
+    Args:
+        make: Makes it.
+    """
+
+    def __init__(self, make: Callable[[], Any]) -> None:
+        self._make = make
+        self._made: tuple[int, Any] | None = None
+
+    def __call__(self) -> Any:
+        made = self._made
+        if made is None or made[0] != os.getpid():
+            made = self._made = os.getpid(), self._make()
+        return made[1]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return OfThisProcess, (self._make,)

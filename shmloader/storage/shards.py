@@ -1,0 +1,212 @@
+"""shmloader.Shards: samples of shards at random."""
+
+from __future__ import annotations
+
+import multiprocessing
+import operator
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from torch.utils.data import Dataset
+
+from shmloader.storage.decoders import Decode
+from shmloader.storage.index_file import IndexFile
+from shmloader.storage.making import Wanted, find_or_make
+from shmloader.storage.names import TAR, format_of, local_path, shards_of
+from shmloader.storage.near import NearFiles
+from shmloader.storage.read_ahead import ReadAhead
+from shmloader.storage.remote import FarFiles, OfThisProcess
+from shmloader.storage.tables import Tables
+from shmloader.storage.tars import Column, Tars
+
+__all__ = ["Shards"]
+
+MiB = 1 << 20
+
+
+class Shards(Dataset[Any]):
+    """A map-style dataset of samples that lie in shards: WebDataset's tar archives, Parquet or Arrow files.
+
+    Any sample can be read without the others, by an index of where each lies.  So shuffling, samplers, resume, ranks
+    and stealing are what they are for any other dataset.  Shards that lie here are read by `pread`; others (s3://, gs://,
+    hf://, https://) by fsspec, in ranges.
+
+    The index is made at the first len(), with a progress bar, or before by `shmloader index URLS`.  It is a file beside
+    the shards, or in ~/.cache/shmloader, that all workers map.  Shards whose size or time has changed are listed again.
+
+    Args:
+        urls: A path or URL, or several; with braces (train-{000..127}.tar) or with a pattern (train-*.tar).  Or a JSON
+            file in which `wids` lists shards.
+        columns: What of a sample is read; None (default): all.  Of tars the extensions of its members, of tables the
+            names of columns: ("jpg;png", "cls").  The first that is there is taken, and "image=jpg;png" calls it image.
+        decode: Tars: False (default): members are bytes.  True: txt, cls, json, npy and npz become what WebDataset's
+            decode() makes of them, others stay bytes.  A dict: the same, with functions of bytes for further
+            extensions, or None for those that stay bytes.  Tables: a dict with functions of values, by column.
+        index: The index's file (default: beside the shards, or in the user's cache).
+        storage_options: For fsspec's file system: credentials, timeouts.
+        open_files: How many shards a process has open at a time (default 64).
+        prefetch_bytes: Bytes of samples that a process reads before they are asked for (default 64 MiB); see
+            __prefetch__().
+        cache_bytes: Bytes of decoded row groups that a process keeps (default 256 MiB).
+        progress: Whether a progress bar is drawn while an index is made (default True).
+
+    Attributes:
+        urls: The shards: absolute paths, and URLs.
+        index_path: Where the index is; asking for it makes it.
+
+    Raises:
+        ValueError: No shard is named, one is compressed, or they are of several formats.
+        FileNotFoundError: A pattern matches nothing.
+
+    A sample of a tar is a dict with "__key__", "__url__" and the members by their extensions: what WebDataset gives,
+    in its order.  A sample of a table is a dict of its columns.
+
+    Example:
+        >>> shards = shmloader.Shards("train-{000000..000127}.tar", decode=True)
+        >>> shards[5]["cls"]
+        207
+        >>> train = images.fuse(shards, images.training(224), image="jpg", label="cls")
+        >>> loader = shmloader.DataLoader(train, batch_size=256, shuffle=True, num_workers=8)
+    """
+
+    def __init__(
+        self,
+        urls: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+        columns: Sequence[str] | None = None,
+        *,
+        decode: bool | Mapping[str, Decode | None] = False,
+        index: str | os.PathLike[str] | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+        open_files: int = 64,
+        prefetch_bytes: int = 64 * MiB,
+        cache_bytes: int = 256 * MiB,
+        progress: bool = True,
+    ) -> None:
+        options = dict(storage_options or {})
+        for name, number, least in (
+            ("open_files", open_files, 1),
+            ("prefetch_bytes", prefetch_bytes, 0),
+            ("cache_bytes", cache_bytes, 0),
+        ):
+            if number < least:
+                raise ValueError(f"{name} is {number}. It has to be {least} or more. Leave it out for the default")
+        if isinstance(columns, str):
+            raise TypeError(f"columns is {columns!r}, a string. It has to be a sequence. Write columns=[{columns!r}]")
+        self.urls, counted = shards_of(urls, options)
+        self.columns = None if columns is None else tuple(columns)
+        self.decode = decode
+        self._kind = format_of(self.urls)
+        self._wanted = None if columns is None else named_columns(columns)
+        path = None if index is None else local_path(os.fspath(index))
+        self._which = Wanted(self.urls, self._kind, counted, path, options, progress)
+        self._cache_bytes = cache_bytes
+        self._near = NearFiles(open_files)
+        self._far = OfThisProcess(partial(FarFiles, options))
+        self._ahead = ReadAhead(prefetch_bytes)
+        self._read_by: Tars | Tables | None = None  # once there is an index
+        self._known: tuple[str, str] | None = None  # the index of the process that has pickled it: path and sum
+
+    @property
+    def index_path(self) -> str:
+        """Where the index is."""
+        return self._index().path
+
+    @property
+    def is_tar(self) -> bool:
+        """Whether the shards are tar archives."""
+        return self._kind == TAR
+
+    def make_index(self) -> IndexFile:
+        """Make the index again, whatever is there."""
+        index = find_or_make(self._which, rebuild=True)
+        self._use(index)
+        return index
+
+    def facts(self) -> dict[str, Any]:
+        """Of the index: where it is, its bytes, and how many members or row groups it knows."""
+        index = self._index()
+        parts = len(index["member_place" if self.is_tar else "group_rows"])
+        return {"index": index.path, "bytes": os.stat(index.path).st_size, "parts": parts}
+
+    def __len__(self) -> int:
+        return len(self._source())
+
+    def __getitem__(self, index: Any) -> dict[str, Any]:
+        return self._source().get(self._checked(index), self._wanted)
+
+    def values(self, index: Any, columns: Sequence[Column], decoded: Sequence[bool]) -> list[Any]:
+        """Some columns of a sample, as bytes or decoded; for datasets that make pictures of them."""
+        return self._source().values(self._checked(index), columns, decoded)
+
+    def __place__(self, index: Any) -> int:
+        """What a sample shares with those that are cheap to read after it: its shard's number, or its row group's."""
+        return self._source().place(self._checked(index))
+
+    def __prefetch__(self, indices: Iterable[Any], columns: Sequence[Column] | None = None) -> None:
+        """Begin to read samples that will be asked for; returns at once.
+
+        Shards that lie here are read by the kernel (posix_fadvise), others by requests under way at the same time, up
+        to `prefetch_bytes`.  What is not asked for then is dropped.  An error is left to __getitem__.
+
+        Args:
+            indices: Of the samples, in the order in which they will be asked for.
+            columns: See values(); None: as __getitem__ reads them.
+        """
+        self._source().prefetch(list(map(self._checked, indices)), self._wanted if columns is None else columns)
+
+    def __getstate__(self) -> dict[str, Any]:
+        index = None if self._read_by is None else self._index()
+        known = self._known if index is None else (index.path, index.sum)
+        return {**self.__dict__, "_read_by": None, "_opened": None, "_known": known}
+
+    def __repr__(self) -> str:
+        return f"Shards of {len(self.urls):,} {self._kind} files, from {self.urls[0]}"
+
+    # ------------------------------------------------------------------------------------------------------------------
+
+    _opened: IndexFile | None = None
+
+    def _checked(self, index: Any) -> int:
+        at, count = operator.index(index), len(self._source())
+        if not -count <= at < count:
+            raise IndexError(f"sample {at:,} is asked for, and the shards have {count:,}. Ask for 0 to {count - 1:,}")
+        return at + count if at < 0 else at
+
+    def _source(self) -> Tars | Tables:
+        if self._read_by is None:
+            self._use(self._found())
+        assert self._read_by is not None
+        return self._read_by
+
+    def _found(self) -> IndexFile:
+        """The index: of the process that this one was spawned by, or of the shards as they are now."""
+        if self._known is not None:
+            try:
+                return IndexFile(*self._known)
+            except (OSError, ValueError):
+                if multiprocessing.parent_process() is not None:  # the sampler's indices are of that index
+                    raise
+        return find_or_make(self._which)
+
+    def _index(self) -> IndexFile:
+        self._source()
+        assert self._opened is not None
+        return self._opened
+
+    def _use(self, index: IndexFile) -> None:
+        self._opened = index
+        if self._kind == TAR:
+            self._read_by = Tars(self.urls, index, self._near, self._far, self._ahead, self.decode)
+        else:
+            self._read_by = Tables(self._kind, self.urls, index, self._far, self._ahead, self.decode, self._cache_bytes)
+
+
+def named_columns(columns: Iterable[str]) -> list[Column]:
+    """Columns as a user names them: "jpg", "jpg;png", "image=jpg;png"."""
+    found = []
+    for column in columns:
+        called, equals, names = column.rpartition("=")
+        found.append((called if equals else column, tuple(names.split(";"))))
+    return found

@@ -1,0 +1,193 @@
+"""Lists a tar archive: in C where it is plain, by Python's tarfile where it is not; see NOTE [ Plain tars ]."""
+
+from __future__ import annotations
+
+import array
+import io
+import os
+import tarfile
+import warnings
+from typing import Any
+
+from shmloader.core.tar_members import TarMembers
+from shmloader.storage.listing import Parts, TarListing, grouped
+from shmloader.storage.remote import Asker
+
+__all__ = ["list_far", "list_local"]
+
+_BLOCK = 512
+_TAIL = 1 << 20  # bytes behind the end of an archive that are looked at
+_FIRST, _STEP = 1 << 16, 4 << 20  # bytes that are asked for at a time: where members are large, and where they are not
+_MAGIC = {
+    b"\x1f\x8b": ("gzip", "gunzip"),
+    b"BZh": ("bzip2", "bunzip2"),
+    b"\xfd7zXZ\x00": ("xz", "unxz"),
+    b"\x28\xb5\x2f\xfd": ("Zstandard", "unzstd"),
+    b"PK\x03\x04": ("zip", "unzip, and tar"),
+}
+
+
+def list_local(path: str) -> TarListing:
+    """The samples of an archive that lies here.
+
+    Raises:
+        OSError: It cannot be read.
+        ValueError: It is no archive, is compressed, damaged or cut off, or a sample has an extension twice.
+    """
+    with open(path, "rb", buffering=0) as file:
+        size = os.fstat(file.fileno()).st_size
+        _refuse_others(path, os.pread(file.fileno(), _BLOCK, 0), size)
+        members = TarMembers()
+        try:
+            while members.scan(file.fileno()):
+                pass
+        except (ValueError, EOFError):
+            return _by_tarfile(path, file, size)
+        _refuse_cut_off(path, size, members.at)
+        if members.ended:
+            _warn_of_rest(path, members.at, os.pread(file.fileno(), _TAIL, members.at))
+        return grouped(path, *members.found())
+
+
+async def list_far(url: str, asker: Asker, size: int) -> TarListing:
+    """The same of an archive that fsspec reads.
+
+    Args:
+        url: Of the archive.
+        asker: Reads it.
+        size: Of the archive in bytes.
+    """
+
+    async def read(begin: int, count: int) -> bytes:
+        data: bytes = await asker.call("cat_file", url, start=begin, end=min(begin + count, size))
+        return data
+
+    members, step = TarMembers(), _STEP
+    data, begin = await read(0, _FIRST), 0
+    _refuse_others(url, data, size)
+    try:
+        while members.feed(data, begin) and members.at < size:
+            # Where the next header is near, all of the archive is read; where it is far, the bytes between are not.
+            step = _STEP if members.at - begin < 4 * max(len(data), _FIRST) else _FIRST
+            begin = members.at
+            data = await read(begin, max(step, members.needed))
+            if len(data) < min(members.needed, size - begin):
+                raise EOFError
+            if size - begin < members.needed:
+                members.end_of_file(size - begin)
+        if not members.ended:
+            _refuse_cut_off(url, size, members.at)
+            members.end_of_file(0)
+    except (ValueError, EOFError) as error:
+        if isinstance(error, ValueError) and "tarfile" not in str(error):
+            raise
+        async with asker.one_at_a_time:
+            whole = await asker.call("cat_file", url)  # tarfile cannot wait for parts of it
+            return _by_tarfile(url, io.BytesIO(whole), size)
+    rest = data[members.at - begin :] if members.at >= begin else b""
+    _warn_of_rest(url, members.at, rest)
+    return grouped(url, *members.found())
+
+
+def _by_tarfile(shard: str, file: Any, size: int) -> TarListing:
+    """List an archive by Python's tarfile.
+
+    Args:
+        shard: Its name.
+        file: It, open; its place is changed.
+        size: Its bytes.
+    """
+    names, ends = bytearray(), array.array("Q")
+    places, sizes = array.array("Q"), array.array("Q")
+    sparse: dict[int, Parts] = {}
+    try:
+        with tarfile.open(fileobj=_Seeking(file), mode="r:", encoding="utf-8", errors="surrogateescape") as archive:
+            while (member := archive.next()) is not None:
+                archive.members = []  # type: ignore[attr-defined]  # it would keep all of them
+                if not member.isreg():
+                    continue
+                if member.sparse is not None:
+                    parts: Any = member.sparse  # which typeshed has as a number
+                    sparse[len(ends)] = [(begin, count) for begin, count in parts if count]
+                names += member.name.encode("utf-8", "surrogateescape")
+                ends.append(len(names))
+                places.append(member.offset_data)
+                sizes.append(member.size)
+            end = archive.offset
+    except (tarfile.TarError, ValueError, IndexError, EOFError) as error:  # it checks little of sparse members
+        if "unexpected end of data" in str(error):
+            _refuse_cut_off(shard, size, size + 1)
+        raise _damaged(shard, str(error)) from None
+    _refuse_cut_off(shard, size, end)
+    file.seek(end)
+    header = file.read(_BLOCK)
+    if header.strip(b"\0"):
+        if len(header) < _BLOCK:
+            _refuse_cut_off(shard, size, end + _BLOCK)
+        raise _damaged(shard, f"there is no header at byte {end:,}")
+    if header:
+        file.seek(end)
+        _warn_of_rest(shard, end, file.read(_TAIL))
+    return grouped(shard, bytes(names), ends, places, sizes, sparse)
+
+
+class _Seeking(io.RawIOBase):
+    """A file whose holes tarfile finds by seeking, and that it does not close."""
+
+    def __init__(self, file: Any) -> None:
+        self._file = file
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return int(self._file.tell())
+
+    def seek(self, place: int, whence: int = 0) -> int:
+        return int(self._file.seek(place, whence))
+
+    def read(self, size: int = -1) -> bytes:
+        data: bytes = self._file.read(size)
+        return data
+
+
+# ----------------------------------------------------------------------------------------------------------- what is no
+
+
+def _refuse_others(shard: str, first: bytes, size: int) -> None:
+    for magic, (name, remedy) in _MAGIC.items():
+        if first.startswith(magic):
+            raise ValueError(
+                f"{shard} is a {name} file, so no sample in it can be read without all that lie before. Shards are "
+                f"read at random, and must not be compressed. Unpack it ({remedy})"
+            )
+    if size == 0:
+        raise ValueError(
+            f"{shard} is empty, and a tar archive has 1,024 bytes or more. Write it again, or leave it out"
+        )
+
+
+def _refuse_cut_off(shard: str, size: int, needed: int) -> None:
+    if needed > size:
+        raise ValueError(
+            f"{shard} is cut off: it has {size:,} bytes, and its last member goes on behind them. Copy or write it "
+            "again, or leave it out"
+        )
+
+
+def _damaged(shard: str, why: str) -> ValueError:
+    return ValueError(f"{shard} is no tar archive, or is damaged: {why}. Copy or write it again, or leave it out")
+
+
+def _warn_of_rest(shard: str, end: int, rest: bytes) -> None:
+    """Warn where an archive goes on behind its end, as two that were joined by `cat` do."""
+    if rest.strip(b"\0"):
+        warnings.warn(
+            f"{shard} goes on behind its end at byte {end:,}, and what follows is not read, as in WebDataset. If two "
+            "archives were joined by cat, join them by tar --concatenate, or name each of them",
+            RuntimeWarning,
+            stacklevel=2,
+        )

@@ -1,0 +1,271 @@
+"""Samples of tar archives by an index of their members."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import CancelledError
+from functools import partial
+from typing import Any, NamedTuple
+
+from shmloader.storage.decoders import Decode, decoder_of
+from shmloader.storage.index_file import IndexFile
+from shmloader.storage.listing import Parts
+from shmloader.storage.names import is_remote
+from shmloader.storage.near import NearFiles, changed, gone, short
+from shmloader.storage.read_ahead import ReadAhead
+from shmloader.storage.remote import FarFiles, OfThisProcess, stamp_of
+
+__all__ = ["Column", "Tars"]
+
+Column = tuple[str, tuple[str, ...]]  # what it is called in a sample, and the names that it may have in a shard
+
+_GAP = 1 << 16  # bytes between two members that are read with them: a request costs more
+
+
+class Member(NamedTuple):
+    """Where a member of a sample lies."""
+
+    name: str  # its extension
+    called: str  # what it is called in a sample
+    place: int
+    size: int
+    parts: Parts | None  # of a sparse one
+
+
+class _Reads:
+    """Requests for one sample, under way."""
+
+    def __init__(self, runs: list[tuple[int, int, Any]], info: Any) -> None:
+        self.runs = runs  # begin, end, and what gives the bytes
+        self.info = info  # what gives what is known of the shard; True where that is as the index says
+
+    def cancel(self) -> None:
+        for _, _, read in self.runs:
+            read.cancel()
+
+
+class Tars:
+    """Members of samples, by their index.
+
+    Args:
+        shards: Paths and URLs.
+        index: Of them.
+        near, far, ahead, decode: See Shards.
+    """
+
+    def __init__(
+        self,
+        shards: Sequence[str],
+        index: IndexFile,
+        near: NearFiles,
+        far: OfThisProcess,
+        ahead: ReadAhead,
+        decode: bool | Mapping[str, Decode | None],
+    ) -> None:
+        self._shards = shards
+        self._index = index
+        self._near = near
+        self._far = far
+        self._ahead = ahead
+        self._decode = decode
+        self._members, self._places = index["sample_members"], index["member_place"]
+        self._sizes, self._kinds = index["member_size"], index["member_kind"]
+        self._names: dict[int, str] = {}  # extensions that were met
+        sparse = index["sparse"]
+        self._sparse: dict[str, Parts] = json.loads(bytes(sparse)) if len(sparse) else {}
+        # Of each far shard that this process has met: what gives its info, or True once it is as the index says.
+        self._looked_at = OfThisProcess(dict)
+
+    def __len__(self) -> int:
+        return len(self._members)
+
+    def place(self, index: int) -> int:
+        """The shard of a sample."""
+        return self._index.place("shard_samples", index)[0]
+
+    def get(self, index: int, wanted: Sequence[Column] | None) -> dict[str, Any]:
+        """A sample: its key, its shard, and its members, decoded.
+
+        Raises:
+            KeyError: It has no member that is wanted.
+            ValueError: A member cannot be decoded.
+        """
+        sample: dict[str, Any] = {"__key__": self._index.text("key", index), "__url__": self._shards[self.place(index)]}
+        members = self._wanted(index, wanted)
+        for member, data in zip(members, self._bytes(index, members), strict=True):
+            decode = decoder_of(member.name, self._decode) if self._decode else None
+            sample[member.called] = data if decode is None else self._decoded(index, member, decode, data)
+        return sample
+
+    def values(self, index: int, wanted: Sequence[Column], decoded: Sequence[bool]) -> list[Any]:
+        """Members of a sample: as bytes, or decoded as WebDataset does."""
+        members = self._wanted(index, wanted)
+        found: list[Any] = self._bytes(index, members)
+        for at, member in enumerate(members):
+            decode = decoder_of(member.name, self._decode or True) if decoded[at] else None
+            if decode is not None:
+                found[at] = self._decoded(index, member, decode, found[at])
+        return found
+
+    def prefetch(self, indices: Iterable[int], wanted: Sequence[Column] | None) -> None:
+        """Begin to read samples that will be asked for; see ReadAhead."""
+        reads, left = [], self._ahead.most
+        for index in indices:
+            shard = self.place(index)
+            url = self._shards[shard]
+            try:
+                members = self._wanted(index, wanted)
+            except KeyError:
+                continue  # who asks for the sample gets the error
+            size = sum(map(_stored, members))
+            if is_remote(url):
+                reads.append((index, size, partial(self._begin, shard, url, members)))
+            elif (left := left - size) >= 0:
+                stamp = self._index.text("stamp", shard)
+                for begin, end in _runs(members):
+                    self._near.advise(url, begin, end - begin, stamp)
+        if reads:
+            self._ahead.announce(reads)
+
+    # ------------------------------------------------------------------------------------------------ where members lie
+
+    def _all(self, index: int) -> list[Member]:
+        members, found = self._members, []
+        for at in range(members[index - 1] if index else 0, members[index]):
+            kind = self._kinds[at]
+            name = self._names.get(kind)
+            if name is None:
+                name = self._index.text("extension", kind)
+                if len(self._names) < 1024:  # of a shard whose members all have extensions of their own
+                    self._names[kind] = name
+            parts = self._sparse.get(str(at)) if self._sparse else None
+            found.append(Member(name, name, self._places[at], self._sizes[at], parts))
+        return found
+
+    def _wanted(self, index: int, wanted: Sequence[Column] | None) -> list[Member]:
+        members = self._all(index)
+        if wanted is None:
+            return members
+        by_name = {member.name: member for member in members}
+        found = []
+        for called, names in wanted:
+            name = next((name for name in names if name in by_name), None)
+            if name is None:
+                raise KeyError(
+                    f"sample {self._index.text('key', index)!r} of {self._shards[self.place(index)]} has no "
+                    f"{' and no '.join(names)}. It has {', '.join(by_name)}. Name one of these, or leave the sample "
+                    "out by a Subset"
+                )
+            found.append(by_name[name]._replace(called=called))
+        return found
+
+    # -------------------------------------------------------------------------------------------------------- reading
+
+    def _bytes(self, index: int, members: list[Member]) -> list[Any]:
+        shard = self.place(index)
+        url = self._shards[shard]
+        if is_remote(url):
+            return self._from_afar(index, shard, url, members)
+        stamp, found = self._index.text("stamp", shard), []
+        for member in members:
+            data = self._near.read(url, member.place, _stored(member), stamp)
+            found.append(data if member.parts is None else _spread(data, member))
+        return found
+
+    def _decoded(self, index: int, member: Member, decode: Decode, data: bytes) -> Any:
+        try:
+            return decode(data)
+        except Exception as error:
+            raise ValueError(
+                f"{self._index.text('key', index)}.{member.name} in {self._shards[self.place(index)]} cannot be "
+                f"decoded: {type(error).__name__}: {error}. It has {len(data):,} bytes. Give decode= another function "
+                f"for {member.name!r}, or None to have its bytes"
+            ) from error
+
+    # ----------------------------------------------------------------------------------------------------- from afar
+
+    def _from_afar(self, index: int, shard: int, url: str, members: list[Member]) -> list[Any]:
+        reads = self._ahead.take(index)
+        if reads is not None:
+            try:
+                return self._arrived(reads, shard, url, members)
+            except (Exception, CancelledError):
+                pass  # read again: what failed before it was needed is no error yet
+        return self._arrived(self._begin(shard, url, members), shard, url, members)
+
+    def _begin(self, shard: int, url: str, members: list[Member]) -> _Reads:
+        far: FarFiles = self._far()
+        # A shard is looked at once in each process, while its first samples are under way.
+        looked_at = self._looked_at()
+        info = looked_at.get(shard)
+        if info is None:
+            info = looked_at[shard] = far.info(url)
+        return _Reads([(begin, end, far.read(url, begin, end)) for begin, end in _runs(members)], info)
+
+    def _look_at(self, shard: int, url: str, info: Any) -> None:
+        looked_at = self._looked_at()
+        try:
+            if stamp_of(info.result()) != self._index.text("stamp", shard):
+                raise changed(url)
+            looked_at[shard] = True
+        except BaseException:
+            looked_at.pop(shard, None)  # it is asked again for the next sample
+            raise
+
+    def _arrived(self, reads: _Reads, shard: int, url: str, members: list[Member]) -> list[Any]:
+        """Wait for requests, and take the members out of what they gave.
+
+        Raises:
+            FileNotFoundError, RuntimeError, OSError: See near.py.
+        """
+        try:
+            if reads.info is not True:
+                self._look_at(shard, url, reads.info)
+            runs = []
+            for begin, end, read in reads.runs:
+                data = read.result()
+                if len(data) < end - begin:
+                    raise short(url, begin, end - begin, len(data))
+                runs.append((begin, end, data))
+        except FileNotFoundError as error:
+            raise gone(url) from error
+        except BaseException:
+            reads.cancel()
+            raise
+        found = []
+        for member in members:
+            stored = _stored(member)
+            begin, end, data = next((of for of in runs if of[0] <= member.place < of[1]), (0, 0, b""))
+            if member.place != begin or stored != end - begin:
+                data = data[member.place - begin : member.place - begin + stored]
+            found.append(data if member.parts is None else _spread(data, member))
+        return found
+
+
+def _stored(member: Member) -> int:
+    """Bytes of a member in the archive."""
+    return member.size if member.parts is None else sum(count for _, count in member.parts)
+
+
+def _runs(members: Sequence[Member]) -> list[tuple[int, int]]:
+    """What is read at once for members: begin and end of each part of the archive."""
+    runs: list[tuple[int, int]] = []
+    for member in sorted(members, key=lambda member: member.place):
+        stored = _stored(member)
+        if not stored:
+            continue
+        if runs and member.place - runs[-1][1] <= _GAP:
+            runs[-1] = runs[-1][0], max(runs[-1][1], member.place + stored)
+        else:
+            runs.append((member.place, member.place + stored))
+    return runs
+
+
+def _spread(packed: bytes, member: Member) -> bytes:
+    """A sparse member with its holes."""
+    whole, at = bytearray(member.size), 0
+    for begin, count in member.parts or ():
+        whole[begin : begin + count] = packed[at : at + count]
+        at += count
+    return bytes(whole)

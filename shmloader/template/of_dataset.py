@@ -1,0 +1,107 @@
+"""The templates of one dataset, which all loaders over it share, also one after another."""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from typing import Any
+
+from shmloader.system.signals import held, let_through
+from shmloader.system.spawn_arguments import Parcel
+from shmloader.template.forked import Popen, TemplateProcess, Threaded
+from shmloader.template.template import Refused, Template, why_not
+
+
+class DatasetTemplates:
+    """What forks the workers of the loaders over one dataset.
+
+    There is one template, unless loaders with different functions are used by turns, or one of them needs the dataset
+    as it was when its epoch began.
+    """
+
+    def __init__(self) -> None:
+        self._templates: list[Template] = []
+        self._owner = os.getpid()
+        self._lock = threading.RLock()  # two threads may iterate
+
+    @property
+    def is_mine(self) -> bool:
+        """Whether this process made it, and not the one that this was forked from."""
+        return self._owner == os.getpid()
+
+    def fork(self, worker: TemplateProcess, loader: Any, outlives: bool, timeout: float) -> Popen:
+        """Have a worker forked, by a process that has unpickled what the worker is to be given.
+
+        Args:
+            worker: The worker.
+            loader: Whose worker it is; None where the loader is gone.
+            outlives: Whether it goes on when its group is sent a signal.
+            timeout: Seconds that unpickling may take; 0: any number.
+
+        Raises:
+            Refused: It cannot be forked, and may be spawned.
+            RuntimeError: The template ended, or the dataset could not be unpickled there.
+            OSError: No descriptor, process or memory is left.
+        """
+        with self._lock:
+            try:
+                return self._fork(worker, loader, outlives, timeout)
+            except (EOFError, ConnectionError):
+                pass  # it was killed a moment ago
+            return self._fork(worker, loader, outlives, timeout)
+
+    def _fork(self, worker: TemplateProcess, loader: Any, outlives: bool, timeout: float) -> Popen:
+        if why := why_not():
+            raise Refused(why)
+        with let_through():  # to import torch, and to unpickle the dataset, takes long
+            template = self._having(worker.parcel, loader, timeout)
+        if template.refusal:
+            raise Refused(template.refusal)
+        try:
+            return template.fork(worker, outlives)
+        except Threaded:
+            raise Refused("threads were started there after the dataset was unpickled") from None
+
+    def _having(self, parcel: Parcel, loader: Any, timeout: float) -> Template:
+        """A template that holds what is in the parcel, as that is now, or as it was when it was served first."""
+        own_first = sorted(self._templates, key=lambda template: loader not in template.users)
+        for found in own_first:
+            if found.serves(parcel):
+                return found
+        for found in own_first:
+            if found.holds(parcel):
+                self._note(found, loader)
+                return found
+        found = next((template for template in own_first if template.may_be_given(parcel, loader)), Template())
+        self._note(found, loader)
+        if found not in self._templates:
+            self._templates.append(found)
+        found.give(parcel, timeout)
+        return found
+
+    def _note(self, used: Template | None, loader: Any) -> None:
+        """The loader uses this one from now on, or none."""
+        for template in [*self._templates, *([used] if used else ())]:
+            users = [user for user in template.users if user is not loader]
+            if template is used and loader is not None:
+                users.append(loader)
+            template.users = weakref.WeakSet(users)  # another one, because another thread may be looking through it
+
+    def leave(self, loader: Any) -> None:
+        """The loader was closed, and its iterators with it: end what no other loader uses."""
+        if not self.is_mine:
+            return
+        with held():  # an interrupt before `try` would leave it locked
+            if not self._lock.acquire(blocking=False):
+                for template in self._templates:
+                    if list(template.users) == [loader]:
+                        template.kill()  # who has the lock may be waiting for its answer
+                self._lock.acquire()
+            try:
+                self._note(None, loader)
+                for template in [one for one in self._templates if not one.users]:
+                    self._templates.remove(template)
+                    template.end()
+            finally:
+                self._lock.release()

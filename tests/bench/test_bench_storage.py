@@ -1,0 +1,67 @@
+"""`python -m bench storage` measures shards beside files, and its server is slow, whole, and gone afterwards."""
+
+from __future__ import annotations
+
+import json
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.commands import parser, run
+from bench.storage.question import summary
+from bench.storage.server import serving
+
+
+def found(of_round: int, part: str, **figures: Any) -> dict[str, Any]:
+    return {"round": of_round, "part": part, **figures}
+
+
+def test_ratios_are_of_one_round() -> None:
+    measurements = [
+        found(0, "samples", files=100.0, shards=110.0, webdataset=400.0),
+        found(1, "samples", files=200.0, shards=190.0, webdataset=800.0),
+        found(0, "load", way="files", images_per_second=900.0),
+        found(0, "load", way="shards", images_per_second=990.0),
+        found(1, "load", way="shards", failure="killed"),
+        found(0, "far", depth="32", samples=500.0),
+    ]
+    of = summary(measurements)
+    assert of["samples"]["shards"]["to_files"] == pytest.approx({"median": 0.98, "min": 0.909, "max": 1.053}, abs=0.001)
+    assert of["load"]["shards"]["to_files"]["median"] == pytest.approx(1.1)
+    assert of["load"]["shards"]["to_webdataset"] is None
+    assert of["far"]["32 under way"]["samples"]["median"] == 500
+
+
+def _get(url: str, part: str | None = None) -> bytes:
+    request = urllib.request.Request(url, headers={"Range": part} if part else {})
+    with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request) as answer:
+        data: bytes = answer.read()
+    return data
+
+
+def test_the_server(tmp_path: Path) -> None:
+    (tmp_path / "0.tar").write_bytes(whole := bytes(range(256)) * 2000)
+    begin = time.monotonic()
+    with serving(str(tmp_path), latency=0.05, bytes_per_second=5e6) as url:
+        assert _get(f"{url}0.tar") == whole
+        assert _get(f"{url}0.tar", "bytes=100-199") == whole[100:200]
+        assert _get(f"{url}0.tar", "bytes=511900-") == whole[511900:]
+        with pytest.raises(urllib.error.HTTPError):
+            _get(f"{url}none.tar")
+        assert time.monotonic() - begin > 0.2 + len(whole) / 5e6  # it is never quicker than that
+    with pytest.raises(urllib.error.URLError):
+        _get(f"{url}0.tar")
+
+
+@pytest.mark.long
+def test_it_measures_files_shards_and_an_index(tmp_path: Path) -> None:
+    asked = ["storage", "--rounds", "1", "--parts", "samples", "load", "index", "--pictures", "80", "--shards", "2"]
+    asked += ["--seconds", "0.1", "--members", "20000", "--into", str(tmp_path)]
+    assert run(parser().parse_args(asked)) == 0
+    of = json.loads((tmp_path / "storage.json").read_text())["summary"]
+    assert of["samples"]["shards"]["to_files"]["median"] > 0
+    assert of["load"]["shards"]["figure"]["median"] > 0 and of["index"]["one archive"]["made"]["median"] > 0

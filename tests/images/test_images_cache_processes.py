@@ -1,0 +1,274 @@
+"""Workers and jobs share kept pictures, and one that is killed leaves nothing that another waits for."""
+
+from __future__ import annotations
+
+import gc
+import os
+import pickle
+import random
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import run_script
+from torch.utils.data import ConcatDataset, Subset
+
+import shmloader
+from shmloader import images
+from shmloader.core.cache_table import Claim
+from shmloader.images import cache as cache_module
+from shmloader.images.cache import Cache
+from tests.images import kept_pictures
+from tests.images import torchvision_stand_ins as tv
+from tests.images.kept_pictures import (
+    ALL_CACHED,
+    PICTURES,
+    SIZE,
+    check,
+    counted,
+    folder,
+    memories,
+    same,
+    samples,
+    warned,
+)
+
+# Fixtures; each test has memory of its own, which no job of this user finds.
+alone, root = kept_pictures.alone, kept_pictures.root
+
+
+# ------------------------------------------------------------------------------------------ what else reads the dataset
+
+
+@pytest.mark.parametrize("where", ["memory", "file"])
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver", "template"])
+def test_workers_share_it(root: str, tmp_path: Path, method: str, where: str) -> None:
+    options: dict[str, Any] = {"batch_size": 4, "num_workers": 2, "shuffle": True}
+    options |= {
+        "multiprocessing_context": "spawn" if method == "template" else method,
+        "template": method == "template",
+    }
+    dataset = shmloader.freeze(folder(root, cache="8 MB" if where == "memory" else tmp_path / "train.cache"))
+
+    def epochs(of: Any) -> list[Any]:
+        torch.manual_seed(3)
+        loader = shmloader.DataLoader(of, **options)
+        found = [[part.clone() for part in batch] for _ in range(2) for batch in loader]
+        epochs.report = str(loader.report())  # type: ignore[attr-defined]
+        return found
+
+    for one, other in zip(epochs(dataset), epochs(folder(root)), strict=True):
+        assert same(one, other)
+    figures = dataset._following.cache._store.table.figures(dataset._following.cache._line)
+    assert (figures.kept, figures.found, figures.missed) == (PICTURES, PICTURES, 0)
+    assert counted(lambda: samples(dataset)) == ALL_CACHED
+    if method == "fork":
+        epochs(ConcatDataset([Subset(dataset, range(8)), dataset]))
+        assert "of the pictures came from the cache" in epochs.report  # type: ignore[attr-defined]
+        assert epochs.report.count("cache:") == 1  # type: ignore[attr-defined]
+
+
+def test_workers_that_stay_and_loaders_that_are_built_again(root: str) -> None:
+    """And a dataset that is built again while the other one is there."""
+    dataset, plain = folder(root, cache="8 MB"), folder(root)
+    for number in range(2):
+        dataset = folder(root, cache="8 MB") if number else dataset
+        found = []
+        for of in (dataset, plain):
+            torch.manual_seed(number)
+            with shmloader.DataLoader(
+                of, batch_size=4, num_workers=2, persistent_workers=True, multiprocessing_context="fork"
+            ) as loader:
+                found.append([batch[0].clone() for _ in range(2) for batch in loader])
+        assert same(*found)
+    figures = dataset._following.cache._store.table.figures(dataset._following.cache._line)
+    assert (figures.found, figures.kept) == (2 * PICTURES, 0)
+
+
+def test_a_resumed_epoch_goes_on(root: str) -> None:
+    def resumed(cache: Any) -> list[torch.Tensor]:
+        def loader() -> Any:
+            torch.manual_seed(1)
+            return shmloader.DataLoader(
+                folder(root, cache=cache), batch_size=3, shuffle=True, num_workers=1, multiprocessing_context="fork"
+            )
+
+        it = iter(first := loader())
+        next(it)
+        state = first.state_dict()
+        it.close()
+        second = loader()
+        second.load_state_dict(state)
+        return [batch[0].clone() for batch in second]
+
+    assert same(resumed("8 MB"), resumed(None)) and len(resumed("8 MB")) == PICTURES // 3 - 1
+
+
+def test_jobs_that_were_started_apart_share_it(root: str, alone: str) -> None:
+    dataset = folder(root, cache="8 MB")
+    samples(dataset)
+    inode = dataset._following.cache._store.place[2]
+    script = f"""
+        import torch
+        from shmloader import images
+        from shmloader.images import cache_memory, cache_stores
+        cache_stores.NAME = {alone!r}
+        dataset = images.ImageFolder({root!r}, images.training(40), cache="8 MB")
+        [dataset[k] for k in range(len(dataset))]
+        print(images.counts()["cached"], dataset._following.cache._store.place[2])
+        """
+    ran = run_script(script)
+    assert ran.out.split() == [str(PICTURES), str(inode)], ran
+    del dataset
+    gc.collect()
+    assert not memories(alone)  # it is gone with the last that had it
+
+
+def test_datasets_whose_pictures_have_no_paths_are_refused() -> None:
+    for module, name in (("datasets.arrow_dataset", "Dataset"), ("timm.data.dataset", "ImageDataset")):
+        made = type(name, (), {"__module__": module})()
+        with pytest.raises(TypeError, match=r"cache= knows a picture by its path.*Leave cache out"):
+            images.fuse(made, cache="8 MB")
+
+
+def test_what_cannot_be_fused_has_no_cache(root: str) -> None:
+    dataset, found = tv.DatasetFolder([path for path, _ in folder(root).samples], lambda image: image), []
+    (text,) = warned(lambda: found.append(images.fuse(dataset, cache="8 MB")))
+    assert "cache='8 MB' has no effect" in text and not found[0].is_fused
+
+
+def test_a_copy_finds_the_same(root: str) -> None:
+    dataset = folder(root, cache="8 MB")
+    samples(dataset)
+    copy = pickle.loads(pickle.dumps(dataset))
+    assert pickle.dumps(copy) == pickle.dumps(dataset)  # what the template compares
+    assert counted(lambda: samples(copy)) == ALL_CACHED
+    del dataset
+    gc.collect()
+    assert counted(lambda: samples(copy)) == ALL_CACHED
+
+
+# --------------------------------------------------------------------------------------------------------------- deaths
+
+
+STEPS = ("claimed", "reserved", "half written", "written", "published")
+
+
+def die_at(step: str, cache: Cache) -> None:
+    """Have this process killed when it keeps a picture."""
+    store: Any = cache._store
+
+    def die(*_: Any) -> Any:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    if step == "claimed":
+
+        class Dying(Claim):
+            def take(self, *arguments: Any) -> bool:
+                return bool(super().take(*arguments) and die())
+
+        cache_module.Claim = Dying  # type: ignore[misc]
+    elif step == "reserved":
+        store.write = die
+    elif step == "half written":
+        write = store.write
+        store.write = lambda key, at, planes: die(write(key, at, planes[: len(planes) // 2]))
+    elif step == "written":
+        write = store.write
+        store.write = lambda key, at, planes: die(write(key, at, planes))
+    else:
+        store.note = die
+
+
+@pytest.mark.parametrize("where", ["memory", "file"])
+@pytest.mark.parametrize("step", STEPS)
+def test_a_death_at_each_step(root: str, tmp_path: Path, step: str, where: str) -> None:
+    dataset = folder(root, cache="8 MB" if where == "memory" else tmp_path / "train.cache")
+    plain, cache = samples(folder(root)), dataset._following.cache
+    child = os.fork()
+    if child == 0:
+        try:
+            die_at(step, cache)
+            dataset[3]
+        finally:
+            os._exit(1)
+    assert os.waitpid(child, 0)[1] == signal.SIGKILL
+    figures = cache._store.table.figures(cache._line)
+    assert figures.kept == (step == "published")
+    found = counted(lambda: check(same(samples(dataset), plain)))
+    assert found["cached"] == (step == "published")
+    assert counted(lambda: check(same(samples(dataset), plain))) == ALL_CACHED
+
+
+@pytest.mark.parametrize("claimant", ["living", "dead, with this pid"])
+def test_whose_claim_is_taken_over(root: str, claimant: str) -> None:
+    dataset = folder(root, cache="8 MB")
+    cache, path = dataset._following.cache, dataset.samples[0][0]
+    status = os.stat(path)
+    key = cache_module._key(path, (status.st_size, status.st_mtime_ns))
+    pid, start = cache_module._this_process()
+    claim = Claim(cache._store.table, pid, start if claimant == "living" else start - 1)
+    assert claim.take(key, lambda *_: False)
+    plain = samples(folder(root))
+    for _ in range(2):
+        assert same(samples(dataset), plain)
+    assert (cache._store.table.find(key) >= 0) == (claimant != "living")  # nobody waits for the living one
+    at = cache._store.table.reserve(1000)
+    assert bool(claim.publish(at)) == (claimant == "living")  # whose claim is gone publishes nothing
+
+
+def test_an_exception_leaves_no_claim(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    dataset = folder(root, cache="8 MB")
+    store = dataset._following.cache._store
+
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(store, "write", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            dataset[0]
+    samples(dataset)
+    assert counted(lambda: samples(dataset)) == ALL_CACHED
+
+
+def killed_at_random(root: str, cache: Any, kills: int) -> tuple[Any, list[int]]:
+    """Workers of a first epoch, killed at random times, and what the cache has then."""
+    dataset, draw, deaths = folder(root, cache=cache), random.Random(7), [0]
+    paths = [path for path, _ in dataset.samples]
+    while deaths[0] < kills:
+        children = []
+        for _ in range(2):
+            child = os.fork()
+            if child == 0:
+                try:
+                    mine = random.Random()
+                    while True:
+                        os.utime(paths[k := mine.randrange(len(paths))], ns=(mine.randrange(50), mine.randrange(50)))
+                        dataset[k]
+                finally:
+                    os._exit(1)
+            children.append(child)
+        time.sleep(draw.random() * 0.03)
+        for child in children:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+            deaths[0] += 1
+    return dataset, deaths
+
+
+@pytest.mark.parametrize("kills", [6, pytest.param(300, marks=pytest.mark.long)])
+@pytest.mark.parametrize("where", ["memory", "file"])
+def test_killed_at_random_in_the_first_epoch(root: str, tmp_path: Path, kills: int, where: str) -> None:
+    """Each change of a file's time is another picture to keep, so processes keep pictures all the time."""
+    value = "32 MB" if where == "memory" else (tmp_path / "train.cache", "32 MB")
+    dataset, _ = killed_at_random(root, value, kills)
+    for changed in range(0, 50, 1 if kills > 100 else 10):
+        for path, _ in dataset.samples:
+            os.utime(path, ns=(changed, changed))
+        assert same(samples(dataset), samples(folder(root)))  # nothing that is torn
+        if dataset._following.cache._store.table.takes(PICTURES * SIZE * 2):  # otherwise the rest need not fit
+            assert counted(lambda: samples(dataset)) == ALL_CACHED  # and no claim is left

@@ -1,0 +1,126 @@
+"""fuse() of torch's Subset and ConcatDataset: the same samples, written in place, by every way that workers start."""
+
+from __future__ import annotations
+
+import copy
+import random
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch.utils.data import ConcatDataset, Subset, random_split
+
+import shmloader
+from shmloader import images
+from tests.images import torchvision_stand_ins as tv
+
+NUMBERS = (tv.ToTensor(), tv.Normalize((0.5, 0.4, 0.3), (0.2, 0.3, 0.4)))
+
+
+@pytest.fixture(scope="module")
+def paths(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    folder = tmp_path_factory.mktemp("pictures")
+    for at in range(7):
+        noise = np.random.default_rng(at).integers(0, 256, (60 + at, 70, 3), dtype=np.uint8)
+        Image.fromarray(noise).save(folder / f"{at}.jpg")
+    return sorted(map(str, folder.iterdir()))
+
+
+def folder(paths: list[str], *last: Any) -> tv.DatasetFolder:
+    steps = [tv.RandomResizedCrop((24, 24)), tv.RandomHorizontalFlip(0.5), *(last or NUMBERS)]
+    return tv.DatasetFolder(paths, tv.Compose(steps))
+
+
+def views(paths: list[str]) -> tv.DatasetFolder:
+    one, other = folder(paths).transform, tv.Compose([tv.Resize((9, 9)), *NUMBERS])
+    return tv.DatasetFolder(paths, images.views(one, other))
+
+
+def split(dataset: Any) -> Any:
+    return random_split(dataset, [0.6, 0.4], torch.Generator().manual_seed(3))[1]
+
+
+MAKES: dict[str, Callable[[list[str]], Any]] = {
+    "Subset": lambda paths: Subset(folder(paths), [5, 0, 3, 3]),
+    "random_split": lambda paths: split(folder(paths)),
+    "ConcatDataset": lambda paths: ConcatDataset([folder(paths[:3]), folder(paths[3:])]),
+    "nested": lambda paths: split(ConcatDataset([Subset(folder(paths), range(1, 6)), folder(paths[2:4])])),
+    "views": lambda paths: ConcatDataset([views(paths[:4]), Subset(views(paths), [6, 5])]),
+    "one not fused": lambda paths: ConcatDataset([folder(paths[:3]), tv.DatasetFolder(paths, tv.PILToTensor())]),
+    "one fused": lambda paths: ConcatDataset([images.fuse(folder(paths[:3])), folder(paths[3:])]),
+}
+
+
+def tensors(image: Any) -> list[torch.Tensor]:
+    return [part.clone() for part in image] if isinstance(image, list) else [image.clone()]
+
+
+def outcome(dataset: Any) -> list[Any]:
+    torch.manual_seed(3)
+    random.seed(3)
+    samples = [(tensors(image), target) for image, target in map(dataset.__getitem__, range(-1, len(dataset)))]
+    return [samples, torch.get_rng_state().tolist(), random.getstate()]
+
+
+def same(one: Any, other: Any) -> bool:
+    if isinstance(one, torch.Tensor):
+        return bool(one.dtype is other.dtype and torch.equal(one, other))
+    if isinstance(one, (list, tuple)):
+        return len(one) == len(other) and all(map(same, one, other))
+    return bool(one == other)
+
+
+@pytest.mark.parametrize("name", MAKES)
+def test_the_same_samples(paths: list[str], name: str) -> None:
+    dataset = MAKES[name](paths)
+    fused = images.fuse(dataset)
+    assert isinstance(fused, type(dataset)) and fused.is_fused and ": fused" in fused.explain()
+    assert same(outcome(fused), outcome(dataset))
+    assert same(outcome(copy.deepcopy(fused)), outcome(dataset))
+    with pytest.raises((IndexError, ValueError)):
+        fused[len(dataset)]
+
+
+STARTS = [(0, None), (2, "fork"), pytest.param(1, "spawn", marks=pytest.mark.long),
+          pytest.param(2, "forkserver", marks=pytest.mark.long)]  # fmt: skip
+
+
+@pytest.mark.parametrize(("workers", "method"), STARTS)
+@pytest.mark.parametrize("name", ["Subset", "nested", "views", "one fused"])
+def test_loaded(paths: list[str], name: str, workers: int, method: str | None) -> None:
+    batches: list[Any] = []
+    dataset = MAKES[name](paths)
+    for of in (dataset, images.fuse(dataset)):
+        torch.manual_seed(4)
+        loader = shmloader.DataLoader(
+            of, batch_size=2, shuffle=True, num_workers=workers, multiprocessing_context=method
+        )
+        batches.append([(tensors(image), target.clone()) for image, target in loader])
+    assert same(*batches)
+
+
+@pytest.mark.parametrize("name", ["Subset", "ConcatDataset", "nested"])
+def test_images_are_written_in_their_rows(paths: list[str], name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise each sample would be a tensor of its own, and copied."""
+    fused = images.fuse(MAKES[name](paths))
+    rows = torch.zeros(len(fused), 3, 24, 24)
+    for at in range(len(fused)):
+        torch.manual_seed(at)
+        assert fused.__getitem_into__(at, (rows[at], None))[0] is not None
+        torch.manual_seed(at)
+        assert torch.equal(rows[at], fused[at][0])
+
+
+def test_work_for_the_device(paths: list[str]) -> None:
+    fused = images.fuse(MAKES["nested"](paths), scale_on_device=True)
+    assert fused[0][0].dtype is torch.uint8 and fused.on_device is not None
+    torch.manual_seed(1)
+    image = fused[0][0]
+    torch.manual_seed(1)
+    torch.testing.assert_close(fused.on_device(image[None])[0], MAKES["nested"](paths)[0][0], rtol=0, atol=0)
+    other = folder(paths, tv.ToTensor(), tv.Normalize((0.1, 0.1, 0.1), (1.0, 1.0, 1.0)))
+    with pytest.raises(ValueError, match="leave different work to the device"):
+        images.fuse(ConcatDataset([folder(paths), other]), scale_on_device=True)

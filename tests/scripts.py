@@ -1,0 +1,245 @@
+"""Scripts that tests run in processes of their own, and the processes that these leave.
+
+NOTE [ Scripts ]
+
+    Most scripts need torch, and its import takes almost two seconds of CPU.  So run_script() asks a server for them: a
+    process that has imported torch and shmloader once, and is forked for each script (script_server.py).  The forked
+    process runs the script as `__main__`, from a file as Python would, and comes to its end as any interpreter does.
+
+    A test passes `fresh=True` where a script is about what a new interpreter does: what an import costs or changes, in
+    which order atexit calls what, how large a process is.  A script with flags of Python's, with another environment
+    or in a folder of its own has a new interpreter too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import multiprocessing
+import os
+import pathlib
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+import time
+from typing import Any
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+PYTHONS_START_METHOD = multiprocessing.get_all_start_methods()[0]  # forkserver since Python 3.14
+SERVER = ROOT / "tests" / "script_server.py"
+
+
+@dataclasses.dataclass
+class Ran:
+    status: int
+    out: str
+    err: str
+    ended: float  # by the monotonic clock, which is the script's too
+
+    @property
+    def seconds(self) -> float:
+        """From the time that the script printed first, before what it is about, to its end."""
+        return self.ended - float(self.out.split(maxsplit=1)[0])
+
+
+def environment() -> dict[str, str]:
+    """What a script finds in os.environ."""
+    return {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests")]),
+        "OMP_NUM_THREADS": "1",
+    }
+
+
+def start_script(text: str, *arguments: str, **options: Any) -> subprocess.Popen[str]:
+    """Start a script in a new interpreter.
+
+    Args:
+        text: The script.
+        arguments: Of its command line.
+        options: Of subprocess.Popen; `flags` are Python's, and `before` is a command that runs it.
+    """
+    return subprocess.Popen(
+        [*options.pop("before", ()), sys.executable, "-u", *options.pop("flags", ()), *script_file(text), *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(),
+        start_new_session=True,
+        **options,
+    )
+
+
+_scripts: list[pathlib.Path] = []
+
+
+def script_file(text: str) -> list[str]:
+    """A real file, for spawn imports it again.  Its first line, which is empty, names the suite's start method."""
+    path = pathlib.Path(os.environ["SHMLOADER_TEST_DIR"]) / f"script_{len(_scripts)}.py"
+    text = textwrap.dedent(text)
+    method = multiprocessing.get_start_method()
+    if method != PYTHONS_START_METHOD and text.startswith("\n"):
+        line = "import multiprocessing; multiprocessing.set_start_method"
+        text = f'if __name__ == "__main__": {line}("{method}"){text}'
+    path.write_text(text)
+    _scripts.append(path)
+    return [str(path)]
+
+
+def run_script(text: str, seconds: float = 200, fresh: bool = False, **options: Any) -> Ran:
+    """Run a script in a session of its own; whatever it leaves running is a failure, and so is falling off the ring.
+
+    Args:
+        text: The script.
+        seconds: It hangs if it takes longer.
+        fresh: Whether it needs a new interpreter: NOTE [ Scripts ].
+        options: As of start_script(); with any of them it has a new interpreter.
+    """
+    if fresh or options or not (server := _server()).serves():
+        process = start_script(text, **options)
+        pid = process.pid
+        try:
+            out, err = process.communicate(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            os.killpg(pid, signal.SIGKILL)
+            out, err = process.communicate()
+            raise AssertionError(f"the script hangs\n{out}\n{err}") from None
+        status = process.returncode
+    else:
+        pid, status, out, err = server.run(script_file(text)[0], seconds)
+    ended = time.monotonic()
+    left = wait_until_gone(pid, 2)
+    for each in left:
+        os.kill(each, signal.SIGKILL)
+    assert not left, f"processes are left: {left}\n{out}\n{err}"
+    assert "does not ride shmloader's ring" not in err, f"{out}\n{err}"
+    return Ran(status, out, err, ended)
+
+
+# ------------------------------------------------------------------------------------------------------- the server
+
+
+class Server:
+    """The process that is forked for each script."""
+
+    def __init__(self) -> None:
+        ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._environment = environment()
+        command = [sys.executable, "-u", str(SERVER), str(its.fileno())]
+        with its:
+            self.process = subprocess.Popen(
+                command, pass_fds=[its.fileno()], env=self._environment, stdin=subprocess.DEVNULL
+            )
+        self._socket = ours
+        self.descriptor = ours.fileno()
+
+    def serves(self) -> bool:
+        """Whether a script would find the environment that the server was started in."""
+        return environment() == self._environment
+
+    def run(self, path: str, seconds: float) -> tuple[int, int, str, str]:
+        """Run a script: its pid, its status as subprocess has it, what it wrote."""
+        pipes = [os.pipe(), os.pipe()]
+        try:
+            request = json.dumps({"path": path, "folder": os.getcwd()}).encode()
+            socket.send_fds(self._socket, [request], [write for _, write in pipes])
+        finally:
+            for _, write in pipes:
+                os.close(write)
+        pid = json.loads(self._receive())
+        with contextlib.ExitStack() as stack:
+            files = [stack.enter_context(open(read, "rb", buffering=0)) for read, _ in pipes]
+            status, texts = self._follow(pid, files, time.monotonic() + seconds)
+        out, err = (text.decode() for text in texts)
+        if status is None:
+            raise AssertionError(f"the script hangs\n{out}\n{err}")
+        return pid, status, out, err
+
+    def _follow(self, pid: int, files: list[Any], end: float) -> tuple[int | None, list[bytes]]:
+        """Read until all have closed the pipes, and the server has reported the status; None: it was killed."""
+        status: int | None = None
+        texts = [b"" for _ in files]
+        hangs = False
+        with selectors.DefaultSelector() as selector:
+            for at, file in enumerate(files):
+                selector.register(file, selectors.EVENT_READ, at)
+            selector.register(self._socket, selectors.EVENT_READ, None)
+            while selector.get_map():
+                ready = selector.select(None if hangs else max(0.0, end - time.monotonic()))
+                if not ready:
+                    hangs = True
+                    os.killpg(pid, signal.SIGKILL)
+                for key, _ in ready:
+                    if key.data is None:
+                        status = json.loads(self._receive())
+                        selector.unregister(self._socket)
+                    elif part := key.fileobj.read(1 << 16):  # type: ignore[union-attr]
+                        texts[key.data] += part
+                    else:
+                        selector.unregister(key.fileobj)
+        return None if hangs else status, texts
+
+    def _receive(self) -> bytes:
+        answer = self._socket.recv(4096)
+        assert answer, "the server of scripts has ended"
+        return answer
+
+    def close(self) -> None:
+        """End it."""
+        self._socket.close()
+        self.process.wait()
+
+
+_started: list[Server] = []
+
+
+def _server() -> Server:
+    """The server of this process, started the first time."""
+    if not _started:
+        _started.append(Server())
+    return _started[0]
+
+
+def server_pids() -> set[int]:
+    """The server's, if it was started."""
+    return {server.process.pid for server in _started}
+
+
+def server_descriptors() -> set[int]:
+    """Those of this process that are for the server."""
+    return {server.descriptor for server in _started}
+
+
+def close_server() -> None:
+    """End the server, if it was started."""
+    while _started:
+        _started.pop().close()
+
+
+# --------------------------------------------------------------------------------------------------- what is left
+
+
+def session_members(session: int) -> list[int]:
+    """Living processes of a session (a zombie is no longer there)."""
+    members = []
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            try:
+                stat = pathlib.Path(f"/proc/{entry}/stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue
+            if int(stat[3]) == session and stat[0] not in "ZX":
+                members.append(int(entry))
+    return members
+
+
+def wait_until_gone(session: int, seconds: float) -> list[int]:
+    """Wait for the processes of a session; those that are left then."""
+    end = time.monotonic() + seconds
+    while (left := session_members(session)) and time.monotonic() < end:
+        time.sleep(0.02)
+    return left
