@@ -72,16 +72,16 @@ def options_of(loader: Any) -> Options:
     """
     options = Options.of(loader)
     check_requirements(loader, options)
-    return options
-
-
-def _made(loader: Any, rides: bool, theirs: Callable[[], Any]) -> Any:
-    options = options_of(loader)
     if options.readers is not None and not loader.num_workers:
         raise ValueError(
             "readers shares what workers make, but got num_workers=0: give it workers; the group's first rank starts "
             "them, the others start none"
         )
+    return options
+
+
+def _made(loader: Any, rides: bool, theirs: Callable[[], Any]) -> Any:
+    options = options_of(loader)
     source = _over_the_ring(loader, options) if rides else torchs(loader, options, theirs)
     stage, depth = stage_of(loader, options, source)
     if stage is None:

@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from conftest import run_script
+from scripts import run_script
 
 BEFORE = """
 import faulthandler, os, pickle, signal, sys, time
