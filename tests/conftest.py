@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import ctypes
 import dataclasses
 import functools
 import gc
@@ -343,20 +342,9 @@ class Items(torch.utils.data.Dataset):
 # ------------------------------------------------------------------------------------------------------------ /dev/shm
 
 
-def own_shm(size: str) -> bool:
-    """Have a /dev/shm of this process's and its children's own, this large; False where that is forbidden."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    new_mounts, recursive, private = 0x20000, 0x4000, 1 << 18
-    return not (
-        libc.unshare(new_mounts)
-        or libc.mount(b"none", b"/", None, recursive | private, None)
-        or libc.mount(b"tmpfs", b"/dev/shm", b"tmpfs", 0, f"size={size}".encode())
-    )
-
-
 def mount_small_shm(size: str) -> None:
     """In a script: mount a /dev/shm of this size for it alone; print a message and end if that is forbidden."""
-    if not own_shm(size):
+    if not scripts.own_shm(size):
         print("not permitted")
         sys.exit()
 

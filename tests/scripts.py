@@ -14,6 +14,7 @@ NOTE [ Scripts ]
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import dataclasses
 import json
 import multiprocessing
@@ -243,3 +244,14 @@ def wait_until_gone(session: int, seconds: float) -> list[int]:
     while (left := session_members(session)) and time.monotonic() < end:
         time.sleep(0.02)
     return left
+
+
+def own_shm(size: str) -> bool:
+    """Have a /dev/shm of this process's and its children's own, this large; False where that is forbidden."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    new_mounts, recursive, private = 0x20000, 0x4000, 1 << 18
+    return not (
+        libc.unshare(new_mounts)
+        or libc.mount(b"none", b"/", None, recursive | private, None)
+        or libc.mount(b"tmpfs", b"/dev/shm", b"tmpfs", 0, f"size={size}".encode())
+    )

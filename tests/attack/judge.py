@@ -13,7 +13,7 @@ from tests.attack.run import DEADLINE, Outcome, Plant, User, run, started
 from tests.attack.samplers import WITHOUT_STATE
 from tests.attack.source import OURS, compiled
 from tests.attack.twin import raises_elsewhere, twin
-from tests.conftest import own_shm
+from tests.scripts import own_shm
 
 
 @dataclass(frozen=True)

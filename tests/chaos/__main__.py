@@ -26,7 +26,7 @@ from tests.chaos import outside
 from tests.chaos.inside import Case, Inside
 from tests.chaos.outside import Outside, Told
 from tests.chaos.scenarios import ALL, Expected, Scenario
-from tests.conftest import own_shm
+from tests.scripts import own_shm
 
 LOADERS = {"torch": DataLoader, "shmloader": shmloader.DataLoader}
 

@@ -27,7 +27,7 @@ import torch.utils.data
 import shmloader
 from tests.chaos.inside import ENDS, ERRORS, Case, Inside, digest, has_template, seed_all
 from tests.chaos.outside import NOISE, Outside, Told
-from tests.conftest import own_shm
+from tests.scripts import own_shm
 
 Expected = list[list[int]]  # digests, by epoch
 
