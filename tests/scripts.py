@@ -29,6 +29,8 @@ import textwrap
 import time
 from typing import Any
 
+import torch
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PYTHONS_START_METHOD = multiprocessing.get_all_start_methods()[0]  # forkserver since Python 3.14
 SERVER = ROOT / "tests" / "script_server.py"
@@ -100,7 +102,8 @@ def run_script(text: str, seconds: float = 200, fresh: bool = False, **options: 
         fresh: Whether it needs a new interpreter: NOTE [ Scripts ].
         options: As of start_script(); with any of them it has a new interpreter.
     """
-    if fresh or options or not (server := _server()).serves():
+    has_driver = torch.version.cuda is not None  # test-cuda: each script starts a driver of its own
+    if fresh or has_driver or options or not (server := _server()).serves():
         process = start_script(text, **options)
         pid = process.pid
         try:
