@@ -10,7 +10,8 @@ import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
 
-import numpy
+# Not first in a measurement: Ctrl-C is lost while NumPy loads this, because Cython's modules drop such errors.
+from numpy.random import default_rng
 from torch.utils.data import IterableDataset
 
 from shmloader import off_the_ring
@@ -218,7 +219,7 @@ def _order(length: int, shuffle: bool) -> Iterator[int]:
     """Indices below `length`, again and again."""
     if length <= 0:
         raise ValueError("the dataset is empty, so there is nothing to measure.")
-    draws = numpy.random.default_rng(0)  # of ours alone
+    draws = default_rng(0)  # of ours alone
     while True:
         if not shuffle:
             yield from range(length)
