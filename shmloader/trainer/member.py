@@ -76,7 +76,7 @@ class Member(Crew):
                 self._join(index, 0)
             if not self._respawn:
                 self._close_handed()
-            if any(map(shared.has_died, self.workers)):
+            if self._who_died():
                 self.note_deaths()
 
     def _join(self, index: int, first: int) -> None:
@@ -115,8 +115,12 @@ class Member(Crew):
 
     def note_deaths(self) -> None:
         """Raise the ring's alarm for the workers that have died.  Also by the thread that watches them."""
-        self._ended.update(index for index, worker in enumerate(self.workers) if self._shared.has_died(worker))
-        self._ring.alarm()
+        if died := self._who_died():
+            self._ended.update(died)
+            self._ring.alarm()
+
+    def _who_died(self) -> list[int]:
+        return [index for index, worker in enumerate(self.workers) if self._shared.has_died(index, worker)]
 
     def holds(self, index: int, worker: BaseProcess) -> bool:
         """Whether this process has begun a batch of this ring."""
@@ -131,7 +135,10 @@ class Member(Crew):
             if self._stopped:
                 return
             for index in dead:
-                self._replace_one(index)
+                if self._shared.has_died(index, self.workers[index]):
+                    self._replace_one(index)
+                else:  # the watching thread has noted it again, while this one replaced it
+                    self._ended.discard(index)
 
     def _is_to_blame(self, index: int) -> bool:
         holder = self._shared.held_by(self.workers[index], index)
@@ -227,7 +234,7 @@ class Member(Crew):
         self._ring.stop()
         with self._changing:
             for index, worker in enumerate(self.workers):
-                if self._shared.workers[index] is worker and not self._shared.has_died(worker):
+                if not self._shared.has_died(index, worker):
                     self._parted[index] = self._shared.signals.send(index, PART, self.number)
 
     def _wait_for_those_who_fill(self) -> None:

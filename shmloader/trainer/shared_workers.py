@@ -211,6 +211,9 @@ class SharedWorkers(Crew):
             self._arguments = Parcel({})  # it would keep the datasets
             if self.workers:
                 self._start_watch()
+        # The thread may have been stopped before it saw these deaths, and other rings may not have looked after them.
+        for member in self.signals.living():
+            member.note_deaths()
 
     def _start_member(self, index: int) -> None:
         """Start the process that is this worker from now on."""
@@ -245,9 +248,9 @@ class SharedWorkers(Crew):
 
     # --------------------------------------------------------------------------------------------------- deaths
 
-    def has_died(self, worker: BaseProcess) -> bool:
-        """Whether the watching thread has seen the end of this process."""
-        return any(self.workers[index] is worker for index in self._ended.copy())
+    def has_died(self, index: int, worker: BaseProcess) -> bool:
+        """Whether the watching thread has seen the end of this process, or another one has taken its place."""
+        return self.workers[index] is not worker or index in self._ended
 
     def held_by(self, worker: BaseProcess, index: int) -> int | None:
         """The ring whose batch a dead worker held; None: it held none.  To be asked before any ring revokes."""
