@@ -2,13 +2,61 @@
 
 from __future__ import annotations
 
+import os
+import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch.utils.data import Dataset
 
 import shmloader
 from shmloader import Crew
+
+
+class Gated(Dataset[int]):
+    """Two of its samples are not there before a file is."""
+
+    def __init__(self, gate: Path) -> None:
+        self.gate = gate
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> int:
+        while index in (4, 5) and not self.gate.exists():
+            threading.Event().wait(0.01)
+        return index
+
+
+def die(worker: int) -> None:
+    if worker == 1:
+        os._exit(3)
+
+
+def test_a_death_while_a_worker_joins_is_no_fault_of_another_loader(tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    with Crew(2, multiprocessing_context="fork") as crew:
+        fine = shmloader.DataLoader(Gated(gate), batch_size=2, crew=crew, on_worker_death="respawn")
+        got: list[Any] = []
+        begun: list[Any] = []
+        thread = threading.Thread(target=lambda: got.extend(fine))
+        thread.start()
+        try:
+            while len(got) < 2:
+                threading.Event().wait(0.01)
+            for _ in range(2):
+                deadly = shmloader.DataLoader(
+                    torch.arange(8), batch_size=2, crew=crew, on_worker_death="respawn", worker_init_fn=die
+                )
+                begun.append(iter(deadly))
+                with pytest.raises(RuntimeError, match="It is the 3rd to die over"):
+                    next(begun[-1])  # while worker 0 waits at the gate, worker 1 dies again and again
+        finally:
+            gate.touch()
+            thread.join()
+    assert [batch.tolist() for batch in got] == [[0, 1], [2, 3], [4, 5], [6, 7]]
 
 
 class Unloadable:
