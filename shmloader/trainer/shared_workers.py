@@ -233,9 +233,12 @@ class SharedWorkers(Crew):
         try:
             if index < len(self.workers):
                 self.held_by(self.workers[index], index)  # the board knows it until it is renewed
-            board.renew(index)
-            if (before := channels[index]) is not None:
+            # The collector may end an iterator in here, which sends a message.  It goes to neither process: the new one
+            # would be told of a message that is not in its socket, and wait for it for ever.
+            before, channels[index] = channels[index], None
+            if before is not None:
                 before.close()
+            board.renew(index)
             self.signals.joins[index] = {}
             channels[index], self._theirs = ours, theirs
             worker = self._start_one(index, 0)

@@ -13,6 +13,7 @@ from torch.utils.data import Dataset
 
 import shmloader
 from shmloader import Crew
+from shmloader.system.handed_over import Channel
 
 
 class Gated(Dataset[int]):
@@ -79,3 +80,25 @@ def test_a_dataset_that_cannot_be_unpickled_is_the_error_of_each_batch_and_epoch
                 with pytest.raises(OSError, match="it cannot be unpickled"):
                     next(iterator)
             assert next(iterator, None) is None
+
+
+def test_an_iterator_that_ends_while_a_worker_is_replaced_sends_the_new_one_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with Crew(1, multiprocessing_context="fork") as crew:
+        ends, goes_on = (shmloader.DataLoader(torch.arange(40), batch_size=1, crew=crew) for _ in range(2))
+        iterator: Any = iter(ends)
+        next(iterator)
+        shared = crew._workers
+        shared._stop_watch()  # so that nobody has seen the death
+        shared.workers[0].kill()
+        shared.workers[0].join()
+        close = Channel.close
+
+        def closed_by_the_collector(self: Channel) -> None:
+            iterator.close()
+            close(self)
+
+        monkeypatch.setattr(Channel, "close", closed_by_the_collector)
+        assert len(list(goes_on)) == 40
+        assert len(list(goes_on)) == 40
