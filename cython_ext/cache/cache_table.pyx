@@ -238,10 +238,11 @@ cdef class CacheTable:
 
     def figures(self, int line):
         """What was counted."""
-        cdef cache_line *of = self.line(line)
+        cdef cache_line *counts = self.line(line)
         return Figures(
-            ring_noted(&of.found), ring_noted(&of.kept), ring_noted(&of.missed), ring_noted(&of.found_bytes),
-            ring_noted(&of.kept_bytes), ring_noted(&of.missed_bytes), ring_noted(&of.others),
+            ring_noted(&counts.found), ring_noted(&counts.kept), ring_noted(&counts.missed),
+            ring_noted(&counts.found_bytes), ring_noted(&counts.kept_bytes), ring_noted(&counts.missed_bytes),
+            ring_noted(&counts.others),
         )
 
     # ------------------------------------------------------------------------------ a table whose pictures are in a file

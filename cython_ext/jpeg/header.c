@@ -136,15 +136,15 @@ int jpeg_read_header(jpeg_header *header, jpeg_tables *tables, const uint8_t *da
     for (;;) {
         while (has(&file, 2) && file.at[0] == 0xff && file.at[1] == 0xff) file.at++; /* fill bytes */
         if (!has(&file, 4) || file.at[0] != 0xff) return JPEG_NOT_OURS;
-        int marker = file.at[1], length = word(file.at + 2), said = JPEG_OK;
+        int marker = file.at[1], length = word(file.at + 2), status = JPEG_OK;
         file.at += 2;
         if (length < 2 || !has(&file, (size_t)length)) return JPEG_NOT_OURS;
         segment s = {file.at + 2, file.at + length};
         file.at += length;
         switch (marker) {
-        case SOF0: case SOF1: said = read_frame(s, header); break;
-        case DHT: said = read_huffman(s, tables, &huffmans); break;
-        case DQT: said = read_quantisers(s, header, &quantisers); break;
+        case SOF0: case SOF1: status = read_frame(s, header); break;
+        case DHT: status = read_huffman(s, tables, &huffmans); break;
+        case DQT: status = read_quantisers(s, header, &quantisers); break;
         case DRI:
             if (s.end - s.at != 2) return JPEG_NOT_OURS;
             header->restart = word(s.at);
@@ -157,14 +157,14 @@ int jpeg_read_header(jpeg_header *header, jpeg_tables *tables, const uint8_t *da
             if (has(&s, 12) && !memcmp(s.at, "Adobe", 5)) adobe = s.at[11];
             break;
         case SOS:
-            said = read_scan(s, header, quantisers, huffmans);
-            if (said == JPEG_OK && header->components == 3 && !is_ycc(header, is_jfif, adobe)) said = JPEG_NOT_OURS;
+            status = read_scan(s, header, quantisers, huffmans);
+            if (status == JPEG_OK && header->components == 3 && !is_ycc(header, is_jfif, adobe)) status = JPEG_NOT_OURS;
             header->scan = file.at;
             header->end = file.end;
-            return said;
+            return status;
         default:
             if (!(marker > APP1 && marker <= APP15) && marker != COM) return JPEG_NOT_OURS;
         }
-        if (said != JPEG_OK) return said;
+        if (status != JPEG_OK) return status;
     }
 }

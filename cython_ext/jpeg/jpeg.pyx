@@ -121,7 +121,7 @@ cdef class Decoder:
         Returns:
             Its width, height and EXIF orientation (1 to 8); None where it is no file for this decoder.
         """
-        cdef int said
+        cdef int result
         cdef const jpeg_header *header
         self.close()
         PyObject_GetBuffer(data, &self.file, PyBUF_SIMPLE)
@@ -129,8 +129,8 @@ cdef class Decoder:
         if bytes < 0 or bytes > self.file.len:
             bytes = self.file.len
         with nogil:
-            said = jpeg_open(self.decoder, <const uint8_t *>self.file.buf, bytes)
-        if said != JPEG_OK:
+            result = jpeg_open(self.decoder, <const uint8_t *>self.file.buf, bytes)
+        if result != JPEG_OK:
             self.close()
             return None
         header = jpeg_opened(self.decoder)
@@ -177,12 +177,12 @@ cdef class Decoder:
         return sizeof(jpeg_shape) + jpeg_planes_bytes(&shape)
 
     def planes(self):
-        """Read all of the file that is open, and keep it, as decode(kept=True) does.
+        """Read all of the file that is open, and keep it, as decode(keep=True) does.
 
         Returns:
             Its samples, for open_planes() of any decoder; None where the file cannot be read to its end.
         """
-        cdef int said
+        cdef int result
         cdef jpeg_shape shape
         cdef uint8_t *to
         cdef bytes made = PyBytes_FromStringAndSize(NULL, self.planes_bytes())
@@ -192,8 +192,8 @@ cdef class Decoder:
         shape = jpeg_shape_of(self.decoder)
         memcpy(to, &shape, sizeof(jpeg_shape))
         with nogil:
-            said = jpeg_write_planes(self.decoder, to + sizeof(jpeg_shape))
-        return made if said == JPEG_OK else None
+            result = jpeg_write_planes(self.decoder, to + sizeof(jpeg_shape))
+        return made if result == JPEG_OK else None
 
     def open_planes(self, data, Py_ssize_t at=0, Py_ssize_t bytes=-1):
         """Open what planes() gave, in place of a file.  It is read where it lies, until another file is opened.
@@ -236,17 +236,17 @@ cdef class Decoder:
             Whether the file is whole.
         """
         cdef jpeg_request request
-        cdef int said
+        cdef int result
         self.place(crop, &request)
         if self.is_of_planes:
             raise ValueError("planes have no entropy-coded data: open a file")
         request.is_smooth = True
         with nogil:
-            said = jpeg_skim(self.decoder, &request)
-        return said == JPEG_OK
+            result = jpeg_skim(self.decoder, &request)
+        return result == JPEG_OK
 
     def decode(self, crop, out, bint exact=True, bint down_first=True, bint smooth=True, bytes marks=None,
-               bint marking=False, window=None, int filter=JPEG_BILINEAR, bint kept=False):
+               bint marking=False, window=None, int filter=JPEG_BILINEAR, bint keep=False):
         """Decode a part of the file that is open.
 
         Args:
@@ -260,7 +260,7 @@ cdef class Decoder:
             window: left, top, width and height: the part is resized to that width and height, and `out` is what is seen
                 of it from left and top on.  Always exact.
             filter: by which the part is resized, 0 to 5, as Pillow's Resampling numbers them.
-            kept: more parts of the file will be wanted, so all of it is read once and kept until another file is opened;
+            keep: more parts of the file will be wanted, so all of it is read once and kept until another file is opened;
                 marks are neither used nor made.
             marking: make `marks` of all rows, so the whole file is read; they are None where it can have none.
 
@@ -269,7 +269,7 @@ cdef class Decoder:
         """
         cdef Py_buffer view
         cdef jpeg_request request
-        cdef int said
+        cdef int result
         cdef Py_ssize_t bytes_of_marks
         cdef object new_marks = None
         self.place(crop, &request)
@@ -298,14 +298,14 @@ cdef class Decoder:
                     raise ValueError(f"out, {view.shape[2]} x {view.shape[1]}, is not inside the window {window}")
             request.to = <uint8_t *>view.buf
             request.channel, request.row, request.column = view.strides[0], view.strides[1], view.strides[2]
-            request.is_kept = kept
+            request.is_kept = keep
             request.is_exact, request.may_go_down_first, request.is_smooth = exact, down_first, smooth
             with nogil:
-                said = jpeg_decode(self.decoder, &request)
+                result = jpeg_decode(self.decoder, &request)
         finally:
             PyBuffer_Release(&view)
-        if said == JPEG_NO_MEMORY:
+        if result == JPEG_NO_MEMORY:
             raise MemoryError(f"no memory to decode {request.width} x {request.height} pixels")
-        if said == JPEG_OK and not kept:
+        if result == JPEG_OK and not keep:
             self.marks = new_marks
-        return said == JPEG_OK
+        return result == JPEG_OK

@@ -204,10 +204,10 @@ static void put_row(const jpeg_request *q, int y, const uint8_t *const rgb[3])
     int x = 0;
     if (q->column == 4 && q->channel == 1) { /* pixels of four bytes, little-endian; the fourth stays as it is */
         for (; x < q->out_width - 1; x++, to += 4) {
-            uint32_t there;
-            memcpy(&there, to, 4);
-            there = (there & 0xff000000u) | rgb[0][x] | (uint32_t)rgb[1][x] << 8 | (uint32_t)rgb[2][x] << 16;
-            memcpy(to, &there, 4);
+            uint32_t pixel;
+            memcpy(&pixel, to, 4);
+            pixel = (pixel & 0xff000000u) | rgb[0][x] | (uint32_t)rgb[1][x] << 8 | (uint32_t)rgb[2][x] << 16;
+            memcpy(to, &pixel, 4);
         }
     }
     for (; x < q->out_width; x++, to += q->column)
@@ -317,10 +317,10 @@ static int read_scan(jpeg_decoder *d)
         for (int at = 0; at < 64; at++)
             scan->planes[k].quantiser[d->order[at]] =
                 (int16_t)d->header.quantiser[d->header.component[k].quantiser][at];
-    int said = d->path->decode_scan(scan);
-    if (said == JPEG_OK)
+    int status = d->path->decode_scan(scan);
+    if (status == JPEG_OK)
         for (int k = 1; k < d->header.components; k++) copy_edges(&scan->planes[k], &d->wanted[k]);
-    return said;
+    return status;
 }
 
 int jpeg_read_all(jpeg_decoder *d)
@@ -329,9 +329,9 @@ int jpeg_read_all(jpeg_decoder *d)
     if (d->is_whole) return JPEG_OK;
     jpeg_plan(d, &all);
     if (!jpeg_make_kept_room(d)) return JPEG_NO_MEMORY;
-    int said = read_scan(d);
-    d->is_whole = said == JPEG_OK;
-    return said;
+    int status = read_scan(d);
+    d->is_whole = status == JPEG_OK;
+    return status;
 }
 
 int jpeg_decode(jpeg_decoder *d, const jpeg_request *request)
@@ -339,8 +339,8 @@ int jpeg_decode(jpeg_decoder *d, const jpeg_request *request)
     jpeg_request q = *request;
     if (!q.is_kept && !d->is_lent) d->is_whole = 0;
     if (q.is_kept) {
-        int said = jpeg_read_all(d);
-        if (said != JPEG_OK) return said;
+        int status = jpeg_read_all(d);
+        if (status != JPEG_OK) return status;
     }
     if ((q.width == q.out_width && q.height == q.out_height) || d->header.components == 1)
         q.is_exact = 1; /* as fast, where there is nothing to resize or no colour */
@@ -361,8 +361,8 @@ int jpeg_decode(jpeg_decoder *d, const jpeg_request *request)
     }
     jpeg_plan(d, &q);
     if (!jpeg_make_room(d, &q)) return JPEG_NO_MEMORY;
-    int said = d->is_whole ? JPEG_OK : read_scan(d);
-    if (said == JPEG_OK) {
+    int status = d->is_whole ? JPEG_OK : read_scan(d);
+    if (status == JPEG_OK) {
         if (q.is_exact)
             make_exact(d, &q);
         else {
@@ -375,5 +375,5 @@ int jpeg_decode(jpeg_decoder *d, const jpeg_request *request)
         d->arena = NULL;
         d->arena_room = 0;
     }
-    return said;
+    return status;
 }

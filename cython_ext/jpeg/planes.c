@@ -59,8 +59,8 @@ jpeg_shape jpeg_shape_of(const jpeg_decoder *d)
 int jpeg_write_planes(jpeg_decoder *d, uint8_t *to)
 {
     jpeg_shape shape = jpeg_shape_of(d);
-    int said = jpeg_read_all(d);
-    if (said != JPEG_OK) return said;
+    int status = jpeg_read_all(d);
+    if (status != JPEG_OK) return status;
     for (int k = 0; k < shape.components; k++) {
         const jpeg_plane *p = &d->scan.planes[k];
         plane_size size = size_of(&shape, k);

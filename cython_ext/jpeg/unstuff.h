@@ -27,7 +27,8 @@ static inline size_t unstuff(const uint8_t **source, const uint8_t *end, uint8_t
 {
     uint8_t *begin = to;
     for (*marker = SCAN_MORE; (size_t)(to - begin) < room;) {
-        size_t left = room - (size_t)(to - begin), there = (size_t)(end - *source), bytes = left < there ? left : there;
+        size_t left = room - (size_t)(to - begin), available = (size_t)(end - *source);
+        size_t bytes = left < available ? left : available;
         const uint8_t *ff = bytes ? memchr(*source, 0xff, bytes) : NULL;
         if (ff) bytes = (size_t)(ff - *source);
         if (bytes) memcpy(to, *source, bytes);
@@ -43,9 +44,9 @@ static inline size_t unstuff(const uint8_t **source, const uint8_t *end, uint8_t
 static inline const uint8_t *beyond(const uint8_t *source, const uint8_t *end, int64_t bytes)
 {
     while (bytes > 0 && source < end) {
-        int64_t there = end - source < bytes ? end - source : bytes;
-        const uint8_t *ff = memchr(source, 0xff, (size_t)there);
-        if (!ff) return source + there;
+        int64_t span = end - source < bytes ? end - source : bytes;
+        const uint8_t *ff = memchr(source, 0xff, (size_t)span);
+        if (!ff) return source + span;
         bytes -= ff - source + 1;
         source = end - ff > 2 ? ff + 2 : end; /* and the zero */
     }

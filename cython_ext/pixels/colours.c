@@ -43,9 +43,9 @@ int pixels_sharpness(pixels_picture *picture, float factor)
     int width = picture->width, height = picture->height;
     size_t stride = 4 * (size_t)width;
     if (width < 3 || height < 3) return PIXELS_OK; /* all is edge, and that stays */
-    int said = pixels_make_room(picture, width, height);
-    if (said == PIXELS_OK) said = pixels_make_scratch(picture, sizeof(uint16_t) * (stride + 4 * BLOCK));
-    if (said != PIXELS_OK) return said;
+    int status = pixels_make_room(picture, width, height);
+    if (status == PIXELS_OK) status = pixels_make_scratch(picture, sizeof(uint16_t) * (stride + 4 * BLOCK));
+    if (status != PIXELS_OK) return status;
     pixels_apply_pending(picture);
     memcpy(picture->spare, picture->now, stride);
     for (int y = 1; y < height - 1; y++)

@@ -19,8 +19,8 @@ static void saturate(uint8_t *at, size_t n, float factor)
         floats from = to_floats(gray);
         words blended = {0};
         for (int c = 0; c < 3; c++) {
-            floats there = from + factor * to_floats(channel(pixels, c) - gray);
-            blended |= (words)to_ints(clamped(there)) << (8 * c);
+            floats mixed = from + factor * to_floats(channel(pixels, c) - gray);
+            blended |= (words)to_ints(clamped(mixed)) << (8 * c);
         }
         store_words(at + 4 * k, blended);
     }

@@ -69,8 +69,8 @@ void pixels_exchange(pixels_picture *picture, int width, int height)
 
 int pixels_start(pixels_picture *picture, int width, int height, int channels)
 {
-    int said = grow(picture, (size_t)width * (size_t)height, 0);
-    if (said != PIXELS_OK) return said;
+    int status = grow(picture, (size_t)width * (size_t)height, 0);
+    if (status != PIXELS_OK) return status;
     picture->width = width, picture->height = height;
     picture->channels = channels, picture->is_pending = 0;
     return PIXELS_OK;
@@ -93,8 +93,8 @@ void pixels_load(pixels_picture *picture, const uint8_t *from, ptrdiff_t row, pt
 
 int pixels_copy(pixels_picture *picture, const pixels_picture *other)
 {
-    int said = pixels_start(picture, other->width, other->height, other->channels);
-    if (said != PIXELS_OK) return said;
+    int status = pixels_start(picture, other->width, other->height, other->channels);
+    if (status != PIXELS_OK) return status;
     memcpy(picture->now, other->now, 4 * (size_t)other->width * (size_t)other->height);
     picture->is_pending = other->is_pending;
     memcpy(picture->tables, other->tables, sizeof picture->tables);

@@ -242,22 +242,22 @@ cdef class Picture(Canvas):
 
     def sharpness(self, float factor):
         """ImageEnhance.Sharpness(image).enhance(factor)."""
-        cdef int said
+        cdef int status
         self.check()
         with nogil:
-            said = pixels_sharpness(self.picture, factor)
-        check_memory(said)
+            status = pixels_sharpness(self.picture, factor)
+        check_memory(status)
 
     def gaussian_blur(self, double radius, vertical=None):
         """image.filter(ImageFilter.GaussianBlur(radius)); `vertical`: the radius down the picture, if it differs."""
-        cdef int said
+        cdef int status
         cdef double down = radius if vertical is None else vertical
         self.check()
         if not (abs(radius) <= LONGEST and abs(down) <= LONGEST):
             raise ValueError(f"a blur by {radius}, {down} pixels: they may be 0 to {LONGEST}")
         with nogil:
-            said = pixels_gaussian_blur(self.picture, <float>radius, <float>down)
-        check_memory(said)
+            status = pixels_gaussian_blur(self.picture, <float>radius, <float>down)
+        check_memory(status)
 
     def convolve(self, across, down):
         """Blur with weights across and down; edges are mirrored.
@@ -267,14 +267,14 @@ cdef class Picture(Canvas):
 
         A byte differs by at most 1 from what the sums make of it in another order, or in two dimensions at once.
         """
-        cdef int said
+        cdef int status
         cdef const float[::1] x = across, y = down
         self.check()
         if x.shape[0] % 2 == 0 or y.shape[0] % 2 == 0 or x.shape[0] > LONGEST or y.shape[0] > LONGEST:
             raise ValueError(f"{x.shape[0]} and {y.shape[0]} weights: both should be odd, and at most {LONGEST}")
         with nogil:
-            said = pixels_convolve(self.picture, &x[0], <int>x.shape[0], &y[0], <int>y.shape[0])
-        check_memory(said)
+            status = pixels_convolve(self.picture, &x[0], <int>x.shape[0], &y[0], <int>y.shape[0])
+        check_memory(status)
 
     def convolve_window(self, weights):
         """Blur with a window of weights, as torch's convolution does it channel by channel; edges are mirrored.
@@ -286,21 +286,21 @@ cdef class Picture(Canvas):
             Whether it did: not where the processor has no fused multiply-add that is used here, and not where the
             window reaches beyond the mirrored picture.
         """
-        cdef int said
+        cdef int status
         cdef const float[:, ::1] window = weights
         self.check()
         if window.shape[0] % 2 == 0 or window.shape[1] % 2 == 0 or max(window.shape[0], window.shape[1]) > LONGEST:
             raise ValueError(f"{window.shape[0]} x {window.shape[1]} weights: both should be odd, and at most {LONGEST}")
         with nogil:
-            said = pixels_convolve_window(self.picture, &window[0, 0], <int>window.shape[1], <int>window.shape[0])
-        if said == PIXELS_NO_WAY:
+            status = pixels_convolve_window(self.picture, &window[0, 0], <int>window.shape[1], <int>window.shape[0])
+        if status == PIXELS_NO_WAY:
             return False
-        check_memory(said)
+        check_memory(status)
         return True
 
     def affine(self, matrix, int interpolation=0, fill=None, size=None):
         """image.transform(size, Image.Transform.AFFINE, matrix, interpolation, fillcolor=fill)."""
-        cdef int said, width, height
+        cdef int status, width, height
         cdef uint32_t colour = packed(fill)
         cdef double m[6]
         self.check()
@@ -310,12 +310,12 @@ cdef class Picture(Canvas):
             check_size(size[0], size[1])
         width, height = (self.width, self.height) if size is None else size
         with nogil:
-            said = pixels_affine(self.picture, width, height, m, interpolation, colour)
-        check_memory(said)
+            status = pixels_affine(self.picture, width, height, m, interpolation, colour)
+        check_memory(status)
 
     def perspective(self, coefficients, int interpolation=0, fill=None, size=None):
         """image.transform(size, Image.Transform.PERSPECTIVE, coefficients, interpolation, fillcolor=fill)."""
-        cdef int said, width, height
+        cdef int status, width, height
         cdef uint32_t colour = packed(fill)
         cdef double m[8]
         self.check()
@@ -325,8 +325,8 @@ cdef class Picture(Canvas):
             check_size(size[0], size[1])
         width, height = (self.width, self.height) if size is None else size
         with nogil:
-            said = pixels_perspective(self.picture, width, height, m, interpolation, colour)
-        check_memory(said)
+            status = pixels_perspective(self.picture, width, height, m, interpolation, colour)
+        check_memory(status)
 
     def rotate(self, double angle, int interpolation=0, bint expand=False, center=None, fill=None):
         """image.rotate(angle, interpolation, expand, center, fillcolor=fill), against the clock."""
@@ -359,7 +359,7 @@ cdef class Picture(Canvas):
         self.affine((a, b, x, d, e, y), interpolation, fill, (width, height))
 
     cdef int frame(self, left, top, width, height, int mode, uint32_t fill) except -1:
-        cdef int said, from_left, from_top, wide, high
+        cdef int status, from_left, from_top, wide, high
         self.check()
         if not (1 <= width <= LONGEST and 1 <= height <= LONGEST and abs(left) < 1 << 30 and abs(top) < 1 << 30):
             raise ValueError(
@@ -367,8 +367,8 @@ cdef class Picture(Canvas):
             )
         from_left, from_top, wide, high = left, top, width, height
         with nogil:
-            said = pixels_frame(self.picture, from_left, from_top, wide, high, mode, fill)
-        return check_memory(said)
+            status = pixels_frame(self.picture, from_left, from_top, wide, high, mode, fill)
+        return check_memory(status)
 
     def crop(self, left, top, width, height):
         """image.crop((left, top, left + width, top + height)): what lies outside is black."""
@@ -392,19 +392,19 @@ cdef class Picture(Canvas):
 
     def flip_left_right(self):
         """image.transpose(Image.Transpose.FLIP_LEFT_RIGHT); look-ups go on waiting."""
-        cdef int said
+        cdef int status
         self.check()
         with nogil:
-            said = pixels_flip_left_right(self.picture)
-        check_memory(said)
+            status = pixels_flip_left_right(self.picture)
+        check_memory(status)
 
     def flip_top_bottom(self):
         """image.transpose(Image.Transpose.FLIP_TOP_BOTTOM); look-ups go on waiting."""
-        cdef int said
+        cdef int status
         self.check()
         with nogil:
-            said = pixels_flip_top_bottom(self.picture)
-        check_memory(said)
+            status = pixels_flip_top_bottom(self.picture)
+        check_memory(status)
 
     def blend(self, Picture other, float alpha):
         """Image.blend(image, other, alpha), of pictures of one size."""

@@ -39,10 +39,10 @@ int pixels_write(pixels_picture *picture, pixels_place place, const void *tables
     uint32_t composed[3 * 256];
     for (int c = 0; c < picture->channels; c++)
         for (int v = 0; v < 256; v++) {
-            size_t there = (size_t)(picture->is_pending ? picture->tables[c][v] : v);
-            bytes[c][v] = (uint8_t)there;
+            size_t value = (size_t)(picture->is_pending ? picture->tables[c][v] : v);
+            bytes[c][v] = (uint8_t)value;
             uint8_t *to = (uint8_t *)composed + (size_t)item * (size_t)(256 * c + v);
-            if (tables) put(to, tables, item, 256 * (size_t)c + there);
+            if (tables) put(to, tables, item, 256 * (size_t)c + value);
         }
     if (tables && item == 1) memcpy(bytes, composed, sizeof bytes);
     uintptr_t odd = ((uintptr_t)place.to | (uintptr_t)place.row | (uintptr_t)place.channel) % 4;
@@ -50,8 +50,8 @@ int pixels_write(pixels_picture *picture, pixels_place place, const void *tables
     uint8_t *planes[3] = {NULL, NULL, NULL};
     if (scales && is_in_words) {
         size_t row = (size_t)picture->width + BLOCK;
-        int said = pixels_make_scratch(picture, 3 * row);
-        if (said != PIXELS_OK) return said;
+        int status = pixels_make_scratch(picture, 3 * row);
+        if (status != PIXELS_OK) return status;
         for (int c = 0; c < 3; c++) planes[c] = (uint8_t *)picture->scratch + (size_t)c * row;
     }
     for (int y = 0; y < picture->height; y++) {

@@ -34,8 +34,8 @@ void pixels_apply_pending(pixels_picture *picture)
 static void blend_table(uint8_t table[256], int from, float factor)
 {
     for (int v = 0; v < 256; v++) {
-        float there = (float)from + factor * (float)(v - from);
-        table[v] = (uint8_t)(there > 0.0f ? there < 255.0f ? (int)there : 255 : 0);
+        float mixed = (float)from + factor * (float)(v - from);
+        table[v] = (uint8_t)(mixed > 0.0f ? mixed < 255.0f ? (int)mixed : 255 : 0);
     }
 }
 
@@ -84,8 +84,8 @@ static void stretch_table(uint8_t table[256], const uint32_t counts[256])
     while (high > 0 && !counts[high]) high--;
     double scale = high > low ? 255.0 / (high - low) : 1.0, offset = high > low ? -low * scale : 0.0;
     for (int v = 0; v < 256; v++) {
-        int there = (int)(v * scale + offset);
-        table[v] = (uint8_t)(there < 0 ? 0 : there > 255 ? 255 : there);
+        int stretched = (int)(v * scale + offset);
+        table[v] = (uint8_t)(stretched < 0 ? 0 : stretched > 255 ? 255 : stretched);
     }
 }
 
@@ -97,8 +97,8 @@ static void equal_table(uint8_t table[256], const uint32_t counts[256])
         if (counts[v]) sum += counts[v], last = counts[v], kinds++;
     uint64_t step = kinds > 1 ? (sum - last) / 255 : 0, reached = step / 2;
     for (int v = 0; v < 256; v++) {
-        uint64_t there = step ? reached / step : (uint64_t)v;
-        table[v] = (uint8_t)(there > 255 ? 255 : there);
+        uint64_t level = step ? reached / step : (uint64_t)v;
+        table[v] = (uint8_t)(level > 255 ? 255 : level);
         reached += counts[v];
     }
 }

@@ -44,8 +44,8 @@ static void nearest_double(const pixels_picture *picture, const double *m, int w
 /* 16 bits before the point and 16 behind it.  Sums wrap as they do there. */
 static uint32_t fixed(double v)
 {
-    double there = floor(v * 65536.0 + 0.5);
-    return (uint32_t)(there >= -2147483648.0 && there <= 2147483647.0 ? (int)there : INT_MIN);
+    double scaled = floor(v * 65536.0 + 0.5);
+    return (uint32_t)(scaled >= -2147483648.0 && scaled <= 2147483647.0 ? (int)scaled : INT_MIN);
 }
 
 static void nearest_fixed(const pixels_picture *picture, const double *m, int width, int height, uint32_t fill)
@@ -59,9 +59,9 @@ static void nearest_fixed(const pixels_picture *picture, const double *m, int wi
         uint32_t x = first_x, y = first_y;
         for (int j = 0; j < width; j++, to += 4, x += right_x, y += right_y) {
             uint32_t column = (uint32_t)((int32_t)x >> 16), row = (uint32_t)((int32_t)y >> 16);
-            const void *there = &fill;
-            if (column < across && row < down) there = from + 4 * ((size_t)row * across + column);
-            memcpy(to, there, 4);
+            const void *pixel = &fill;
+            if (column < across && row < down) pixel = from + 4 * ((size_t)row * across + column);
+            memcpy(to, pixel, 4);
         }
     }
 }
@@ -102,9 +102,9 @@ int pixels_affine(pixels_picture *picture, int width, int height, const double m
 {
     if (is_move(matrix))
         return pixels_frame(picture, (int)matrix[2], (int)matrix[5], width, height, PAD_CONSTANT, fill);
-    int said = pixels_make_room(picture, width, height);
-    if (said == PIXELS_OK) said = pixels_make_scratch(picture, (size_t)width * sizeof(int));
-    if (said != PIXELS_OK) return said;
+    int status = pixels_make_room(picture, width, height);
+    if (status == PIXELS_OK) status = pixels_make_scratch(picture, (size_t)width * sizeof(int));
+    if (status != PIXELS_OK) return status;
     pixels_apply_pending(picture);
     if (interpolation == NEAREST)
         nearest_affine(picture, matrix, width, height, fill);
@@ -117,8 +117,8 @@ int pixels_affine(pixels_picture *picture, int width, int height, const double m
 int pixels_perspective(pixels_picture *picture, int width, int height, const double matrix[8], int interpolation,
                        uint32_t fill)
 {
-    int said = pixels_make_room(picture, width, height);
-    if (said != PIXELS_OK) return said;
+    int status = pixels_make_room(picture, width, height);
+    if (status != PIXELS_OK) return status;
     pixels_apply_pending(picture);
     transform(picture, width, height, matrix, interpolation, fill, picture->path->perspective_row);
     pixels_exchange(picture, width, height);

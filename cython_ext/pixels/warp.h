@@ -108,15 +108,15 @@ static inline void sample(const places *p, const pixels_source *s, int interpola
             memcpy(to, at, 4);
         else {
             double x = p->x[k], y = p->y[k];
-            doubles there;
+            doubles pixel;
             if (interpolation == BILINEAR)
-                there = p->kind[k] == DEEP ? bilinear_at(at, stride, x, y)
+                pixel = p->kind[k] == DEEP ? bilinear_at(at, stride, x, y)
                                            : bilinear_at_edge(s, p->column[k], p->row[k], every(x), every(y));
             else
-                there = clamped_doubles(p->kind[k] == DEEP
+                pixel = clamped_doubles(p->kind[k] == DEEP
                                             ? bicubic_at(at, stride, x, y)
                                             : bicubic_at_edge(s, p->column[k], p->row[k], every(x), every(y)));
-            store_pixel(to, there);
+            store_pixel(to, pixel);
         }
     }
 }

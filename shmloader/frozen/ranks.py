@@ -25,13 +25,13 @@ def one_of_machine(mine: SealedMemory) -> SealedMemory:
     if store is None:
         return mine
     key = f"shmloader/frozen/{_machine()}/{hashlib.blake2b(mine, digest_size=20).hexdigest()}"
-    here = f"{os.getpid()} {mine.fd} {os.fstat(mine.fd).st_ino}"
-    there = _text(store.compare_set(key, "", here))
-    while there != here:
-        if (theirs := _opened(there, len(mine))) is not None:
+    own = f"{os.getpid()} {mine.fd} {os.fstat(mine.fd).st_ino}"
+    shared = _text(store.compare_set(key, "", own))
+    while shared != own:
+        if (theirs := _opened(shared, len(mine))) is not None:
             return theirs
-        before, there = there, _text(store.compare_set(key, there, here))
-        if there == before:  # a store that does not replace
+        before, shared = shared, _text(store.compare_set(key, shared, own))
+        if shared == before:  # a store that does not replace
             break
     return mine
 
@@ -53,9 +53,9 @@ def _text(value: Any) -> str:
     return value.decode() if isinstance(value, bytes) else str(value)
 
 
-def _opened(there: str, size: int) -> SealedMemory | None:
+def _opened(address: str, size: int) -> SealedMemory | None:
     """The memory of another process, or None where it is gone."""
-    pid, number, inode = there.split()
+    pid, number, inode = address.split()
     with contextlib.suppress(OSError, ValueError):
         fd = os.open(f"/proc/{pid}/fd/{number}", os.O_RDONLY | os.O_CLOEXEC)
         try:

@@ -50,10 +50,10 @@ class FileStore:
         self._options = options
         self._file = _open_file(options.path, slots_for(4 * pictures))
         weakref.finalize(self, os.close, self._file).atexit = False
-        there = os.fstat(self._file)
+        status = os.fstat(self._file)
         self._slots = _checked(self._file, options.path)
         self._bytes_at = _TABLE_AT + 8 * self._slots
-        ends = f"_{there.st_dev}_{there.st_ino}"
+        ends = f"_{status.st_dev}_{status.st_ino}"
         self._fd = open_common(cache_stores.NAME + ends, self._begin, first)
         weakref.finalize(self, os.close, self._fd).atexit = False
         if f"{ends} " not in os.readlink(f"/proc/self/fd/{self._fd}"):  # where it was found before: of another file

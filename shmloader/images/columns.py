@@ -82,13 +82,15 @@ def columns(dataset: Any, transform: Any, image: str, label: str | None, exact: 
     """
     feature = dataset.features.get(image) if dataset.features else None
     if type(feature).__name__ != "Image":
-        names = ", ".join(name for name, of in dataset.features.items() if type(of).__name__ == "Image") or "none"
+        names = (
+            ", ".join(name for name, column in dataset.features.items() if type(column).__name__ == "Image") or "none"
+        )
         raise ValueError(f"{image!r} is no column of pictures. The columns of pictures are: {names}. Give image=NAME.")
     if label is not None and label not in dataset.features:
         names = ", ".join(dataset.features)
         raise ValueError(f"There is no column {label!r}. The columns are: {names}. Give label=NAME, or label=None.")
-    kept = [image] if label is None else [image, label]
-    stored = dataset.with_format(None).select_columns(kept)
+    columns = [image] if label is None else [image, label]
+    stored = dataset.with_format(None).select_columns(columns)
     stored = stored.cast_column(image, import_module("datasets").Image(decode=False))
     return Columns(stored, image, label, Following(transform, exact, scale_on_device))
 

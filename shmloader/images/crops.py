@@ -108,8 +108,8 @@ class CenterCrop:
 
     def apply(self, view: Seen, draws: Draws) -> None:
         top, left = (
-            round((there - wanted) / 2.0) if wanted <= there else -((wanted - there) // 2)
-            for there, wanted in zip((view.height, view.width), self.size, strict=True)
+            round((side - wanted) / 2.0) if wanted <= side else -((wanted - side) // 2)
+            for side, wanted in zip((view.height, view.width), self.size, strict=True)
         )
         view.cut(left, top, self.size[1], self.size[0])
 
@@ -127,13 +127,13 @@ class RandomCrop:
     draws_all: bool = True
 
     def apply(self, view: Seen, draws: Draws) -> None:
-        (height, width), there = self.size, (view.height, view.width)
-        if there[0] < height or there[1] < width:
+        (height, width), size = self.size, (view.height, view.width)
+        if size[0] < height or size[1] < width:
             end = "" if self.draws_all else "."
-            raise ValueError(f"Required crop size {self.size} is larger than input image size {there}{end}")
-        both = self.draws_all and there != self.size
-        top = draws.below(there[0] - height + 1) if both or there[0] > height else 0
-        left = draws.below(there[1] - width + 1) if both or there[1] > width else 0
+            raise ValueError(f"Required crop size {self.size} is larger than input image size {size}{end}")
+        both = self.draws_all and size != self.size
+        top = draws.below(size[0] - height + 1) if both or size[0] > height else 0
+        left = draws.below(size[1] - width + 1) if both or size[1] > width else 0
         view.cut(left, top, width, height)
 
 

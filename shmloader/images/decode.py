@@ -207,7 +207,7 @@ class Picture:
         decoder, rows = self._decoder, self._rows if not self._is_kept else None
         down_first = not exact or _goes_down_first()
         if rows is None:
-            return decoder.decode(crop, pixels, exact, down_first, window=window, filter=resample, kept=self._is_kept)
+            return decoder.decode(crop, pixels, exact, down_first, window=window, filter=resample, keep=self._is_kept)
         decode = partial(decoder.decode, crop, pixels, exact, down_first, window=window, filter=resample)
         if self._marks is not None and decode(marks=self._marks):
             return True
@@ -251,7 +251,7 @@ class Picture:
             ) from error
         try:
             with Image.open(source if isinstance(source, (str, os.PathLike)) else io.BytesIO(source)) as file:
-                said = file.getexif().get(_ORIENTATION, 1) if self._is_upright else 1
+                orientation = file.getexif().get(_ORIENTATION, 1) if self._is_upright else 1
                 is_lying = self._is_turned and file.getexif().get(_ORIENTATION) is not None
                 upright = import_module("PIL.ImageOps").exif_transpose(file) if is_lying else file
                 self._image = upright.convert("RGB")
@@ -262,7 +262,7 @@ class Picture:
                 error.args = (f"{error.args[0]}: {name}",)
             raise
         self.width, self.height = self._image.size
-        self.orientation = said if said in range(1, 9) else 1
+        self.orientation = orientation if orientation in range(1, 9) else 1
 
 
 def _is_huge(width: int, height: int) -> bool:

@@ -41,7 +41,7 @@ class Normalize:
     """Less a mean, by a standard deviation: a value of each for each channel, or one for all."""
 
     def __init__(self, mean: Sequence[float] | float, std: Sequence[float] | float, dtype: torch.dtype) -> None:
-        self._mean, self._std = (torch.as_tensor(of, dtype=dtype).reshape(-1, 1, 1) for of in (mean, std))
+        self._mean, self._std = (torch.as_tensor(values, dtype=dtype).reshape(-1, 1, 1) for values in (mean, std))
         # By device and stream: memory that was allocated on one stream may not be in use on another when it is freed.
         self._there: dict[tuple[torch.device, Any], tuple[torch.Tensor, torch.Tensor]] = {}
 
@@ -68,7 +68,7 @@ class Normalize:
 
     def by_channel(self, channels: int) -> tuple[list[float], list[float]]:
         """Mean and deviation of each channel."""
-        mean, std = (of.flatten().expand(channels).tolist() for of in (self._mean, self._std))
+        mean, std = (values.flatten().expand(channels).tolist() for values in (self._mean, self._std))
         return mean, std
 
     def __getstate__(self) -> dict[str, Any]:

@@ -97,9 +97,9 @@ class ImageFolder(PictureDataset):
         if empty and not allow_empty:
             known = f"Supported extensions are: {', '.join(_EXTENSIONS)}" if is_valid_file is None else ""
             raise FileNotFoundError(f"Found no valid file for the classes {', '.join(empty)}. {known}")
-        kept = None if rows is None else Rows(rows, (path for path, _ in self.samples))
+        marks = None if rows is None else Rows(rows, (path for path, _ in self.samples))
         cached = None if cache is None else Cache(cache, len(self.samples))
-        super().__init__(Following(transform, exact, scale_on_device, kept, cached), "ImageFolder:")
+        super().__init__(Following(transform, exact, scale_on_device, marks, cached), "ImageFolder:")
 
     def __repr__(self) -> str:
         return f"ImageFolder of {len(self.samples)} pictures in {len(self.classes)} classes, in {self.root}"

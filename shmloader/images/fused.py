@@ -78,9 +78,9 @@ class Fused(PictureDataset, Wrapped):
 
     @property
     def _reader(self) -> Any:
-        of = self.dataset
-        if of.loader is not self._loader or of.transform is None:
-            return _Itself(of, _why_not(of))
+        dataset = self.dataset
+        if dataset.loader is not self._loader or dataset.transform is None:
+            return _Itself(dataset, _why_not(dataset))
         return super()._reader
 
     def __repr__(self) -> str:
@@ -218,18 +218,18 @@ def fuse(
     if not reader.is_fused:
         heading = f"{name} is not fused, because none of its transforms can be:"
         return _unfused(dataset, "\n".join([heading, *reader.notes]), cache)
-    said = ""
+    remark = ""
     if not _is_stock(dataset):
         if not _agrees(dataset, Fused(dataset, "", Following(dataset.transform, exact=True))):
             why = f"{name} is not fused: its __getitem__ gives other samples than its loader and transform do"
             return _unfused(dataset, why, cache)
-        said = ", whose __getitem__ gave the same for three samples"
-    kept = None if rows is None else Rows(rows, (path for path, *_ in dataset.samples))
+        remark = ", whose __getitem__ gave the same for three samples"
+    marks = None if rows is None else Rows(rows, (path for path, *_ in dataset.samples))
     cached = None if cache is None else Cache(cache, len(dataset.samples))
-    reader = Following(dataset.transform, exact, scale_on_device, kept, cached)
+    reader = Following(dataset.transform, exact, scale_on_device, marks, cached)
     if scale_on_device and not reader.is_scaled_on_device:
-        said += "; nothing can be scaled on the device"
-    return Fused(dataset, f"{name} is fused{'' if exact else ', not exact'}{said}:", reader)
+        remark += "; nothing can be scaled on the device"
+    return Fused(dataset, f"{name} is fused{'' if exact else ', not exact'}{remark}:", reader)
 
 
 def _unfused(dataset: Any, notes: str, cache: Any) -> Unfused:
@@ -274,9 +274,9 @@ def _agrees(dataset: Any, fused: Fused) -> bool:
     try:
         for index in sorted({0, length // 2, length - 1}):
             _set_states(states)
-            there = dataset[index], _states()
+            expected = dataset[index], _states()
             _set_states(states)
-            if not _same((fused[index], _states()), there):
+            if not _same((fused[index], _states()), expected):
                 return False
         return True
     except Exception:

@@ -6,7 +6,7 @@ from typing import Any
 
 from shmloader.images.filters import NEAREST, filter_number
 
-__all__ = ["fill_of", "is_changed", "is_known", "key_of", "pair", "resample_of", "said", "version_of"]
+__all__ = ["fill_of", "is_changed", "is_known", "key_of", "pair", "resample_of", "text_of", "version_of"]
 
 _V1, _V2 = ("torchvision.transforms.transforms", "torchvision.transforms.autoaugment"), "torchvision.transforms.v2."
 _ELSEWHERE = ("timm.data.", "open_clip.transform", "torchvision.transforms._presets", "torch.nn.modules.container")
@@ -41,7 +41,7 @@ def is_changed(transform: Any) -> bool:
     return hooks or any(name in getattr(transform, "__dict__", ()) for name in _METHODS)
 
 
-def said(transform: Any) -> str:
+def text_of(transform: Any) -> str:
     """A transform in 80 characters."""
     text = " ".join(repr(transform).split())
     return text if len(text) <= 80 else text[:77] + "..."

@@ -43,7 +43,7 @@ class Making:
                 self.notes.append(f"  view {number}{':' if first == number else f': as view {first}'}")
             if first == number:
                 indent = "    " if self._is_several else "  "
-                self.notes += [f"{indent}{transform}: {said}" for transform, said in recipe.notes]
+                self.notes += [f"{indent}{transform}: {reason}" for transform, reason in recipe.notes]
 
     def reader(
         self, scale_on_device: bool, rows: Rows | None = None, cache: Cache | None = None

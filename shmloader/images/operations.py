@@ -224,8 +224,10 @@ class Jitter:
     transform: Any
 
     def apply(self, canvas: Canvas, draws: Draws) -> None:
-        of = self.transform
-        order, *factors = of.get_params(of.brightness, of.contrast, of.saturation, of.hue)
+        transform = self.transform
+        order, *factors = transform.get_params(
+            transform.brightness, transform.contrast, transform.saturation, transform.hue
+        )
         picture = canvas.picture
         acts = picture.brightness, picture.contrast, picture.saturation, picture.hue
         for at in order.tolist():
@@ -240,11 +242,11 @@ class Distort:
     transform: Any
 
     def apply(self, canvas: Canvas, draws: Draws) -> None:
-        of, picture = self.transform, canvas.picture
-        ranges = of.brightness, of.contrast, of.saturation, of.hue
-        factors = [draws.uniform(low, high) if draws.is_below(of.p) else None for low, high in ranges]
+        transform, picture = self.transform, canvas.picture
+        ranges = transform.brightness, transform.contrast, transform.saturation, transform.hue
+        factors = [draws.uniform(low, high) if draws.is_below(transform.p) else None for low, high in ranges]
         is_contrast_first = draws.is_below(0.5)
-        order = torch.randperm(canvas.channels).tolist() if draws.is_below(of.p) else None
+        order = torch.randperm(canvas.channels).tolist() if draws.is_below(transform.p) else None
         brightness, contrast, saturation, hue = factors
         if brightness is not None:
             picture.brightness(brightness)
@@ -275,14 +277,14 @@ class Blur:
     exact: bool
 
     def apply(self, canvas: Canvas, draws: Draws) -> None:
-        of, picture = self.transform, canvas.picture
-        sigma = draws.uniform(float(of.sigma[0]), float(of.sigma[1]))
+        transform, picture = self.transform, canvas.picture
+        sigma = draws.uniform(float(transform.sigma[0]), float(transform.sigma[1]))
         if not self.exact:
-            across, down = of.kernel_size
+            across, down = transform.kernel_size
             weights = _gaussian(across, sigma)
             picture.convolve(weights, weights if down == across else _gaussian(down, sigma))
             return
-        blur(picture, of, self.version, sigma)
+        blur(picture, transform, self.version, sigma)
 
 
 def _gaussian(size: int, sigma: float) -> np.ndarray[Any, Any]:
@@ -306,10 +308,12 @@ class Affine:
     fill: Any
 
     def apply(self, canvas: Canvas, draws: Draws) -> None:
-        of, width, height = self.transform, canvas.width, canvas.height
-        angle, moved, scale, shear = of.get_params(of.degrees, of.translate, of.scale, of.shear, [width, height])
+        transform, width, height = self.transform, canvas.width, canvas.height
+        angle, moved, scale, shear = transform.get_params(
+            transform.degrees, transform.translate, transform.scale, transform.shear, [width, height]
+        )
         fill = colour(self.fill, canvas.channels)
-        matrix = affine_matrix(self.version, width, height, angle, moved, scale, shear, of.center)
+        matrix = affine_matrix(self.version, width, height, angle, moved, scale, shear, transform.center)
         canvas.picture.affine(matrix, self.resample, fill)
 
 
@@ -322,9 +326,11 @@ class Rotate:
     fill: Any
 
     def apply(self, canvas: Canvas, draws: Draws) -> None:
-        of = self.transform
-        angle = of.get_params(of.degrees)
-        canvas.picture.rotate(angle, self.resample, of.expand, of.center, colour(self.fill, canvas.channels))
+        transform = self.transform
+        angle = transform.get_params(transform.degrees)
+        canvas.picture.rotate(
+            angle, self.resample, transform.expand, transform.center, colour(self.fill, canvas.channels)
+        )
 
 
 @dataclass(frozen=True)

@@ -49,7 +49,7 @@ class FusedConcat(ConcatDataset[Any]):
 
     def __init__(self, datasets: list[Any]) -> None:
         super().__init__(datasets)
-        if any(of.on_device != datasets[0].on_device for of in datasets):
+        if any(dataset.on_device != datasets[0].on_device for dataset in datasets):
             raise ValueError(
                 "The datasets of a ConcatDataset leave different work to the device, and a batch may have samples of "
                 "several. Give them the same last transforms, or leave out scale_on_device."
@@ -58,7 +58,7 @@ class FusedConcat(ConcatDataset[Any]):
     @property
     def is_fused(self) -> bool:
         """Whether any of them is."""
-        return any(of.is_fused for of in self.datasets)  # type: ignore[attr-defined]
+        return any(dataset.is_fused for dataset in self.datasets)  # type: ignore[attr-defined]
 
     @property
     def on_device(self) -> Any:
@@ -67,7 +67,7 @@ class FusedConcat(ConcatDataset[Any]):
 
     def explain(self, measure: bool = False) -> str:
         """What of each dataset is fused: see fuse()."""
-        return "\n".join(of.explain(measure) for of in self.datasets)  # type: ignore[attr-defined]
+        return "\n".join(dataset.explain(measure) for dataset in self.datasets)  # type: ignore[attr-defined]
 
     def __getitem_into__(self, index: int, row: Any) -> Any:
         if not 0 <= index < len(self):
@@ -86,7 +86,7 @@ def fused_parts(dataset: Any, fuse: Callable[[Any], Any]) -> FusedSubset | Fused
     if type(dataset) is Subset:
         return FusedSubset(_fused(dataset.dataset, fuse), dataset.indices)
     if type(dataset) is ConcatDataset:
-        return FusedConcat([_fused(of, fuse) for of in dataset.datasets])
+        return FusedConcat([_fused(part, fuse) for part in dataset.datasets])
     return None
 
 

@@ -16,7 +16,7 @@ from shmloader.images.cache import Cache
 from shmloader.images.canvas import Canvas, Step
 from shmloader.images.decode import Picture
 from shmloader.images.finish import Finish, OnDevice
-from shmloader.images.known import said
+from shmloader.images.known import text_of
 from shmloader.images.operations import Act, Call, Chance
 from shmloader.images.random_numbers import Draws, drawing
 from shmloader.images.recipe import Recipe
@@ -209,11 +209,13 @@ def _name(step: Step) -> str:
         return f"by chance: {', '.join(map(_name, step.steps))}"
     if isinstance(step, Act):
         return step.name
-    return said(step.transform) if isinstance(step, Call) else type(step).__name__
+    return text_of(step.transform) if isinstance(step, Call) else type(step).__name__
 
 
 def copied(sample: Any, out: torch.Tensor) -> torch.Tensor:
     if not isinstance(sample, torch.Tensor) or sample.shape != out.shape or sample.dtype != out.dtype:
-        of = f"{sample.dtype} of {tuple(sample.shape)}" if isinstance(sample, torch.Tensor) else type(sample).__name__
-        raise ValueError(f"out is {out.dtype} of shape {tuple(out.shape)}, and the sample {of}: give an `out` like it")
+        kind = f"{sample.dtype} of {tuple(sample.shape)}" if isinstance(sample, torch.Tensor) else type(sample).__name__
+        raise ValueError(
+            f"out is {out.dtype} of shape {tuple(out.shape)}, and the sample {kind}: give an `out` like it"
+        )
     return out.copy_(sample)

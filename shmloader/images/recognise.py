@@ -19,7 +19,7 @@ from shmloader.images.canvas import Step
 from shmloader.images.crops import CenterCrop, RandomCrop, RandomHorizontalFlip, RandomResizedCrop, Resize
 from shmloader.images.filters import BICUBIC, BILINEAR
 from shmloader.images.finish import Divide, Finish, Multiply, Normalize
-from shmloader.images.known import fill_of, is_changed, key_of, pair, resample_of, said, version_of
+from shmloader.images.known import fill_of, is_changed, key_of, pair, resample_of, text_of, version_of
 from shmloader.images.known_elsewhere import ELSEWHERE, IN_PLACE, NUMBERS
 from shmloader.images.known_operations import OPERATIONS, Steps, sides_of
 from shmloader.images.operations import Call, PaddedCrop
@@ -103,7 +103,7 @@ class _Reading:
         if why_not:
             self._leave(transform, why_not)
         else:
-            self._notes.append((said(transform), _FUSED))
+            self._notes.append((text_of(transform), _FUSED))
 
     def nested(self, transforms: Sequence[Any]) -> Steps:
         """The steps of transforms inside another one; why there are none."""
@@ -133,7 +133,7 @@ class _Reading:
             self.draws_by(PYTHON, NUMPY)
         else:
             self._rest.append(transform)
-        self._notes.append((said(transform), f"called as it is: {why}"))
+        self._notes.append((text_of(transform), f"called as it is: {why}"))
 
     def _fuse(self, transform: Any) -> str:
         """Take it up; why not, where it cannot be."""
@@ -217,7 +217,7 @@ class _Reading:
         return ""
 
     def _CenterCrop(self, transform: Any, version: int) -> str:
-        if self._finish is not None and any(isinstance(of, Normalize) for of in self._finish.operations):
+        if self._finish is not None and any(isinstance(operation, Normalize) for operation in self._finish.operations):
             return "its black edges would not be those of a picture that is normalised later"
         self._steps.append(CenterCrop(pair(transform.size)))
         return ""

@@ -70,25 +70,25 @@ class TimmPictures(Wrapped):
         return f"Fused: {self.dataset!r}"
 
     def _sample(self, index: int, out: Any) -> Any:
-        of = self.dataset
-        tries = getattr(of, "_max_retries", 10)
+        dataset = self.dataset
+        tries = getattr(dataset, "_max_retries", 10)
         for _ in range(tries):
             try:
-                file, target, *features = of.reader[index]
+                file, target, *features = dataset.reader[index]
                 with file:
                     data = file.read()
                 image = self._reader(data, out, must_fit=False)
                 break
             except OSError as error:
                 _LOG.warning("Skipped sample (index %s). %s", index, error)
-                index = (index + 1) % len(of.reader)
+                index = (index + 1) % len(dataset.reader)
         else:
             raise RuntimeError(f"Failed to load {tries} consecutive samples")
         if target is None:
             target = -1
-        elif of.target_transform is not None:
-            target = of.target_transform(target)
-        return (image, target) if of.additional_features is None else (image, target, *features)
+        elif dataset.target_transform is not None:
+            target = dataset.target_transform(target)
+        return (image, target) if dataset.additional_features is None else (image, target, *features)
 
 
 def why_not(dataset: Any) -> str:

@@ -38,11 +38,11 @@ class RandomBox:
     resamples: tuple[int, ...]
 
     def apply(self, canvas: Canvas, draws: Draws) -> None:
-        of = self.transform
-        top, left, height, width = of.get_params(_like(canvas), of.scale, of.ratio)
+        transform = self.transform
+        top, left, height, width = transform.get_params(_like(canvas), transform.scale, transform.ratio)
         resample = _drawn(self.resamples)
         canvas.cut(left, top, width, height)
-        canvas.resize(int(of.size[0]), int(of.size[1]), resample)
+        canvas.resize(int(transform.size[0]), int(transform.size[1]), resample)
 
 
 @dataclass(frozen=True)
@@ -53,13 +53,18 @@ class ResizeKeepRatio:
     resamples: tuple[int, ...]
 
     def apply(self, canvas: Canvas, draws: Draws) -> None:
-        of = self.transform
-        options = [of.random_scale_prob, of.random_scale_range, of.random_aspect_prob, of.random_aspect_range]
+        transform = self.transform
+        options = [
+            transform.random_scale_prob,
+            transform.random_scale_range,
+            transform.random_aspect_prob,
+            transform.random_aspect_range,
+        ]
         like: Any = SimpleNamespace(size=(canvas.width, canvas.height))
-        if hasattr(of, "random_scale_area"):  # timm's, which asks torchvision for the size
-            options.insert(2, of.random_scale_area)
+        if hasattr(transform, "random_scale_area"):  # timm's, which asks torchvision for the size
+            options.insert(2, transform.random_scale_area)
             like = _like(canvas)
-        height, width = of.get_params(like, of.size, of.longest, *options)
+        height, width = transform.get_params(like, transform.size, transform.longest, *options)
         resample = _drawn(self.resamples)
         canvas.resize(int(height), int(width), resample)
 
@@ -100,18 +105,18 @@ class Augment:
     name: str
 
     def apply(self, canvas: Canvas, draws: Draws) -> None:
-        of = self.transform
-        if of.prob < 1.0 and random.random() > of.prob:
+        transform = self.transform
+        if transform.prob < 1.0 and random.random() > transform.prob:
             return
-        magnitude = of.magnitude
-        if of.magnitude_std > 0:
-            if of.magnitude_std == float("inf"):
+        magnitude = transform.magnitude
+        if transform.magnitude_std > 0:
+            if transform.magnitude_std == float("inf"):
                 magnitude = random.uniform(0, magnitude)
             else:
-                magnitude = random.gauss(magnitude, of.magnitude_std)
-        magnitude = max(0.0, min(magnitude, of.magnitude_max or 10.0))
-        values = of.level_fn(magnitude, of.hparams) if of.level_fn is not None else ()
-        _ACTS[self.name](canvas, of.kwargs, *values)
+                magnitude = random.gauss(magnitude, transform.magnitude_std)
+        magnitude = max(0.0, min(magnitude, transform.magnitude_max or 10.0))
+        values = transform.level_fn(magnitude, transform.hparams) if transform.level_fn is not None else ()
+        _ACTS[self.name](canvas, transform.kwargs, *values)
 
 
 @dataclass(frozen=True)
@@ -122,9 +127,9 @@ class Augments:
     steps: tuple[Augment, ...]
 
     def apply(self, canvas: Canvas, draws: Draws) -> None:
-        of = self.transform
-        is_even = of.choice_weights is None
-        chosen = np.random.choice(len(self.steps), of.num_layers, replace=is_even, p=of.choice_weights)
+        transform = self.transform
+        is_even = transform.choice_weights is None
+        chosen = np.random.choice(len(self.steps), transform.num_layers, replace=is_even, p=transform.choice_weights)
         for at in chosen:
             self.steps[at].apply(canvas, draws)
 
@@ -151,11 +156,11 @@ class Mix:
     steps: tuple[Augment, ...]
 
     def apply(self, canvas: Canvas, draws: Draws) -> None:
-        of = self.transform
-        weights = np.float32(np.random.dirichlet([of.alpha] * of.width))
-        share = np.float32(np.random.beta(of.alpha, of.alpha))
-        if of.blended:
-            self._blend(canvas, draws, of._calc_blended_weights(weights, share))
+        transform = self.transform
+        weights = np.float32(np.random.dirichlet([transform.alpha] * transform.width))
+        share = np.float32(np.random.beta(transform.alpha, transform.alpha))
+        if transform.blended:
+            self._blend(canvas, draws, transform._calc_blended_weights(weights, share))
         else:
             self._add(canvas, draws, weights, share)
 

@@ -130,8 +130,8 @@ def _opened(path: str, inode: int | None = None) -> int | None:
 def _is_common(fd: int, inode: int | None) -> bool:
     """Whether it is such memory, of this user, and whole: it is sealed last, and nothing but a memfd has seals."""
     try:
-        there = os.fstat(fd)
+        status = os.fstat(fd)
         is_sealed = bool(fcntl.fcntl(fd, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK)
     except OSError:
         return False
-    return is_sealed and there.st_uid == os.geteuid() and inode in (None, there.st_ino)
+    return is_sealed and status.st_uid == os.geteuid() and inode in (None, status.st_ino)

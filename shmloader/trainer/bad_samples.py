@@ -98,8 +98,8 @@ class Tally:
         """
         with held(), _lock:
             if self._noted != number:
-                for said in filter(None, report):
-                    count, first = pickle.loads(said)
+                for pickled in filter(None, report):
+                    count, first = pickle.loads(pickled)
                     self._here = self._here.more(count, first)
                     self._account.all = self._account.all.more(count, first)
                 self._noted = number

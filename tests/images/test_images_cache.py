@@ -64,7 +64,7 @@ def test_a_crop_of_planes_is_the_crop_of_the_file(path: str, sampling: str, is_w
                     got[...] = 0
                     how = {"down_first": draw.random() < 0.5, "filter": draw.randrange(6)}
                     assert file.decode(crop, expected, exact, **how)
-                    assert decoder.decode(crop, got, exact, **how, kept=decoder is maker)
+                    assert decoder.decode(crop, got, exact, **how, keep=decoder is maker)
                     assert np.array_equal(got, expected)
 
 

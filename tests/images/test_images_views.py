@@ -101,7 +101,7 @@ def test_one_picture_is_one_reading(paths: list[str], monkeypatch: pytest.Monkey
             return super().read(path)
 
         def decode(self, *values: Any, **named: Any) -> bool:
-            reads.append(named["kept"])
+            reads.append(named["keep"])
             return super().decode(*values, **named)
 
     monkeypatch.setitem(images.decode.__globals__, "Decoder", Decoder)
@@ -125,11 +125,11 @@ def test_parts_of_what_is_kept(path: str, sampling: str) -> None:
             outs = np.zeros((2, 3, draw.choice((high, draw.randint(1, 70))), draw.randint(1, 70)), np.uint8)
             rows = outs[:, :, :, ::-1] if draw.random() < 0.5 else outs
             exact, filter = draw.random() < 0.7, draw.randrange(6)
-            kept = draw.random() < 0.8
-            assert decoder.decode(crop, rows[0], exact, DOWN_FIRST, filter=filter, kept=kept)
+            keep = draw.random() < 0.8
+            assert decoder.decode(crop, rows[0], exact, DOWN_FIRST, filter=filter, keep=keep)
             assert alone.decode(crop, rows[1], exact, DOWN_FIRST, filter=filter)
             assert np.array_equal(outs[0], outs[1]), (width, height, crop, outs.shape, exact, filter)
-            if not kept:
+            if not keep:
                 assert decoder.decode(crop, rows[0], exact, DOWN_FIRST, marking=True, filter=filter)
                 assert alone.decode(crop, rows[1], exact, DOWN_FIRST, marking=True, filter=filter)
                 assert decoder.marks == alone.marks

@@ -128,7 +128,7 @@ class Top:
     @property
     def stacks(self) -> dict[int, str]:
         """The answers of the workers that were asked, by their pids."""
-        return {pid: told for pid, (_, told) in self._stacks.items()}
+        return {pid: answer for pid, (_, answer) in self._stacks.items()}
 
 
 def _print_once(top: Top, interval: float, as_json: bool) -> int:
