@@ -112,7 +112,7 @@ cdef class Mapping:
 
     cdef int check_open(self) except -1:
         if self.closed:
-            raise RuntimeError("this iterator has been shut down: iterate over the DataLoader again")
+            raise RuntimeError("this iterator has been shut down. Iterate over the DataLoader again.")
         return 0
 
     cdef void give_back(self, Py_ssize_t at, Py_ssize_t bytes) noexcept nogil:

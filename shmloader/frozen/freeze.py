@@ -62,7 +62,7 @@ def freeze(dataset: Kind, *, least: int = LEAST, share_with_ranks: bool = True) 
 workers share one copy. Change the list before you freeze the dataset, or assign list(...) of it to the attribute
     """
     if least < 0:
-        raise ValueError(f"least is {least}. It counts items, so it is 0 or more")
+        raise ValueError(f"least should be a number of items, 0 or more, but got least={least!r}.")
     if _replace(dataset, least, share_with_ranks):
         heap.trim()  # the originals are gone, and workers that are forked later would copy the pages that glibc keeps
     return dataset

@@ -56,8 +56,8 @@ class Cache:
             self._line = store.table.new_line()
             if self._options.path is None and (self._options.budget or 0) > (most := allowed_memory()):
                 self._warn(
-                    f"that is more than the {size_text(most)} that this machine or its control group has. Pictures are "
-                    "kept as long as there is memory. Give a smaller budget, or more memory"
+                    f"the budget is larger than the {size_text(most)} of memory that this machine or its control group "
+                    "has. Pictures are kept while there is memory. Give a smaller budget, or more memory."
                 )
 
     def __getstate__(self) -> dict[str, Any]:
@@ -126,9 +126,9 @@ class Cache:
                 store.note(slot, word)
             why = store.why_full(at, at + size)
         except (OSError, MemoryError) as error:
-            why = f"{error}. Make room, or give a smaller budget"
+            why = f"{error}. Make room, or give a smaller budget."
         if why and table.note_full():
-            self._warn(f"nothing more is kept, and {size_text(table.used)} are. {why}")
+            self._warn(f"the cache takes no more pictures. It keeps the {size_text(table.used)} that it has. {why}")
 
     def report(self) -> str:
         """How many pictures came from it, and what more bytes would bring; empty where nothing was asked for yet."""
@@ -158,7 +158,7 @@ class Cache:
                 self._store = _open_store(self._options, self._pictures, self._place)
             except Unusable as why:
                 self._is_off = True
-                self._warn(f"{why}. Pictures are decoded each time")
+                self._warn(f"{why} Without a cache, pictures are decoded each time.")
         return self._store
 
     def _warn(self, text: str) -> None:
@@ -183,7 +183,7 @@ def _open_store(options: CacheOptions, pictures: int, first: Place | None = None
     except (FileNotFoundError, IsADirectoryError):
         raise
     except (OSError, MemoryError) as error:
-        raise Unusable(f"{error}. Give more memory, another path, or no cache") from error
+        raise Unusable(f"{error}. Give more memory, another path, or no cache.") from error
 
 
 def _key(path: str, status: tuple[int, int]) -> bytes:

@@ -57,10 +57,10 @@ class FileStore:
         self._fd = open_common(cache_stores.NAME + ends, self._begin, first)
         weakref.finalize(self, os.close, self._fd).atexit = False
         if f"{ends} " not in os.readlink(f"/proc/self/fd/{self._fd}"):  # where it was found before: of another file
-            raise OSError(errno.ESTALE, f"{options.path} was made again while it was in use")
+            raise OSError(errno.ESTALE, f"{options.path} was replaced while it was in use")
         self.table = CacheTable(self._fd, has_bytes=False)
         if self.table.slots != self._slots:
-            raise OSError(errno.ESTALE, f"{options.path} has another table than when it was first used")
+            raise OSError(errno.ESTALE, f"the table of {options.path} has changed since the file was opened first")
         with contextlib.suppress(OSError):
             fcntl.flock(self._file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         if options.budget is not None:
@@ -78,8 +78,9 @@ class FileStore:
         if not self._is_writable():
             table.note_full()
             warnings.warn(
-                f"{self._options}: {self._options.path} may not be written, or processes of another machine, container "
-                "or user are using it. Its pictures are used, and none is added. Give each of these a file of its own",
+                f"{self._options}: {self._options.path} cannot be written. It is read-only, or a process of another "
+                "machine, container or user has it open. Its pictures are used, and none are added. Give each of these "
+                "a file of its own.",
                 RuntimeWarning,
                 stacklevel=2,
             )
@@ -148,12 +149,12 @@ def _checked(file: int, path: str) -> int:
         _, version, slots = _HEADER.unpack(header)
         if version != _FORMAT:
             raise Unusable(
-                f"{path} is of version {version}, and this shmloader reads and writes version {_FORMAT}. Delete the "
-                "file, or give another path"
+                f"{path} has version {version}. This shmloader reads and writes version {_FORMAT}. Delete the file, or "
+                "give another path."
             )
         if LEAST_SLOTS <= slots <= MOST_SLOTS and not slots & (slots - 1):
             return int(slots)
-    raise ValueError(f"{path} is no cache of pictures, and is not overwritten: give another path")
+    raise ValueError(f"{path} is no cache of pictures. It is not overwritten. Give another path.")
 
 
 def _open_file(path: str, slots: int) -> int:
@@ -162,7 +163,7 @@ def _open_file(path: str, slots: int) -> int:
         try:
             if not stat.S_ISREG(os.stat(path).st_mode) and not os.path.isdir(path):
                 # A FIFO would be waited for, and a device (/dev/null) replaced by a file.
-                raise ValueError(f"{path} is no file, and is not overwritten: give another path")
+                raise ValueError(f"{path} is no regular file. It is not overwritten. Give another path.")
             try:
                 file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
             except OSError as error:
@@ -176,7 +177,7 @@ def _open_file(path: str, slots: int) -> int:
         except FileNotFoundError:
             pass
         _make_file(path, slots)
-    raise OSError(errno.EBUSY, f"{path} is deleted again and again")
+    raise OSError(errno.EBUSY, f"{path} was deleted each of the 8 times that it was made")
 
 
 def _make_file(path: str, slots: int) -> None:

@@ -60,8 +60,8 @@ class MemoryStore:
         if left >= spare:
             return ""
         return (
-            f"{size_text(left)} of memory are left to this machine or its control group, and {size_text(spare)} are "
-            f"left to everybody else. Give a smaller budget than {size_text(self.table.budget)}, or more memory"
+            f"This machine or its control group has {size_text(left)} of memory left. At least {size_text(spare)} stay "
+            f"free for other uses. Give a smaller budget than {size_text(self.table.budget)}, or more memory."
         )
 
 

@@ -16,7 +16,7 @@ _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(?:iB|B)?\s*", re.IGNORECASE)
 _LEAST = 1 << 20
 _REMEDY = (
     "Give a size (cache='16 GB'), a share of the memory that this process may have (cache=0.3), the path of a file "
-    "(cache='train.cache'), or both: cache=('train.cache', '200 GB')"
+    "(cache='train.cache'), or a file and its size (cache=('train.cache', '200 GB'))."
 )
 
 
@@ -66,7 +66,7 @@ def _path(value: Any) -> str:
 def _bytes_of(value: Any, given: Any) -> int:
     if isinstance(value, float):
         if not 0 < value < 1:
-            raise ValueError(f"cache={given!r}: a share of the memory is more than 0 and less than 1. {_REMEDY}")
+            raise ValueError(f"cache={given!r} is no share of the memory. A share is above 0 and below 1. {_REMEDY}")
         return int(value * allowed_memory())
     if isinstance(value, bool) or not isinstance(value, (int, str)):
         raise TypeError(f"cache={given!r} is a {type(value).__name__}. {_REMEDY}")
@@ -75,7 +75,7 @@ def _bytes_of(value: Any, given: Any) -> int:
     elif (match := _SIZE.fullmatch(value)) is not None:
         size = int(float(match[1]) * _UNITS[match[2].upper()])
     else:
-        raise ValueError(f"cache={given!r}: {value!r} is no size. {_REMEDY}")
+        raise ValueError(f"cache={given!r} is invalid, because {value!r} is no size. {_REMEDY}")
     if not _LEAST <= size < 1 << 42:
-        raise ValueError(f"cache={given!r} is {size} bytes, and a cache has 1 MiB to 4 TiB. {_REMEDY}")
+        raise ValueError(f"cache={given!r} is {size} bytes. A cache has 1 MiB to 4 TiB. {_REMEDY}")
     return size

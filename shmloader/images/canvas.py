@@ -82,9 +82,9 @@ class Canvas:
         return self._view or self._image or self._buffer
 
     def cut(self, left: int, top: int, width: int, height: int) -> None:
-        """See a part alone; what lies outside is black."""
+        """Crop to a part; what lies outside the picture is black."""
         if width < 1 or height < 1:
-            raise ValueError(f"nothing is left of the picture: {width} x {height} pixels")
+            raise ValueError(f"a transform crops the picture to {width} x {height} pixels. Each side needs at least 1.")
         if self._view is not None and self._view.can_be_cut(left, top, width, height):
             self._view.cut(left, top, width, height)
         else:
@@ -98,9 +98,11 @@ class Canvas:
             self.picture.flip_left_right()
 
     def resize(self, height: int, width: int, resample: int = BILINEAR) -> None:
-        """Make it another size, by a filter of Pillow's number: while decoding where that gives the same."""
+        """Resize by the filter of Pillow's number, while decoding where that gives the same pixels."""
         if width < 1 or height < 1:
-            raise ValueError(f"nothing is left of the picture: {width} x {height} pixels")
+            raise ValueError(
+                f"a transform resizes the picture to {width} x {height} pixels. Each side needs at least 1."
+            )
         if self._view is not None and self._view.can_be_resized(self._exact):
             self._view.resize(height, width, resample)
         else:

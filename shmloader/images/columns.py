@@ -88,7 +88,7 @@ def columns(dataset: Any, transform: Any, image: str, label: str | None, exact: 
         raise ValueError(f"{image!r} is no column of pictures. The columns of pictures are: {names}. Give image=NAME.")
     if label is not None and label not in dataset.features:
         names = ", ".join(dataset.features)
-        raise ValueError(f"There is no column {label!r}. The columns are: {names}. Give label=NAME, or label=None.")
+        raise ValueError(f"there is no column {label!r}. The columns are: {names}. Give label=NAME, or label=None.")
     columns = [image] if label is None else [image, label]
     stored = dataset.with_format(None).select_columns(columns)
     stored = stored.cast_column(image, import_module("datasets").Image(decode=False))
@@ -110,11 +110,11 @@ class OnColumn:
 
     def _made(self, picture: Any) -> Any:
         if picture is None:
-            raise ValueError(f"a row has no picture in the column {self._image!r}: filter such rows out before")
+            raise ValueError(f"a row has no picture in the column {self._image!r}. Filter such rows out first.")
         if not isinstance(picture, dict):
             raise TypeError(
-                f"the column {self._image!r} gives {type(picture).__name__}, and not the bytes of files. Give the "
-                f"dataset as it is stored: dataset.cast_column({self._image!r}, datasets.Image(decode=False))"
+                f"the column {self._image!r} gives {type(picture).__name__}, but on_column needs the bytes of files. "
+                f"Cast the column: dataset.cast_column({self._image!r}, datasets.Image(decode=False))."
             )
         return self._reader(_bytes_of(picture), is_turned=True)
 

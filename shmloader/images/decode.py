@@ -247,7 +247,8 @@ class Picture:
             Image: Any = import_module("PIL.Image")
         except ImportError as error:
             raise ImportError(
-                f"{_name(source)} is no baseline JPEG, and other pictures need Pillow: pip install 'shmloader[images]'"
+                f"{_name(source)} is no baseline JPEG. Other pictures need Pillow, which is not installed. Run pip "
+                "install 'shmloader[images]'."
             ) from error
         try:
             with Image.open(source if isinstance(source, (str, os.PathLike)) else io.BytesIO(source)) as file:
@@ -297,8 +298,8 @@ def _inside(crop: Crop | None, width: int, height: int) -> Crop:
     left, top, wide, high = crop
     if wide < 1 or high < 1 or left < 0 or top < 0 or left + wide > width or top + high > height:
         raise ValueError(
-            f"crop={crop!r} (left, top, width, height) is not inside a picture of {width} x {height} pixels: choose "
-            "one that is, or pad the result"
+            f"crop={crop!r} (left, top, width, height) is not inside a picture of {width} x {height} pixels. Choose "
+            "one that is, or pad the result."
         )
     return left, top, wide, high
 
@@ -313,16 +314,16 @@ def _result(
     else:
         height, width = size
         if not (1 <= height <= _LARGEST and 1 <= width <= _LARGEST):
-            raise ValueError(f"size={size!r} (height, width) must be 1 to {_LARGEST} each")
+            raise ValueError(f"size={size!r} (height, width) should be from 1 to {_LARGEST} each.")
     if out is None:
         out = torch.empty((3, height, width), dtype=torch.uint8)
     pixels = out.numpy() if isinstance(out, torch.Tensor) else out
     if not isinstance(pixels, np.ndarray):
-        raise TypeError(f"out is a {type(out).__name__}: give a tensor or an array of uint8")
+        raise TypeError(f"out is a {type(out).__name__}. Give a tensor or an array of uint8.")
     if pixels.dtype != np.uint8 or pixels.shape != (3, height, width):
         raise ValueError(
-            f"out is {pixels.dtype} of shape {tuple(pixels.shape)}, and the result uint8 of (3, {height}, {width}): "
-            "give an `out` of that shape (permute one that is (height, width, 3)), or another size"
+            f"out is {pixels.dtype} of shape {tuple(pixels.shape)}. The result is uint8 of shape (3, {height}, "
+            f"{width}). Give an `out` of that shape (permute one that is (height, width, 3)), or another size."
         )
     if flip:
         pixels = pixels[:, :, ::-1]

@@ -105,8 +105,8 @@ class Following:
         reader: Reader | ViewsReader = making.reader(self._scale_on_device, self._rows, self.cache)
         if self._has_given and reader.on_device != self._reader.on_device:
             raise RuntimeError(
-                "The transform makes other numbers than when on_device was asked for. A loader may have that function: "
-                "fuse the dataset again, and give the new on_device to a new loader."
+                "the transform has changed since on_device was read. A loader may still use the old on_device, which "
+                "normalises otherwise. Fuse the dataset again, and give its on_device to a new loader."
             )
         if self._has_given:
             reader.on_device = self._reader.on_device  # a loader compares its functions by identity

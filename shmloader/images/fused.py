@@ -183,9 +183,9 @@ def fuse(
         return parts
     if cache is not None and type(dataset).__module__ in _WITHOUT_PATHS:
         raise TypeError(
-            f"{type(dataset).__module__.partition('.')[0]}'s {type(dataset).__name__} gives pictures as bytes, and "
-            "cache= knows a picture by its path, size and time of change. Leave cache out; or have the pictures as "
-            "files, and fuse a torchvision.datasets.ImageFolder, or use images.ImageFolder"
+            f"{type(dataset).__module__.partition('.')[0]}'s {type(dataset).__name__} gives pictures as bytes, but "
+            "cache= needs the path of each picture. Leave cache out. Or write the pictures to files, and use "
+            "images.ImageFolder."
         )
     if type(dataset).__module__ == "datasets.arrow_dataset":
         return columns(dataset, transform, image, label, exact, scale_on_device)
@@ -196,8 +196,8 @@ def fuse(
         return shard_pictures(dataset, transform, image, label, exact, scale_on_device)
     if transform is not None:
         raise TypeError(
-            f"{type(dataset).__name__} got a transform beside its own. Give `transform` with a Hugging Face dataset, "
-            "or with shards, alone."
+            f"fuse() got a transform, but {type(dataset).__name__} has its own. Only a Hugging Face dataset or Shards "
+            "take `transform`. Leave it out."
         )
     if type(dataset).__module__ == "timm.data.dataset" and type(dataset).__name__ == "ImageDataset":
         why = timm_dataset.why_not(dataset)
@@ -207,8 +207,8 @@ def fuse(
     lacks = [name for name in _NEEDED if not hasattr(dataset, name)]
     if lacks:
         raise TypeError(
-            f"{type(dataset).__name__} has no {' and no '.join(lacks)}: fuse a torchvision.datasets.ImageFolder or one "
-            "like it, or read bytes by images.from_bytes"
+            f"{type(dataset).__name__} cannot be fused, because it has no {' and no '.join(lacks)}. Give a "
+            "torchvision.datasets.ImageFolder or one like it, or read bytes by images.from_bytes."
         )
     name = type(dataset).__name__
     why = _why_not(dataset)
@@ -235,8 +235,8 @@ def fuse(
 def _unfused(dataset: Any, notes: str, cache: Any) -> Unfused:
     if cache is not None:
         warnings.warn(
-            f"cache={cache!r} has no effect: {notes}. Pictures are decoded each time. docs/images.md says what can be "
-            "fused",
+            f"cache={cache!r} has no effect: {notes}. Pictures are decoded each time. docs/images.md lists what can be "
+            "fused.",
             RuntimeWarning,
             stacklevel=3,
         )

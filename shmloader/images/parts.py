@@ -51,8 +51,9 @@ class FusedConcat(ConcatDataset[Any]):
         super().__init__(datasets)
         if any(dataset.on_device != datasets[0].on_device for dataset in datasets):
             raise ValueError(
-                "The datasets of a ConcatDataset leave different work to the device, and a batch may have samples of "
-                "several. Give them the same last transforms, or leave out scale_on_device."
+                "the datasets of a ConcatDataset leave different work to the device. A batch may have samples of "
+                "several, and on_device treats all alike. Give them the same last transforms, or leave out "
+                "scale_on_device."
             )
 
     @property

@@ -133,7 +133,9 @@ class Reader:
         self, canvas: Canvas, draws: Draws, finish: Finish, out: torch.Tensor | None, must_fit: bool = True
     ) -> Any:
         if canvas.channels != finish.channels:
-            raise ValueError(f"the picture has {canvas.channels} channels, and {finish.channels} are known of")
+            raise ValueError(
+                f"the picture has {canvas.channels} channels. Its transform needs {finish.channels}. Convert it first."
+            )
         shape = (finish.channels, canvas.height, canvas.width)
         if not must_fit and out is not None and (out.shape != shape or out.dtype != finish.dtype or finish.is_array):
             out = None
@@ -144,8 +146,8 @@ class Reader:
         elif out.shape != shape or out.dtype != finish.dtype:
             canvas.is_final = True
             raise ValueError(
-                f"out is {out.dtype} of shape {tuple(out.shape)}, and the sample {finish.dtype} of {shape}: give "
-                "an `out` of that shape and dtype"
+                f"out is {out.dtype} of shape {tuple(out.shape)}. The sample is {finish.dtype} of shape {shape}. Give "
+                "an `out` of that shape and dtype."
             )
         if finish.dtype is torch.uint8:
             canvas.write(out.numpy())
@@ -216,6 +218,6 @@ def copied(sample: Any, out: torch.Tensor) -> torch.Tensor:
     if not isinstance(sample, torch.Tensor) or sample.shape != out.shape or sample.dtype != out.dtype:
         kind = f"{sample.dtype} of {tuple(sample.shape)}" if isinstance(sample, torch.Tensor) else type(sample).__name__
         raise ValueError(
-            f"out is {out.dtype} of shape {tuple(out.shape)}, and the sample {kind}: give an `out` like it"
+            f"out is {out.dtype} of shape {tuple(out.shape)}. The sample is {kind}. Give an `out` like it."
         )
     return out.copy_(sample)

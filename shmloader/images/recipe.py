@@ -126,7 +126,7 @@ def evaluation(
 def _both(size: int | tuple[int, int]) -> tuple[int, int]:
     height, width = (size, size) if isinstance(size, int) else size
     if height < 1 or width < 1:
-        raise ValueError(f"size={size!r} (height, width) must be at least 1 each")
+        raise ValueError(f"size={size!r} (height, width) should be at least 1 each.")
     return height, width
 
 
@@ -135,7 +135,7 @@ def _finish(mean: Sequence[float] | None, std: Sequence[float] | None) -> Finish
         return Finish()
     if mean is None or std is None or len(mean) != 3 or len(std) != 3 or not all(std):
         raise ValueError(
-            f"mean and std should have one value for each of 3 channels, std none that is 0, but got mean={mean!r}, "
-            f"std={std!r}"
+            f"mean and std should have one value for each of 3 channels, and no std may be 0, but got mean={mean!r}, "
+            f"std={std!r}."
         )
     return Finish(torch.float32, (Divide(255.0), Normalize(mean, std, torch.float32)))

@@ -106,9 +106,9 @@ class Rows:
         try:
             file, end = self._opened()
             if end < 0:
-                raise OSError("it may only be read")
+                raise OSError("it is read-only")
             if os.write(end, marks) != len(marks):
-                raise OSError("only a part of the marks could be written")
+                raise OSError("only a part of the marks was written")
             place = os.lseek(end, 0, os.SEEK_CUR) - len(marks)
             entry = _ENTRY.pack(status[0], status[1] & _WORD, place, len(marks), _sum_of_path(path), 0)[:_SUMMED]
             checksum = zlib.crc32(marks, zlib.crc32(entry))
@@ -117,7 +117,7 @@ class Rows:
             self._leave_it()
         except OSError as error:
             self._is_full = True
-            warnings.warn(f"{self._path}: no more rows are kept, for it cannot be written: {error}", stacklevel=2)
+            warnings.warn(f"{self._path} cannot be written ({error}). It takes no more rows.", stacklevel=2)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_files": None}
@@ -136,8 +136,8 @@ class Rows:
     def _leave_it(self) -> None:
         self._is_full = self._is_anothers = True
         warnings.warn(
-            f"{self._path} belongs to other pictures by now, so its rows are not used: another dataset replaced it. "
-            "Give each dataset a rows= of its own",
+            f"{self._path} now belongs to other pictures, because another dataset replaced it. Its rows are not used. "
+            "Give each dataset a rows= of its own.",
             RuntimeWarning,
             stacklevel=3,
         )
@@ -148,8 +148,8 @@ class Rows:
             gc.collect()  # it may be gone, and in a cycle
             if any(self._is_in_the_way(other) for other in list(_used)):
                 raise ValueError(
-                    f"rows={self._path!r} is in use by another dataset, of other pictures: give each dataset a file "
-                    "of its own"
+                    f"rows={self._path!r} is in use by another dataset, of other pictures. Give each dataset a file "
+                    "of its own."
                 )
         _used.add(self)
 
@@ -166,8 +166,8 @@ class Rows:
                     header = file.read(_HEADER.size)
                 if len(header) == _HEADER.size and header.startswith(_MAGIC) and header != self._header:
                     warnings.warn(
-                        f"{self._path} was made from other pictures, and is made anew: some were added, removed or "
-                        "renamed, or two datasets are given one file. Then give each a rows= of its own",
+                        f"{self._path} was made from other pictures, and is replaced. Pictures were added, removed or "
+                        "renamed, or two datasets have the same file. If they do, give each a rows= of its own.",
                         RuntimeWarning,
                         stacklevel=5,
                     )
@@ -175,7 +175,7 @@ class Rows:
                     return header == self._header
         except FileNotFoundError:
             return False
-        raise ValueError(f"{self._path} is no file of rows, and is not overwritten: give another path")
+        raise ValueError(f"{self._path} is no file of rows. It is not overwritten. Give another path.")
 
     def _make(self) -> None:
         """Make the file under another name, so that it is whole wherever it is found."""
@@ -221,7 +221,7 @@ class Rows:
                 if each >= 0 and os.pread(each, _HEADER.size, 0) != self._header:
                     raise _AnothersError
             if end >= 0 and not os.path.samestat(os.fstat(file), os.fstat(end)):
-                raise OSError("it was made anew meanwhile")
+                raise OSError("it was replaced at this moment")
             return file, end
         except BaseException:
             for each in (file, end):

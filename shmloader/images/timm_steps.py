@@ -205,7 +205,7 @@ def _fill(canvas: Canvas, options: dict[str, Any]) -> Any:
     """The colour, as it is: timm does not repeat a number for each channel, and Pillow raises where it has others."""
     fill = options.get("fillcolor")
     if isinstance(fill, (tuple, list)) and len(fill) != canvas.channels:
-        raise ValueError(f"fillcolor={fill!r} is none of a picture of {canvas.channels} channels")
+        raise ValueError(f"fillcolor={fill!r} should have one value for each of {canvas.channels} channels.")
     return fill
 
 

@@ -93,7 +93,7 @@ class ViewsReader:
         count = len(self._readers)
         is_list = isinstance(out, (list, tuple)) and len(out) == count
         if out is not None and must_fit and not is_list:
-            raise ValueError(f"out is no list of {count} tensors: give one for each view")
+            raise ValueError(f"out is no list of {count} tensors. Give one for each view.")
         rows: Sequence[torch.Tensor | None] = out if is_list else [None] * count
         with Picture(source, is_kept=count > 1, is_turned=is_turned, cache=self._cache) as picture:
             return [reader.make(picture, row, must_fit) for reader, row in zip(self._readers, rows, strict=True)]

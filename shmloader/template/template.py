@@ -176,8 +176,8 @@ def _load(running: Running, shared: dict[str, Any], timeout: float) -> bool:
         if error.errno != errno.ETOOMANYREFS:
             raise
         raise Refused(
-            f"Linux sends no more descriptors for one user than `ulimit -n` says, and the dataset's tensors need "
-            f"{len(spawning.descriptors)} (shmloader.freeze has one for all)"
+            f"its dataset has {len(spawning.descriptors)} descriptors for tensors, and Linux sends one user no more "
+            "than `ulimit -n` at a time (shmloader.freeze makes it one descriptor)"
         ) from None
     finally:
         os.close(body)
@@ -209,7 +209,7 @@ def _answer(running: Running, timeout: float) -> str:
     if not poll.poll(timeout * 1000 or None):
         raise RuntimeError(
             f"DataLoader timed out after {timeout} seconds: the template process (pid {running.pid}), which forks "
-            "workers, has not imported the script and unpickled the dataset yet"
+            "workers, has not yet imported the script and unpickled the dataset. Raise timeout if that takes longer."
         )
     return messages.receive_text(running.channel)
 

@@ -73,6 +73,6 @@ def raise_at_exit() -> None:
         if threading.current_thread() is not threading.main_thread():
             time.sleep(_GOING)
         raise RuntimeError(
-            "the interpreter is shutting down and has ended the workers of its DataLoaders: take the last batch before "
-            "that, not in a __del__() or at a module's end"
+            "the interpreter is shutting down and has ended the workers of its DataLoaders. Take the last batch before "
+            "that, and not in a __del__() or at a module's end."
         )

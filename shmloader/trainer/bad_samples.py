@@ -109,7 +109,7 @@ class Tally:
             bad = self._here.first[0]
             warnings.warn(
                 f"sample {bad.index} raised, and sample {bad.instead} came in its place (on_bad_sample='skip'). This "
-                f"is said once: loader.bad_samples has the count and the first errors. This one is\n{bad.error}",
+                f"warning comes once. loader.bad_samples has the count and the first errors. This is one:\n{bad.error}",
                 RuntimeWarning,
                 stacklevel=5,
             )
@@ -121,8 +121,8 @@ class Tally:
             shown = "\n".join(f"sample {bad.index}: {bad.error}" for bad in self._here.first[:_SHOWN])
             given = "the default" if self._limit is None else f"max_bad_samples={self._limit!r}"
             raise RuntimeError(
-                f"{self._here.count} of the {asked} samples asked for in this epoch raised, and {given} allows {most}: "
-                f"mend them, or raise max_bad_samples. The first were\n\n{shown}"
+                f"{self._here.count} of the {asked} samples asked for in this epoch raised, and {given} allows {most}. "
+                f"Repair the samples, or raise max_bad_samples. The first errors were\n\n{shown}"
             )
 
 

@@ -48,8 +48,8 @@ def pool_of(loader: Any) -> Sequence[int]:
         return range(len(loader.dataset))
     except TypeError:
         raise ValueError(
-            "on_bad_sample='skip' needs to know which samples there are to replace a bad one, but "
-            f"{type(loader.dataset).__name__} has no __len__ and {type(met[-1]).__name__} no indices: give one of them"
+            "on_bad_sample='skip' cannot choose a replacement for a bad sample, because "
+            f"{type(loader.dataset).__name__} has no __len__ and {type(met[-1]).__name__} no indices. Give one of them."
         ) from None
 
 

@@ -32,7 +32,7 @@ def start(loader: Any, iterators: Iterable[Any], begin: Callable[[], Any]) -> No
         begin: Begins the epoch, and returns its iterator.
 
     Raises:
-        RuntimeError: The user is in the midst of an epoch.
+        RuntimeError: The user is in the middle of an epoch.
     """
     place = place_of(loader)
     if place.next is not None:
@@ -42,8 +42,9 @@ def start(loader: Any, iterators: Iterable[Any], begin: Callable[[], Any]) -> No
         if Options.of(loader).prefetch_epochs:  # which begins it when it is time
             return
         raise RuntimeError(
-            f"start() begins the next epoch, and an iterator is in the midst of epoch {epoch.number}: call start() "
-            "before an epoch or behind its last batch, or close() the iterator first, or give prefetch_epochs=True"
+            f"start() cannot begin the next epoch, because an iterator is in the middle of epoch {epoch.number}. Call "
+            "start() before an epoch or after its last batch. Or close() the iterator first, or give "
+            "prefetch_epochs=True."
         )
     with place.beginning_next(), undrawn_if_it_fails(loader.generator):
         _started[loader] = begin()
@@ -90,9 +91,9 @@ def is_asked_for(loader: Any, iterator: Any) -> bool:
     if not goes_on(iterator):
         loader._iterator = None
         raise RuntimeError(
-            "start() began another epoch than the one that is asked for now. torch's DataLoader.__iter__ keeps the "
+            "start() began another epoch than the one that iter() is asked for. torch's DataLoader.__iter__ keeps the "
             "workers, and they have read on in their streams. Call set_epoch() and load_state_dict() before start(), "
-            "or call iter() once more"
+            "or call iter() again."
         )
     return False
 

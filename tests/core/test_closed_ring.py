@@ -16,7 +16,7 @@ from shmloader.core.lease import Lease
 from shmloader.core.sequences import Sequences
 from shmloader.core.trainer import TrainerSide
 
-ERROR = "RuntimeError: this iterator has been shut down: iterate over the DataLoader again"
+ERROR = "RuntimeError: this iterator has been shut down. Iterate over the DataLoader again."
 
 # What each method is called with; one that is missing here fails the test.  These raise:
 RAISE: dict[str, tuple[Any, ...]] = {

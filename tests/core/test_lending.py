@@ -292,13 +292,13 @@ class KeepsAll:
     """Keeps every batch it has made, and checks them all the while."""
 
     def __init__(self, how: Any = default_collate) -> None:
-        self.kept: list[Any] = []
+        self.batches: list[Any] = []
         self.how = how
 
     def __call__(self, items: list[Any]) -> Any:
-        assert all(bits(batch["x"]) == value for batch, value in self.kept)
+        assert all(bits(batch["x"]) == value for batch, value in self.batches)
         batch = self.how(items)
-        self.kept.append((batch, bits(batch["x"])))
+        self.batches.append((batch, bits(batch["x"])))
         return batch
 
 
@@ -306,7 +306,7 @@ class KeepsAndFails(KeepsAll):
     """What it returns first cannot be sent, and yet it keeps the tensors."""
 
     def __call__(self, items: list[Any]) -> Any:
-        first = not self.kept
+        first = not self.batches
         batch = super().__call__(items)
         return {**batch, "bad": lambda: 1} if first else batch
 
@@ -322,7 +322,7 @@ def _fail() -> None:
 
 class KeepsAndCannotBeRead(KeepsAll):
     def __call__(self, items: list[Any]) -> Any:
-        first = not self.kept
+        first = not self.batches
         batch = super().__call__(items)
         return {**batch, "bad": Unloadable()} if first else batch
 

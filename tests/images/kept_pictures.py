@@ -23,7 +23,7 @@ SIZE = 120 * 160 * 3 // 2  # bytes that one's samples take, and a little more
 
 
 @pytest.fixture(autouse=True)
-def alone(monkeypatch: pytest.MonkeyPatch) -> str:
+def own_memory(monkeypatch: pytest.MonkeyPatch) -> str:
     """Memory of this test alone: all tests of this machine, and its user's jobs, would have the same."""
     name = f"shmloader_test_{os.getpid()}_{random.SystemRandom().getrandbits(40)}"
     monkeypatch.setattr(cache_stores, "NAME", name)

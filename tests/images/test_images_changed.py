@@ -155,8 +155,8 @@ def test_each_of_several_views(paths: list[str]) -> None:
             paths, images.views(dataset_of(paths).transform, tv.Compose([tv.Resize((9, 9)), *FLOATS]))
         )
 
-    def change(of: Any) -> None:
-        of.transform.transforms[1].transforms[0].size = (12, 12)
+    def change(dataset: Any) -> None:
+        dataset.transform.transforms[1].transforms[0].size = (12, 12)
 
     one, other = dataset(), dataset()
     fused = images.fuse(one)
@@ -204,7 +204,7 @@ def test_scaled_on_the_device(paths: list[str]) -> None:
     assert fused[0][0].shape == (3, 40, 30)
     assert fused.on_device is on_device
     dataset.transform.transforms[-1].mean = (0.1, 0.2, 0.3)
-    with pytest.raises(RuntimeError, match="The transform makes other numbers than when on_device was asked for"):
+    with pytest.raises(RuntimeError, match="the transform has changed since on_device was read"):
         fused[0]
     again = images.fuse(dataset, scale_on_device=True)
     again.transform = tv.Compose([tv.Resize((20, 20)), *FLOATS])  # before anybody has the function: no matter

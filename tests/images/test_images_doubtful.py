@@ -44,7 +44,7 @@ def test_a_code_of_ones_alone(length: int) -> None:
         tables = (b"\xc4", b"\0" + dc), (b"\xc4", b"\x10" + bytes([1] + [0] * 15) + b"\0")
         frame = struct.pack(">BHHB", 8, 8, 8, 1) + b"\1\x11\0"
         segments = (b"\xdb", b"\0" + b"\1" * 64), (b"\xc0", frame), *tables, (b"\xda", b"\1\1\0\0\x3f\0")
-        parts = [b"\xff" + marker + struct.pack(">H", len(said) + 2) + said for marker, said in segments]
+        parts = [b"\xff" + marker + struct.pack(">H", len(content) + 2) + content for marker, content in segments]
         return b"\xff\xd8" + b"".join(parts) + b"\0\0\0\xff\xd9"
 
     assert jpeg.Decoder().open(grey(ones=False)) == (8, 8, 1)

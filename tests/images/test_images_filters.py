@@ -46,7 +46,7 @@ def by_pillow(
     return np.asarray(image.resize(size[::-1], resample)).transpose(2, 0, 1)
 
 
-@pytest.mark.parametrize("resample", FILTERS, ids=lambda of: of.name)
+@pytest.mark.parametrize("resample", FILTERS, ids=lambda filter: filter.name)
 @pytest.mark.parametrize("path", jpeg.paths())
 def test_any_crop_to_any_size(path: str, resample: Resampling) -> None:
     decoder, draw = jpeg.Decoder(path), random.Random(str(resample))
@@ -68,7 +68,7 @@ def test_any_crop_to_any_size(path: str, resample: Resampling) -> None:
             assert np.array_equal(pixels, by_pillow(data, crop, (down, across), resample)), (crop, out.shape)
 
 
-@pytest.mark.parametrize("resample", FILTERS, ids=lambda of: of.name)
+@pytest.mark.parametrize("resample", FILTERS, ids=lambda filter: filter.name)
 @pytest.mark.parametrize("path", jpeg.paths())
 def test_a_window_that_begins_where_a_filter_is_zero(path: str, resample: Resampling) -> None:
     """Three times as large, every third column is one of the picture alone, and the next one needs more to its left."""
@@ -84,7 +84,7 @@ def test_a_window_that_begins_where_a_filter_is_zero(path: str, resample: Resamp
         assert np.array_equal(out, whole[:, begin : begin + 40, begin : begin + 50]), begin
 
 
-@pytest.mark.parametrize("resample", FILTERS, ids=lambda of: of.name)
+@pytest.mark.parametrize("resample", FILTERS, ids=lambda filter: filter.name)
 def test_not_exact_is_near_and_the_same_on_every_path(resample: Resampling) -> None:
     draw = random.Random(4)
     for subsampling in (0, 1, 2):
@@ -103,7 +103,7 @@ def test_not_exact_is_near_and_the_same_on_every_path(resample: Resampling) -> N
             assert 10 * math.log10(255**2 / max(1e-9, (differences**2).mean())) > 45
 
 
-@pytest.mark.parametrize("resample", [Resampling.BICUBIC, Resampling.LANCZOS], ids=lambda of: of.name)
+@pytest.mark.parametrize("resample", [Resampling.BICUBIC, Resampling.LANCZOS], ids=lambda filter: filter.name)
 def test_not_exact_overshoots_to_black_and_white_alone(resample: Resampling) -> None:
     """Black beside white in the strongest colours: sums that go beyond both ends may not come out at the other one."""
     for seed in range(30):

@@ -90,10 +90,10 @@ def test_the_same_samples(paths: list[str], name: str) -> None:
 def test_loaded(paths: list[str], name: str, workers: int, method: str | None) -> None:
     batches: list[Any] = []
     dataset = MAKES[name](paths)
-    for of in (dataset, images.fuse(dataset)):
+    for data in (dataset, images.fuse(dataset)):
         torch.manual_seed(4)
         loader = shmloader.DataLoader(
-            of, batch_size=2, shuffle=True, num_workers=workers, multiprocessing_context=method
+            data, batch_size=2, shuffle=True, num_workers=workers, multiprocessing_context=method
         )
         batches.append([(tensors(image), target.clone()) for image, target in loader])
     assert same(*batches)

@@ -241,7 +241,7 @@ def test_other_pictures(paths: list[str], tmp_path: Path, kept: Kept) -> None:
     for others in (paths[:3], paths[:3] * 2, [*reversed(paths[:3])] * 2):
         dataset = tv.DatasetFolder(others, TRANSFORM)
         kept.since()
-        with pytest.warns(RuntimeWarning, match="was made from other pictures, and is made anew"):
+        with pytest.warns(RuntimeWarning, match="was made from other pictures, and is replaced"):
             fused = images.fuse(dataset, rows=tmp_path / "rows")
         assert (tmp_path / "rows").stat().st_size == 40 + 36 * len(others)
         assert_same(epoch(fused), epoch(dataset))
@@ -255,7 +255,7 @@ def test_two_datasets_with_one_file(paths: list[str], tmp_path: Path) -> None:
     """As many pictures, and other ones: each epoch of one has replaced what the other's had put there."""
     train, val = (tv.DatasetFolder(part, TRANSFORM) for part in (paths[:3], paths[3:6]))
     fused = images.fuse(train, rows=tmp_path / "rows")
-    with pytest.raises(ValueError, match="is in use by another dataset, of other pictures: give each dataset a file"):
+    with pytest.raises(ValueError, match=r"is in use by another dataset, of other pictures\. Give each dataset a file"):
         images.fuse(val, rows=tmp_path / "rows")
     again = images.fuse(train, rows=tmp_path / "rows")  # of the same pictures
     assert_same(epoch(again), epoch(fused))
@@ -273,7 +273,7 @@ def test_another_run_has_made_it_anew(others: int, paths: list[str], tmp_path: P
     images.fuse(tv.DatasetFolder(paths[-others:], TRANSFORM), rows=tmp_path / "others")
     (tmp_path / "others").replace(tmp_path / "rows")
     content = (tmp_path / "rows").read_bytes()
-    with pytest.warns(RuntimeWarning, match="belongs to other pictures by now, so its rows are not used") as warned:
+    with pytest.warns(RuntimeWarning, match="now belongs to other pictures, because another dataset") as warned:
         pixels = epoch(fused)
     assert_same(pixels, epoch(dataset))
     assert_same(epoch(fused, 2), epoch(dataset, 2))
@@ -306,7 +306,7 @@ def test_made_anew_between_the_two_opens(
 def test_files_that_are_no_rows(paths: list[str], tmp_path: Path) -> None:
     dataset = tv.DatasetFolder(paths, TRANSFORM)
     (tmp_path / "notes").write_text("what is in here must stay")
-    with pytest.raises(ValueError, match="no file of rows, and is not overwritten"):
+    with pytest.raises(ValueError, match=r"no file of rows\. It is not overwritten"):
         images.fuse(dataset, rows=tmp_path / "notes")
     with pytest.raises(FileNotFoundError):
         images.fuse(dataset, rows=tmp_path / "no folder" / "rows")
@@ -321,7 +321,7 @@ def test_nothing_but_a_file_is_replaced(tmp_path: Path) -> None:
         os.mknod(tmp_path / "null", 0o666 | stat.S_IFCHR, os.makedev(1, 3))
         (tmp_path / "null").replace(tmp_path / "special")
     kind = stat.S_IFMT((tmp_path / "special").stat().st_mode)
-    with pytest.raises(ValueError, match="no file of rows, and is not overwritten"):
+    with pytest.raises(ValueError, match=r"no file of rows\. It is not overwritten"):
         Rows(tmp_path / "special", names(3))
     assert stat.S_IFMT((tmp_path / "special").stat().st_mode) == kind
 
@@ -380,7 +380,7 @@ def test_a_full_disk(paths: list[str], tmp_path: Path, monkeypatch: pytest.Monke
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("shmloader.images.rows.os.write", full)
-    with pytest.warns(UserWarning, match="no more rows are kept") as warned:
+    with pytest.warns(UserWarning, match="It takes no more rows") as warned:
         assert_same(epoch(fused), epoch(dataset))
     assert len(warned) == 1
     (tmp_path / "rows").unlink()  # and gone
@@ -407,7 +407,7 @@ def test_a_file_that_may_only_be_read(
     monkeypatch.setattr("shmloader.images.rows.os.open", read_only)
     fused = images.fuse(dataset, rows=tmp_path / "rows")
     kept.since()
-    with pytest.warns(UserWarning, match="cannot be written: it may only be read") as warned:
+    with pytest.warns(UserWarning, match="cannot be written \\(it is read-only") as warned:
         assert_same(epoch(fused), epoch(dataset))
     assert len(warned) == 1 and kept.since() == (3, 1)
     assert_same(epoch(fused, 2), epoch(dataset, 2))

@@ -59,10 +59,10 @@ VIEWS = {
 }
 
 
-def outcome(of: Any) -> Any:
+def outcome(dataset: Any) -> Any:
     torch.manual_seed(3)
     random.seed(3)
-    samples = [of[at] for at in (*range(len(of)), *range(len(of)))]
+    samples = [dataset[at] for at in (*range(len(dataset)), *range(len(dataset)))]
     return samples, torch.get_rng_state().tolist(), random.getstate()
 
 
@@ -114,11 +114,11 @@ def test_one_picture_is_one_reading(paths: list[str], monkeypatch: pytest.Monkey
 @pytest.mark.parametrize("sampling", list(SAMPLINGS))
 def test_parts_of_what_is_kept(path: str, sampling: str) -> None:
     """Any parts, at any size, after one another, and other files between: as each of them decoded alone."""
-    draw, decoder, alone = random.Random(sampling), jpeg.Decoder(path), jpeg.Decoder(path)
+    draw, decoder, other = random.Random(sampling), jpeg.Decoder(path), jpeg.Decoder(path)
     for _ in range(8):
         width, height = draw.randint(1, 150), draw.randint(1, 150)
         data = write(Noise(draw.randrange(999), width, height, SAMPLINGS[sampling]))
-        assert decoder.open(data) is not None and alone.open(data) is not None
+        assert decoder.open(data) is not None and other.open(data) is not None
         for _ in range(6):
             wide, high = draw.randint(1, width), draw.randint(1, height)
             crop = draw.randint(0, width - wide), draw.randint(0, height - high), wide, high
@@ -127,12 +127,12 @@ def test_parts_of_what_is_kept(path: str, sampling: str) -> None:
             exact, filter = draw.random() < 0.7, draw.randrange(6)
             keep = draw.random() < 0.8
             assert decoder.decode(crop, rows[0], exact, DOWN_FIRST, filter=filter, keep=keep)
-            assert alone.decode(crop, rows[1], exact, DOWN_FIRST, filter=filter)
+            assert other.decode(crop, rows[1], exact, DOWN_FIRST, filter=filter)
             assert np.array_equal(outs[0], outs[1]), (width, height, crop, outs.shape, exact, filter)
             if not keep:
                 assert decoder.decode(crop, rows[0], exact, DOWN_FIRST, marking=True, filter=filter)
-                assert alone.decode(crop, rows[1], exact, DOWN_FIRST, marking=True, filter=filter)
-                assert decoder.marks == alone.marks
+                assert other.decode(crop, rows[1], exact, DOWN_FIRST, marking=True, filter=filter)
+                assert decoder.marks == other.marks
 
 
 def test_a_damaged_file_is_pillows_for_each_view(tmp_path: Path) -> None:
@@ -153,9 +153,9 @@ def test_a_damaged_file_is_pillows_for_each_view(tmp_path: Path) -> None:
 def test_loaded(workers: int, paths: list[str]) -> None:
     dataset = tv.DatasetFolder(paths * 3, images.views(LARGE, LARGE, SMALL))
     batches: list[Any] = []
-    for of in (dataset, images.fuse(dataset)):
+    for data in (dataset, images.fuse(dataset)):
         torch.manual_seed(4)
-        loader = shmloader.DataLoader(of, batch_size=4, shuffle=True, num_workers=workers)
+        loader = shmloader.DataLoader(data, batch_size=4, shuffle=True, num_workers=workers)
         batches.append([[*(part.clone() for part in views), labels.clone()] for views, labels in loader])
     for one, other in zip(*batches, strict=True):
         assert all(torch.equal(its_part, part) for its_part, part in zip(one, other, strict=True))

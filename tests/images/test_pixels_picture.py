@@ -156,8 +156,8 @@ def test_a_window_of_weights_is_added_up_row_by_row() -> None:
         sums = np.zeros((height, width, 3), np.float32)
         for y in range(down):
             for x in range(across):
-                there = array[rows[y : y + height]][:, columns[x : x + width]].astype(np.float64)
-                sums = (there * np.float64(weights[y, x]) + sums).astype(np.float32)  # exact, and rounded once
+                part = array[rows[y : y + height]][:, columns[x : x + width]].astype(np.float64)
+                sums = (part * np.float64(weights[y, x]) + sums).astype(np.float32)  # exact, and rounded once
         picture = pixels.Picture()
         picture.load(array)
         did.append(picture.convolve_window(weights))

@@ -388,8 +388,8 @@ class Slow(torch.utils.data.Dataset):
         return k
 signal.signal(signal.SIGTERM, lambda *_: heard.append(1))
 dist.init_process_group("gloo")
-of = {"torch": torch.utils.data, "shmloader": shmloader}[kind]
-loader = of.DataLoader(Slow(), 2, sampler=of.DistributedSampler(Slow()), num_workers=2)
+package = {"torch": torch.utils.data, "shmloader": shmloader}[kind]
+loader = package.DataLoader(Slow(), 2, sampler=package.DistributedSampler(Slow()), num_workers=2)
 if path.exists(): loader.load_state_dict(json.loads(path.read_text()))
 for batch in loader:
     got.append(batch.tolist())

@@ -145,11 +145,11 @@ def test_two_devices() -> None:
                 copies.append((k, batch.to(stream.device, non_blocking=True)))
         with torch.cuda.device(k // 4 % 2):
             del batch
-    there = list(enumerate(loader(device="cuda:1")))
+    others = list(enumerate(loader(device="cuda:1")))
     torch.cuda.synchronize(0), torch.cuda.synchronize(1)
-    copies += there
+    copies += others
     print(len(copies), sum(not bool((copy.cpu() == k).all()) for k, copy in copies))
-    print({str(copy.device) for _, copy in there})
+    print({str(copy.device) for _, copy in others})
     """,
         devices=2,
         late_ms="1-10",
@@ -240,7 +240,7 @@ def test_a_process_may_end_in_the_middle(end: str, options: dict[str, Any]) -> N
     batches = iter(loader(**{options!r}))
     for _ in range(30):
         batch = next(batches)
-        there = batch.to("cuda", non_blocking=True)
+        copy = batch.to("cuda", non_blocking=True)
     {ENDS[end]}
     """
     script(text, status=1 if "exception" in end else 0, late_ms="5-50")

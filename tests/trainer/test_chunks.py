@@ -129,8 +129,8 @@ def test_each_chunk_has_its_worker() -> None:
 def test_growing_rows_and_batches_that_are_kept() -> None:
     rows = [torch.full((2 + 3000 * (k // 8),), k, dtype=torch.int32) for k in range(64)]
     with shmloader.DataLoader(Items(rows), 8, num_workers=3, chunk_size=2, spare_slots=1) as loader:
-        kept = list(loader)
-    for k, batch in enumerate(kept):
+        batches = list(loader)
+    for k, batch in enumerate(batches):
         assert_same(batch, torch.stack(rows[8 * k : 8 * k + 8]))
 
 

@@ -71,10 +71,10 @@ def test_what_comes_is_what_iter_would_have_begun(options: dict[str, Any], persi
                     workers = children()
                     made.start()
                     assert children() == workers, "the second time it does nothing"
-                    begun = iter(made)
+                    iterator = iter(made)
                     assert children() == workers, "taken"
-                    epochs.append([begun, list(begun)][1])
-                    del begun
+                    epochs.append([iterator, list(iterator)][1])
+                    del iterator
                 else:
                     epochs.append(iterate(made))
             given.append((epochs, rng_states()))
@@ -150,10 +150,10 @@ def test_the_same_epoch_is_told(persistent: bool) -> None:
 @pytest.mark.parametrize("seeds", [True, False])
 def test_a_state_is_loaded(first: str, persistent: bool, seeds: bool) -> None:
     seed_all()
-    with loader(sample_seeds=seeds) as of:
-        batches = iter(of)
+    with loader(sample_seeds=seeds) as made:
+        batches = iter(made)
         next(batches)
-        state = of.state_dict()
+        state = made.state_dict()
     given = []
     for early in (False, True):
         seed_all(8)
@@ -165,16 +165,16 @@ def test_a_state_is_loaded(first: str, persistent: bool, seeds: bool) -> None:
                 made.start()
                 workers = children()
             assert made.state_dict() == state
-            begun = iter(made)
+            iterator = iter(made)
             if early and first == "load":
                 assert children() == workers, "taken"
-            given.append(list(begun))
+            given.append(list(iterator))
             assert len(given[-1]) == BATCHES - 1
-            del begun
+            del iterator
     assert_same(given[1], given[0])
 
 
-def told(made: Any, who: str) -> None:
+def tell(made: Any, who: str) -> None:
     if who == "loader":
         made.set_epoch(4)
         return
@@ -194,7 +194,7 @@ def test_a_state_that_is_dropped(sampler: Any, who: str) -> None:
         made.load_state_dict(state)
         made.start()
         with pytest.warns(RuntimeWarning, match="is dropped"):
-            told(made, who)
+            tell(made, who)
         assert len(iterate(made)) == len(whole)
 
 
@@ -249,7 +249,7 @@ def test_in_the_midst_of_an_epoch(persistent: bool) -> None:
     with loader(persistent_workers=persistent) as made:
         batches = iter(made)
         next(batches)
-        with pytest.raises(RuntimeError, match="an iterator is in the midst of epoch 0"):
+        with pytest.raises(RuntimeError, match="an iterator is in the middle of epoch 0"):
             made.start()
         assert made.state_dict()["batches"] == 1
         assert len(list(batches)) == BATCHES - 1
@@ -404,7 +404,9 @@ def test_a_class_that_calls_torchs_method_by_name_and_is_told_another_epoch() ->
     with ByName(ToldStream(), num_workers=1, persistent_workers=True, batch_size=None) as made:
         made.start()
         made.set_epoch(2)
-        with pytest.raises(RuntimeError, match=r"start\(\) began another epoch than the one that is asked for now"):
+        with pytest.raises(
+            RuntimeError, match=r"start\(\) began another epoch than the one that iter\(\) is asked for"
+        ):
             iter(made)
         assert list(made) == [200, 201, 202, 203]
         assert list(made) == [200, 201, 202, 203]

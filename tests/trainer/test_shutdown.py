@@ -211,11 +211,11 @@ class Slow(Numbers):
         return super().__getitem__(k)
 def run():
     while True:
-        for _ in loader: begun.set()
+        for _ in loader: started.set()
 loader = shmloader.DataLoader(Slow(), num_workers=2, on_worker_death="MODE", persistent_workers=True)
-begun = threading.Event()
+started = threading.Event()
 threading.Thread(target=run, daemon=True).start()
-begun.wait()
+started.wait()
 """
 
 
@@ -474,8 +474,8 @@ def test_closing_while_another_thread_waits() -> None:
             return super().__getitem__(index)
 
     loader = shmloader.DataLoader(Slow(), num_workers=1)
-    kept: list[Any] = []
-    thread = threading.Thread(target=lambda: kept.extend(iter(loader)))
+    batches: list[Any] = []
+    thread = threading.Thread(target=lambda: batches.extend(iter(loader)))
     thread.start()
     time.sleep(0.4)
     loader.close()
@@ -562,7 +562,7 @@ def test_a_forked_child_has_iterators_of_its_own() -> None:
     if not child:
         status = 1
         try:
-            with pytest.raises(RuntimeError, match="iterate over the DataLoader anew in here"):
+            with pytest.raises(RuntimeError, match="Iterate over the DataLoader again in this process"):
                 next(iterator)
             assert [b["i"].item() for b in loader] == [b["i"].item() for b in loader] == list(range(22))
             loader.close()

@@ -84,10 +84,10 @@ class Noting(DistributedSampler[Any]):
 
     def __init__(self) -> None:
         super().__init__(Drawing(), 1, 0)
-        self.told: list[int] = []
+        self.epochs: list[int] = []
 
     def set_epoch(self, epoch: int) -> None:
-        self.told.append(epoch)
+        self.epochs.append(epoch)
         super().set_epoch(epoch)
 
 
@@ -99,7 +99,7 @@ def test_a_set_epoch_of_ones_own_is_called_when_the_user_calls_it() -> None:
     for epoch in range(3):
         sampler.set_epoch(epoch)
         iterate(loader)
-    assert sampler.told == [0, 1, 2]
+    assert sampler.epochs == [0, 1, 2]
 
 
 class Growing(Dataset[int]):

@@ -24,7 +24,7 @@ def add_to(commands: Any) -> None:
     """Add this command to a parser's."""
     parser = commands.add_parser(
         "index",
-        help="make the index of shards, which shmloader.Shards reads by",
+        help="make the index of shards for shmloader.Shards",
         description="Lists the samples of tar archives, or the row groups of Parquet and Arrow files.\n"
         "shmloader.Shards with the same shards, in the same order, finds the index.",
         epilog=EXIT,
