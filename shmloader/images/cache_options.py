@@ -1,4 +1,4 @@
-"""What `cache=` may be: how many bytes of memory, or a file."""
+"""The values of `cache=`: a size of memory, or a file."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class CacheOptions:
     """Where decoded pictures are kept.
 
     Args:
-        value: what the user gave, for messages.
+        value: the user's `cache=`, for messages.
         path: of the file; None: in memory.
-        budget: bytes; None: of a file, as many as its disk has.
+        budget: bytes; None: as many as the file's disk has.
     """
 
     value: Any
@@ -39,10 +39,10 @@ class CacheOptions:
 
 
 def cache_options(value: Any) -> CacheOptions:
-    """What a user's `cache=` means.
+    """Parse a user's `cache=`.
 
     Raises:
-        TypeError, ValueError: it means nothing.
+        TypeError, ValueError: it has no meaning.
     """
     if isinstance(value, tuple) and len(value) == 2 and isinstance(value[0], (str, os.PathLike)):
         return CacheOptions(value, _path(value[0]), _bytes_of(value[1], value))
@@ -52,7 +52,7 @@ def cache_options(value: Any) -> CacheOptions:
 
 
 def size_text(size: float) -> str:
-    """Bytes, for people."""
+    """A number of bytes, for people."""
     unit = 0
     while size >= 1024 and unit < 4:
         size, unit = size / 1024, unit + 1

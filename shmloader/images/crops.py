@@ -1,7 +1,7 @@
-"""What cuts, flips and resizes a picture: torchvision's transforms, as changes of what is seen of it.
+"""Transforms that crop, flip and resize a picture: they only change the view of it.
 
-Each makes the draws that torchvision's makes, in its order, and comes to the same box: computed as there (0.29), with
-the same roundings.
+Each draws what torchvision's transform (0.29) draws, in the same order, and computes the same box with the same
+roundings.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from shmloader.images.random_numbers import Draws
 
 __all__ = ["CenterCrop", "RandomCrop", "RandomHorizontalFlip", "RandomResizedCrop", "Resize", "Seen"]
 
-_TRIES = 10  # of RandomResizedCrop, before it takes the middle
+_TRIES = 10  # of RandomResizedCrop, before it takes the centre
 
 
 class Seen(Protocol):
-    """What can be cut, resized and flipped: a View, or a Canvas."""
+    """What can be cropped, resized and flipped: a View, or a Canvas."""
 
     @property
     def width(self) -> int: ...
@@ -37,10 +37,10 @@ class RandomResizedCrop:
     """A box of random area and shape, resized.
 
     Args:
-        size: height and width that it is resized to.
-        scale: the smallest and the largest area of the box, as a part of the picture's.
-        ratio: the smallest and the largest width of the box, as a multiple of its height.
-        resample: Pillow's number of the filter that it is resized by.
+        size: height and width of the result.
+        scale: the smallest and the largest area of the box, as a fraction of the picture's area.
+        ratio: the smallest and the largest ratio of the box's width to its height.
+        resample: Pillow's number of the filter.
     """
 
     size: tuple[int, int]
@@ -76,11 +76,11 @@ class RandomResizedCrop:
 
 @dataclass(frozen=True)
 class Resize:
-    """Another size.
+    """Resizes.
 
     Args:
-        size: height and width; or the shorter side alone, which keeps the shape.
-        longest: the longer side at most, where `size` is the shorter.
+        size: height and width; or only the shorter side, and the shape stays.
+        longest: the longer side at most, if `size` is the shorter side.
         resample: Pillow's number of the filter.
     """
 
@@ -102,7 +102,7 @@ class Resize:
 
 @dataclass(frozen=True)
 class CenterCrop:
-    """The middle, black where the picture is smaller."""
+    """Crops to the centre; black where the picture is smaller."""
 
     size: tuple[int, int]  # height and width
 
@@ -116,11 +116,11 @@ class CenterCrop:
 
 @dataclass(frozen=True)
 class RandomCrop:
-    """A box of a given size anywhere in the picture.
+    """Crops to a box of a given size at a random place.
 
     Args:
-        size: its height and width.
-        draws_all: whether both its places are drawn where only one is in doubt: torchvision's v1 does, v2 does not.
+        size: height and width of the box.
+        draws_all: whether to draw both coordinates if only one is undetermined: torchvision's v1 does, v2 does not.
     """
 
     size: tuple[int, int]
@@ -139,7 +139,7 @@ class RandomCrop:
 
 @dataclass(frozen=True)
 class RandomHorizontalFlip:
-    """Left and right exchanged, with a given probability."""
+    """Mirrors left and right, with a given probability."""
 
     p: float = 0.5
 

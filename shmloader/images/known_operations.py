@@ -1,4 +1,4 @@
-"""torchvision's transforms that change pixels: a function for each, which gives its steps, or why there are none."""
+"""torchvision's transforms that change pixels: one function for each, which returns its steps, or why it has none."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _MOVED_BY = (0, 2, 3)  # nearest, bilinear, bicubic
 
 
 class Nest(Protocol):
-    """What reads transforms inside others.
+    """Reads the transforms inside another one.
 
     Attributes:
         exact: see decode().
@@ -42,10 +42,10 @@ class Nest(Protocol):
 
     def nested(self, transforms: Sequence[Any]) -> Steps: ...
     def draws_by(self, *generators: str) -> None:
-        """Note that these are drawn from, PYTHON and NUMPY."""
+        """Note that the generators PYTHON or NUMPY are drawn from."""
 
     def has_channels(self, channels: int) -> None:
-        """Note that pictures have as many channels from here on."""
+        """Note that pictures have this number of channels from here on."""
 
 
 def _moved(make: Callable[[int, Any], Step], transform: Any, version: int) -> Steps:
@@ -64,7 +64,7 @@ def sides_of(padding: Any) -> tuple[int, int, int, int]:
 
 
 def _random(transform: Any, version: int, *steps: Step) -> Steps:
-    """By v1 compared as Python's numbers, by v2 as torch's."""
+    """v1 compares the probability with a Python float, v2 with torch's."""
     return (Chance(float(transform.p), "item" if version == 1 else "below", steps),)
 
 
@@ -99,7 +99,7 @@ def _order(nest: Nest, transform: Any, version: int) -> Steps:
 
 def _jitter(nest: Nest, transform: Any, version: int) -> Steps:
     for name in ("get_params", "brightness", "contrast", "saturation", "hue"):
-        getattr(transform, name)  # an AttributeError says that it is another one
+        getattr(transform, name)  # an AttributeError means that the class is another one
     return (Jitter(transform),)
 
 

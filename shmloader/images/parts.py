@@ -12,11 +12,11 @@ __all__ = ["FusedConcat", "FusedSubset", "fused_parts"]
 
 
 class FusedSubset(Subset[Any]):
-    """Some samples of a fused dataset.
+    """A part of a fused dataset.
 
     Args:
-        dataset: what fuse() gave for the whole one.
-        indices: which samples of it.
+        dataset: the result of fuse() for the whole dataset.
+        indices: its samples in this part.
     """
 
     @property
@@ -30,7 +30,7 @@ class FusedSubset(Subset[Any]):
         return self.dataset.on_device  # type: ignore[attr-defined]
 
     def explain(self, measure: bool = False) -> str:
-        """What of the whole dataset is fused: see fuse()."""
+        """What is fused in the whole dataset: see fuse()."""
         return str(self.dataset.explain(measure))  # type: ignore[attr-defined]
 
     def __getitem_into__(self, index: int, row: Any) -> Any:
@@ -38,10 +38,10 @@ class FusedSubset(Subset[Any]):
 
 
 class FusedConcat(ConcatDataset[Any]):
-    """Fused datasets one behind the other.
+    """Several fused datasets in a row.
 
     Args:
-        datasets: what fuse() gave for each.
+        datasets: the results of fuse().
 
     Raises:
         ValueError: they leave different work to the device.
@@ -58,7 +58,7 @@ class FusedConcat(ConcatDataset[Any]):
 
     @property
     def is_fused(self) -> bool:
-        """Whether any of them is."""
+        """Whether any of them is fused."""
         return any(dataset.is_fused for dataset in self.datasets)  # type: ignore[attr-defined]
 
     @property
@@ -67,21 +67,21 @@ class FusedConcat(ConcatDataset[Any]):
         return self.datasets[0].on_device  # type: ignore[attr-defined]
 
     def explain(self, measure: bool = False) -> str:
-        """What of each dataset is fused: see fuse()."""
+        """What is fused in each dataset: see fuse()."""
         return "\n".join(dataset.explain(measure) for dataset in self.datasets)  # type: ignore[attr-defined]
 
     def __getitem_into__(self, index: int, row: Any) -> Any:
         if not 0 <= index < len(self):
-            return self[index]  # from the end, or torch's error
+            return self[index]  # counted from the end, or torch's IndexError
         which = bisect_right(self.cumulative_sizes, index)
         return _into(self.datasets[which], index - (self.cumulative_sizes[which - 1] if which else 0), row)
 
 
 def fused_parts(dataset: Any, fuse: Callable[[Any], Any]) -> FusedSubset | FusedConcat | None:
-    """The same of fused datasets; None where it is no dataset of others.
+    """The same arrangement of fused datasets; None if the dataset is no Subset or ConcatDataset.
 
     Args:
-        dataset: it.
+        dataset: the dataset.
         fuse: fuses a dataset inside it.
     """
     if type(dataset) is Subset:

@@ -1,6 +1,6 @@
 """torchvision's automatic augmentation: AutoAugment, RandAugment and TrivialAugmentWide of both versions.
 
-The magnitudes are torchvision's own, asked of the transform once for each size of picture.
+The magnitudes are torchvision's own: we ask the transform for them once for each size of picture.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from shmloader.images.random_numbers import Draws
 
 __all__ = ["AutoAugment", "Policy", "RandAugment", "Space", "TrivialAugment", "knows"]
 
-# Of each operation: its name, its magnitudes (None: it has none), and whether a magnitude may be negative.
+# For each operation: its name, its magnitudes (None: it has none), and whether a magnitude may be negative.
 Space = list[tuple[str, list[float] | None, bool]]
 
 
 @dataclass(frozen=True)
 class Policy:
-    """What the three have in common.
+    """The common part of the three.
 
     Args:
         transform: torchvision's.
         version: 1 or 2.
-        resample, fill: of operations that move pixels.
+        resample, fill: for operations that move pixels.
     """
 
     transform: Any
@@ -42,7 +42,7 @@ class Policy:
     def _space(self, bins: int, height: int, width: int) -> Space:
         key = bins, height, width
         if key not in self._spaces:
-            if len(self._spaces) > 1000:  # pictures of any size, which are not resized before
+            if len(self._spaces) > 1000:  # pictures of many sizes, because nothing resizes them first
                 self._spaces.clear()
             self._spaces[key] = self._asked(bins, height, width)
         return self._spaces[key]
@@ -159,6 +159,6 @@ class AutoAugment(Policy):
 
 
 def knows(policy: Policy) -> bool:
-    """Whether all operations that it may draw are known: a later torchvision could have others."""
+    """Whether we know all operations that it may draw: a later torchvision could have others."""
     names = {name for name, *_ in policy._space(10, 224, 224)}
     return names <= NAMES

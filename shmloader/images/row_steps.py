@@ -1,4 +1,4 @@
-"""What changes a sample's numbers in their row, in place, after the picture has become numbers."""
+"""Operations on a sample's numbers, in place in their row, after the picture has become numbers."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Erase:
                 f"{row.shape[-3]} (number of input channels)"
             )
         top, left, height, width, values = transform.get_params(row, transform.scale, transform.ratio, value)
-        if values is not row:  # which it gives where no box fits
+        if values is not row:  # it returns the row itself if no box fits
             row[..., top : top + height, left : left + width] = values
 
 

@@ -1,6 +1,6 @@
-"""timm's transforms and open_clip's, as steps: what they draw from Python's and NumPy's generators, and what they do.
+"""timm's and open_clip's transforms as steps: they draw from Python's and NumPy's generators, as the transforms do.
 
-Magnitudes are calculated by timm's own functions; timm's names of what an operation does are looked up here.
+timm's own functions calculate the magnitudes.  This file maps timm's name of each operation to ours.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ __all__ = ["Augment", "Augments", "CenterCropOrPad", "Mix", "Policies", "RandomB
 
 
 def _like(canvas: Canvas) -> torch.Tensor:
-    """What has the size of a picture, and no pixels: for functions that ask for no more."""
+    """A tensor of the picture's size, without memory, for functions that ask only for the size."""
     return torch.empty((3, canvas.height, canvas.width), device="meta")
 
 
 def _drawn(resamples: tuple[int, ...]) -> int:
-    """One filter; of several it is drawn.  random.choice() would draw of one, too."""
+    """One of the filters, drawn if there are several.  (random.choice() would draw for one, too.)"""
     return resamples[0] if len(resamples) == 1 else random.choice(resamples)
 
 
 @dataclass(frozen=True)
 class RandomBox:
-    """timm's RandomResizedCropAndInterpolation: drawn by Python's generator, and resized by one of its filters."""
+    """timm's RandomResizedCropAndInterpolation: draws from Python's generator, and resizes by one of its filters."""
 
     transform: Any
     resamples: tuple[int, ...]
@@ -47,7 +47,7 @@ class RandomBox:
 
 @dataclass(frozen=True)
 class ResizeKeepRatio:
-    """timm's and open_clip's."""
+    """ResizeKeepRatio of timm and of open_clip."""
 
     transform: Any
     resamples: tuple[int, ...]
@@ -61,7 +61,7 @@ class ResizeKeepRatio:
             transform.random_aspect_range,
         ]
         like: Any = SimpleNamespace(size=(canvas.width, canvas.height))
-        if hasattr(transform, "random_scale_area"):  # timm's, which asks torchvision for the size
+        if hasattr(transform, "random_scale_area"):  # timm's, which reads the size by torchvision
             options.insert(2, transform.random_scale_area)
             like = _like(canvas)
         height, width = transform.get_params(like, transform.size, transform.longest, *options)
@@ -71,7 +71,7 @@ class ResizeKeepRatio:
 
 @dataclass(frozen=True)
 class CenterCropOrPad:
-    """The middle, padded where the picture is smaller: timm's and open_clip's."""
+    """Crops to the centre, and pads where the picture is smaller: timm's and open_clip's."""
 
     size: tuple[int, int]
     fill: Any
@@ -97,7 +97,7 @@ class Augment:
     """timm's AugmentOp: one operation, with a probability.
 
     Args:
-        transform: it.
+        transform: timm's.
         name: of the function that it calls.
     """
 
@@ -189,7 +189,7 @@ class Mix:
 
 
 def augment_of(transform: Any) -> Augment | str:
-    """The step of an AugmentOp; why there is none."""
+    """The step of an AugmentOp; or why it has none."""
     function = transform.aug_fn
     name = getattr(function, "__name__", "")
     if getattr(function, "__module__", "") != "timm.data.auto_augment" or name not in _ACTS:
@@ -202,7 +202,7 @@ def _moved(canvas: Canvas, options: dict[str, Any], matrix: tuple[float, ...]) -
 
 
 def _fill(canvas: Canvas, options: dict[str, Any]) -> Any:
-    """The colour, as it is: timm does not repeat a number for each channel, and Pillow raises where it has others."""
+    """The colour as given: timm does not repeat a number for each channel, and Pillow raises if the count is wrong."""
     fill = options.get("fillcolor")
     if isinstance(fill, (tuple, list)) and len(fill) != canvas.channels:
         raise ValueError(f"fillcolor={fill!r} should have one value for each of {canvas.channels} channels.")
