@@ -45,6 +45,12 @@ ABOUT = {
     "chunk_size": About(
         "samples", "DataLoader(dataset, batch_size=8, num_workers=2, chunk_size=4)", "chunk_size=0, num_workers=2"
     ),
+    "crew": About(
+        "",
+        "DataLoader(dataset, crew=shmloader.Crew(num_workers=2))",
+        "crew=2",
+        "import shmloader\n\n",
+    ),
     "template": About(
         "yes or no",
         'DataLoader(dataset, num_workers=2, multiprocessing_context="spawn", template=True)',
