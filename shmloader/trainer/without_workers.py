@@ -1,7 +1,7 @@
-"""A loader without workers: torch's iterator makes its batches, and the epoch counts what the user has got of them.
+"""A loader without workers: torch's iterator makes its batches, and the epoch counts the batches handed out.
 
 A batch counts when it is made, or when an exception of the dataset comes in its place.  A Ctrl-C is neither: the index
-stays in hand, and the next call makes that batch.
+stays pending, and the next call makes that batch.
 """
 
 from __future__ import annotations
