@@ -111,7 +111,7 @@ class ByPil:
 
     Args:
         size: height and width, in pixels.
-        augment: whether a random box is taken, and one random operation changes its pixels; else the middle is taken.
+        augment: whether to take a random box and change its pixels by one random operation; otherwise take the centre.
     """
 
     def __init__(self, size: int, augment: bool) -> None:
