@@ -8,7 +8,7 @@ enum { SOF0 = 0xc0, SOF1 = 0xc1, DHT = 0xc4, SOI = 0xd8, SOS = 0xda, DQT = 0xdb,
 enum { NO_ADOBE = -1, ADOBE_YCC = 1 };
 enum { LARGEST = 89478485 }; /* pixels; Pillow warns of larger pictures, and refuses those of twice the size */
 
-/* A marker's payload: every read asks first whether it is there. */
+/* The payload of a marker; every read first checks whether the bytes exist. */
 typedef struct {
     const uint8_t *at, *end;
 } segment;
@@ -60,7 +60,7 @@ static int read_frame(segment s, jpeg_header *header)
         jpeg_component *c = &header->component[k];
         *c = (jpeg_component){.id = at[0], .h = at[1] >> 4, .v = at[1] & 15, .quantiser = at[2]};
         if (c->h < 1 || c->h > 4 || c->v < 1 || c->v > 4 || c->quantiser >= JPEG_TABLES) return JPEG_NOT_OURS;
-        if (components == 1) c->h = c->v = 1; /* alone, its MCU is one block whatever its factors (T.81, A.2.2) */
+        if (components == 1) c->h = c->v = 1; /* a single component's MCU is one block, whatever its factors (A.2.2) */
         if (c->h > header->h) header->h = c->h;
         if (c->v > header->v) header->v = c->v;
         blocks += c->h * c->v;
@@ -108,7 +108,7 @@ static uint32_t number(const uint8_t *at, int bytes, int is_little)
     return value;
 }
 
-/* EXIF's orientation, in the first directory of a TIFF file that the marker holds; 1 where there is none. */
+/* EXIF's orientation, from the first directory of the TIFF file in the marker; 1 if it has none. */
 static int read_orientation(segment s)
 {
     enum { ORIENTATION = 0x0112, SHORT = 3 };
