@@ -7,8 +7,8 @@
  * picture  picture.c over upsample.h, colour.h, blend.h, turn.h
  * planes   planes.c    samples that are kept outside of a decoder, for another one to read
  *
- * Each path (path_plain.c, path_avx2.c, path_neon.c) includes the headers that suit its processor best.  A decoder keeps
- * its memory from one picture to the next, and serves one thread at a time. */
+ * Each path (path_plain.c, path_avx2.c, path_neon.c) includes the headers that suit its processor best.  A decoder
+ * keeps its memory from one picture to the next, and serves one thread at a time. */
 #pragma once
 #include "header.h"
 #include "path.h"

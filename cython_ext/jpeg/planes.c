@@ -2,22 +2,21 @@
  *
  * NOTE [ Kept planes ]
  *
- * A decoded picture need not be decoded again, because all its crops are made from its samples before chroma is brought
- * to the size of luma.  We keep these and not RGB, because they are half as many, and because every way of making a crop
- * (exact or fast, any filter, any path) begins with them.  So a crop of kept planes equals the crop of the file bit for
- * bit.
+ * A decoded picture need not be decoded again, because all its crops are made from its samples before chroma is
+ * upsampled.  We keep these and not RGB, because they are half as many, and because every way of making a crop (exact
+ * or fast, any filter, any path) begins with them.  So a crop of kept planes equals the crop of the file bit for bit.
  *
  *     1. Each component has a plane, one after the other: its columns from left to right, without gaps.  A column of
  *        chroma begins with a copy of its first sample and ends with a copy of its last, as upsampling reads them.
- *     2. SPARE bytes follow the last plane, because vectors read whole LINEs.  Beyond a column they read the next column
- *        or these bytes, and the result does not use them.
- *     3. A shape, with as many bytes as it needs, is safe to read whatever the bytes are.  The function that opens planes
- *        has compared the two.
+ *     2. SPARE bytes follow the last plane, because vectors read whole LINEs.  Beyond a column they read the next
+ *        column or these bytes, and the result does not use them.
+ *     3. A shape, with as many bytes as it needs, is safe to read whatever the bytes are.  The function that opens
+ *        planes has compared the two.
  *
- * Coefficients, as the entropy decoder gives them, would be smaller: at two bytes for each that is not 0, 280 KB instead
- * of 522 KB (mean of 264 photographs of ImageNet).  But a crop from coefficients takes about 300 us, a crop from planes
- * 122, and a crop from the file 655.  So planes are worth 2.4 times as much where everything fits, and 20 % less where
- * almost nothing fits. */
+ * Coefficients, as the entropy decoder gives them, would be smaller: at two bytes for each that is not 0, 280 KB
+ * instead of 522 KB (mean of 264 photographs of ImageNet).  But a crop from coefficients takes about 300 us, a crop
+ * from planes 122, and a crop from the file 655.  So planes are worth 2.4 times as much where everything fits, and 20 %
+ * less where almost nothing fits. */
 #include <string.h>
 
 #include "decoder.h"

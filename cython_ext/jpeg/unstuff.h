@@ -5,8 +5,8 @@
 #include <stdint.h>
 #include <string.h>
 
-/* At an 0xff: returns 1 if the data continue, otherwise 0, with the marker in `marker`.  `marker` is 0 at the end of the
- * file, and also for fill bytes in the data, which no file may have and of which libjpeg makes broken pixels. */
+/* At an 0xff: returns 1 if the data continue, otherwise 0, with the marker in `marker`.  `marker` is 0 at the end of
+ * the file, and also for fill bytes in the data, which no file may have and of which libjpeg makes broken pixels. */
 static inline int pass_ff(const uint8_t **source, const uint8_t *end, uint8_t **to, int *marker)
 {
     const uint8_t *first = *source + 1, *at = first;

@@ -1,15 +1,15 @@
-/* Whole pixels moved: crop, pad, flip, turns by a quarter, boxes of one colour. */
+/* Moves of whole pixels: crop, pad, flip, quarter turns, boxes of one colour. */
 #include "pixels.h"
 
 #include <string.h>
 
-/* Where a row or column beyond the picture is taken from; -1: from nowhere. */
+/* The row or column of the picture that stands for one beyond it; -1: none. */
 static int source_at(int at, int n, int mode)
 {
     if (at >= 0 && at < n) return at;
     if (mode == PAD_CONSTANT) return -1;
     if (mode == PAD_EDGE || n == 1) return at < 0 ? 0 : n - 1;
-    /* numpy's reflect leaves the edge out, symmetric repeats it; both go on, back and forth */
+    /* numpy's reflect omits the edge, symmetric repeats it; both continue back and forth */
     int64_t period = mode == PAD_REFLECT ? 2 * ((int64_t)n - 1) : 2 * (int64_t)n;
     int64_t place = ((int64_t)at % period + period) % period;
     return (int)(place < n ? place : period - place - (mode == PAD_SYMMETRIC));
@@ -25,7 +25,7 @@ int pixels_frame(pixels_picture *picture, int left, int top, int width, int heig
     int status = pixels_make_room(picture, width, height);
     if (status != PIXELS_OK) return status;
     pixels_apply_pending(picture);
-    /* columns from `first` to `end` are there */
+    /* columns from `first` to `end` are inside the picture */
     int64_t right = (int64_t)picture->width - left;
     int first = left < 0 ? left > -width ? -left : width : 0;
     int end = right < first ? first : right < width ? (int)right : width;
@@ -53,7 +53,7 @@ int pixels_frame(pixels_picture *picture, int left, int top, int width, int heig
     return PIXELS_OK;
 }
 
-/* All pixels in the opposite order, a row at a time or the whole picture as one row. */
+/* Reverses the order of all pixels, row by row, or of the whole picture as one row. */
 static void reverse(uint8_t *to, const uint8_t *from, size_t n)
 {
     for (size_t k = 0; k < n; k++) memcpy(to + 4 * k, from + 4 * (n - 1 - k), 4);

@@ -1,4 +1,5 @@
-/* Bytes to numbers, as torch makes them: multiplied, divided, less a mean, by a standard deviation, each rounded. */
+/* From bytes to numbers, as torch computes: multiply, divide, subtract a mean, divide by a standard deviation, and
+ * round after each. */
 #pragma once
 #include "vectors.h"
 

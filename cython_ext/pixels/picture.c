@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Kernels may read and write BLOCK pixels behind the last one. */
+/* Kernels may read and write BLOCK pixels beyond the last one. */
 enum { ALIGNMENT = 64, MARGIN = 4 * BLOCK + ALIGNMENT };
 
 pixels_picture *pixels_new(const pixels_path *path)
@@ -28,7 +28,7 @@ static uint8_t *aligned(uint8_t *block)
     return (uint8_t *)(((uintptr_t)block + MARGIN) & ~(uintptr_t)(ALIGNMENT - 1));
 }
 
-/* Both buffers grow; the picture's own pixels, `kept` of them, move with it. */
+/* Grows both buffers, and moves the picture's own pixels, `kept` of them. */
 static int grow(pixels_picture *picture, size_t pixels, size_t kept)
 {
     if (pixels <= picture->room) return PIXELS_OK;

@@ -1,4 +1,4 @@
-/* Operations that are look-ups.  They are put together, and the pixels wait. */
+/* Operations that are look-ups.  Their tables are combined, and applied to the pixels later. */
 #include "pixels.h"
 
 #include <string.h>
@@ -57,10 +57,10 @@ void pixels_contrast(pixels_picture *picture, float factor)
 
 typedef uint32_t histogram[3][256];
 
-/* How often each channel has each value, as the picture will be when its look-ups are applied. */
+/* Counts each value of each channel, as the picture will be after its pending look-ups. */
 static void count(const pixels_picture *picture, histogram counts)
 {
-    static const int PARTS = 4; /* pixels alike that follow one another would wait for the same number */
+    static const int PARTS = 4; /* separate counts, because equal pixels in a row would wait for the same counter */
     histogram parts[4];
     const uint8_t *at = picture->now;
     size_t n = size(picture), k = 0;
@@ -89,7 +89,7 @@ static void stretch_table(uint8_t table[256], const uint32_t counts[256])
     }
 }
 
-/* ImageOps.equalize: as many pixels between one value and the next, as far as that goes. */
+/* ImageOps.equalize: about as many pixels between one value and the next everywhere. */
 static void equal_table(uint8_t table[256], const uint32_t counts[256])
 {
     uint64_t sum = 0, last = 0, kinds = 0;

@@ -15,10 +15,10 @@ static void put(const pixels_picture *picture, uint8_t *to, int x, int y, uint32
         memcpy(to, &fill, 4);
 }
 
-/* The pixel that a coordinate lies in; -1: none, also where it is no number that an int holds. */
+/* The pixel that contains a coordinate; -1: none, also if an int cannot hold it. */
 static int pixel_at(double v) { return v >= 0.0 && v < 2147483647.0 ? (int)v : -1; }
 
-/* Pillow adds up the steps from pixel to pixel where it takes the nearest one, so their roundings add up as well. */
+/* For the nearest pixel, Pillow adds up the steps from pixel to pixel, so their roundings add up as well. */
 static void nearest_scale(const pixels_picture *picture, const double *m, int width, int height, uint32_t fill,
                           int *columns)
 {
@@ -41,7 +41,7 @@ static void nearest_double(const pixels_picture *picture, const double *m, int w
     }
 }
 
-/* 16 bits before the point and 16 behind it.  Sums wrap as they do there. */
+/* Fixed point, with 16 bits before and after the point.  Sums wrap, as in Pillow. */
 static uint32_t fixed(double v)
 {
     double scaled = floor(v * 65536.0 + 0.5);
