@@ -1,9 +1,9 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
-"""Finds the slots that may be filled again, as Pinning._reclaim() does, for all usual cases in a few microseconds.
+"""Finds the slots that may be filled again, as Pinning._reclaim() does, but in a few microseconds.
 
-The trainer does this for each second batch: NOTE [ Pinning ] in pinning.py.  Cases that take longer (streams that
-others have made, or that nobody was seen to choose) are left to Pinning._reclaim(), and so is every error, which is
-raised there.
+The trainer does this for each second batch: NOTE [ Pinning ] in pinning.py.  It covers all usual cases.  Slower cases
+(foreign streams, and streams that nobody was seen to choose) are left to Pinning._reclaim(), and so is every error,
+which is raised there.
 """
 
 from libc.stdint cimport uint64_t, uintptr_t

@@ -44,8 +44,8 @@ typedef struct {
     /* convolve.h: a row of n pixels from `taps` rows, the weighted sum of theirs. */
     void (*convolve_row)(const uint8_t *const *rows, const float *weights, int taps, uint8_t *to, int n);
     /* window_avx2.h: a row of n pixels from `down` rows of floats, three a pixel, under a window of across x down
-     * weights; and such floats from pixels, up to three pixels more than n.  NULL on a path that has none, and not to be called
-     * where can_add_fused() is 0. */
+     * weights; and such floats from pixels, up to three pixels more than n.  NULL on a path that has none.  Do not call
+     * it where can_add_fused() is 0. */
     void (*window_floats)(const uint8_t *from, float *to, int n);
     void (*window_row)(const float *const *rows, const float *weights, int across, int down, uint8_t *to, int n);
     int (*can_add_fused)(void);

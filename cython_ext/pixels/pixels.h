@@ -8,8 +8,8 @@
  * the row     row.c        from pixels to planes, over planes.h; and boxes of a row that are overwritten
  *
  * Each path (path_plain.c, path_avx2.c, path_neon.c) includes the headers that suit its processor best.  A picture
- * keeps its memory when the next one is started, and serves one thread at a time.  Functions of type int return PIXELS_OK or
- * PIXELS_NO_MEMORY; pixels_convolve_window() may also return PIXELS_NO_WAY. */
+ * keeps its memory when the next one is started, and serves one thread at a time.  Functions of type int return
+ * PIXELS_OK or PIXELS_NO_MEMORY; pixels_convolve_window() may also return PIXELS_NO_WAY. */
 #pragma once
 #include "path.h"
 

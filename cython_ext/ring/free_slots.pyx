@@ -200,7 +200,7 @@ cdef class Slots:
         return 0
 
     def awaiting(self) -> list[tuple[list[int], object]]:
-        """What await_events() was told: payloads and their events, the first ones first."""
+        """The arguments of await_events() so far, in order: payloads and their events."""
         return list(self.reading)
 
     def reclaim(self, entry) -> None:

@@ -68,7 +68,7 @@ cdef bint lowest(ring_entry *entries, int count, uint32_t state, uint32_t owner,
             word = ring_load(&entries[k])
             if (ring_state(word) == state and ring_seq(word) < found
                     and (owner == RING_ANY or ring_owner(word) == owner)
-                    and ring_seq(word) % count == <uint64_t>k):     # else it was overwritten
+                    and ring_seq(word) % count == <uint64_t>k):     # otherwise the word was overwritten
                 found = ring_seq(word)
         if found == before:
             break

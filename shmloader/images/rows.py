@@ -157,7 +157,7 @@ class Rows:
         return other._path == self._path and other._header != self._header
 
     def _is_there(self) -> bool:
-        """Whether the file exists, for these pictures.  If not, it may be made.  Raises if it is something else."""
+        """Whether the file exists and belongs to these pictures.  Raises if the path names something else."""
         try:
             mode = os.stat(self._path).st_mode
             # open() would wait for a FIFO, and os.replace() would replace a device (/dev/null) if the user may.

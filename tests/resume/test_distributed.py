@@ -238,7 +238,7 @@ def test_training_goes_on_after_a_rank_is_killed(torchrun: Callable[..., Run], i
     ), out + err
     assert [file.name for file in (run.folder / "saved").iterdir()] == ["checkpoint.pt"]
     before, killed, again, last = (shares(run, f"order-{at}-{{rank}}") for at in ("0-1", "0-2", "1-1", "1-2"))
-    assert killed == again, "the second epoch begins anew in the same order"
+    assert killed == again, "the second epoch begins again in the same order"
     for mine, other in (before, again, last):
         assert sorted(mine + other) == list(range(IMAGES))
     assert before[0] != again[0] != last[0] != before[0]
