@@ -280,7 +280,7 @@ def test_a_del_that_ends_the_workers_is_silent_at_exit(call: str, device: str | 
                 {call}
 
         loader = Theirs(range(8), num_workers=1, persistent_workers=True, device={device!r})
-        builtins.kept = loader
+        builtins.held = loader
         print(next(iter(loader)).item())
         """
     )

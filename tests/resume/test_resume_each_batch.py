@@ -170,14 +170,14 @@ SHORT = {(1, 2, True), (2, 2, True), (2, 1, True), (3, 4, False)}
     ],
 )
 @without_warnings
-@pytest.mark.parametrize("kept", [False, pytest.param(True, marks=pytest.mark.long)])
-def test_each_state_says_where_each_stream_is(workers: int, prefetch: int, in_order: bool, kept: bool) -> None:
+@pytest.mark.parametrize("keeps", [False, pytest.param(True, marks=pytest.mark.long)])
+def test_each_state_says_where_each_stream_is(workers: int, prefetch: int, in_order: bool, keeps: bool) -> None:
     """With more batches than there are cells, some of which are kept, so that slots are short."""
     had, all_kept = [0] * workers, []
     with loader(Numbers(90), workers, prefetch_factor=prefetch, in_order=in_order) as made:
         for batch in made:
             had[int(batch[0]) % workers] += len(batch)
-            if kept:
+            if keeps:
                 all_kept.append(batch)
             (streams,) = made.state_dict()["streams"]
             for stream, count in zip(streams, had, strict=True):

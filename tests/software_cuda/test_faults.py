@@ -67,21 +67,21 @@ def test_an_error_that_sticks_is_raised_and_ends_it(options: dict[str, Any], at:
     out = script(
         f"""
     made = shmloader.DataLoader(Numbered(), batch_size=None, **{ {"num_workers": 2, **options}!r})
-    batches, kept = iter(made), []
+    batches, held = iter(made), []
     try:
         for batch in batches:
-            kept += [batch, batch.to("cuda", non_blocking=True)]
+            held += [batch, batch.to("cuda", non_blocking=True)]
             torch.cuda.current_stream().query()
     except RuntimeError as error:
-        kept.append(error)
+        held.append(error)
         print("raised", "cudaErrorAssert" in str(error))
     while True:
         try:
-            kept.append(next(batches))
+            held.append(next(batches))
         except StopIteration:
             break
         except RuntimeError as error:
-            kept.append(error)
+            held.append(error)
             if "pin_memory" in {list(options)}:
                 break
     print("threads", [t.name for t in threading.enumerate() if t.name == "shmloader_ahead"])
@@ -205,10 +205,10 @@ def test_no_call_is_made_with_the_gil_held(options: dict[str, Any]) -> None:
     out = script(
         f"""
     from software_cuda.loops import current, external, side
-    kept = []
+    held = []
     for k, batch in enumerate(loader(**{options!r})):
         with (current, side, external)[k // 30 % 3]():  # the short look, and the long one
-            kept.append(batch.to("cuda", non_blocking=True))
+            held.append(batch.to("cuda", non_blocking=True))
             del batch
     torch.cuda.synchronize()
     calls = runtime.blocking_calls()
@@ -228,7 +228,7 @@ ENDS = {
     "at its end": "",
     "with copies under way": "sys.exit()",
     "by an exception": "sys.excepthook = lambda *error: None; print('by an exception'); assert False",
-    "with a loader kept": "import builtins; builtins.kept = (batches, batch)",
+    "with a loader kept": "import builtins; builtins.held = (batches, batch)",
 }
 
 

@@ -155,12 +155,12 @@ def test_one_that_gives_rows(chunk_size: int) -> None:
 
 
 @shmloader.row_wise
-def remembering(samples: list[Any], kept: list[Any] = []) -> Any:  # noqa: B006
+def remembering(samples: list[Any], made: list[Any] = []) -> Any:  # noqa: B006
     """Keeps what it gave, and sees whether somebody changed it."""
-    for batch, copy in kept:
+    for batch, copy in made:
         assert torch.equal(batch["image"], copy)
-    kept.append((default_collate(samples), torch.stack([sample["image"] for sample in samples]).clone()))
-    return kept[-1][0]
+    made.append((default_collate(samples), torch.stack([sample["image"] for sample in samples]).clone()))
+    return made[-1][0]
 
 
 @pytest.mark.parametrize("spare_slots", [0, 2])

@@ -59,12 +59,12 @@ def test_what_comes_is_what_iter_would_have_begun(options: dict[str, Any], persi
     if "prefetch_epochs" in options and not persistent:
         pytest.skip("needs persistent workers")
     given = []
-    for early in (False, True):
+    for begins_early in (False, True):
         seed_all()
         with loader(persistent_workers=persistent, **options) as made:
             epochs = []
             for _ in range(1 if "multiprocessing_context" in options else 3):
-                if early:
+                if begins_early:
                     before = len(children())
                     made.start()
                     assert len(children()) - before == (2 if not persistent or not epochs else 0)
@@ -120,12 +120,12 @@ def test_the_state_between_is_of_what_the_user_has_got(epochs: int, persistent: 
 def test_another_epoch_is_told(sampler: Any, persistent: bool) -> None:
     """It begins again, and draws nothing twice."""
     given = []
-    for early in (False, True):
+    for begins_early in (False, True):
         seed_all()
         options = {"sampler": shared()} if sampler else {}
         with loader(persistent_workers=persistent, sample_seeds=True, **options) as made:
             made.set_epoch(1)
-            if early:
+            if begins_early:
                 made.start()
             made.set_epoch(3)
             given.append([iterate(made), iterate(made), made.state_dict()["epoch"], rng_states()])
@@ -155,18 +155,18 @@ def test_a_state_is_loaded(first: str, persistent: bool, seeds: bool) -> None:
         next(batches)
         state = made.state_dict()
     given = []
-    for early in (False, True):
+    for begins_early in (False, True):
         seed_all(8)
         with loader(persistent_workers=persistent, sample_seeds=seeds) as made:
-            if early and first == "start":
+            if begins_early and first == "start":
                 made.start()
             made.load_state_dict(state)
-            if early and first == "load":
+            if begins_early and first == "load":
                 made.start()
                 workers = children()
             assert made.state_dict() == state
             iterator = iter(made)
-            if early and first == "load":
+            if begins_early and first == "load":
                 assert children() == workers, "taken"
             given.append(list(iterator))
             assert len(given[-1]) == BATCHES - 1

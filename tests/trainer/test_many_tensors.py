@@ -23,19 +23,19 @@ class Many(torch.utils.data.Dataset):
 
     def __init__(self, count: int = MANY) -> None:
         self.tensors = [torch.full((2,), index) for index in range(count)]
-        self.here, self.there = multiprocessing.get_context("forkserver").Pipe(duplex=False)
+        self.here, self.writer = multiprocessing.get_context("forkserver").Pipe(duplex=False)
 
     def __len__(self) -> int:
         return len(self.tensors)
 
     def __getitem__(self, index: int) -> Any:
         if index == 1:
-            self.there.send("from a worker")
+            self.writer.send("from a worker")
         return self.tensors[index]
 
     def close(self) -> None:
         self.here.close()
-        self.there.close()
+        self.writer.close()
 
 
 def first(batches: Any) -> list[int]:

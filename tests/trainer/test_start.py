@@ -93,14 +93,14 @@ class Equipped(Counted):
         self.nothing = torch.empty(0)
         self.lock = made.Lock()
         self.queue = made.Queue()
-        self.here, self.there = made.Pipe(duplex=False)
+        self.here, self.writer = made.Pipe(duplex=False)
         self.names = [f"{k}.jpeg" for k in range(50_000)]  # more than a pipe holds
 
     def __getitem__(self, index: int) -> Any:
         with self.lock:
             self.shared[get_worker_info().id] += 1
             self.shared[2] += 1
-            self.there.send(index)
+            self.writer.send(index)
         self.queue.put(index)
         return int(self.other[index]), self.names[index], gc.isenabled()
 
@@ -121,7 +121,7 @@ def test_what_is_inherited_is_inherited_by_all(tmp_path: pathlib.Path, start: st
         dataset.shared += 10
         list(loader)
         assert dataset.shared.tolist() == [22, 22, 34], "the trainer's memory is the workers'"
-    for end in (dataset.here, dataset.there, dataset.queue):
+    for end in (dataset.here, dataset.writer, dataset.queue):
         end.close()
     dataset.queue.join_thread()
 
@@ -255,13 +255,13 @@ def begin(value: Any, kind: Any = popen_spawn_posix.Popen, fds: tuple[int, ...] 
 
 @pytest.mark.parametrize("kind", [popen_spawn_posix.Popen, popen_forkserver.Popen])
 def test_all_are_given_the_same_descriptors_at_the_same_places(tmp_path: pathlib.Path, kind: Any) -> None:
-    here, there = os.pipe()
-    with open(here), open(there, "w"):
-        value = Parcel({"dataset": Counted(tmp_path), "fd": Handed(there), "other": Handed(here)})
+    here, away = os.pipe()
+    with open(here), open(away, "w"):
+        value = Parcel({"dataset": Counted(tmp_path), "fd": Handed(away), "other": Handed(here)})
         first = begin(value, kind)
-        assert first[:3] == [0, there, here] and len(first) == 4
+        assert first[:3] == [0, away, here] and len(first) == 4
         assert begin(value, kind) == first and pickled(tmp_path) == 1
-        assert begin(value, kind, (0, 1))[:4] == [0, 1, there, here] and pickled(tmp_path) == 2, "at other places"
+        assert begin(value, kind, (0, 1))[:4] == [0, 1, away, here] and pickled(tmp_path) == 2, "at other places"
         value.close()
         value.close()
 
