@@ -1005,7 +1005,7 @@ class Closes(Scenario):
             thread.start()
             time.sleep(trial.random.random() * trial.case["most"])
             if trial.ours:
-                eval(trial.case["how"], {"loader": loader, "iterator": iterator})  # else this frame keeps both
+                eval(trial.case["how"], {"loader": loader, "iterator": iterator})  # otherwise this frame keeps both
             else:
                 iterator._shutdown_workers()
             thread.join()

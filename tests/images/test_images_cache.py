@@ -1,4 +1,4 @@
-"""Pictures that are kept decoded: samples are the same to the bit, whoever kept them."""
+"""Decoded pictures in a cache: samples are the same bit for bit, whichever process kept them."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_samples_are_the_same(root: str, tmp_path: Path, exact: bool, where: str
 
 @pytest.mark.parametrize("exact", [True, False])
 def test_samples_of_a_fused_dataset(root: str, exact: bool) -> None:
-    """Whatever its transforms, also one of the user's own, and transforms that are changed later."""
+    """With any transforms, also one of the user's own, and transforms that are changed later."""
     paths = [path for path, _ in folder(root).samples]
     for last in (tv.PILToTensor(), tv.ToTensor()):
         transform = tv.Compose([tv.RandomResizedCrop(), tv.RandomHorizontalFlip(), last])
@@ -153,7 +153,7 @@ def test_pictures_that_are_no_baseline_jpeg(root: str) -> None:
 
 
 def test_a_changed_file_is_another_picture(root: str) -> None:
-    """Also one of the same size."""
+    """Also a file of the same size."""
     path = folder(root).samples[0][0]
 
     def write_picture(seed: int) -> None:
@@ -263,7 +263,7 @@ def test_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_control_group_without_room(root: str, groups: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its limit is near: nothing more is kept, one warning, and training goes on."""
+    """Memory is near its limit: no more pictures are kept, one warning comes, and training continues."""
     monkeypatch.setattr(cache_memory, "_STEP", SIZE)
     (groups / "membership").write_text("0::/box\n")
     write_files(groups / "box", memory__max=400 << 20, memory__current=9 << 20)

@@ -1,4 +1,4 @@
-"""Pictures kept in a file: the next run finds it warm, and nothing that is wrong with it changes a sample."""
+"""A cache in a file: the next run finds its pictures, and no damage to the file changes a sample."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def test_a_disk_without_room_for_the_file(root: str, tmp_path: Path, monkeypatch
 
 
 def test_a_file_that_others_use_is_read_alone(root: str, tmp_path: Path) -> None:
-    """Processes of another machine or container, which this one cannot see, hold its lock."""
+    """Processes of another machine or container, which this one cannot see, hold the file's lock."""
     path = tmp_path / "train.cache"
     samples(Subset(folder(root, cache=path), range(4)))
     gc.collect()

@@ -1,4 +1,4 @@
-"""Workers and jobs share kept pictures, and one that is killed leaves nothing that another waits for."""
+"""Workers and jobs share kept pictures; if one is killed, no other waits for it."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_workers_share_it(root: str, tmp_path: Path, method: str, where: str) ->
 
 
 def test_workers_that_stay_and_loaders_that_are_built_again(root: str) -> None:
-    """And a dataset that is built again while the other one is there."""
+    """Also a dataset that is built again while the first one exists."""
     dataset, plain = folder(root, cache="8 MB"), folder(root)
     for number in range(2):
         dataset = folder(root, cache="8 MB") if number else dataset
@@ -158,7 +158,7 @@ STEPS = ("claimed", "reserved", "half written", "written", "published")
 
 
 def die_at(step: str, cache: Cache) -> None:
-    """Have this process killed when it keeps a picture."""
+    """Kill this process when it keeps a picture."""
     store: Any = cache._store
 
     def die(*_: Any) -> Any:
@@ -236,7 +236,7 @@ def test_an_exception_leaves_no_claim(root: str, monkeypatch: pytest.MonkeyPatch
 
 
 def killed_at_random(root: str, cache: Any, kills: int) -> tuple[Any, list[int]]:
-    """Workers of a first epoch, killed at random times, and what the cache has then."""
+    """Kill the workers of a first epoch at random times, and check the cache."""
     dataset, draw, deaths = folder(root, cache=cache), random.Random(7), [0]
     paths = [path for path, _ in dataset.samples]
     while deaths[0] < kills:
@@ -263,7 +263,7 @@ def killed_at_random(root: str, cache: Any, kills: int) -> tuple[Any, list[int]]
 @pytest.mark.parametrize("kills", [6, pytest.param(300, marks=pytest.mark.long)])
 @pytest.mark.parametrize("where", ["memory", "file"])
 def test_killed_at_random_in_the_first_epoch(root: str, tmp_path: Path, kills: int, where: str) -> None:
-    """Each change of a file's time is another picture to keep, so processes keep pictures all the time."""
+    """After each change of a file's time the picture is a new one, so processes keep pictures all the time."""
     value = "32 MB" if where == "memory" else (tmp_path / "train.cache", "32 MB")
     dataset, _ = killed_at_random(root, value, kills)
     for changed in range(0, 50, 1 if kills > 100 else 10):

@@ -1,4 +1,4 @@
-"""images.fuse: the samples that a dataset makes by itself, to the bit; and what it says where it cannot make them."""
+"""images.fuse gives the dataset's own samples bit for bit, and explains where it cannot."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def test_resized_where_the_decoder_cannot(name: str, paths: list[str]) -> None:
 
 
 def test_a_transform_of_ones_own_gets_what_pillow_has_beside_the_pixels(tmp_path: Path) -> None:
-    """Turned as EXIF says, by a function that fuse() does not know: before a crop and after it."""
+    """Turns by EXIF, by a function that fuse() does not know: before a crop and after it."""
     exif = Image.Exif()
     exif[0x0112] = 6
     file = io.BytesIO()
@@ -221,7 +221,7 @@ def test_ten_thousand_boxes() -> None:
 
 
 def test_a_flip_is_drawn_in_single_precision() -> None:
-    """A number that is drawn is a multiple of 2 ** -24, and `p` is rounded to one before they are compared."""
+    """Drawn numbers are multiples of 2 ** -24, and `p` is rounded to one before the comparison."""
     p = 0.7
     rounded = float(np.float32(p))
     assert rounded < p
@@ -232,7 +232,7 @@ def test_a_flip_is_drawn_in_single_precision() -> None:
 
 
 class Fixed:
-    """A generator's tensor that draws the same number again and again."""
+    """A generator's tensor that draws the same number each time."""
 
     def __init__(self, number: float) -> None:
         self._number = number
@@ -374,7 +374,7 @@ def test_it_is_the_dataset_in_all_else(paths: list[str]) -> None:
 
 
 class Spoken(tv.DatasetFolder):
-    """A folder with a __getitem__ of its own, which does as this says."""
+    """A folder with a __getitem__ of its own, which behaves as this parameter says."""
 
     says: Any = None
 

@@ -1,4 +1,4 @@
-"""images.views: several views of one picture, decoded once, the same as each view made alone."""
+"""images.views: several views of one picture, decoded once, equal to each view made alone."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def paths(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 
 
 def mirrored(image: Any) -> Any:
-    """One of a user's own, which draws from another generator."""
+    """A transform of a user's own, which draws from another generator."""
     return ImageOps.mirror(image) if random.random() < 0.5 else image
 
 
@@ -92,7 +92,7 @@ def test_each_view_is_explained_once(paths: list[str]) -> None:
 
 
 def test_one_picture_is_one_reading(paths: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its bytes are read once, and a view that comes later is made of what was decoded for the first."""
+    """The file is read once, and later views are made of the pixels that were decoded for the first."""
     reads: list[Any] = []
 
     class Decoder(jpeg.Decoder):
@@ -113,7 +113,7 @@ def test_one_picture_is_one_reading(paths: list[str], monkeypatch: pytest.Monkey
 @pytest.mark.parametrize("path", jpeg.paths())
 @pytest.mark.parametrize("sampling", list(SAMPLINGS))
 def test_parts_of_what_is_kept(path: str, sampling: str) -> None:
-    """Any parts, at any size, after one another, and other files between: as each of them decoded alone."""
+    """Any parts, of any size, one after another, with other files in between: as if each were decoded alone."""
     draw, decoder, other = random.Random(sampling), jpeg.Decoder(path), jpeg.Decoder(path)
     for _ in range(8):
         width, height = draw.randint(1, 150), draw.randint(1, 150)
@@ -136,7 +136,7 @@ def test_parts_of_what_is_kept(path: str, sampling: str) -> None:
 
 
 def test_a_damaged_file_is_pillows_for_each_view(tmp_path: Path) -> None:
-    """All of the file is read for the first view, so what is wrong with its end is found before a number is drawn."""
+    """The whole file is read for the first view, so damage at its end is found before a number is drawn."""
     file = io.BytesIO()
     Image.fromarray(np.random.default_rng(1).integers(0, 256, (90, 90, 3), dtype=np.uint8)).save(file, "JPEG")
     (tmp_path / "1.jpg").write_bytes(file.getvalue()[:-900])

@@ -1,4 +1,4 @@
-"""Operations on the row give Pillow's bytes: each on random pictures with random parameters, on every path."""
+"""Operations on pixels give Pillow's bytes: each on random pictures with random parameters, on every path."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ def test_it_gives_pillows_bytes_of_many_pictures(name: str) -> None:
 
 @pytest.mark.parametrize("seed", range(30))
 def test_operations_in_a_row_give_what_pillow_gives(seed: int) -> None:
-    """Look-ups that wait, flips, grayscale and all others in any order."""
+    """Pending look-ups, flips, grayscale and all other operations, in any order."""
     draw = random.Random(seed)
     image = any_picture(draw, (draw.randint(1, 90), draw.randint(1, 90)))
     pictures = [pixels.Picture(path) for path in PATHS]

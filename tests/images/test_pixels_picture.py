@@ -1,4 +1,4 @@
-"""A Picture keeps its memory, says no to what it cannot do, and is a buffer that a decoder writes to."""
+"""A Picture keeps its memory, refuses what it cannot do, and is a buffer that a decoder writes to."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def test_memory_stays_after_the_largest_picture() -> None:
 
 
 def test_a_window_of_weights_is_added_up_row_by_row() -> None:
-    """With one rounding a weight, as a fused multiply-add has it; there may be a path that has none."""
+    """With one rounding for each weight, as a fused multiply-add has it; some paths have none."""
     random = np.random.default_rng(5)
     did = []
     sizes = [(7, 9, 3, 5), (33, 40, 9, 9), (1, 20, 1, 3), (4, 4, 7, 7), (50, 70, 1, 1), (12, 3, 23, 5), (4, 4, 9, 1)]

@@ -161,7 +161,7 @@ def test_the_template_is_killed_between_epochs() -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("changed", [False, True])
 def test_the_template_was_killed_a_moment_ago(changed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The kernel does not say so yet; that shows when the template is asked."""
+    """The kernel does not show it yet; a request to the template does."""
     with shmloader.DataLoader(Where(), batch_size=2, num_workers=2, **SPAWNED) as loader:
         before = Epoch(loader).template
         os.kill(before, signal.SIGKILL)

@@ -160,7 +160,7 @@ if __name__ == "__main__":
 
 
 def test_ctrl_c_ends_the_wait_for_a_template_that_was_stopped() -> None:
-    """When it goes on, it forks no worker that nobody waits for: that would find no ring, and say so."""
+    """When it continues, it forks no worker without a trainer, which would find no ring and report that."""
     ran = run_script(
         SETTING
         + """

@@ -341,7 +341,7 @@ def test_next_within_next_is_an_error() -> None:
 # ------------------------------------------------------------------------------------------------- torch's own methods
 
 HARMLESS = {
-    "__getstate__": "an iterator cannot be pickled, and torch says so",
+    "__getstate__": "raises torch's error, because an iterator cannot be pickled",
     "__iter__": "returns itself",
     "__len__": "is the sampler's",
     "__del__": "calls _shutdown_workers, which is ours",
