@@ -71,7 +71,7 @@ def test_any_crop_to_any_size(path: str, resample: Resampling) -> None:
 @pytest.mark.parametrize("resample", FILTERS, ids=lambda filter: filter.name)
 @pytest.mark.parametrize("path", jpeg.paths())
 def test_a_window_that_begins_where_a_filter_is_zero(path: str, resample: Resampling) -> None:
-    """Enlarged three times: every third column needs one column of the picture, and the next one one more to its left."""
+    """Enlarged three times: every third column needs one of the picture's, and the next needs one more to its left."""
     decoder = jpeg.Decoder(path)
     data = write(Noise(5, 30, 20, SAMPLINGS["4:4:4"]))
     assert decoder.open(data) is not None

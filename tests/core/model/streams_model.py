@@ -16,8 +16,8 @@ reached are visited.
 
 Checked: the PROPERTIES.  With `hidden` the threads may also be put on an unseen stream, as C++ can do.  Then a slot may
 be filled under a copy on that stream, as NOTE [ Streams ] admits, but on no other, and nothing is ever unmapped.  No
-thread is moved from a foreign stream to an unseen one here: then the foreign stream could be queried after its end,
-which NOTE [ Streams ] admits as well.
+thread is moved from a foreign stream to an unseen one here: then the foreign stream could be queried after its end.
+That gap remains, too.
 """
 
 from __future__ import annotations
