@@ -22,9 +22,9 @@ name in a folder stays behind after kill -9, so this memory has no name that out
     6. A process that gets a dataset by pickle knows which process had the memory and where, and looks there first.
 
 Rejected: a name in /dev/shm or a file in a temporary folder (they stay behind); System V memory (it stays behind, too,
-and is limited); passing descriptors through a socket (its server would have to live as long as all others); a name in the
-abstract namespace of sockets (any user may take it, and it belongs to the network namespace, which containers share or
-not, independently of their processes).
+and is limited); passing descriptors through a socket (its server would have to live as long as all others); a name in
+the abstract namespace of sockets (any user may take it, and it belongs to the network namespace, which containers share
+or not, independently of their processes).
 """
 
 from __future__ import annotations
