@@ -60,11 +60,18 @@ def _check_context(crew: Any, context: Any) -> None:
         context = (
             multiprocessing.get_context(context) if context in multiprocessing.get_all_start_methods() else context
         )
-    if context is not None and context is not crew.multiprocessing_context:
+    if context is not None and not _starts_alike(context, crew.multiprocessing_context):
         raise ValueError(
             f"multiprocessing_context={context!r} is not the crew's, whose workers are started once for all its "
             "loaders: give it to shmloader.Crew()"
         )
+
+
+def _starts_alike(context: Any, other: Any) -> bool:
+    """Whether two contexts are one, or copies of one: a loader that is copied or unpickled has a copy."""
+    if context is other:
+        return True
+    return type(context) is type(other) and context.get_start_method() == other.get_start_method()
 
 
 def _check_crew(loader: Any, options: Options) -> None:

@@ -135,6 +135,7 @@ class Worker:
         self._default = collate_into(self._writer)
         self._be_torchs_worker(dataset, base_seed, num_workers)
         self._error: Any = None  # why it could not begin: raised in place of the first batch
+        self._lost: Any = None  # why it has no dataset: raised in place of each batch
         self._left: Left | None = None
         self._fresh: Any = None  # a stream's state before it was restored, for its next epoch
         self._state_at_end: bytes | None = None  # the stream's
@@ -152,7 +153,7 @@ class Worker:
 
     @classmethod
     def that_cannot_begin(cls, segment: Segment, ring: WorkerSide, error: Any) -> Worker:
-        """A worker that has no dataset, because that could not be unpickled; its first batch is the error."""
+        """A worker that has no dataset, because that could not be unpickled; each of its batches is the error."""
         worker = cls(
             segment,
             ring,
@@ -169,7 +170,8 @@ class Worker:
             dataset_epoch=None,
             left=None,
         )
-        worker._fetch, worker._error = None, error
+        worker._lost = worker._error = error
+        worker._fetch = None
         return worker
 
     def run(self) -> None:
@@ -250,9 +252,11 @@ class Worker:
             init_fn: the loader's `worker_init_fn`.
             left: the place from which a stream continues; None: its beginning.
         """
-        self._is_over, self._error = False, None
+        self._is_over, self._error = False, self._lost
         self._left, self._state_at_end = left, None
         dataset = self._fetching[0]
+        if self._lost is not None:
+            return
         try:
             if self._fresh is not None:
                 dataset.load_state_dict(self._fresh)
@@ -275,7 +279,7 @@ class Worker:
             return SKIPPED
         if self._error is not None:
             # A stream that cannot be resumed raises for each task.  Otherwise the error comes once, as in torch.
-            batch, self._error = self._error, self._error if self._left is not None else None
+            batch, self._error = self._error, self._error if self._left is not None else self._lost
         else:
             try:
                 if self._fetch is not None:
