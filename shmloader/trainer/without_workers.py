@@ -90,6 +90,7 @@ class _Indices:
         self._indices = indices
         self._epoch = epoch
         self._start = start
+        self._failed = False
         if start is not None and start.batches:
             self._begin()
 
@@ -107,8 +108,22 @@ class _Indices:
 
     def __next__(self) -> Any:
         if self._epoch.source is None:
-            self._begin()
+            self._try_to_begin()
         return self._epoch.index()
+
+    def _try_to_begin(self) -> None:
+        """Begin, and once again if that fails, because a signal's handler may have raised.
+
+        The second time it is the sampler that fails, and it has ended, as in torch.  Otherwise a loop that passes over
+        errors would be given the sampler's error for ever.
+        """
+        try:
+            self._begin()
+        except Exception:
+            if self._failed:
+                raise StopIteration from None
+            self._failed = True
+            raise
 
 
 def _samples_of(index: Any, batched: bool) -> int:
