@@ -112,6 +112,12 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
             samples that the epoch has asked for until then, and at least 10 (default None: 0.001).  One more is a
             RuntimeError with the first tracebacks.  Needs `on_bad_sample="skip"`.
 
+        look_ahead: How many batches' indices a worker reads before it makes them: the one that it makes now, and those
+            that follow it, up to `prefetch_factor` (default None: 2 for a dataset with `__prefetch__`).  The dataset's
+            `__prefetch__(indices)` is called with each batch's indices once, and starts to read them.  0 never calls
+            it.  With "steal", and without workers, only the indices of the batch that is made now are known.  Needs a
+            map-style dataset.  See docs/look-ahead.md.
+
         detail: Whether workers sample their own Python stacks while they make one batch of 16 (default False), so that
             `report()` names the function and the line that take the most time.  SHMLOADER_DETAIL=1 sets it for all
             loaders.
@@ -158,6 +164,7 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
     prefetch_epochs = False
     on_bad_sample = "raise"
     max_bad_samples: int | float | None = None
+    look_ahead: int | None = None
     detail = False
     template = False
 
@@ -196,6 +203,7 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
         prefetch_epochs: bool = False,
         on_bad_sample: str = "raise",
         max_bad_samples: int | float | None = None,
+        look_ahead: int | None = None,
         detail: bool = False,
         template: bool = False,
     ) -> None:
@@ -215,6 +223,7 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
             prefetch_epochs=prefetch_epochs,
             on_bad_sample=on_bad_sample,
             max_bad_samples=max_bad_samples,
+            look_ahead=look_ahead,
             detail=detail,
             template=template,
         )

@@ -32,6 +32,12 @@ def check_requirements(loader: Any, options: Options) -> None:
         )
     if options.chunk_size is not None:
         _check_rows(loader)
+    if options.look_ahead and loader.num_workers and options.look_ahead > loader.prefetch_factor:
+        raise ValueError(
+            f"look_ahead={options.look_ahead} is more than prefetch_factor={loader.prefetch_factor}. A worker knows "
+            "the indices of prefetch_factor batches at most, the one that it makes included. "
+            f"Give prefetch_factor={options.look_ahead} too, or a smaller look_ahead."
+        )
     if options.template and loader.num_workers:
         _check_start_method(loader.multiprocessing_context)
 
@@ -78,6 +84,11 @@ def _check_stream(loader: Any, options: Options) -> None:
         raise ValueError(
             f"{name} needs a map-style dataset, but got {kind}. The samples of a stream have no numbers, and each "
             "worker reads a part that no other worker can continue. Leave the option out."
+        )
+    if options.look_ahead:
+        raise ValueError(
+            f"look_ahead={options.look_ahead} needs a map-style dataset, but got {kind}. A stream has no indices that "
+            "could be read before its samples. Leave the option out, and have the stream itself read early."
         )
     if options.skips_bad_samples:
         raise ValueError(

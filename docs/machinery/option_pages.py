@@ -45,6 +45,7 @@ ABOUT = {
     "chunk_size": About(
         "samples", "DataLoader(dataset, batch_size=8, num_workers=2, chunk_size=4)", "chunk_size=0, num_workers=2"
     ),
+    "look_ahead": About("batches", "DataLoader(dataset, num_workers=2, look_ahead=2)", "look_ahead=3, num_workers=2"),
     "template": About(
         "yes or no",
         'DataLoader(dataset, num_workers=2, multiprocessing_context="spawn", template=True)',

@@ -91,6 +91,7 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
         self.loader = weakref.ref(loader)
         self._prefetch_factor: int = loader.prefetch_factor  # type: ignore[assignment]
         self._in_order = loader.in_order
+        self._look_ahead = options.look_ahead
         if self._num_workers <= 0:
             raise AssertionError("num_workers must be greater than 0 for MultiProcessingDataLoaderIter")
         if self._prefetch_factor <= 0:
@@ -183,6 +184,7 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
                 "stride": self._schedule.stride,
                 "dataset_epoch": dataset_epoch(self._dataset),
                 "left": self._left,
+                "look_ahead": self._look_ahead,
                 "pool": None if self._tally is None else given_pool(loader),
             },
         )

@@ -26,6 +26,7 @@ from shmloader.trainer.replacements import pool_of
 from shmloader.trainer.seeds import begin_iterator, left_of_streams, sample_seed, seed_of
 from shmloader.worker import random_states
 from shmloader.worker.fetch import Left, fetch_from, pass_over, restore, state_of_stream, state_when_fresh
+from shmloader.worker.look_ahead import indices_of, prefetch_of
 from shmloader.worker.replace_bad_samples import Skips
 
 
@@ -69,6 +70,8 @@ def without_workers(loader: Any, options: Options, make: Callable[[], Any]) -> A
         fetcher = _Skipping(loader, fetcher, epoch, tally)
     if options.seeds_samples:
         fetcher = _Seeding(loader, fetcher, epoch)
+    if options.look_ahead != 0 and (prefetch := prefetch_of(loader.dataset)) is not None:
+        fetcher = _Prefetching(loader, fetcher, prefetch)
     iterator._dataset_fetcher = _Counting(loader, fetcher, epoch)
     place.begin(epoch)
     return iterator
@@ -153,6 +156,20 @@ class _Counting(_InPlace):
             raise
         self._epoch.hand_out(samples)
         return batch
+
+
+class _Prefetching(_InPlace):
+    """Makes batches as the fetcher does, and gives the dataset's `__prefetch__` their indices first."""
+
+    def __init__(self, loader: Any, fetcher: Any, prefetch: Callable[[list[Any]], Any]) -> None:
+        self._fetcher = fetcher
+        self._prefetch = prefetch
+        self._batched = loader.batch_sampler is not None
+
+    def fetch(self, index: Any) -> Any:
+        """The batch of what the sampler gave."""
+        self._prefetch(indices_of(index, self._batched))
+        return self._fetcher.fetch(index)
 
 
 class _Streaming(_InPlace):

@@ -31,6 +31,7 @@ from shmloader.worker import random_states
 from shmloader.worker.collate import collate_into
 from shmloader.worker.exceptions import caught, error_as_state, write_instead
 from shmloader.worker.fetch import Fetch, Left, Stream, fetch_from, state_at_first, state_when_fresh
+from shmloader.worker.look_ahead import LookAhead, look_ahead_of
 from shmloader.worker.replace_bad_samples import Skips
 from shmloader.wrapped_datasets import hearers
 
@@ -89,6 +90,7 @@ class Worker:
         seeds_samples: whether each sample is seeded (random_states.py).
         left: the place from which each worker's stream continues in the first epoch; None: its beginning.
         dataset_epoch: the last one that the trainer's dataset got by set_epoch(); None: none.
+        look_ahead: how many batches' indices the dataset's __prefetch__ gets early (look_ahead.py); None: the default.
         pool: the indices of samples that may replace bad ones (replace_bad_samples.py); None: none are replaced.
         persists: whether it may make another epoch after the first one.
         stride: with seeds_samples, how far apart in the epoch's order the samples of a batch are.
@@ -111,6 +113,7 @@ class Worker:
         stride: int,
         dataset_epoch: int | None,
         left: list[Left] | None,
+        look_ahead: int | None,
         pool: Any = None,
     ) -> None:
         self._segment = segment
@@ -128,6 +131,8 @@ class Worker:
         self._skips = None if pool is None else Skips(dataset, pool)
         self._fetching = dataset, auto_collation, collate_fn, drop_last, self._writer, self._skips
         self._fetch: Fetch | None = None
+        self._look_ahead = look_ahead
+        self._ahead: LookAhead | None = None
         self._is_over = False  # whether the stream has ended in this epoch
         self._epoch: int | None = None  # None before the first, which may have any number
         self._keeps_before = persists and not seeds_samples
@@ -229,9 +234,10 @@ class Worker:
                 self._dataset_epoch = dataset_epoch
                 for hearer in hearers(dataset):
                     hearer.set_epoch(dataset_epoch)
+            self._ahead = look_ahead_of(dataset, self._ring, self._look_ahead, self._fetching[1])
             self._fetch = fetch_from(*self._fetching, left, self._ring.fetched, self._default)
         except Exception:
-            self._fetch, self._error = None, caught(self._where)
+            self._ahead, self._fetch, self._error = None, None, caught(self._where)
 
     def _fill(self, task: Any) -> int:
         """Fetch a batch and write it into the payload; returns the outcome to publish."""
@@ -244,6 +250,8 @@ class Worker:
             try:
                 if self._fetch is not None:
                     fetcher = self._fetch
+                if self._ahead is not None:
+                    self._ahead.look(task)
                 batch = fetcher(task)  # for a worker that could not begin, it raises in torch's words
             except Exception as error:
                 if self._ring.forked:  # this is a forked child of the worker: it ends by its error, as any process
