@@ -32,21 +32,22 @@ from torch.utils.data import ConcatDataset, IterableDataset, StackDataset, Subse
 from shmloader.core.worker import WorkerSide
 from shmloader.ring.tasks import read_task
 
-__all__ = ["LookAhead", "indices_of", "look_ahead_of", "prefetch_of"]
+__all__ = ["LookAhead", "indices_of", "is_torchs", "prefetch_of", "prefetching"]
 
 Prefetch = Callable[[list[Any]], Any]
+Give = Callable[[int, list[Any], int, int], Any]
 
 DEFAULT = 2  # batches; measured by `python -m bench storage --parts far_load`
 
 
 def prefetch_of(dataset: Any) -> Prefetch | None:
     """A dataset's `__prefetch__`, also inside torch's wrappers; None if it has none, or must not be called."""
-    if _is_torchs(dataset, Subset):
+    if is_torchs(dataset, Subset):
         inner = prefetch_of(dataset.dataset)
         return None if inner is None else lambda indices: inner([dataset.indices[index] for index in indices])
-    if _is_torchs(dataset, ConcatDataset):
+    if is_torchs(dataset, ConcatDataset):
         return _of_several(dataset)
-    if _is_torchs(dataset, StackDataset):
+    if is_torchs(dataset, StackDataset):
         parts = dataset.datasets.values() if isinstance(dataset.datasets, dict) else dataset.datasets
         known = [prefetch for prefetch in map(prefetch_of, parts) if prefetch is not None]
         return (lambda indices: [prefetch(list(indices)) for prefetch in known]) if known else None
@@ -56,7 +57,7 @@ def prefetch_of(dataset: Any) -> Prefetch | None:
     return prefetch
 
 
-def _is_torchs(dataset: Any, kind: Any) -> bool:
+def is_torchs(dataset: Any, kind: Any) -> bool:
     """Whether a dataset gives the samples that this wrapper of torch's gives: it, or a class that adds to it."""
     return isinstance(dataset, kind) and type(dataset).__getitem__ is kind.__getitem__
 
@@ -84,54 +85,54 @@ def _of_several(dataset: ConcatDataset[Any]) -> Prefetch | None:
 
 
 class LookAhead:
-    """Calls a dataset's `__prefetch__` for the batch at hand and for those that follow it.
+    """Gives the indices of the batch at hand, and of those that follow it, to whom they help.
 
     Args:
         ring: This worker's side of it.
-        prefetch: See prefetch_of().
-        batches: How many batches, the one at hand included.
+        give: Called once for each batch, with its sequence, its indices, its seed and the row of its first sample.
+        batches: How many batches, the one at hand included; None: the default.
         auto_collation: Whether a task is the indices of a batch.  If not, it is the index of one sample.
     """
 
-    def __init__(self, ring: WorkerSide, prefetch: Prefetch, batches: int, auto_collation: bool) -> None:
+    def __init__(self, ring: WorkerSide, give: Give, batches: int | None, auto_collation: bool) -> None:
         self._ring = ring
-        self._prefetch = prefetch
-        self._batches = batches
+        self._to = give
+        self._batches = DEFAULT if batches is None else max(1, batches)
         self._auto_collation = auto_collation
         self._given: deque[int] = deque()  # sequences whose indices were given, the one at hand included
         self._raised: dict[int, Exception] = {}  # by the sequence whose indices were given
 
     def look(self, task: Any) -> None:
-        """Give the dataset what it has not got yet.
+        """Give what was not given yet.
 
         Args:
             task: Of the batch at hand.
 
         Raises:
-            Exception: What __prefetch__ raised when it got the indices of this batch.
+            Exception: What was raised when it was given the indices of this batch.
         """
         now, given = self._ring.sequence, self._given
         while given and given[0] < now:
             given.popleft()
         if not given or given[0] > now:  # where work is stolen, a dead worker's batch comes behind later ones
             given.clear()
-            self._give(now, task)
+            self._give(now, task, self._ring.seed, self._ring.row)
         if wanted := self._batches - len(given):
-            for sequence, written, _, _ in self._ring.upcoming(given[-1], wanted):
-                self._give(sequence, read_task(written))
+            for sequence, written, seed, row in self._ring.upcoming(given[-1], wanted):
+                self._give(sequence, read_task(written), seed, row)
         error = self._raised.pop(now, None)
         if error is not None:
             raise error
 
-    def _give(self, sequence: int, task: Any) -> None:
+    def _give(self, sequence: int, task: Any, seed: int, row: int) -> None:
         self._given.append(sequence)
         try:
-            self._prefetch(indices_of(task, self._auto_collation))
+            self._to(sequence, indices_of(task, self._auto_collation), seed, row)
         except Exception as error:
             self._raised[sequence] = error
 
 
-def look_ahead_of(dataset: Any, ring: WorkerSide, batches: int | None, auto_collation: bool) -> LookAhead | None:
+def prefetching(dataset: Any, ring: WorkerSide, batches: int | None, auto_collation: bool) -> LookAhead | None:
     """What calls a dataset's __prefetch__; None if it has none, or if it must not be called.
 
     Args:
@@ -141,7 +142,7 @@ def look_ahead_of(dataset: Any, ring: WorkerSide, batches: int | None, auto_coll
     """
     if batches == 0 or isinstance(dataset, IterableDataset) or (prefetch := prefetch_of(dataset)) is None:
         return None
-    return LookAhead(ring, prefetch, DEFAULT if batches is None else batches, auto_collation)
+    return LookAhead(ring, lambda sequence, indices, seed, row: prefetch(indices), batches, auto_collation)
 
 
 def indices_of(task: Any, auto_collation: bool) -> list[Any]:
