@@ -73,8 +73,8 @@ class SideBySide:
         self._stride = stride
         self._skips = skips
         self._begun: dict[int, list[Any]] = {}  # by sequence
-        self._waiting: list[tuple[int, list[Any], int, int]] = []  # what begin() got before that is known:
         self._is_known = False  # whether a sample has shown that it draws nothing
+        self._waiting: list[tuple[int, list[Any], int, int]] = []  # what begin() got before that
         self._drew: list[str] = []
 
     def begin(self, sequence: int, indices: list[Any], seed: int, row: int) -> None:
@@ -100,6 +100,7 @@ class SideBySide:
         for earlier in [each for each in self._begun if each < sequence]:
             _drop(self._runner, self._begun.pop(earlier))
         begun, made = self._begun.pop(sequence, []), []
+        self._waiting = [each for each in self._waiting if each[0] > sequence]
         before = _States()
         try:
             if not self._is_known and indices:
@@ -109,11 +110,9 @@ class SideBySide:
                 self._is_known = True
             if len(begun) < len(indices):
                 begun += self._start(indices[len(begun) :], seed, row + len(begun))
-            if self._is_known and self._waiting:
-                waiting, self._waiting = self._waiting, []
-                for each in waiting:
-                    if each[0] > sequence:
-                        self.begin(*each)
+            for each in self._waiting if self._is_known else ():
+                self.begin(*each)
+            self._waiting = [] if self._is_known else self._waiting
             for at in range(len(made), len(indices)):
                 made.append(self._made(indices[at], *begun[at]))
         except BaseException:

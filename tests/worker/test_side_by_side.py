@@ -152,10 +152,8 @@ class TogetherAwaited(Together):
 
 class TogetherBlocking(Together):
     def __getitem__(self, index: int) -> Any:
-        if index:
-            self.begin()
-            while os.path.getsize(self.path or "") < self.needed:
-                time.sleep(0.001)
+        while self.is_early(index):
+            time.sleep(0.001)
         return index
 
 
