@@ -39,7 +39,7 @@ cdef class Lane:
         return ring_noted(&self.header.waited_ns) + (time - asked if 0 < asked < time else 0)
 
     cdef void sleeps(self) noexcept nogil:
-        """It lies down, for there is nothing to do: either the consumer is slow, or another worker is."""
+        """Note that the worker goes to sleep without work: either the consumer is slow, or another worker is."""
         if not self.slept:
             self.slept, self.waited = True, self.waited_by(now())
 
@@ -80,6 +80,14 @@ cdef class Lane:
         self.published_at, self.entry = time, NULL
         if time - self.probed_at >= PROBE:
             self.probe(time)
+
+    cdef void turned_away(self) noexcept:
+        if self.probed_at:
+            self.probe(now())
+        self.published_at, self.slept = 0, False
+
+    cdef void turned_to(self) noexcept:
+        self.cpu, self.delay, self.probed_at = cpu_time(), cpu_delay(), now()
 
     cdef void probe(self, uint64_t time) noexcept:
         """Ask the kernel what of the time that went into batches was spent on a core, and what waiting for one."""

@@ -51,6 +51,12 @@ ABOUT = {
         "DataLoader(dataset, num_workers=2, worker_threads=8)",
         "worker_threads=0",
     ),
+    "crew": About(
+        "",
+        "DataLoader(dataset, crew=shmloader.Crew(num_workers=2))",
+        "crew=2",
+        "import shmloader\n\n",
+    ),
     "template": About(
         "yes or no",
         'DataLoader(dataset, num_workers=2, multiprocessing_context="spawn", template=True)',

@@ -64,11 +64,11 @@ class Sheet:
     def write(self, worker: int, counts: Counts, looks: int) -> None:
         """In the worker: write its counts, and the number of samples."""
         most = MOST
-        while len(said := json.dumps([[*place, count] for place, count in counts.most_common(most)]).encode()) > (
+        while len(text := json.dumps([[*place, count] for place, count in counts.most_common(most)]).encode()) > (
             ROOM - _HEADER.size
         ):
             most //= 2  # paths are long
-        os.pwrite(self._fd, _HEADER.pack(zlib.crc32(said), len(said), looks) + said, worker * ROOM)
+        os.pwrite(self._fd, _HEADER.pack(zlib.crc32(text), len(text), looks) + text, worker * ROOM)
 
     def read(self, worker: int) -> tuple[Counts, int]:
         """The counts of a worker, and its number of samples."""
@@ -138,11 +138,15 @@ class Looks:
         self._is_in_look = False
         self._first = 0  # when the timer first runs out for this batch
         self._times = 0  # how often it had at the last sample
-        signal.signal(LOOK, self._look)
-        signal.siginterrupt(LOOK, False)
+        self.listen()
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {LOOK})
         self._batches = 0
         self._random = random.Random(worker)  # not the global one, which is the user's
+
+    def listen(self) -> None:
+        """Have the signal be this one's.  A crew's worker has one of these for each loader."""
+        signal.signal(LOOK, self._look)
+        signal.siginterrupt(LOOK, False)
 
     def begin(self) -> None:
         """A batch is claimed.  The first sample comes at a random time, so that short work is seen as well."""

@@ -14,19 +14,19 @@ NOTE [ Shutdown ]
        collected, whichever comes first.  At interpreter exit little is done (at_exit.py): multiprocessing terminates
        the workers, which are daemons, and the kernel frees memory that has no name.
     2. The order: `stop` is raised, and every worker's bell is tolled.  The watching thread is ended.  All workers are
-       joined, with one deadline for all, then terminated, then killed.  Only then is the memory given back, for a
-       worker that is still filling a slot must not fault.  If one lives even then, because the kernel does not let go
-       of it, the memory stays until the last process that maps it is gone.
+       joined, with one deadline for all, then terminated, then killed.  Only then is the memory given back, because a
+       worker that is still filling a slot must not fault.  If the kernel does not let go of a killed worker, the memory
+       stays until the last process that maps it is gone.
     3. A worker whose trainer is gone ends, whatever it is doing (parents_death.py); a spawned one also while it imports
        the trainer's script.
     4. A forked child that drops its copy of an iterator must end nobody.  Its pid tells that it is a child.
     5. Batches that are still lent live on; see NOTE [ Lease ].
-    6. Threads that call the device (prefetch.py, pinning.py) are the exception to 1.  An atexit hook ends them, for a
-       thread that comes back from a call into an interpreter that is gone takes the process down with it.
-    7. No signal interrupts the end.  Handlers are called when it is over, with one exception: while workers have time
-       to leave, Ctrl-C cuts that short (NOTE [ Signals ]).  If anything else breaks the end off, the iterator has not
-       ended: each step is taken whatever became of the others, no step does harm when it is taken twice, and the next
-       call takes them all.
+    6. Threads that call the device (prefetch.py, pinning.py) are the exception to 1.  An atexit hook ends them, because
+       a thread that returns from a call into an interpreter that is gone takes the process down with it.
+    7. No signal interrupts the end.  Handlers run when it is over, with one exception: while workers have time to
+       leave, Ctrl-C cuts that short (NOTE [ Signals ]).  If anything else breaks the end off, the iterator has not
+       ended, and the next call takes all steps again.  Each step is taken whatever became of the others, and taking a
+       step twice is harmless.
 """
 
 from __future__ import annotations
@@ -62,9 +62,11 @@ from shmloader.trainer.bad_samples import tally_of
 from shmloader.trainer.conductor import Conductor
 from shmloader.trainer.crew import Crew
 from shmloader.trainer.delivery import Delivery
+from shmloader.trainer.member import Member
 from shmloader.trainer.replacements import given_pool
 from shmloader.trainer.schedule import schedule_of
 from shmloader.trainer.seeds import begin_iterator, left_of_streams, seed_of_workers
+from shmloader.trainer.shared_workers import shared_by
 from shmloader.trainer.templates import context_of
 
 
@@ -117,14 +119,15 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
 
     def _make_ring(self, loader: Any, options: Options, place: Place, served: int) -> None:
         """Make the ring and everything around it.  Nobody works on it yet."""
-        self._spin = may_spin(self._num_workers + 1)  # else a side that pauses on its core keeps another from it
+        self._spin = may_spin(self._num_workers + 1)  # with too few cores, a side that spins would keep another waiting
         self._schedule = schedule_of(loader, options)
         size, spare, memory = self._schedule.size, options.spare_slots, self._schedule.size.memory
         device = accelerator_of(loader, options)
         if device is not None and spare:
             spare += IN_TRANSIT
         if device is not None and memory == "auto":
-            memory = "memfd"  # at once, for a slot that is page-locked may not move there
+            memory = "memfd"  # from the start, because a page-locked slot may not move there
+        board = None if options.crew is None else shared_by(options.crew).board_memory
         self._segment = Segment(
             self._num_workers,
             size.entries,
@@ -135,6 +138,7 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
             remember=options.respawns and not self._schedule.seeds_samples,  # else no state goes from batch to batch
             streams=self._streams,
             detail=wants_detail(options),
+            board=board,
         )
         segment = self._segment
         self._account = account_of(loader)
@@ -144,15 +148,7 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
         segment.format(self._ring, label_of(loader))
         self._schedule.attach(self._ring)
         self._tally = tally_of(loader, options)
-        crew = Crew(
-            context_of(loader, options),
-            self._ring,
-            segment,
-            respawn=options.respawns,
-            reissue=not self._streams,
-            timeout=self._timeout,
-            outlives=options.workers_outlive_signals,
-        )
+        crew = self._crew_of(loader, options)
         dismisses = self._streams and not loader.persistent_workers
         delivers = self._ring, crew, spare, self._timeout, self._streams, dismisses
         if device is None:
@@ -164,6 +160,30 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
         self._steps = Steps(self._ring, self._conductor, self._delivery, _torch.ExceptionWrapper)
         self._crew, self._workers = crew, crew.workers
         self._shutdown = False
+
+    def _crew_of(self, loader: Any, options: Options) -> Crew:
+        """Its workers, which are not at work yet: its own, or those that it shares."""
+        respawn, reissue = options.respawns, not self._streams
+        if options.crew is None:
+            return Crew(
+                context_of(loader, options),
+                self._ring,
+                self._segment,
+                respawn=respawn,
+                reissue=reissue,
+                timeout=self._timeout,
+                outlives=options.workers_outlive_signals,
+            )
+        return Member(
+            shared_by(options.crew),
+            self._ring,
+            self._segment,
+            iterator=weakref.ref(self),
+            respawn=respawn,
+            reissue=reissue,
+            timeout=self._timeout,
+            steals=options.steals,
+        )
 
     def _hire(self, loader: Any) -> None:
         """Start the workers, and the thread that page-locks."""
@@ -206,6 +226,8 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
     def _reset(self, loader: DataLoader[Any], first_iter: bool = False) -> None:
         """Begin an epoch, or what is left of one, and open its first batches."""
         self._delivery.interrupted = False
+        assert self._crew is not None
+        self._crew.works()
         if start.is_asked_for(loader, self):
             return
         if self._conductor.holds_next():
@@ -242,6 +264,8 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
         if batch is END:
             if not self._persistent_workers:
                 self._shutdown_workers()
+            elif self._crew is not None:
+                self._crew.rests()
             raise StopIteration
         if type(batch) is _torch.ExceptionWrapper:
             batch.reraise()
@@ -324,7 +348,7 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
                     self._pinning.close()
                 if hasattr(self, "_segment"):
                     self._account.end_sheet(self._segment.sheet)
-                if hasattr(self, "_ring"):  # else there was no memory for it
+                if hasattr(self, "_ring"):  # otherwise there was no memory for it
                     self._keep_states()
                     self._ring.close()
         finally:
@@ -340,13 +364,24 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
                 delivered.states = self._ring.states()
 
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
-        try:  # first, for a signal may come behind any call
-            if not is_finalizing() and not self._ended:  # else the names of this module, and of others, may be None
+        try:  # first, because a signal may come after any call
+            if not is_finalizing() and not self._ended:  # otherwise global names may be None
                 with held_in_del(self):
                     self._shutdown_workers()
         finally:  # a signal may have come before signals were held back
             if not is_finalizing():
                 self._shutdown_workers()
+
+    def fold(self) -> None:
+        """Give the memory back that is not used while no epoch is under way: NOTE [ Crew ], 8."""
+        locked = frozenset() if self._pinning is None else self._pinning.fold()
+        self._ring.slots.fold(locked)
+
+    def unfold(self) -> None:
+        """An epoch begins: undo that."""
+        self._ring.slots.unfold()
+        if self._pinning is not None:
+            self._pinning.unfold()
 
     def stop_threads(self) -> None:
         """End the threads that call the device, and nothing else."""

@@ -50,6 +50,7 @@ VALUES: dict[str, tuple[Any, dict[str, Any], Any]] = {
     "look_ahead": (1, {}, -1),
     "worker_threads": (2, {}, 0),
     "detail": (True, {}, "all"),
+    "crew": (shmloader.Crew(1), {}, "eight"),
     "template": (True, {"multiprocessing_context": "spawn"}, 1),
 }
 NAMES = sorted(DEFAULTS)

@@ -30,17 +30,18 @@ KINDS = pytest.mark.parametrize("dataset", [Augmented, lambda *n: Stream(*n)], i
 WORKERS = pytest.mark.parametrize("workers", [0, 1])
 OURS = {"spare_slots", "ring_memory", "max_ring_bytes", "on_worker_death", "schedule", "chunk_size"}
 OURS |= {"workers_outlive_signals", "device", "device_prefetch", "on_device", "strict_pinning", "sample_seeds"}
-OURS |= {"prefetch_epochs", "on_bad_sample", "max_bad_samples", "look_ahead", "worker_threads", "detail", "template"}
+OURS |= {"prefetch_epochs", "on_bad_sample", "max_bad_samples", "look_ahead", "worker_threads", "detail", "crew"}
+OURS |= {"template"}
 
 
 class Stream(IterableDataset):
     """It says that it is shorter than it is."""
 
     def __init__(self, length: int = 8, text: int = 3) -> None:
-        self.length, self.said = length, text
+        self.length, self.text = length, text
 
     def __len__(self) -> int:
-        return self.said
+        return self.text
 
     def __iter__(self) -> Any:
         return iter(range(self.length))
