@@ -15,6 +15,7 @@ from shmloader import _torch
 from shmloader.device import accelerator
 from shmloader.options import Options
 from shmloader.row_wise import is_row_wise
+from shmloader.trainer.places import BY_DATASET, place_of
 
 
 def check_requirements(loader: Any, options: Options) -> None:
@@ -30,8 +31,15 @@ def check_requirements(loader: Any, options: Options) -> None:
             "prefetch_epochs=True needs persistent_workers=True. Workers can begin the next epoch only if they outlive "
             "this one. Without it, loader.start() begins an epoch early, with new workers."
         )
-    if options.chunk_size is not None:
-        _check_rows(loader)
+    for name, given in (("chunk_size", options.chunk_size), ("group_by", options.group_by)):
+        if given is not None:
+            _check_rows(loader, name)
+    if options.group_by == BY_DATASET and place_of(loader.dataset) is None:
+        raise ValueError(
+            f"group_by='place' asks the dataset where samples lie, but {type(loader.dataset).__name__} has no "
+            "__place__(index). Write that method: it returns the shard, the row group or the file of a sample. Or give "
+            "a function of an index instead of 'place'."
+        )
     if options.template and loader.num_workers:
         _check_start_method(loader.multiprocessing_context)
 
@@ -66,6 +74,7 @@ def _in_order_of_samples(options: Options) -> list[str]:
     asked = {
         "schedule='steal'": options.steals,
         "chunk_size": options.chunk_size is not None,
+        "group_by": options.group_by is not None,
         "sample_seeds=True": options.sample_seeds,
         "prefetch_epochs=True": options.prefetch_epochs,
     }
@@ -94,11 +103,11 @@ def _check_out_of_order(options: Options) -> None:
         )
 
 
-def _check_rows(loader: Any) -> None:
+def _check_rows(loader: Any, name: str) -> None:
     if loader.batch_sampler is None:
-        raise ValueError("chunk_size cuts batches, but got batch_size=None. Leave one of the two out.")
+        raise ValueError(f"{name} cuts batches, but got batch_size=None. Leave one of the two out.")
     if not is_row_wise(loader.collate_fn):
         raise ValueError(
-            f"chunk_size needs default_collate or a collate_fn that is marked with shmloader.row_wise, but got "
+            f"{name} needs default_collate or a collate_fn that is marked with shmloader.row_wise, but got "
             f"collate_fn={loader.collate_fn!r}. Mark it if each sample's row depends on that sample alone."
         )

@@ -20,7 +20,7 @@ from atomics cimport (
 from shmloader.core.fill cimport Fill
 from shmloader.core.handover cimport Handover
 from shmloader.core.lane cimport Lane
-from shmloader.core.ring cimport NO_CELL, NO_ROOM, PICKLED, Ring, check_index, lowest, overwritten
+from shmloader.core.ring cimport LISTED_FIRST, NO_CELL, NO_ROOM, PICKLED, Ring, check_index, lowest, overwritten
 from ring.spin cimport spin_budget, spin_learn, spin_once
 
 cdef extern from *:
@@ -153,6 +153,8 @@ cdef class WorkerSide(Ring):
         self.task_bytes = size if kind == PICKLED else 8 * size
         self.current, self.used = payload, 0
         self.row, self.rows = ring_once_32(&entry.ask.row), ring_once_32(&entry.ask.rows)
+        self.listed = self.rows > 0 and self.row >= <uint32_t>LISTED_FIRST
+        self.begins_batch = self.row == <uint32_t>LISTED_FIRST if self.listed else self.row == 0
         self.to_leave, self.state_size = ring_once_32(&entry.ask.cell), 0
         self.follow(self.current)
         return self.read_task(self.cursor, kind, size)

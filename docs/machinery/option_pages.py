@@ -45,6 +45,11 @@ ABOUT = {
     "chunk_size": About(
         "samples", "DataLoader(dataset, batch_size=8, num_workers=2, chunk_size=4)", "chunk_size=0, num_workers=2"
     ),
+    "group_by": About(
+        "a function, or 'place'",
+        "DataLoader(dataset, batch_size=4, num_workers=2, group_by=lambda index: index // 100)",
+        'group_by="shard", num_workers=2',
+    ),
     "template": About(
         "yes or no",
         'DataLoader(dataset, num_workers=2, multiprocessing_context="spawn", template=True)',

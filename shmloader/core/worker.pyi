@@ -15,6 +15,8 @@ class WorkerSide(Ring):
     used: int
     row: int
     rows: int
+    listed: bool
+    begins_batch: bool
     @property
     def seed(self) -> int: ...
     @property
