@@ -14,8 +14,8 @@ from torch.utils.data import IterableDataset
 from shmloader import _torch
 from shmloader.device import accelerator
 from shmloader.options import Options
+from shmloader.places import BY_DATASET, place_of
 from shmloader.row_wise import is_row_wise
-from shmloader.trainer.places import BY_DATASET, place_of
 
 
 def check_requirements(loader: Any, options: Options) -> None:

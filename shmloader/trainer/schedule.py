@@ -16,9 +16,9 @@ from torch.utils.data import IterableDataset
 from shmloader.core.ring import ANY
 from shmloader.core.trainer import TrainerSide
 from shmloader.options import Options, RingMemory
+from shmloader.places import Places
 from shmloader.resume.epoch import Epoch
 from shmloader.resume.seek import ranks_of
-from shmloader.trainer.places import Places
 from shmloader.trainer.windows import Windows
 from shmloader.worker.random_states import further
 
@@ -210,7 +210,7 @@ class ByPlace(_Attached):
         self._seeds(loader, options)
         self._places = Places(options.group_by, loader.dataset)
         self._window = max(2, min(workers * loader.prefetch_factor, MOST_TASKS // 2 // workers))
-        least = 2 * workers * self._window  # of tasks, for each worker may have some of each batch
+        least = 2 * workers * self._window  # tasks, because each worker may have some of each batch
         size: Any = getattr(loader.batch_sampler, "batch_size", None)
         rows = self._window * size if isinstance(size, int) and size > 0 else MOST_TASKS
         self._windows = Windows(workers, max(least, min(rows, MOST_TASKS)), options.chunk_size)

@@ -27,7 +27,7 @@ from itertools import chain, zip_longest
 from typing import NamedTuple
 
 _REMEMBERED = 256  # places of each worker, latest last: more than any has open
-_SLACK = 8  # a worker may get one row more for so many rows of its share, so that places are cut apart less
+_SLACK = 8  # a worker may get an eighth more than its share, so that fewer places are cut apart
 
 Row = tuple[int, int]  # the batch's place in the window, and the row in the batch
 

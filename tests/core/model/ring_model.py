@@ -206,7 +206,9 @@ class Ring:
         firsts = list(dict.fromkeys(self.batches[seq][0] for seq in range(self.sequences)))
         firsts.sort(key=lambda seq: (self.opened_with[seq], seq if of is None else of[seq]))
         self.then = dict(zip(firsts, [*firsts[1:], self.sequences], strict=True))
-        working = self.entries // min(map(len, self.batches.values())) + self.spare - (self.mutant == "a payload too few")
+        working = (
+            self.entries // min(map(len, self.batches.values())) + self.spare - (self.mutant == "a payload too few")
+        )
         self.payloads = working + (self.workers if self.keeps else 0)
         self.any_order = not self.in_order or self.mutant == "take what is ready though the order matters"
         self.processes = (*range(self.workers), GHOST) if "timeout" in self.mutant else tuple(range(self.workers))

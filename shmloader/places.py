@@ -1,7 +1,7 @@
 """Where samples lie: what a dataset says of an index (`__place__`), also through torch's wrappers.
 
 A place is any value that is equal for samples that are cheap to read one after the other: the number of a row group, of
-a shard, of a chunk of HDF5.  Only the trainer asks for it, when it cuts batches (windows.py).
+a shard, of a chunk of HDF5.  Only the trainer asks for it, when it cuts batches (trainer/windows.py).
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Places:
         try:
             hash(place)
             if isinstance(place, torch.Tensor):
-                raise TypeError("a tensor is found only by itself")
+                raise TypeError("a tensor is equal only to itself")
         except TypeError as error:
             raise TypeError(
                 f"{self._who} returned {place!r} for index {index!r}: {error}. "
