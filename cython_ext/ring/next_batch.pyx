@@ -58,7 +58,10 @@ cdef class Steps:
            program that goes on behind an error is to get what torch gives.  It counts as that batch, as any error in a
            batch's place does: otherwise all that is counted behind it would be one batch short, and a resume would
            repeat one.
-        9. The thread that is in here may come by again: from a signal handler, or from a sampler that iterates over its
+        9. If batches are opened in windows (NOTE [ Windows ]), the epoch keeps the indices that were drawn for the next
+           window.  If it cannot be opened, its first batch is opened alone, and so on, until the one that is at fault
+           comes first.  Rule 6 is for that one.
+       10. The thread that is in here may come by again: from a signal handler, or from a sampler that iterates over its
            own loader.  That can only be an error.
 
     Args:
