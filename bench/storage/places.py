@@ -5,10 +5,10 @@ This runs in a process of its own, see core/child.py.
 
 from __future__ import annotations
 
+import mmap
 import tempfile
 import time
 from importlib import import_module
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -20,17 +20,17 @@ from shmloader import DataLoader, Shards
 __all__ = ["place"]
 
 ROWS = 1000  # of a row group
-BATCHES = 80
 AHEAD = 2  # prefetch_factor: with 2 workers, a window is 4 batches
 SEED = 5
 
 
-def place(groups: int, workers: int, batch_size: int) -> dict[str, float]:
+def place(groups: int, workers: int, batch_size: int, batches: int = 80) -> dict[str, float]:
     """Rows of one file in random order, where each worker keeps one decoded row group.
 
     Args:
         groups: Of ROWS rows.
         workers, batch_size: Of the loader.
+        batches: How many of the file's are made.
 
     Returns:
         without, place: row groups that all workers decode; fewer: times as many without group_by; quicker: times as
@@ -46,7 +46,7 @@ def place(groups: int, workers: int, batch_size: int) -> dict[str, float]:
         rows = np.arange(groups * ROWS)
         table = arrow.table({"x": rows, "text": [f"row {row}" for row in rows]})
         parquet.write_table(table, path, row_group_size=ROWS)
-        order = np.random.default_rng(SEED).permutation(len(rows))[: BATCHES * batch_size].tolist()
+        order = np.random.default_rng(SEED).permutation(len(rows))[: batches * batch_size].tolist()
         without, plain, slow = _epoch(path, order, workers, batch_size, None)
         by_place, grouped, quick = _epoch(path, order, workers, batch_size, "place")
     if any(not torch.equal(a["x"], b["x"]) or a["text"] != b["text"] for a, b in zip(plain, grouped, strict=True)):
@@ -74,9 +74,9 @@ def _epoch(
     )
     with loader:
         begin = time.perf_counter()
-        batches = list(loader)
+        made = list(loader)
         took = time.perf_counter() - begin
-    return sum(dataset.decoded), batches, took
+    return int(dataset.decoded.sum()), made, took
 
 
 class _Counted(torch.utils.data.Dataset[Any]):
@@ -85,7 +85,7 @@ class _Counted(torch.utils.data.Dataset[Any]):
     def __init__(self, path: Path, workers: int) -> None:
         self.shards = Shards(path, cache_bytes=0, progress=False)  # one group is kept in any case
         len(self.shards)
-        self.decoded: Any = get_context("fork").Array("q", workers, lock=False)
+        self.decoded = np.frombuffer(mmap.mmap(-1, 8 * workers), np.int64)  # forked workers share it
 
     def __len__(self) -> int:
         return len(self.shards)
