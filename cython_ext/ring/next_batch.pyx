@@ -242,9 +242,9 @@ cdef class Steps:
         return False
 
     cdef bint open_windows(self, EpochCounts epoch) except -1:
-        """The same, if batches are opened in windows: one at first, so that no more is drawn in iter() than usual."""
+        """The same, if batches are opened in windows: one in iter(), so that no more is drawn there than usual."""
         cdef TrainerSide ring = self.ring
-        cdef int most = ring.batches if epoch.reading.taken else ring.window
+        cdef int most = ring.batches if epoch.reading.taken or epoch is ring.next else ring.window
         while ring.under_way + ring.window <= most and not ring.mapping.closed:
             if not (epoch.refused and epoch.window):    # otherwise the sampler is asked later, as for single batches
                 while len(epoch.window) < ring.window:
