@@ -92,7 +92,7 @@ def test_a_worker_with_rows_due_gets_fewer() -> None:
 
 @pytest.mark.parametrize(
     ("rows", "due", "expected"),
-    [(8, [0, 0], [4, 4]), (8, [100, 0], [0, 8]), (8, [4, 0], [2, 6]), (9, [0, 3, 50], [6, 3, 0]), (0, [1, 2], [1, 0])],
+    [(8, [0, 0], [4, 4]), (8, [100, 0], [0, 8]), (8, [4, 0], [2, 6]), (9, [0, 3, 50], [6, 3, 0]), (0, [1, 2], [0, 0])],
 )
 def test_shares(rows: int, due: list[int], expected: list[int]) -> None:
     found = shares(rows, due)
