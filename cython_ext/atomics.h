@@ -23,7 +23,7 @@ _Static_assert(sizeof(void *) == 8, "the ring needs a 64-bit address space");
 
 #define RING_LINE 128 /* two 64-byte lines: x86 prefetches pairs, and some arm64 lines are 128 bytes */
 #define RING_MAGIC 0x676e69726d6873ULL /* "shmring" */
-#define RING_VERSION 8u
+#define RING_VERSION 9u
 
 /* A sequence's whole protocol state is one word:  seq:40 | owner:16 | state:8.
  * Claiming and recording who claimed are the same CAS, so a SIGKILL cannot fall between them.
@@ -91,6 +91,9 @@ enum { RING_STARTS, RING_WAITS, RING_FETCHES, RING_COLLATES, RING_DOINGS = 4 };
 typedef struct {
     _Alignas(RING_LINE) _Atomic uint32_t bell; /* count:31 | sleeper:1, rung by open, stop and dismiss */
     _Atomic uint32_t dismissed;                /* leave when nothing more is open for you */
+    /* Of a worker that serves several rings, in the lines of its crew's board; its bell is there too: NOTE [ Crew ]. */
+    _Atomic uint32_t notices; /* messages that the trainer has sent it; the bell is rung after each */
+    _Atomic uint32_t heard;   /* how many of them it has done what they say */
     /* The worker's figures.  Who takes a dead one's place adds to what that has left. */
     _Alignas(RING_LINE) _Atomic uint64_t doing;
     _Atomic uint64_t pid;       /* of the process that is this worker now; 0: none was yet */
@@ -109,9 +112,11 @@ typedef struct {
     uint32_t epoch_drops[2]; /* likewise; 1: the epoch before that was begun early, and is not the user's */
     uint64_t area_at, area_stride, slot_at, slot_stride; /* of entries' areas and of payloads, in the segment */
     uint64_t started_at, trainer;                        /* the ring; the trainer's pid */
+    _Atomic uint64_t next_take; /* a figure: the sequence that the trainer takes next, by which a crew's workers choose */
     _Alignas(RING_LINE) _Atomic uint32_t ready_bell; /* count:31 | sleeper:1, rung by publish and by a death */
     _Alignas(RING_LINE) _Atomic uint32_t stop;
     _Atomic uint32_t revocations; /* how often claims were taken back: then workers look behind them once more */
+    uint32_t folds; /* how often free payloads gave their pages back; written while none is in flight, seen with a task */
     /* The trainer's figures. */
     _Alignas(RING_LINE) _Atomic uint64_t asked_at; /* when next() was called; 0: it is not in next() */
     _Atomic uint64_t waited_ns, stepped_ns; /* in next(); between one next() and another */
@@ -206,6 +211,9 @@ static inline void ring_note_committed(ring_payload *p, uint64_t bytes)
     while (before < bytes && !atomic_compare_exchange_weak_explicit(&p->committed, &before, bytes,
                                                                     memory_order_relaxed, memory_order_relaxed)) {}
 }
+/* relaxed, by the trainer, of a payload that is free: ring_open is between this and whoever fills it next. */
+static inline void ring_forget_committed(ring_payload *p, uint64_t left)
+{ atomic_store_explicit(&p->committed, left, memory_order_relaxed); }
 static inline uint64_t ring_committed(const ring_payload *p)
 { return atomic_load_explicit((_Atomic uint64_t *)&p->committed, memory_order_relaxed); }
 
@@ -383,6 +391,20 @@ static inline int ring_sleep(_Atomic uint32_t *bell, uint32_t seen, const struct
     long r = syscall(SYS_futex, bell, FUTEX_WAIT_BITSET, seen, monotonic_deadline, 0, FUTEX_BITSET_MATCH_ANY);
     return r == 0 || errno == EAGAIN ? 0 : errno;
 }
+
+/* release / acquire, with one another: who sees that a message was sent finds it in its socket.  By one thread at a
+ * time, which rings the bell next. */
+static inline uint32_t ring_notify(ring_worker *w)
+{ return atomic_fetch_add_explicit(&w->notices, 1, memory_order_release) + 1; }
+static inline uint32_t ring_notices(const ring_worker *w)
+{ return atomic_load_explicit((_Atomic uint32_t *)&w->notices, memory_order_acquire); }
+
+/* release / acquire, with one another: who sees that a worker has heard of a ring's end sees all that it wrote there.
+ * The trainer's bell is rung next. */
+static inline void ring_hear(ring_worker *w, uint32_t messages)
+{ atomic_store_explicit(&w->heard, messages, memory_order_release); }
+static inline uint32_t ring_heard(const ring_worker *w)
+{ return atomic_load_explicit((_Atomic uint32_t *)&w->heard, memory_order_acquire); }
 
 static inline void ring_relax(void)
 {

@@ -39,8 +39,10 @@ cdef extern from "atomics.h" nogil:
         uint64_t epoch_seed[2]
         uint32_t epoch_drops[2]
         uint64_t area_at, area_stride, slot_at, slot_stride, started_at, trainer
+        word_t next_take
         bell_t ready_bell
         bell_t stop
+        uint32_t folds
         word_t asked_at, waited_ns, stepped_ns, epoch, opened, taken, samples, bytes, asked, empty, ready
         word_t lent, copied, deaths, user_waited_ns, user_stepped_ns
         char label[128]
@@ -59,6 +61,7 @@ cdef extern from "atomics.h" nogil:
     void ring_raise(bell_t *flag)
     bint ring_raised(const bell_t *flag)
     void ring_note_committed(ring_payload *payload, uint64_t bytes)
+    void ring_forget_committed(ring_payload *payload, uint64_t left)
     uint64_t ring_committed(const ring_payload *payload)
     void ring_note(word_t *figure, uint64_t value)
     uint64_t ring_noted(const word_t *figure)
@@ -74,6 +77,10 @@ cdef extern from "atomics.h" nogil:
     uint32_t ring_announce(bell_t *bell)
     void ring_rise(bell_t *bell)
     int ring_sleep(bell_t *bell, uint32_t seen, const timespec *deadline)
+    uint32_t ring_notify(ring_worker *worker)
+    uint32_t ring_notices(const ring_worker *worker)
+    void ring_hear(ring_worker *worker, uint32_t messages)
+    uint32_t ring_heard(const ring_worker *worker)
     enum: CACHE_EMPTY, CACHE_CLAIM, CACHE_ENTRY, CACHE_UNIT, CACHE_LINES, CACHE_VERSION
     uint64_t CACHE_MAGIC
     ctypedef struct cache_line:

@@ -200,6 +200,16 @@ def set_worker_info(info: dict[str, Any] | None) -> None:
     _worker._worker_info = None if info is None else WorkerInfo(**info)
 
 
+def worker_info() -> Any:
+    """What `get_worker_info()` returns in this process."""
+    return _worker._worker_info
+
+
+def restore_worker_info(info: Any) -> None:
+    """Have it return this again."""
+    _worker._worker_info = info
+
+
 _set_worker_signal_handlers: Any = _find(
     "torch.utils.data._utils.signal_handling._set_worker_signal_handlers",
     means="a worker that crashes says nothing of a bus error",

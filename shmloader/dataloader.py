@@ -16,7 +16,7 @@ from torch.utils.data import Dataset, Sampler
 from shmloader import iterators, off_the_ring, read_elsewhere
 from shmloader.measured import Measured, serve_metrics
 from shmloader.options import Options
-from shmloader.requirements import check_requirements
+from shmloader.requirements import check_requirements, of_crew
 from shmloader.resume import epochs
 from shmloader.resume.place import place_of
 from shmloader.trainer import start
@@ -122,6 +122,10 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
             `report()` names the function and the line that take the most time.  SHMLOADER_DETAIL=1 sets it for all
             loaders.
 
+        crew: A `shmloader.Crew`, whose workers make this loader's batches, and those of its other loaders (default
+            None: each iterator has workers of its own).  How many there are, the start method, `template` and
+            `workers_outlive_signals` are the crew's.  See docs/crew.md.
+
         template: Whether one process, the template, imports torch, unpickles the dataset, and forks all workers
             (default False: each spawned worker does both).  Loaders over one dataset share it.  It lives as long as one
             of them or the dataset, so later epochs, later loaders and replacements start in a tenth of a second.
@@ -166,6 +170,7 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
     on_bad_sample = "raise"
     max_bad_samples: int | float | None = None
     detail = False
+    crew: Any = None
     template = False
 
     def __init__(
@@ -205,6 +210,7 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
         on_bad_sample: str = "raise",
         max_bad_samples: int | float | None = None,
         detail: bool = False,
+        crew: Any = None,
         template: bool = False,
     ) -> None:
         options = Options(
@@ -225,9 +231,11 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
             on_bad_sample=on_bad_sample,
             max_bad_samples=max_bad_samples,
             detail=detail,
+            crew=crew,
             template=template,
         )
         options.give_to(self)
+        num_workers, multiprocessing_context = of_crew(crew, num_workers, multiprocessing_context)
         super().__init__(
             dataset,
             batch_size,
@@ -254,6 +262,8 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
         if num_workers and (why := off_the_ring.why_not(self)):
             off_the_ring.refuse(self, why)
         read_elsewhere.enrol(self)
+        if crew is not None:
+            crew.enrol(self)
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Warn at once if a class takes its iterators from another class, because it will never ride the ring.

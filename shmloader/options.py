@@ -19,6 +19,8 @@ from typing import Any, Literal, NoReturn, get_args
 
 import torch
 
+from shmloader.crew import Crew
+
 RingMemory = Literal["auto", "posix", "memfd"]
 
 Check = Callable[[str, Any], None]
@@ -79,6 +81,11 @@ def _device(name: str, value: Any) -> None:
         torch.device(value)
     except (RuntimeError, TypeError) as error:
         raise ValueError(f"{name} should be a torch.device or its name, but got {name}={value!r}: {error}") from None
+
+
+def _crew(name: str, value: Any) -> None:
+    if not isinstance(value, Crew):
+        _refuse(name, value, "a shmloader.Crew or None", "crew = shmloader.Crew(num_workers=8), for all its loaders")
 
 
 def _count_or_share(name: str, value: Any) -> None:
@@ -155,6 +162,10 @@ class Options:
     max_bad_samples: int | float | None = field(default=None, metadata=_rule(_none_or(_count_or_share)))
     detail: bool = field(
         default=False, metadata=_rule(_true_or_false("True has workers look at their stacks"), only_on_the_ring=True)
+    )
+    crew: Any = field(
+        default=None,
+        metadata=_rule(_none_or(_crew), only_on_the_ring=True),
     )
     template: bool = field(
         default=False,

@@ -38,7 +38,6 @@ class Note:
         loader: The loader.
         iterated: Whether it was ever asked for an iterator.
         reader: The loader that reads its dataset instead, and whether that is ours; None if none does.
-        options: Its options that differ from the defaults.
     """
 
     def __init__(self, loader: Any, options: dict[str, Any], gone: Callable[[Any], None] | None) -> None:
@@ -46,9 +45,17 @@ class Note:
         self.iterated = False
         self._may_escape = type(loader).__module__.partition(".")[0] != __name__.partition(".")[0]
         self.reader: tuple[str, bool] | None = None
-        self.options = options
+        self._options = options
+        crew = options.pop("crew", None)
+        self._crew = (lambda: None) if crew is None else weakref.ref(crew)  # a note may outlive it
         self._num_workers = loader.num_workers
         self._collate_fn = _weak(loader.collate_fn)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Its options that differ from the defaults."""
+        crew = self._crew()
+        return self._options if crew is None else {**self._options, "crew": crew}
 
     @property
     def is_open(self) -> bool:

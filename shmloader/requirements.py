@@ -40,8 +40,59 @@ def check_requirements(loader: Any, options: Options) -> None:
             "__place__(index). Write that method: it returns the shard, the row group or the file of a sample. Or give "
             "a function of an index instead of 'place'."
         )
+    if options.crew is not None:
+        _check_crew(loader, options)
     if options.template and loader.num_workers:
         _check_start_method(loader.multiprocessing_context)
+
+
+def of_crew(crew: Any, num_workers: int, context: Any) -> tuple[int, Any]:
+    """How many workers a loader has, and how they are started: as its crew says, if it has one.
+
+    Raises:
+        ValueError: The loader was given something else.
+    """
+    if crew is None:
+        return num_workers, context
+    if num_workers not in (0, crew.num_workers):
+        raise ValueError(
+            f"num_workers={num_workers!r}, and the crew has {crew.num_workers}: leave num_workers out, because the "
+            "loader has the crew's workers"
+        )
+    _check_context(crew, context)
+    return crew.num_workers, crew.multiprocessing_context
+
+
+def _check_context(crew: Any, context: Any) -> None:
+    if isinstance(context, str):
+        context = (
+            multiprocessing.get_context(context) if context in multiprocessing.get_all_start_methods() else context
+        )
+    if context is not None and context is not crew.multiprocessing_context:
+        raise ValueError(
+            f"multiprocessing_context={context!r} is not the crew's, whose workers are started once for all its "
+            "loaders: give it to shmloader.Crew()"
+        )
+
+
+def _check_crew(loader: Any, options: Options) -> None:
+    crew = options.crew
+    if loader.num_workers != crew.num_workers:
+        raise ValueError(
+            f"num_workers={loader.num_workers!r}, and the crew has {crew.num_workers}: a loader has the workers of its "
+            "crew. Set crew=None for workers of its own"
+        )
+    _check_context(crew, loader.multiprocessing_context)
+    if options.template:
+        raise ValueError(
+            "template=True is for a loader with workers of its own: give it to shmloader.Crew(), which starts "
+            "this one's"
+        )
+    if not options.workers_outlive_signals:
+        raise ValueError(
+            "workers_outlive_signals=False is for a loader with workers of its own: give it to shmloader.Crew(), which "
+            "starts this one's"
+        )
 
 
 def _check_device(device: torch.device, options: Options) -> None:

@@ -3,6 +3,7 @@
 
 from libc.stdint cimport uint8_t, uint64_t
 
+from atomics cimport ring_header, ring_payload
 from shmloader.core.ring cimport Mapping
 from shmloader.core.turns cimport Meter
 
@@ -14,6 +15,8 @@ cdef struct lending:                    # of a payload that is the user's
 
 cdef class Slots:
     cdef Mapping mapping
+    cdef ring_header *header
+    cdef ring_payload *payload
     cdef int payloads
     cdef Py_ssize_t slot_at, slot_stride
     cdef readonly int lent              # payloads that a Lease holds
@@ -21,6 +24,7 @@ cdef class Slots:
     cdef uint8_t *is_lent               # which ones
     cdef int *free                      # payloads nobody uses, a stack
     cdef int frees
+    cdef bint folded                    # payloads that become free give their pages back
     cdef int reserve                    # the first payload never yet used: replacements for those a worker keeps
     cdef dict keepers                   # of a payload that workers keep: which of them live
     cdef uint8_t *held_back             # those whose guarded leases have died, until reclaim()
@@ -44,5 +48,6 @@ cdef class Slots:
     cdef int reclaim_at(self, Py_ssize_t at) except -1          # reclaim(), of this one of awaiting()
     cdef int retire(self, int payload, set keepers) except -1   # what was lent is kept by these workers
     cdef int died(self, int worker) except -1           # it keeps nothing any more
+    cdef void fold_one(self, int payload) noexcept      # one that is free gives its pages back
     cdef void close(self) noexcept                      # all but what is lent goes
     cdef char *slot(self, int payload) noexcept nogil

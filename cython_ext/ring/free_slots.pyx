@@ -6,10 +6,14 @@ from libc.stdint cimport uint8_t, uint64_t
 from libc.stdlib cimport calloc, free
 from posix.unistd cimport getpid
 
+from atomics cimport ring_committed, ring_forget_committed
 from clock cimport now
 from shmloader.core.figures cimport BATCHES, LENT, MOST_HELD, figures, histogram_add
 from shmloader.core.ring cimport Ring, check_index
 from shmloader.core.turns cimport Meter
+
+cdef enum:
+    FOLDED = 16384              # bytes that stay committed, whatever a page's size is up to there: FIRST_COMMIT
 
 
 @cython.final
@@ -27,7 +31,8 @@ cdef class Slots:
 
     def __cinit__(self, Ring ring, int spare, Meter meter not None):
         cdef int k, working = ring.batches + spare
-        self.mapping, self.payloads = ring.mapping, ring.payloads
+        self.mapping, self.header = ring.mapping, ring.header
+        self.payload, self.payloads = ring.payload, ring.payloads
         self.slot_at, self.slot_stride = ring.slot_at, ring.slot_stride
         self.spare = spare
         self.keepers, self.returned, self.reading = {}, [], []
@@ -88,6 +93,8 @@ cdef class Slots:
         self.lent -= 1
         self.is_lent[payload] = False
         if not self.mapping.closed:
+            if self.folded:
+                self.fold_one(payload)
             self.free[self.frees] = payload
             self.frees += 1
         else:
@@ -224,6 +231,35 @@ cdef class Slots:
         cdef int k
         self.mapping.check_open()
         return {k for k in range(self.payloads) if self.is_lent[k]}
+
+    # ------------------------------------------------------------------------------------------------ at rest
+
+    def fold(self, locked=frozenset()) -> None:
+        """Give the pages of free payloads back, but for their first few; later those of payloads that are lent now.
+
+        Whoever is given one of them has pages committed anew.
+
+        Args:
+            locked: payloads that stay, because they are page-locked.
+        """
+        cdef int k
+        self.mapping.check_open()
+        for k in range(self.frees):
+            if self.free[k] not in locked:
+                self.fold_one(self.free[k])
+        self.folded = not locked    # of what is page-locked it is known only there when it may go
+        self.header.folds += 1
+
+    def unfold(self) -> None:
+        """Keep the pages of payloads that become free."""
+        self.folded = False
+
+    cdef void fold_one(self, int payload) noexcept:
+        """Give its pages back, all but those of an exception's batch."""
+        cdef Py_ssize_t bytes = ring_committed(&self.payload[payload])
+        if FOLDED < bytes <= self.slot_stride:
+            self.mapping.give_back(self.slot_at + payload * self.slot_stride + FOLDED, bytes - FOLDED)
+            ring_forget_committed(&self.payload[payload], FOLDED)
 
     # ------------------------------------------------------------------------------------------------ the end
 

@@ -22,4 +22,6 @@ cdef class Lane:
     cdef void claimed(self, ring_entry *entry) noexcept
     cdef void fetched(self) noexcept                                # the samples of what is claimed are there
     cdef void published(self) noexcept                              # it is about to be
+    cdef void turned_away(self) noexcept                            # to another ring
+    cdef void turned_to(self) noexcept                              # and back
     cdef void probe(self, uint64_t time) noexcept

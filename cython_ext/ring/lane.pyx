@@ -81,6 +81,14 @@ cdef class Lane:
         if time - self.probed_at >= PROBE:
             self.probe(time)
 
+    cdef void turned_away(self) noexcept:
+        if self.probed_at:
+            self.probe(now())
+        self.published_at, self.slept = 0, False
+
+    cdef void turned_to(self) noexcept:
+        self.cpu, self.delay, self.probed_at = cpu_time(), cpu_delay(), now()
+
     cdef void probe(self, uint64_t time) noexcept:
         """Ask the kernel what of the time that went into batches was spent on a core, and what waiting for one."""
         cdef uint64_t cpu = cpu_time(), delay = cpu_delay()

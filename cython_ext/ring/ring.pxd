@@ -129,6 +129,8 @@ cdef class Ring:                        # what both sides see; TrainerSide and W
     cdef readonly Py_ssize_t cell_at, cell_stride
     cdef ring_header *header
     cdef ring_worker *worker
+    cdef Mapping board                  # of a crew's workers, who serve other rings as well; None: they are this ring's
+    cdef ring_worker *bells             # the lines with the workers' bells: on the board, or `worker`
     cdef ring_entry *entry
     cdef ring_payload *payload
     cdef uint8_t *remapped              # which payloads this process maps from the memfd

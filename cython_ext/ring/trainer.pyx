@@ -16,7 +16,7 @@ from posix.unistd cimport getpid
 
 from atomics cimport (
     RING_ANY, RING_MAGIC, RING_READY, RING_VERSION, ring_announce, ring_entry, ring_note_revoked,
-    ring_once_32, ring_open, ring_raise, ring_revoke, ring_ring, ring_sleep, ring_toll,
+    ring_note, ring_once_32, ring_open, ring_raise, ring_revoke, ring_ring, ring_sleep, ring_toll,
 )
 from clock cimport now, until
 from shmloader.core.epoch_counts cimport EpochCounts, Reading
@@ -299,7 +299,7 @@ cdef class TrainerSide(Ring):
         if task.worker == RING_ANY:
             self.ring_one()
         else:
-            ring_ring(&self.worker[task.worker].bell)
+            ring_ring(&self.bells[task.worker].bell)
         return 0
 
     cdef void ring_one(self) noexcept nogil:
@@ -307,7 +307,7 @@ cdef class TrainerSide(Ring):
         cdef int k, worker
         for k in range(self.workers):
             worker = (self.next_bell + k) % self.workers
-            if ring_ring(&self.worker[worker].bell):
+            if ring_ring(&self.bells[worker].bell):
                 self.next_bell = worker + 1
                 return
 
@@ -316,7 +316,7 @@ cdef class TrainerSide(Ring):
         self.mapping.check_open()
         check_index("worker", worker, self.workers)
         ring_raise(&self.worker[worker].dismissed)
-        ring_ring(&self.worker[worker].bell)
+        ring_ring(&self.bells[worker].bell)
 
     def stop(self) -> None:
         """End every wait of every worker, now.  Of a closed ring there are none."""
@@ -326,7 +326,7 @@ cdef class TrainerSide(Ring):
         self.stopped = True
         ring_raise(&self.header.stop)
         for k in range(self.workers):
-            ring_toll(&self.worker[k].bell)
+            ring_toll(&self.bells[k].bell)
 
     # ------------------------------------------------------------------------------------------- delivery
 
@@ -413,6 +413,7 @@ cdef class TrainerSide(Ring):
             self.measure_taken(given, lease)
         self.under_way -= 1
         self.sequences.took(given.chunks)
+        ring_note(&self.header.next_take, self.sequences.next_take)
         return lease
 
     cdef Reading reading(self):
@@ -467,7 +468,7 @@ cdef class TrainerSide(Ring):
         self.turns.died()
         ring_note_revoked(self.header)
         for k in range(self.workers):
-            ring_toll(&self.worker[k].bell)
+            ring_toll(&self.bells[k].bell)
         for sequence in self.sequences.of(worker, RING_READY):
             if ring_once_32(&self.entry[sequence % self.entries].answer.outcome) == KEPT:
                 self.entry[sequence % self.entries].answer.outcome = FILLED  # who kept it is gone
@@ -487,7 +488,8 @@ cdef class TrainerSide(Ring):
         self.forget_epochs()
         self.turns.close()
         self.mapping.closed = True
-        self.mapping.give_back(0, self.slot_at)
+        if self.board is None:      # a crew's worker may look at the words until it has heard that they are gone
+            self.mapping.give_back(0, self.slot_at)
         self.slots.close()
         if self.slots.lent:
             self.mapping.whole = False

@@ -16,7 +16,7 @@ NOTE [ Forked children ]
     torch's workers collate into shared memory, and their children do the same.
 """
 
-from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 from shmloader.core.fill cimport Fill
 from shmloader.core.handover cimport Handover
@@ -35,6 +35,8 @@ cdef class WorkerSide(Ring):
     cdef uint64_t cursor                # the lowest sequence not yet passed
     cdef uint32_t who                   # whom the sequence that find_open() found is open for: this worker, or ANY
     cdef uint32_t revocations           # as counted when this worker looked last
+    cdef uint32_t folds                 # as counted then
+    cdef public uint64_t turn           # when it has claimed here last, where it serves several rings
     cdef bint in_order                  # whether it walks, or looks through all entries
     cdef uint64_t task_bytes            # of the task that is claimed, in the entry's area
     cdef uint32_t to_leave              # the cell for what the stream says of itself
@@ -58,6 +60,10 @@ cdef class WorkerSide(Ring):
     cpdef int point_to_objects(self, Py_ssize_t at, Py_ssize_t size) except -1
 
     cdef bint find_open(self) noexcept nogil
+    cdef object begin(self)                                             # the task of what was claimed
+    cdef bint wants(self) noexcept nogil                                # of who serves several rings
+    cdef int64_t ahead(self) noexcept nogil
+    cdef int map_anew(self) except -1
     cdef bint over(self) noexcept nogil
     cdef bint is_forked(self) noexcept nogil                            # this process, from the worker
     cdef int check_not_forked(self) except -1

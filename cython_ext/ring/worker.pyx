@@ -14,8 +14,8 @@ from libc.string cimport memcpy
 from atomics cimport (
     AFTER_ANNOUNCE, AFTER_BELL, AFTER_CLAIM, AFTER_PUBLISH, BEFORE_PUBLISH, RING_ANY, RING_MAGIC, RING_OPEN, RING_STEP,
     RING_NO_EPOCH, RING_VERSION, RING_VOID, WHILE_FILLING, ring_announce, ring_claim, ring_committed, ring_entry,
-    ring_load, ring_once, ring_once_32, ring_owner, ring_publish, ring_raised, ring_revocations, ring_ring, ring_rise,
-    ring_seq, ring_sleep, ring_state, ring_toll,
+    ring_load, ring_noted, ring_once, ring_once_32, ring_owner, ring_publish, ring_raised, ring_revocations, ring_ring,
+    ring_rise, ring_seq, ring_sleep, ring_state, ring_toll,
 )
 from shmloader.core.fill cimport Fill
 from shmloader.core.handover cimport Handover
@@ -139,6 +139,10 @@ cdef class WorkerSide(Ring):
                 ring_rise(&self.worker[self.me].bell)
             if error == EINTR:
                 PyErr_CheckSignals()
+        return self.begin()
+
+    cdef object begin(self):
+        """The task of the sequence at the cursor, which this worker has claimed."""
         cdef ring_entry *entry = &self.entry[self.cursor % self.entries]
         self.lane.claimed(entry)
         RING_STEP(AFTER_CLAIM)
@@ -157,7 +161,42 @@ cdef class WorkerSide(Ring):
         self.begins_batch = self.row == <uint32_t>LISTED_FIRST if self.listed else self.row == 0
         self.to_leave, self.state_size = ring_once_32(&entry.ask.cell), 0
         self.follow(self.current)
+        if ring_once_32(&self.header.folds) != self.folds:
+            self.map_anew()
         return self.read_task(self.cursor, kind, size)
+
+    cdef int map_anew(self) except -1:
+        """Payloads have given their pages back since this worker looked last: map_written() begins once more."""
+        cdef uint8_t *mapped = <uint8_t *>calloc(self.mapping.size // AROUND + 2, 1)
+        if mapped == NULL:
+            raise MemoryError()
+        free(self.mapped)
+        self.mapped, self.folds = mapped, ring_once_32(&self.header.folds)
+        return 0
+
+    # ------------------------------------------------------------------------------------------ beside other rings
+
+    cdef bint wants(self) noexcept nogil:
+        """Whether this worker may claim something here."""
+        return not ring_raised(&self.header.stop) and self.find_open()
+
+    cdef int64_t ahead(self) noexcept nogil:
+        """How many batches the trainer has to take before it wants the one that find_open() found."""
+        cdef uint64_t published = 0
+        cdef int k
+        if self.in_order:
+            return <int64_t>(self.cursor - ring_noted(&self.header.next_take))
+        for k in range(self.workers):
+            published += ring_noted(&self.worker[k].published)
+        return <int64_t>(published - ring_noted(&self.header.taken))
+
+    def turn_away(self) -> None:
+        """From now on this worker is at work for another ring, which is no time that it is idle here."""
+        self.lane.turned_away()
+
+    def turn_to(self) -> None:
+        """It is at work for this ring again."""
+        self.lane.turned_to()
 
     @property
     def seed(self) -> int:

@@ -50,6 +50,12 @@ ABOUT = {
         "DataLoader(dataset, batch_size=4, num_workers=2, group_by=lambda index: index // 100)",
         'group_by="shard", num_workers=2',
     ),
+    "crew": About(
+        "",
+        "DataLoader(dataset, crew=shmloader.Crew(num_workers=2))",
+        "crew=2",
+        "import shmloader\n\n",
+    ),
     "template": About(
         "yes or no",
         'DataLoader(dataset, num_workers=2, multiprocessing_context="spawn", template=True)',

@@ -118,9 +118,7 @@ class Crew:
             watch_pids(id(self), tuple(worker.pid or 0 for worker in self.workers))
 
     def _start_one(self, index: int, first: int) -> BaseProcess:
-        arguments = self._segment, self._spin, index, self._lives, first, self._paper, self.outlives, self._arguments
-        worker: BaseProcess = self._context.Process(target=work, args=arguments, daemon=True)
-        self._lives += 1
+        worker = self._process(index, first)
         name = getattr(worker, "name", None)  # a context may have processes of its own making
         try:
             if name is not None:
@@ -144,6 +142,13 @@ class Crew:
         finally:
             if name is not None:
                 worker.name = name
+        return worker
+
+    def _process(self, index: int, first: int) -> BaseProcess:
+        """A worker that is not started yet."""
+        arguments = self._segment, self._spin, index, self._lives, first, self._paper, self.outlives, self._arguments
+        self._lives += 1
+        worker: BaseProcess = self._context.Process(target=work, args=arguments, daemon=True)
         return worker
 
     def _start_watch(self) -> None:
@@ -262,6 +267,18 @@ class Crew:
                 f"{ended}\n{self._loss([index])}\non_worker_death='respawn' cannot replace it: the position of an "
                 "IterableDataset is lost with its worker"
             )
+        if self._is_to_blame(index):
+            self._count_death(index, ended)
+        self._ring.revoke(index)
+        self.workers[index] = self._start_one(index, self._ring.sequences.oldest)
+        self._ended.discard(index)
+
+    def _is_to_blame(self, index: int) -> bool:
+        """Whether what this worker did here may have been its death."""
+        return True
+
+    def _count_death(self, index: int, ended: str) -> None:
+        """Raise if it is one too many over one batch."""
         debts = self._ring.sequences.owes(index)
         # where work is stolen, several workers may die over one sequence
         stuck = (-1, debts[0]) if debts else (index, self._ring.sequences.oldest)
@@ -272,9 +289,6 @@ class Crew:
         if deaths >= LIVES:
             place = self._batch(debts[0]) if debts else "no batch at all"
             raise RuntimeError(f"{ended}\nIt is the {LIVES}rd to die over {place}, so it is not replaced.")
-        self._ring.revoke(index)
-        self.workers[index] = self._start_one(index, self._ring.sequences.oldest)
-        self._ended.discard(index)
 
     # --------------------------------------------------------------------------------------------------- hanging
 
@@ -297,12 +311,17 @@ class Crew:
         if self._ring.ready() or self._ring.alarmed:  # to ask for stacks takes time: it came, or a worker died
             return
         error = "\n".join([f"DataLoader timed out after {self._timeout} seconds", *states.values()])
-        if not self._respawn or not states:
+        blamed = {index: sequence for index, sequence in blamed.items() if self._may_kill(index, sequence)}
+        if not self._respawn or not blamed:
             raise RuntimeError(error)
         for index, sequence in blamed.items():
             if sequence in self._ring.sequences.owes(index):
                 self._hung[index] = error
                 self.workers[index].kill()  # the watching thread sees it, and it is a death like any other
+
+    def _may_kill(self, index: int, sequence: int) -> bool:
+        """Whether a worker that is late with this sequence may be killed for that."""
+        return True
 
     def _holding(self, index: int, sequence: int) -> str:
         """What a worker does with the sequence that it owes, and where it is."""
@@ -354,6 +373,12 @@ class Crew:
                 raise raised
             finally:
                 del raised  # it holds this frame, by its traceback
+
+    def works(self) -> None:
+        """An epoch begins."""
+
+    def rests(self) -> None:
+        """It is over."""
 
     @property
     def lives(self) -> bool:

@@ -62,9 +62,11 @@ from shmloader.trainer.bad_samples import tally_of
 from shmloader.trainer.conductor import Conductor
 from shmloader.trainer.crew import Crew
 from shmloader.trainer.delivery import Delivery
+from shmloader.trainer.member import Member
 from shmloader.trainer.replacements import given_pool
 from shmloader.trainer.schedule import schedule_of
 from shmloader.trainer.seeds import begin_iterator, left_of_streams, seed_of_workers
+from shmloader.trainer.shared_workers import shared_by
 from shmloader.trainer.templates import context_of
 
 
@@ -124,6 +126,7 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
             spare += IN_TRANSIT
         if device is not None and memory == "auto":
             memory = "memfd"  # at once, for a slot that is page-locked may not move there
+        board = None if options.crew is None else shared_by(options.crew).board_memory
         self._segment = Segment(
             self._num_workers,
             size.entries,
@@ -134,6 +137,7 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
             remember=options.respawns and not self._schedule.seeds_samples,  # else no state goes from batch to batch
             streams=self._streams,
             detail=wants_detail(options),
+            board=board,
         )
         segment = self._segment
         self._account = account_of(loader)
@@ -143,15 +147,7 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
         segment.format(self._ring, label_of(loader))
         self._schedule.attach(self._ring)
         self._tally = tally_of(loader, options)
-        crew = Crew(
-            context_of(loader, options),
-            self._ring,
-            segment,
-            respawn=options.respawns,
-            reissue=not self._streams,
-            timeout=self._timeout,
-            outlives=options.workers_outlive_signals,
-        )
+        crew = self._crew_of(loader, options)
         dismisses = self._streams and not loader.persistent_workers
         delivers = self._ring, crew, spare, self._timeout, self._streams, dismisses
         if device is None:
@@ -163,6 +159,30 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
         self._steps = Steps(self._ring, self._conductor, self._delivery, _torch.ExceptionWrapper)
         self._crew, self._workers = crew, crew.workers
         self._shutdown = False
+
+    def _crew_of(self, loader: Any, options: Options) -> Crew:
+        """Its workers, which are not at work yet: its own, or those that it shares."""
+        respawn, reissue = options.respawns, not self._streams
+        if options.crew is None:
+            return Crew(
+                context_of(loader, options),
+                self._ring,
+                self._segment,
+                respawn=respawn,
+                reissue=reissue,
+                timeout=self._timeout,
+                outlives=options.workers_outlive_signals,
+            )
+        return Member(
+            shared_by(options.crew),
+            self._ring,
+            self._segment,
+            iterator=weakref.ref(self),
+            respawn=respawn,
+            reissue=reissue,
+            timeout=self._timeout,
+            steals=options.steals,
+        )
 
     def _hire(self, loader: Any) -> None:
         """Start the workers, and the thread that page-locks."""
@@ -202,6 +222,8 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
     def _reset(self, loader: DataLoader[Any], first_iter: bool = False) -> None:
         """Begin an epoch, or what is left of one, and open its first batches."""
         self._delivery.interrupted = False
+        assert self._crew is not None
+        self._crew.works()
         if start.is_asked_for(loader, self):
             return
         if self._conductor.holds_next():
@@ -238,6 +260,8 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
         if batch is END:
             if not self._persistent_workers:
                 self._shutdown_workers()
+            elif self._crew is not None:
+                self._crew.rests()
             raise StopIteration
         if type(batch) is _torch.ExceptionWrapper:
             batch.reraise()
@@ -343,6 +367,17 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
         finally:  # a signal may have come before signals were held back
             if not is_finalizing():
                 self._shutdown_workers()
+
+    def fold(self) -> None:
+        """Give the memory back that is not used while no epoch is under way: NOTE [ Crew ], 8."""
+        locked = frozenset() if self._pinning is None else self._pinning.fold()
+        self._ring.slots.fold(locked)
+
+    def unfold(self) -> None:
+        """An epoch begins: undo that."""
+        self._ring.slots.unfold()
+        if self._pinning is not None:
+            self._pinning.unfold()
 
     def stop_threads(self) -> None:
         """End the threads that call the device, and nothing else."""

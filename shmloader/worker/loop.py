@@ -150,46 +150,82 @@ class Worker:
         seed = random_states.seed_worker(base_seed, me)
         _torch.set_worker_info({"id": me, "num_workers": num_workers, "seed": seed, "dataset": dataset})
 
+    @classmethod
+    def that_cannot_begin(cls, segment: Segment, ring: WorkerSide, error: Any) -> Worker:
+        """A worker that has no dataset, because that could not be unpickled; its first batch is the error."""
+        worker = cls(
+            segment,
+            ring,
+            dataset=(),
+            auto_collation=True,
+            collate_fn=list,
+            drop_last=False,
+            base_seed=0,
+            init_fn=None,
+            num_workers=ring.workers,
+            seeds_samples=False,
+            persists=False,
+            stride=1,
+            dataset_epoch=None,
+            left=None,
+        )
+        worker._fetch, worker._error = None, error
+        return worker
+
     def run(self) -> None:
         """Do all tasks, until the ring is closed."""
         try:
             self._make_batches()
         finally:
-            if self._looks is not None:  # the interpreter's end resets handlers, and then the timer's signal would kill
-                self._looks.end()
+            self.end()
+
+    def end(self) -> None:
+        """Make nothing more."""
+        if self._looks is not None:  # the interpreter's end resets handlers, and then the timer's signal would kill
+            self._looks.end()
+
+    def take_up(self) -> None:
+        """The process turns to this loader again: NOTE [ Crew ]."""
+        if self._looks is not None:
+            self._looks.listen()
 
     def _make_batches(self) -> None:
+        claim, make = self._ring.claim, self.make
+        while (written := claim()) is not None:
+            make(written)
+
+    def make(self, written: Any) -> None:
+        """Make what was claimed: a batch, or a chunk of one."""
         ring = self._ring
-        while (written := ring.claim()) is not None:
-            if self._looks is not None:
-                self._looks.begin()
-            if self._taking_over:
-                self._take_over()
-            if ring.epoch != self._epoch:
-                if self._keeps_before:
-                    self._undo_what_was_drawn()
-                # a worker that replaces a dead one has begun the epoch in __init__, if no set_epoch() came since
-                if self._epoch is not None or ring.dataset_epoch != self._dataset_epoch:
-                    self._begin(ring.dataset_epoch)
-                self._epoch = ring.epoch
-                if self._skips is not None:
-                    self._skips.begin(ring.epoch_seed)
-            task, rows = read_listed(written) if ring.listed else (read_task(written), None)
-            self._writer.begin(len(task) if ring.rows else 0, rows)
-            if ring.rows:
-                collate_containers_by(self._chunks.containers)
-            if self._seed is not None:
-                task = self._seed(task, ring.seed, ring.row if rows is None else rows, self._stride)
-            outcome = self._fill(task)
-            if self._remembers:
-                ring.remember(random_states.states())
-            if self._streams:
-                self._leave_state()
-            if ring.has_views():
-                outcome = self._let_go_or_keep(outcome)
-            ring.publish(outcome)
-            if self._looks is not None:
-                self._looks.end()
+        if self._looks is not None:
+            self._looks.begin()
+        if self._taking_over:
+            self._take_over()
+        if ring.epoch != self._epoch:
+            if self._keeps_before:
+                self._undo_what_was_drawn()
+            # a worker that replaces a dead one has begun the epoch in __init__, if no set_epoch() came since
+            if self._epoch is not None or ring.dataset_epoch != self._dataset_epoch:
+                self._begin(ring.dataset_epoch)
+            self._epoch = ring.epoch
+            if self._skips is not None:
+                self._skips.begin(ring.epoch_seed)
+        task, rows = read_listed(written) if ring.listed else (read_task(written), None)
+        self._writer.begin(len(task) if ring.rows else 0, rows)
+        if ring.rows:
+            collate_containers_by(self._chunks.containers)
+        if self._seed is not None:
+            task = self._seed(task, ring.seed, ring.row if rows is None else rows, self._stride)
+        outcome = self._fill(task)
+        if self._remembers:
+            ring.remember(random_states.states())
+        if self._streams:
+            self._leave_state()
+        if ring.has_views():
+            outcome = self._let_go_or_keep(outcome)
+        ring.publish(outcome)
+        if self._looks is not None:
+            self._looks.end()
 
     def _take_over(self) -> None:
         """Continue as the worker that this one replaces, if there was one.  Replaces the seeds of __init__."""

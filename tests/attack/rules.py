@@ -220,7 +220,7 @@ def _actions(program: Program) -> str | None:
                 return "what was drawn for an epoch that was prefetched at the save stays drawn"
             if action.what == "batch_size" and program.batch_size is None:
                 return "no batches"
-            if action.what == "weights in place" and program.data.length < 2:
+            if action.what in ("weights", "weights in place") and program.data.length < 2:
                 return "no weight is left, and workers meet the sampler's error earlier than the twin, which has none"
             shortened += action.what == "length"  # by one sample each time
             if shortened > program.data.length:
@@ -249,6 +249,8 @@ def _actions(program: Program) -> str | None:
 
 def _other(program: Program, what: str, count: int) -> str | None:
     """Whether the program can go on with a loader that is changed so."""
+    if what == "workers" and not count and program.get("persistent_workers") and program.data.noise:
+        return "workers that persist keep one base seed, and without workers each epoch draws one"
     if what == "workers" and not count and program.data.habit == "exits once":
         return "the exit would be the trainer's"
     if what == "workers":

@@ -49,6 +49,7 @@ VALUES: dict[str, tuple[Any, dict[str, Any], Any]] = {
     "on_bad_sample": ("skip", {}, "ignore"),
     "max_bad_samples": (0.5, {"on_bad_sample": "skip"}, 1.5),
     "detail": (True, {}, "all"),
+    "crew": (shmloader.Crew(1), {}, "eight"),
     "template": (True, {"multiprocessing_context": "spawn"}, 1),
 }
 NAMES = sorted(DEFAULTS)

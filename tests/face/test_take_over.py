@@ -267,7 +267,7 @@ def test_under_the_patch_what_it_does_not_reach_is_said() -> None:
 
 
 @pytest.mark.parametrize("call", ["self._iterator._shutdown_workers()", "self._iterator.close()", "self.close()"])
-@pytest.mark.parametrize("device", [None, "cpu"])
+@pytest.mark.parametrize("device", [None, pytest.param("cpu", marks=pytest.mark.long)])
 def test_a_del_that_ends_the_workers_is_silent_at_exit(call: str, device: str | None) -> None:
     """As that of Streaming's loader; by then the names of our modules are None."""
     ran = run_script(

@@ -12,7 +12,7 @@ import torch
 from scripts import run_script
 
 import shmloader
-from examples import actors, detection, imagenet, latents, packed_text, waiting
+from examples import actors, detection, imagenet, latents, packed_text, train_and_validate, waiting
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -146,3 +146,7 @@ for number, batch in enumerate(Ring(12, 5)):
     if number == 7: os.kill(os.getpid(), signal.SIGKILL)
 """)
     assert ran.status == -signal.SIGKILL
+
+
+def test_training_and_validation_share_a_crew() -> None:
+    assert train_and_validate.main(["--epochs", "3"]) > 0.85

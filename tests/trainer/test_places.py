@@ -455,3 +455,36 @@ def test_the_words_of_the_option_are_read_when_an_epoch_begins() -> None:
         loader.group_by = 3
         with pytest.raises(ValueError, match=re.escape("but got group_by=3")):
             iter(loader)
+
+
+# ------------------------------------------------------------------------------------------------ with other options
+
+
+def test_the_next_epoch_is_begun_while_this_ones_last_batches_are_under_way() -> None:
+    asked = []
+
+    def place(index: int) -> int:
+        asked.append(index)
+        return index % 5
+
+    with shmloader.DataLoader(
+        Items(list(range(60))), 5, num_workers=2, group_by=place, persistent_workers=True, prefetch_epochs=True
+    ) as loader:
+        iterator = iter(loader)
+        first = [next(iterator).tolist() for _ in range(9)]
+        assert len(asked) > 60  # of 12 batches, a window of 4 is under way, so the next one is the next epoch's
+        first += [batch.tolist() for batch in iterator]
+        assert first == [batch.tolist() for batch in loader] == [list(range(k, k + 5)) for k in range(0, 60, 5)]
+
+
+def test_in_a_crew() -> None:
+    with (
+        shmloader.Crew(num_workers=2, multiprocessing_context="fork") as crew,
+        shmloader.DataLoader(Placed([item(k) for k in range(40)]), 6, crew=crew, group_by="place") as one,
+        shmloader.DataLoader(Items([item(k) for k in range(33)]), 5, crew=crew, group_by=of_five) as other,
+    ):
+        pairs = zip(one, other, strict=True)
+        theirs = [
+            torch.utils.data.DataLoader(Items([item(k) for k in range(n)]), size) for n, size in ((40, 6), (33, 5))
+        ]
+        assert_same(list(pairs), list(zip(*theirs, strict=True)))

@@ -93,6 +93,11 @@ def tune(
     _check(step_s, consumer, seconds)
     _check_counts(memory_bytes=memory_bytes, ranks=ranks, most_workers=most_workers)
     _check_counts(**{name: options[name] for name in ("num_workers", "prefetch_factor", "batch_size") & options.keys()})
+    if (options.get("crew") or getattr(dataset, "crew", None)) is not None:
+        raise ValueError(
+            "tune() varies the number of workers, and crew=... has a fixed number: tune a loader without a crew, and "
+            "make the crew with what it finds"
+        )
     if isinstance(dataset, torch.utils.data.DataLoader):
         options = {**options_of(dataset, options), **options}
         dataset = dataset.dataset

@@ -1,0 +1,148 @@
+"""A crew: one set of workers for several loaders.
+
+It has no processes of its own making.  They are started when a loader of it is first iterated, and kept here for its
+other loaders: `shared_by()` in trainer/shared_workers.py.
+"""
+
+from __future__ import annotations
+
+import itertools
+import multiprocessing
+import os
+import weakref
+from types import TracebackType
+from typing import Any
+
+_made: weakref.WeakValueDictionary[tuple[int, int], Crew] = weakref.WeakValueDictionary()
+_numbers = itertools.count(1)
+
+
+class Crew:
+    """Workers that several loaders share, such as training and validation.
+
+    Each loader has its own dataset, sampler, collate function, batch size and options, and gives the batches that it
+    would give alone with as many workers, bit for bit.  The loader that is iterated gets the workers.  Where several
+    are iterated at once, a worker makes the batch that is wanted first.  A loader that is not iterated gives the memory
+    of its ring back while another one is.
+
+    The processes start when a loader of the crew is first iterated, and end with `close()`, at the end of a `with`
+    block, or when the crew and its loaders are gone.  Then iterating starts others.
+
+    A loader's dataset reaches the workers by pickle, once for all of them: at each `iter()`; with
+    `persistent_workers=True` once.  Where workers are forked, a loader with `persistent_workers=True` that exists when
+    the crew's workers start hands its dataset on by that, as it is then, and nothing is pickled.
+
+    Args:
+        num_workers: How many worker processes there are.  Each loader of the crew has that many.
+        multiprocessing_context: How they are started, as in torch's loader.
+        template: Whether one process imports torch, unpickles the datasets of the loaders that are there, and forks all
+            workers: see `DataLoader`.
+        workers_outlive_signals: Whether workers go on when a signal is sent to the whole process group: see
+            `DataLoader`.
+
+    Raises:
+        ValueError: An argument is out of its range.
+
+    Example:
+        >>> crew = Crew(num_workers=8)
+        >>> train = DataLoader(train_set, batch_size=64, shuffle=True, crew=crew, persistent_workers=True)
+        >>> validation = DataLoader(validation_set, batch_size=256, crew=crew, persistent_workers=True)
+    """
+
+    def __init__(
+        self,
+        num_workers: int,
+        *,
+        multiprocessing_context: Any = None,
+        template: bool = False,
+        workers_outlive_signals: bool = True,
+    ) -> None:
+        if isinstance(num_workers, bool) or not isinstance(num_workers, int) or num_workers < 1:
+            raise ValueError(
+                f"num_workers should be a positive integer, but got num_workers={num_workers!r}; a loader without "
+                "workers needs no crew"
+            )
+        if isinstance(multiprocessing_context, str):
+            methods = multiprocessing.get_all_start_methods()
+            if multiprocessing_context not in methods:
+                raise ValueError(
+                    f"multiprocessing_context should be a start method in {methods} or a context, but got "
+                    f"multiprocessing_context={multiprocessing_context!r}"
+                )
+            multiprocessing_context = multiprocessing.get_context(multiprocessing_context)
+        for name, value in {"template": template, "workers_outlive_signals": workers_outlive_signals}.items():
+            if not isinstance(value, bool):
+                raise ValueError(f"{name} should be True or False, but got {name}={value!r}")
+        if template:
+            context = multiprocessing_context or multiprocessing
+            if (method := context.get_start_method()) not in ("spawn", "forkserver"):
+                raise ValueError(
+                    f"template=True needs the start method 'spawn' or 'forkserver', but workers are started by "
+                    f"{method!r}: leave template out, or give multiprocessing_context='spawn'"
+                )
+        self.num_workers = num_workers
+        self.multiprocessing_context = multiprocessing_context
+        self.template = template
+        self.workers_outlive_signals = workers_outlive_signals
+        self._workers: Any = None  # SharedWorkers, once a loader was iterated
+        self._loaders: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._key = os.getpid(), next(_numbers)
+        _made[self._key] = self
+
+    def enrol(self, loader: Any) -> None:
+        """A loader of this crew is there.  Called by the loader."""
+        self._loaders.add(loader)
+        if self._workers is not None and self._workers.is_usable:
+            self._workers.number_of(loader)
+
+    def loaders(self) -> list[Any]:
+        """Its loaders that live."""
+        return list(self._loaders)
+
+    def close(self) -> None:
+        """End the iterators of all its loaders, and the workers.  Iterating again starts others.
+
+        Delivered batches stay as they are.  Closing twice is harmless.
+        """
+        workers = self._workers
+        if workers is None or not workers.is_usable:
+            return
+        for loader in self.loaders():
+            loader._end_workers()
+        for member in workers.signals.living():  # of loaders that are gone
+            iterator = member.iterator()
+            if iterator is not None:
+                iterator.close()
+        workers.end()
+
+    def __enter__(self) -> Crew:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"Crew(num_workers={self.num_workers})"
+
+    # It stands for processes of this one, so a copy is the crew itself.  In another process, loaders that were sent
+    # there share one that has not started yet.
+
+    def __copy__(self) -> Crew:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> Crew:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        method = None if self.multiprocessing_context is None else self.multiprocessing_context.get_start_method()
+        return _same, (self._key, self.num_workers, method, self.template, self.workers_outlive_signals)
+
+
+def _same(key: tuple[int, int], num_workers: int, method: str | None, template: bool, outlives: bool) -> Crew:
+    """The crew of this process that stands for this one."""
+    found = _made.get(key)
+    if found is None:
+        found = Crew(num_workers, multiprocessing_context=method, template=template, workers_outlive_signals=outlives)
+        found._key = key
+        _made[key] = found
+    return found

@@ -1,0 +1,192 @@
+"""What is handed over to a process that runs: a pickle in nameless memory, and the descriptors that it speaks of.
+
+A process that is spawned gets what it needs while it starts.  One that runs gets it through a socket: a packet with a
+few numbers, and descriptors with it, of which the first is a file in memory that holds the pickle.  So locks, queues,
+connections, shared tensors and our own memory can be in it, as in the arguments of a process.
+"""
+
+from __future__ import annotations
+
+import gc
+import mmap
+import os
+import pickle
+import socket
+import struct
+from multiprocessing import context, reduction
+from typing import Any, NamedTuple
+
+import torch
+
+from shmloader.system.signals import let_through
+from shmloader.system.spawn_arguments import Pages, Pickler
+
+AT_ONCE = 200  # descriptors in a packet; the kernel takes 253
+_HEADER = struct.Struct("=iqqi")  # kind, two numbers that the message is of, descriptors
+
+_given: list[int] = []  # descriptors that came with what is being unpickled
+
+
+class Given:
+    """Stands for a descriptor in a pickle, by its place among those that came with it."""
+
+    def __init__(self, place: int) -> None:
+        self._place = place
+
+    def detach(self) -> int:
+        """The descriptor.  Whoever asks closes it."""
+        return os.dup(_given[self._place])
+
+
+class _Handing:
+    """What multiprocessing asks, while something is pickled for another process, which descriptors go along."""
+
+    DupFd = Given
+
+    def __init__(self) -> None:
+        self.descriptors: list[int] = []
+
+    def duplicate_for_child(self, fd: int) -> int:
+        """Have a copy of a descriptor go along.  Returns its place."""
+        self.descriptors.append(os.dup(fd))
+        return len(self.descriptors) - 1
+
+
+class HandedOver:
+    """Values, each pickled for itself into one file, to be sent to any number of processes.
+
+    Args:
+        values: What to pickle.
+
+    Attributes:
+        for_all: Whether several processes may be sent it.  Otherwise each needs a pickle of its own.
+
+    Raises:
+        MemoryError: The machine does not have the memory.
+        OSError: No descriptor is left.
+        Exception: What pickling raises.
+    """
+
+    def __init__(self, *values: Any) -> None:
+        handing = _Handing()
+        self.descriptors = [os.memfd_create("shmloader_handed_over", os.MFD_CLOEXEC)]
+        before = context.get_spawning_popen()
+        try:
+            pages = Pages(self.descriptors[0])
+            context.set_spawning_popen(handing)  # type: ignore[arg-type]
+            try:
+                with let_through():  # it may take long
+                    for value in values:
+                        Pickler(pages).dump(value)
+            finally:
+                context.set_spawning_popen(before)
+                self.descriptors += handing.descriptors
+        except BaseException:
+            self.close()
+            raise
+        self.size = pages.size
+        # Of a tensor on a GPU, or shared by name, each pickle is counted as one reader.
+        shared = torch.multiprocessing.get_sharing_strategy() == "file_descriptor"
+        self.for_all = shared and not pages.counts_its_reader
+
+    def close(self) -> None:
+        """Give it back, here.  Twice is harmless."""
+        while self.descriptors:
+            os.close(self.descriptors.pop())
+
+
+class Message(NamedTuple):
+    """What a process was sent.  Whoever receives it closes it."""
+
+    kind: int
+    number: int
+    first: int
+    descriptors: list[int]
+
+    def close(self) -> None:
+        """Close the descriptors that came with it."""
+        while self.descriptors:
+            os.close(self.descriptors.pop())
+
+
+def send(channel: socket.socket, kind: int, number: int, first: int = 0, handed: HandedOver | None = None) -> None:
+    """Send a message.
+
+    Raises:
+        ConnectionError: The other process is gone.
+    """
+    descriptors = [] if handed is None else handed.descriptors
+    packet = _HEADER.pack(kind, number, first, len(descriptors))
+    if not descriptors:
+        channel.send(packet)
+    for at in range(0, len(descriptors), AT_ONCE):
+        socket.send_fds(channel, [packet], descriptors[at : at + AT_ONCE])
+
+
+def receive(channel: socket.socket) -> Message | None:
+    """The next message; None where the other end is closed.
+
+    Raises:
+        OSError: This process may open no more files.
+    """
+    descriptors: list[int] = []
+    while True:
+        packet, received, flags, _ = socket.recv_fds(channel, _HEADER.size, AT_ONCE, socket.MSG_CMSG_CLOEXEC)
+        descriptors += received
+        if not packet or flags & socket.MSG_CTRUNC:
+            for fd in descriptors:
+                os.close(fd)
+            if packet:
+                raise OSError("no descriptor is left for what the trainer has sent (ulimit -n)")
+            return None
+        kind, number, first, count = _HEADER.unpack(packet)
+        if len(descriptors) == count:
+            return Message(kind, number, first, descriptors)
+
+
+class Unpacking:
+    """Unpickles the values of a message, one after the other.  Use it in a `with`."""
+
+    def __init__(self, message: Message) -> None:
+        self._message = message
+
+    def __enter__(self) -> Unpacking:
+        self._collecting = gc.isenabled()
+        gc.disable()  # otherwise it walks through a list of a million tuples again and again while that grows
+        self._pages = mmap.mmap(self._message.descriptors[0], 0, access=mmap.ACCESS_READ)
+        _given[:] = self._message.descriptors[1:]
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        _given.clear()
+        self._pages.close()
+        self._message.close()
+        if self._collecting:
+            gc.enable()
+
+    def next(self) -> Any:
+        """The next value."""
+        return pickle.load(self._pages)
+
+
+class Channel:
+    """One end of a pair of sockets, which a process gets by fork, or pickled while it is being spawned."""
+
+    def __init__(self, end: socket.socket) -> None:
+        self.socket = end
+
+    def close(self) -> None:
+        """Close it.  Twice is harmless."""
+        self.socket.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"fd": reduction.DupFd(self.socket.fileno())}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.socket = socket.socket(fileno=state["fd"].detach())
+
+
+def pair() -> tuple[Channel, Channel]:
+    """Both ends of one."""
+    one, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    return Channel(one), Channel(other)

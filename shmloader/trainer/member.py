@@ -1,0 +1,250 @@
+"""What one iterator has of the workers of a crew: NOTE [ Crew ] in shared_workers.py."""
+
+from __future__ import annotations
+
+import contextlib
+import pickle
+import time
+import weakref
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+from shmloader.core.trainer import TrainerSide
+from shmloader.ring.segment import Segment
+from shmloader.system.handed_over import HandedOver
+from shmloader.system.signals import held, let_through
+from shmloader.trainer.crew import PATIENCE, Crew
+from shmloader.trainer.shared_workers import SharedWorkers
+from shmloader.trainer.watch import runs
+from shmloader.worker.crew_loop import JOIN, PART, SHARED
+
+
+class Member(Crew):
+    """One iterator's workers, which serve others as well.
+
+    Args:
+        shared: All that they are.
+        iterator: The iterator.
+        steals: Whether what is open may be claimed by any of them.
+
+    All others are Crew's.
+
+    Attributes:
+        number: Of its ring.
+        active: Whether it is iterated.
+    """
+
+    def __init__(
+        self,
+        shared: SharedWorkers,
+        ring: TrainerSide,
+        segment: Segment,
+        *,
+        iterator: weakref.ref[Any],
+        respawn: bool,
+        reissue: bool,
+        timeout: float,
+        steals: bool,
+    ) -> None:
+        super().__init__(
+            shared._context, ring, segment, respawn=respawn, reissue=reissue, timeout=timeout, outlives=shared.outlives
+        )
+        self._changing = shared.changing
+        self._shared = shared
+        self.iterator = iterator
+        self._steals = steals
+        self._folded = False
+        self.number = shared.next_ring()
+        self.active = False
+        self._given: dict[str, Any] = {}
+        self._handed: dict[bool, HandedOver] = {}
+        self._parted: dict[int, int] = {}  # by worker, the number of the message to part
+
+    # ------------------------------------------------------------------------------------------------- joining
+
+    def start(self, count: int, spin: bool, arguments: dict[str, Any]) -> None:
+        """Have the workers join.  Args: as for Crew."""
+        shared, iterator = self._shared, self.iterator()
+        loader = None if iterator is None else iterator.loader()
+        self._loader = -1 if loader is None else shared.number_of(loader)
+        self._spin, self._given, self._count = spin, arguments, count
+        with held(), self._changing:
+            shared.have(spin)
+            self.workers[:] = shared.workers
+            shared.signals.members[self.number] = weakref.ref(self)
+            for index in range(count):
+                self._join(index, 0)
+            if not self._respawn:
+                self._close_handed()
+            if self._who_died():
+                self.note_deaths()
+
+    def _join(self, index: int, first: int) -> None:
+        """Have one worker serve this ring, from this sequence on."""
+        shared = self._shared
+        inherits = bool(self._given["persists"]) and shared.takes_inheritance(index, self._loader, self._given)
+        handed = self._handed.get(inherits)
+        if handed is None or not handed.for_all:
+            if handed is not None:
+                handed.close()
+            handed = self._handed[inherits] = self._hand_over(inherits)
+        shared.signals.send(index, JOIN, self.number, first, handed)
+
+    def _hand_over(self, inherits: bool) -> HandedOver:
+        given = {name: part for name, part in self._given.items() if not (inherits and name in SHARED)}
+        try:
+            return HandedOver((self._segment, self._spin, self._loader if inherits else -1), given)
+        except (TypeError, AttributeError, pickle.PicklingError, RuntimeError) as error:
+            raise type(error)(
+                f"{error}\nWorkers of a crew run already, so they are given {self.dataset_name}, its collate_fn and "
+                "its worker_init_fn by pickle, and one of them cannot be pickled. Define it at the top of a module; or "
+                "have workers forked, and give this loader persistent_workers=True and make it before any "
+                "loader of the crew is iterated: then they have its dataset from the fork"
+            ) from error
+
+    @property
+    def dataset_name(self) -> str:
+        """What its dataset is, for others' errors."""
+        return type(self._given.get("dataset")).__name__
+
+    def _close_handed(self) -> None:
+        while self._handed:
+            self._handed.popitem()[1].close()
+
+    # --------------------------------------------------------------------------------------------------- deaths
+
+    def note_deaths(self) -> None:
+        """Raise the ring's alarm for the workers that have died.  Also by the thread that watches them."""
+        if died := self._who_died():
+            self._ended.update(died)
+            self._ring.alarm()
+
+    def _who_died(self) -> list[int]:
+        return [index for index, worker in enumerate(self.workers) if self._shared.has_died(index, worker)]
+
+    def holds(self, index: int, worker: BaseProcess) -> bool:
+        """Whether this process has begun a batch of this ring."""
+        if self._stopped or index >= len(self.workers) or self.workers[index] is not worker:
+            return False
+        with contextlib.suppress(RuntimeError):  # it was closed meanwhile
+            return bool(self._ring.sequences.holds(index))
+        return False
+
+    def _replace(self, dead: list[int]) -> None:
+        with held(), self._changing:
+            if self._stopped:
+                return
+            for index in dead:
+                if self._shared.has_died(index, self.workers[index]):
+                    self._replace_one(index)
+                else:  # the watching thread has noted it again, while this one replaced it
+                    self._ended.discard(index)
+
+    def _is_to_blame(self, index: int) -> bool:
+        holder = self._shared.held_by(self.workers[index], index)
+        return holder is None or holder == self.number
+
+    def _start_one(self, index: int, first: int) -> BaseProcess:
+        self._shared.have(self._spin)
+        worker = self._shared.workers[index]
+        self.workers[index] = worker
+        self._join(index, first)
+        return worker
+
+    def _may_kill(self, index: int, sequence: int) -> bool:
+        return sequence in self._ring.sequences.holds(index)
+
+    def _holding(self, index: int, sequence: int) -> str:
+        self._paper = self._shared.paper
+        held = super()._holding(index, sequence)
+        others = [other for other in self._shared.signals.living() if other is not self]
+        for other in others:
+            if other.holds(index, self.workers[index]):
+                return f"{held}\nIt makes a batch of another loader of its crew, over {other.dataset_name}."
+        return held
+
+    def dismiss(self, index: int) -> None:
+        """A worker has nothing more to give here.  It goes on for others."""
+        self._dismissed.add(index)
+
+    # ----------------------------------------------------------------------------------------------- who is at work
+
+    def works(self) -> None:
+        """An epoch begins."""
+        self._shared.begins(self)
+        if self._folded:
+            self._folded = False
+            if (iterator := self.iterator()) is not None:
+                iterator.unfold()
+
+    def rests(self) -> None:
+        """It is over."""
+        self._shared.ends(self)
+
+    def fold(self) -> None:
+        """Give back what is not used while others are iterated."""
+        iterator = self.iterator()
+        if not self._folded and not self._stopped and iterator is not None:
+            iterator.fold()
+            self._folded = True
+
+    # ------------------------------------------------------------------------------------------------- parting
+
+    def is_watching(self, thread: Any) -> bool:
+        """Whether this is the thread that watches the workers."""
+        return self._shared.is_watching(thread)
+
+    def unwatch(self) -> None:
+        """torch's handler for SIGCHLD does not know these workers."""
+
+    @property
+    def lives(self) -> bool:
+        """Whether any worker may use the ring's memory: its payloads, that is.  See NOTE [ Crew ], 4."""
+        return any(self._may_fill(index) for index in range(len(self.workers)))
+
+    def _may_fill(self, index: int) -> bool:
+        worker, number = self.workers[index], self._parted.get(index)
+        if self._shared.workers[index] is worker and number is not None and self._shared.board.has_heard(index, number):
+            return False
+        if not runs(worker):
+            return False
+        with contextlib.suppress(RuntimeError):
+            return bool(self._ring.sequences.owes(index)) or (self._steals and self._ring.under_way > 0)
+        return False
+
+    def stop(self) -> None:
+        """Have all workers part from the ring.  When it returns, none fills a payload, unless it does not answer."""
+        with held():
+            with self._changing:
+                first, self._stopped = not self._stopped, True
+                self.active = False
+            try:
+                if first:
+                    self._part()
+            finally:
+                try:
+                    self._wait_for_those_who_fill()
+                finally:
+                    self._close_handed()
+                    self._shared.signals.members.pop(self.number, None)
+                    self._given = {}
+                    self.ended = True
+
+    def _part(self) -> None:
+        self._ring.stop()
+        with self._changing:
+            for index, worker in enumerate(self.workers):
+                if not self._shared.has_died(index, worker):
+                    self._parted[index] = self._shared.signals.send(index, PART, self.number)
+
+    def _wait_for_those_who_fill(self) -> None:
+        end = time.monotonic() + PATIENCE
+        for index in range(len(self.workers)):
+            while self._may_fill(index) and (left := end - time.monotonic()) > 0:
+                with let_through():
+                    self._shared.board.wait_heard(index, self._parted.get(index, 0), left)
+        late = [index for index in range(len(self.workers)) if self._may_fill(index)]
+        if late and all(other is self for other in self._shared.signals.living()):
+            for index in late:  # nobody else needs it, and the next one to join has another started
+                self.workers[index].kill()
+                self.workers[index].join(PATIENCE)

@@ -1,0 +1,335 @@
+"""The worker processes of a `shmloader.Crew`, which serve all its loaders.
+
+NOTE [ Crew ]
+
+Training and validation are two loaders, of which one is iterated at a time, as a rule.  With workers of their own they
+keep twice the processes and twice the memory, or start workers for each pass.  A crew is one set of workers for both.
+
+    1. Loaders share the processes, and the memory in turn.  All else is a loader's own: each iterator has a ring, with
+       its words, order, payloads, books, figures and deaths, exactly as without a crew.  So nothing of the
+       protocol changes (NOTE [ Slot ring ]), and nothing of resume, statistics or leases.
+       The other way is one ring whose entries name their loader.  Then one order is not enough: the trainer of each
+       loader takes in its own, so a slow one would hold the entries that others need; deaths, payload sizes, budgets,
+       page-locking and `spare_slots` would all have to be kept by loader within one ring; and each step of the hot path
+       would look for its loader.  A ring of control words takes some 100 KiB, so there is nothing to win by that.
+    2. A worker serves several rings, and sleeps on one bell: a line of the crew's board (board.pyx), which the trainer
+       of each ring rings in place of the ring's own.  It announces, looks into all rings and at its messages, and only
+       then sleeps: one eventcount, with several things to look at.  tests/core/model/crew_model.py has that part.
+    3. It chooses the ring whose trainer will want its batch first: the one with the fewest batches to take before it.
+       Where two are alike, they take turns.  So whoever is iterated gets the workers, two that are iterated at once
+       share them by what they lack, and none starves.  A batch that was begun is finished first.
+    4. A ring is joined and left by messages through a socket (handed_over.py), counted on the board.  The message to
+       join carries the ring's descriptors, and what the loader has pickled once for all workers.  A ring may be closed
+       when each worker that owes it something has heard that it is to part.  The others have nothing open there, so
+       they can claim nothing.  The payloads' pages go at once, the words when the last worker has unmapped them.
+    5. Random states, get_worker_info() and torch's map of collate functions are the process's, and each loader has its
+       own: crew_loop.py swaps them when a worker turns to another loader.
+    6. `persistent_workers` means what it means without a crew.  With it, a worker has one copy of the dataset, and one
+       life of random states, from the loader's first epoch on.  Without it, each iter() gives workers the dataset as
+       it is then, seeds them, and calls `worker_init_fn`.  That the processes live on is not to be seen.
+       A loader that persists, and that was there when workers were forked, has handed them its dataset by that.
+    7. A worker that dies is dead for each ring, and each looks after it by its own `on_worker_death`.  Whoever comes
+       first starts another process; each ring that respawns revokes what it had given the dead one, and has the new one
+       join.  Only the ring whose batch the dead one held counts the death as that batch's fault.
+    8. A ring that is at rest folds (Slots.fold) as soon as another one of the crew is iterated: its free payloads
+       give their pages back.  Its next epoch has pages committed as its first one had.  So training and validation, one
+       after the other, take the memory of one.  A ring that was left in mid-epoch keeps what is ready.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import multiprocessing
+import os
+import sys
+import threading
+import weakref
+from collections.abc import Callable
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+import torch
+
+from shmloader._multiprocessing import preload_in_fork_server
+from shmloader.core.board import Board
+from shmloader.core.ring import Mapping
+from shmloader.ring.board_segment import BoardSegment
+from shmloader.system import handed_over
+from shmloader.system.call_stacks import Paper
+from shmloader.system.handed_over import Channel, HandedOver
+from shmloader.system.native_threads import warn_before_fork
+from shmloader.system.signals import held_in_del
+from shmloader.system.spawn_arguments import Parcel
+from shmloader.template.context import Share, TemplateContext
+from shmloader.template.of_dataset import DatasetTemplates
+from shmloader.trainer.crew import Crew
+from shmloader.trainer.watch import runs
+from shmloader.worker.crew_loop import LEAVE, SHARED, work_in_crew
+
+MOST_WORKERS = 0xFFFF
+
+
+class _Signals:
+    """Takes the place of a ring where several rings share workers: it alarms all of them, and stops all workers.
+
+    The watching thread holds it weakly, and it holds the rings weakly.
+    """
+
+    def __init__(self, board: Board) -> None:
+        self.board = board
+        self.members: dict[int, weakref.ref[Any]] = {}
+        self.channels: list[Channel | None] = [None] * board.workers
+        self.stopped = False
+
+    def living(self) -> list[Any]:
+        """The members that there are."""
+        return [member for reference in list(self.members.values()) if (member := reference()) is not None]
+
+    def alarm(self) -> None:
+        """A worker has died."""
+        self.board.died()
+        for member in self.living():
+            member.note_deaths()
+
+    def send(self, index: int, kind: int, number: int = 0, first: int = 0, handed: HandedOver | None = None) -> int:
+        """Send a worker a message.  Returns its number on the board; one that is dead hears nothing."""
+        channel = self.channels[index]
+        if channel is None:
+            return 0
+        with contextlib.suppress(OSError):  # it has died; the kernel tells the watching thread
+            handed_over.send(channel.socket, kind, number, first, handed)
+        return self.board.notify(index)
+
+    def stop(self) -> None:
+        """Have all workers leave."""
+        self.stopped = True
+        for index in range(self.board.workers):
+            self.send(index, LEAVE)
+
+
+class SharedWorkers(Crew):
+    """The workers of a crew, once any of its loaders is iterated.
+
+    Args:
+        count: How many.
+        context: multiprocessing, or a context of it.
+        template: Whether a template process forks them.
+        outlives: Whether workers go on when their group is sent a signal.
+    """
+
+    def __init__(self, count: int, context: Any, template: bool, outlives: bool) -> None:
+        self._owner = os.getpid()
+        self.count = count
+        self._templates = DatasetTemplates() if template else None
+        if self._templates is not None:
+            plain = multiprocessing.get_context(context) if isinstance(context, str) else context
+            share = Share(self._templates, weakref.ref(self))
+            context = TemplateContext(share, plain.get_context(), 0, outlives)
+        segment: Any = BoardSegment(count)
+        signals: Any = _Signals(Board(segment.mapping, count))
+        self.signals = signals
+        super().__init__(context, signals, segment, respawn=True, reissue=True, timeout=0, outlives=outlives)
+        self._loaders: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        self._inherits: list[dict[int, tuple[Callable[[], Any], ...]]] = [{} for _ in range(count)]
+        self._numbers = itertools.count(1)
+        self._held_by: weakref.WeakKeyDictionary[BaseProcess, int | None] = weakref.WeakKeyDictionary()
+
+    @property
+    def changing(self) -> Any:
+        """Held by whoever starts workers, or joins or leaves them."""
+        return self._changing
+
+    @property
+    def board(self) -> Board:
+        """Where the workers' bells are."""
+        board: Board = self.signals.board
+        return board
+
+    @property
+    def board_memory(self) -> Mapping:
+        """The same, as memory."""
+        return self._segment.mapping
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether they belong to this process, and were not stopped."""
+        return self._owner == os.getpid() and not self._stopped
+
+    @property
+    def paper(self) -> Paper | None:
+        """Where workers write their stacks."""
+        return self._paper
+
+    # ------------------------------------------------------------------------------------------------- loaders
+
+    def number_of(self, loader: Any) -> int:
+        """The number of a loader, by which workers know what they inherit of it."""
+        return self._loaders.setdefault(loader, next(self._numbers))
+
+    def next_ring(self) -> int:
+        """A number for a ring that is about to be joined."""
+        return next(self._numbers)
+
+    def takes_inheritance(self, index: int, number: int, arguments: dict[str, Any]) -> bool:
+        """Whether this worker was started with these objects of a loader.  The second time it was not."""
+        had = self._inherits[index].pop(number, None)
+        return had is not None and all(was() is arguments[name] for name, was in zip(SHARED, had, strict=True))
+
+    def _inheritance(self) -> Parcel:
+        """What workers that are started now are given of the loaders that persist, and that are there."""
+        given: dict[str, dict[int, Any]] = {name: {} for name in SHARED}
+        method = getattr(self._context, "get_start_method", str)()
+        if method in ("fork", "template"):
+            for loader, number in sorted(self._loaders.items(), key=lambda each: each[1]):
+                if loader.persistent_workers:
+                    parts = loader.dataset, loader.collate_fn, loader.worker_init_fn
+                    for name, part in zip(SHARED, parts, strict=True):
+                        given[name][number] = part
+        return Parcel(given)
+
+    # ------------------------------------------------------------------------------------------------- starting
+
+    def have(self, spin: bool) -> None:
+        """Have all workers at work: the first time, and where some have ended."""
+        missing = [k for k in range(self.count) if k >= len(self.workers) or not runs(self.workers[k])]
+        if not missing and self._watch is not None:
+            return
+        self._spin, self._count = spin, self.count
+        if self._paper is None:
+            warn_before_fork(self._context)
+            if getattr(self._context, "get_start_method", str)() == "forkserver":
+                preload_in_fork_server("shmloader.worker.preloaded")
+            self._paper = Paper()
+        self._stop_watch()  # there must be no such thread during a fork
+        try:
+            self._arguments = self._inheritance()
+            for index in missing:
+                self._start_member(index)
+        finally:
+            self._arguments.close()
+            self._arguments = Parcel({})  # it would keep the datasets
+            if self.workers:
+                self._start_watch()
+        # The thread may have been stopped before it saw these deaths, and other rings may not have looked after them.
+        for member in self.signals.living():
+            member.note_deaths()
+
+    def _start_member(self, index: int) -> None:
+        """Start the process that is this worker from now on."""
+        board, channels = self.board, self.signals.channels
+        ours, theirs = handed_over.pair()
+        try:
+            board.renew(index)
+            if (before := channels[index]) is not None:
+                before.close()
+            channels[index], self._theirs = ours, theirs
+            worker = self._start_one(index, 0)
+        except BaseException:
+            channels[index] = None
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+        if index < len(self.workers):
+            self.workers[index] = worker
+        else:
+            self.workers.append(worker)
+        self._ended.discard(index)
+        given = self._arguments
+        self._inherits[index] = {
+            number: tuple(_weak(given[name][number]) for name in SHARED) for number in given["dataset"]
+        }
+
+    def _process(self, index: int, first: int) -> BaseProcess:
+        arguments = self._segment, self._theirs, self._spin, index, self._paper, self.outlives, self._arguments
+        worker: BaseProcess = self._context.Process(target=work_in_crew, args=arguments, daemon=True)
+        return worker
+
+    # --------------------------------------------------------------------------------------------------- deaths
+
+    def has_died(self, index: int, worker: BaseProcess) -> bool:
+        """Whether the watching thread has seen the end of this process, or another one has taken its place."""
+        return self.workers[index] is not worker or index in self._ended
+
+    def held_by(self, worker: BaseProcess, index: int) -> int | None:
+        """The ring whose batch a dead worker held; None: it held none.  To be asked before any ring revokes."""
+        if worker not in self._held_by:
+            holders = [member.number for member in self.signals.living() if member.holds(index, worker)]
+            self._held_by[worker] = holders[0] if holders else None
+        return self._held_by[worker]
+
+    # ----------------------------------------------------------------------------------------------- who is at work
+
+    def begins(self, member: Any) -> None:
+        """A member is iterated: those at rest give back what they do not use."""
+        with self._changing:
+            member.active = True
+            for other in self.signals.living():
+                if other is not member and not other.active:
+                    other.fold()
+
+    def ends(self, member: Any) -> None:
+        """A member's epoch is over."""
+        with self._changing:
+            member.active = False
+            if any(other.active for other in self.signals.living()):
+                member.fold()
+
+    # ------------------------------------------------------------------------------------------------- the end
+
+    def end(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        """End all workers.  Twice is harmless; in a forked child it does nothing."""
+        if is_finalizing() or self._owner != os.getpid() or self.ended:
+            return
+        if self.is_watching(threading.current_thread()):  # the collector runs in there, and the end waits for it
+            threading.Thread(target=self.end, name="shmloader_end").start()
+            return
+        try:
+            self.stop()
+        finally:
+            for index, channel in enumerate(self.signals.channels):
+                if channel is not None and not (index < len(self.workers) and runs(self.workers[index])):
+                    channel.close()
+            if self._templates is not None:
+                self._templates.leave(self)
+            self._segment.close()
+
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        if is_finalizing() or not hasattr(self, "_changing") or self.ended:
+            return
+        with held_in_del(self):
+            self.end()
+
+
+def _weak(part: Any) -> Callable[[], Any]:
+    """What gives an object as long as it lives; of what cannot be referred to weakly, the object."""
+    try:
+        return weakref.WeakMethod(part) if hasattr(part, "__self__") else weakref.ref(part)
+    except TypeError:
+        return lambda: part
+
+
+def shared_by(crew: Any) -> SharedWorkers:
+    """The workers of a public Crew in this process: others, if those that it had were ended, or are a parent's."""
+    with _lock:
+        found: SharedWorkers | None = crew._workers
+        if found is None or not found.is_usable:
+            context = crew.multiprocessing_context or torch.multiprocessing
+            found = SharedWorkers(crew.num_workers, context, crew.template, crew.workers_outlive_signals)
+            crew._workers = found
+            for loader in crew.loaders():
+                found.number_of(loader)
+        return found
+
+
+_lock = threading.Lock()
+
+
+def _in_child() -> None:
+    """A process was forked: a thread of its parent's may have held the lock."""
+    global _lock
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_in_child)

@@ -1,0 +1,229 @@
+"""A worker that serves several loaders, one batch of whichever after another: NOTE [ Crew ] in shared_workers.py.
+
+What one loader's code finds in here is what it finds in workers of its own.  So whatever is the process's and of a
+loader (the random states, what get_worker_info() says, torch's map of collate functions) is put aside when the worker
+turns to another loader, and taken up again when it comes back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import random
+from typing import Any
+
+import numpy
+import torch
+
+from shmloader import _torch
+from shmloader._torch import default_collate_fn_map
+from shmloader.core.board import Board, Hand
+from shmloader.core.process import outlive_signals
+from shmloader.core.worker import WorkerSide
+from shmloader.ring.board_segment import BoardSegment
+from shmloader.ring.segment import Segment
+from shmloader.system import handed_over
+from shmloader.system.call_stacks import Paper
+from shmloader.system.handed_over import Channel, Message, Unpacking
+from shmloader.system.parents_death import begin
+from shmloader.worker.exceptions import caught
+from shmloader.worker.loop import Worker
+
+JOIN, PART, LEAVE = 1, 2, 3  # kinds of messages
+SHARED = ("dataset", "collate_fn", "init_fn")  # of a loader, what a worker may have been started with
+
+
+def work_in_crew(
+    segment: BoardSegment,
+    channel: Channel,
+    spin: bool,
+    worker_id: int,
+    paper: Paper | None,
+    outlives: bool,
+    arguments: dict[str, Any],
+) -> None:
+    """Be worker number `worker_id` of a crew, until a message says to leave.
+
+    Args:
+        segment: The board's memory.
+        channel: To the trainer.
+        spin: Whether it may pause on its core before it sleeps.
+        paper: Where to write its stack when the trainer asks.
+        outlives: Whether it goes on when its group is sent a signal: NOTE [ Group signals ].
+        arguments: For each of SHARED, those of the loaders that were there at the start, by the loader's number.
+    """
+    begin(segment.trainer, outlives)
+    _torch.set_worker_signal_handlers()
+    if outlives:
+        outlive_signals(segment.trainer)  # again: torch has a handler for SIGTERM, too
+    gc.freeze()  # what is here by now is here to stay: see work() in loop.py
+    if paper is not None:
+        paper.tell()
+    inherited = dict(arguments)
+    arguments.clear()
+    with contextlib.suppress(KeyboardInterrupt):  # the trainer raises it as well
+        _CrewLoop(segment, channel, spin, worker_id, inherited).run()
+    _torch.set_worker_info(None)
+
+
+class _Seat:
+    """What a worker has of one loader.
+
+    Args:
+        worker: It.
+        side: Its side of the loader's ring.
+        segment: The ring's memory.
+        frozen: Whether the collector passes over its dataset.
+    """
+
+    def __init__(self, worker: Worker, side: WorkerSide, segment: Segment, frozen: bool) -> None:
+        self.worker = worker
+        self.side = side
+        self.frozen = frozen
+        self._segment = segment
+        self._aside: tuple[Any, ...] = ()
+
+    def put_aside(self) -> None:
+        """Keep what is the process's and of this loader."""
+        self.side.turn_away()
+        self._aside = (
+            random.getstate(),
+            numpy.random.get_state(),
+            torch.get_rng_state(),
+            _torch.worker_info(),
+            dict(default_collate_fn_map),
+        )
+
+    def take_up(self) -> None:
+        """Have it be the process's again."""
+        of_random, of_numpy, of_torch, info, entries = self._aside
+        random.setstate(of_random)
+        numpy.random.set_state(of_numpy)
+        torch.set_rng_state(of_torch)
+        _torch.restore_worker_info(info)
+        _set_entries(entries)
+        self.worker.take_up()
+        self.side.turn_to()
+
+    def close(self) -> None:
+        """Leave the ring's memory."""
+        self._segment.close()
+
+
+class _CrewLoop:
+    """What a worker process of a crew does.  Args: see work_in_crew()."""
+
+    def __init__(
+        self, segment: BoardSegment, channel: Channel, spin: bool, me: int, inherited: dict[str, dict[int, Any]]
+    ) -> None:
+        self._segment = segment
+        self._channel = channel
+        self._me = me
+        self._hand = Hand(Board(segment.mapping, segment.workers), me, spin)
+        self._inherited = inherited
+        self._entries = dict(default_collate_fn_map)  # as they are before any loader's are in there
+        self._seats: dict[int, _Seat] = {}  # by the number of the ring
+        self._sides: list[WorkerSide] = []
+        self._current: _Seat | None = None
+
+    def run(self) -> None:
+        """Make batches, and do what messages say, until one says to leave."""
+        try:
+            while True:
+                claimed = self._hand.claim(self._sides)
+                if claimed is None:
+                    if not self._obey():
+                        return
+                else:
+                    side, written = claimed
+                    seat = self._current
+                    if seat is None or seat.side is not side:
+                        seat = self._turn_to(next(seat for seat in self._seats.values() if seat.side is side))
+                    seat.worker.make(written)
+        finally:
+            for seat in self._seats.values():
+                seat.worker.end()
+
+    def _turn_to(self, seat: _Seat) -> _Seat:
+        self._put_aside()
+        seat.take_up()
+        self._current = seat
+        return seat
+
+    def _put_aside(self) -> None:
+        if self._current is not None:
+            self._current.put_aside()
+            self._current = None
+
+    def _obey(self) -> bool:
+        """Do what the next message says; false where it says to leave."""
+        message = handed_over.receive(self._channel.socket)
+        if message is None or message.kind == LEAVE:
+            return False
+        if message.kind == JOIN:
+            self._join(message)
+            self._hand.heard()
+        else:
+            frozen = self._part(message.number)
+            self._hand.heard()  # first, because the trainer may wait for it
+            self._collect(frozen)
+        return True
+
+    def _join(self, message: Message) -> None:
+        """Serve a loader's ring from now on."""
+        self._put_aside()
+        _set_entries(self._entries)
+        _torch.set_worker_info(None)
+        error = None
+        with Unpacking(message) as values:
+            segment, spin, token = values.next()
+            segment.board = self._segment.mapping
+            side = WorkerSide(segment, spin, self._me, 0, message.first)
+            arguments: dict[str, Any] = {}
+            try:
+                arguments = self._inherited_by(token) | values.next()
+            except Exception:  # in its own workers, the process would end by that
+                error = caught(f"in DataLoader worker process {self._me}")
+        self._entries = dict(default_collate_fn_map)  # modules that were imported may have added some
+        begun = error is None
+        worker = Worker(segment, side, **arguments) if begun else Worker.that_cannot_begin(segment, side, error)
+        persists = bool(arguments.get("persists"))
+        del arguments
+        if persists:  # it is here to stay, and no collection is to walk through it: see work() in loop.py
+            gc.freeze()
+        self._current = self._seats[message.number] = _Seat(worker, side, segment, persists)
+        self._sides = [seat.side for seat in self._seats.values()]
+
+    def _inherited_by(self, token: int) -> dict[str, Any]:
+        """What this process was started with of a loader.  It is given once, because use changes it.  -1: nothing."""
+        if token < 0:
+            return {}
+        return {name: self._inherited[name].pop(token) for name in SHARED}
+
+    def _part(self, number: int) -> bool:
+        """Serve a ring no longer, which is about to be closed.  Returns whether what it held was frozen."""
+        seat = self._seats.pop(number, None)
+        if seat is None:
+            return False
+        self._sides = [seat.side for seat in self._seats.values()]
+        seat.worker.end()
+        seat.close()
+        if self._current is seat:
+            self._current = None
+            _torch.set_worker_info(None)
+            _set_entries(self._entries)
+        return seat.frozen
+
+    def _collect(self, frozen: bool) -> None:
+        """Have the dataset of a loader that is gone be gone too: it may be part of a cycle."""
+        if frozen:
+            gc.unfreeze()
+        gc.collect()
+        if frozen:
+            gc.freeze()
+
+
+def _set_entries(entries: dict[Any, Any]) -> None:
+    if entries != default_collate_fn_map or list(entries) != list(default_collate_fn_map):
+        default_collate_fn_map.clear()
+        default_collate_fn_map.update(entries)
