@@ -369,6 +369,20 @@ def test_workers_that_die_are_replaced(tmp_path: pathlib.Path, deaths: list[int]
     assert len(list(tmp_path.iterdir())) == len(deaths)
 
 
+def test_a_successor_makes_what_lies_below_the_batch_that_is_taken_next(tmp_path: pathlib.Path) -> None:
+    """The largest place is first, and is all of the second batch: its worker dies there."""
+    places = [0, 0, 1, 1, 2, 2, 2, 2]
+    with shmloader.DataLoader(
+        Deadly(list(range(8)), tmp_path, [4]),
+        4,
+        num_workers=1,
+        group_by=places.__getitem__,
+        on_worker_death="respawn",
+        timeout=30,
+    ) as loader:
+        assert [batch.tolist() for batch in loader] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+
+
 def test_a_death_names_the_rows(tmp_path: pathlib.Path) -> None:
     loader = shmloader.DataLoader(Deadly([1] * 40, tmp_path, [12]), 8, num_workers=2, group_by=of_five)
     says = r"It held rows \[.*4.*\] of batch 1 of this epoch \(indices \[.*12.*\]\)"
