@@ -42,7 +42,7 @@ typedef struct {
     uint32_t task_kind;
     uint32_t payload;   /* the payload slot this sequence is to fill */
     uint32_t batch;     /* the number of its batch in the epoch, for who looks on; no side reads it */
-    uint32_t row, rows; /* a chunk: which row of the batch its first one is, of how many; rows 0: a whole batch */
+    uint32_t row, rows; /* a chunk: its first row in the batch, or LISTED, of how many; rows 0: a whole batch */
     uint64_t seed;      /* of the batch, where samples are seeded one by one */
     uint32_t epoch;     /* which of the ring's epochs the batch is of: a worker that meets a new one begins it */
     uint32_t cell;      /* where to leave what a stream says of itself behind the batch; no such cell: nowhere */

@@ -70,6 +70,12 @@ def _function_of_a_batch(name: str, value: Any) -> None:
         _refuse(name, value, "callable with a batch, or None", "")
 
 
+def _place(name: str, value: Any) -> None:
+    if value != "place" and not callable(value):
+        allowed = "'place' (the dataset's __place__ says where a sample lies), a function of an index, or None"
+        _refuse(name, value, allowed, "")
+
+
 def _device(name: str, value: Any) -> None:
     try:
         torch.device(value)
@@ -126,6 +132,9 @@ class Options:
     chunk_size: int | None = field(
         default=None,
         metadata=_rule(_none_or(_integer(1, "a positive integer of samples, or None")), only_on_the_ring=True),
+    )
+    group_by: Callable[[Any], Any] | str | None = field(
+        default=None, metadata=_rule(_none_or(_place), only_on_the_ring=True)
     )
     device: torch.device | str | None = field(default=None, metadata=_rule(_none_or(_device)))
     device_prefetch: int = field(

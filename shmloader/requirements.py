@@ -15,6 +15,7 @@ from torch.utils.data import IterableDataset, TensorDataset
 from shmloader import _torch
 from shmloader.device import accelerator
 from shmloader.options import Options
+from shmloader.places import BY_DATASET, place_of
 from shmloader.row_wise import is_row_wise
 from shmloader.wrapped_datasets import innermost
 
@@ -34,8 +35,17 @@ def check_requirements(loader: Any, options: Options) -> None:
             "prefetch_epochs=True needs persistent_workers=True. Workers can begin the next epoch only if they outlive "
             "this one. Without it, loader.start() begins an epoch early, with new workers."
         )
-    if options.chunk_size is not None:
-        _check_rows(loader)
+    for name, given in (("chunk_size", options.chunk_size), ("group_by", options.group_by)):
+        if given is not None:
+            _check_rows(loader, name)
+    if options.group_by == BY_DATASET and place_of(loader.dataset) is None:
+        raise ValueError(
+            f"group_by='place' asks the dataset where samples lie, but {type(loader.dataset).__name__} has no "
+            "__place__(index). Write that method: it returns the shard, the row group or the file of a sample. Or give "
+            "a function of an index instead of 'place'."
+        )
+    if options.group_by is not None:
+        _check_one_by_one(loader, options)
     if options.look_ahead and loader.num_workers and options.look_ahead > loader.prefetch_factor:
         raise ValueError(
             f"look_ahead={options.look_ahead} is more than prefetch_factor={loader.prefetch_factor}. A worker knows "
@@ -136,6 +146,7 @@ def _in_order_of_samples(options: Options) -> list[str]:
     asked = {
         "schedule='steal'": options.steals,
         "chunk_size": options.chunk_size is not None,
+        "group_by": options.group_by is not None,
         "sample_seeds=True": options.sample_seeds,
         "prefetch_epochs=True": options.prefetch_epochs,
         f"worker_threads={options.worker_threads}": options.worker_threads is not None,
@@ -187,11 +198,27 @@ def _check_threads(loader: Any, options: Options) -> None:
             )
 
 
-def _check_rows(loader: Any) -> None:
+def _check_one_by_one(loader: Any, options: Options) -> None:
+    asked = None
+    if options.worker_threads is not None:
+        asked = f"worker_threads={options.worker_threads}"
+    elif options.look_ahead and any(
+        inspect.iscoroutinefunction(getattr(type(dataset), "__getitem__", None))
+        for dataset in innermost(loader.dataset)
+    ):
+        asked = f"look_ahead={options.look_ahead} of an async dataset"
+    if asked is not None:
+        raise ValueError(
+            f"group_by gives a worker rows that do not follow each other, but with {asked} samples are made side by "
+            "side and are known by the place of the first. Leave one of the two out."
+        )
+
+
+def _check_rows(loader: Any, name: str) -> None:
     if loader.batch_sampler is None:
-        raise ValueError("chunk_size cuts batches, but got batch_size=None. Leave one of the two out.")
+        raise ValueError(f"{name} cuts batches, but got batch_size=None. Leave one of the two out.")
     if not is_row_wise(loader.collate_fn):
         raise ValueError(
-            f"chunk_size needs default_collate or a collate_fn that is marked with shmloader.row_wise, but got "
+            f"{name} needs default_collate or a collate_fn that is marked with shmloader.row_wise, but got "
             f"collate_fn={loader.collate_fn!r}. Mark it if each sample's row depends on that sample alone."
         )

@@ -24,7 +24,7 @@ from bench.storage.measure import FILES, SHARDS, WEBDATASET
 
 __all__ = ["Storage", "summary"]
 
-SAMPLES, LOAD, INDEX, FAR, FAR_LOAD = "samples", "load", "index", "far", "far_load"
+SAMPLES, LOAD, INDEX, FAR, FAR_LOAD, PLACE = "samples", "load", "index", "far", "far_load", "place"
 LOAD_CPU = "load_cpu"
 LABELS = {
     FILES: "files in folders, images.ImageFolder",
@@ -48,9 +48,9 @@ class Storage(Question):
         add_choice(
             parser,
             "--parts",
-            (SAMPLES, LOAD, INDEX, FAR, FAR_LOAD),
+            (SAMPLES, LOAD, INDEX, FAR, FAR_LOAD, PLACE),
             "CPU a sample in one process; images a second with workers; the index; reads from a slow server, by one "
-            "process and by loaders",
+            "process and by loaders; row groups of Parquet that are decoded with group_by and without",
         )
         parser.add_argument("--seconds", type=seconds, default=3.0, help="length of one measurement")
         parser.add_argument("--data", type=Path, help="folder of JPEG files; the bench makes some where none is given")
@@ -62,6 +62,7 @@ class Storage(Question):
         parser.add_argument("--depths", type=number(int, 0), nargs="+", default=[0, 32, 64], help="reads under way")
         parser.add_argument("--latency", type=seconds, default=0.05, help="seconds that the server waits a request")
         parser.add_argument("--megabytes", type=seconds, default=100.0, help="that the server sends a second")
+        parser.add_argument("--groups", type=count, nargs="+", default=[20, 50], help="row groups of 1,000 rows")
         add_workers(parser)
 
     def __init__(self, given: argparse.Namespace) -> None:
@@ -79,7 +80,7 @@ class Storage(Question):
         """Make the pictures and the archives."""
         with tempfile.TemporaryDirectory() as folder:
             self._folder = folder
-            if set(self.given.parts) - {INDEX, FAR_LOAD}:
+            if set(self.given.parts) - {INDEX, FAR_LOAD, PLACE}:
                 source = self.given.data or Path(folder) / "made"
                 if self.given.data is None:
                     source.mkdir()
@@ -128,6 +129,13 @@ class Storage(Question):
                 arguments = {**loader, **server}
                 far = "bench.storage.far_load:far_load"
                 turns.append(Turn(of, far, arguments, 3 * given.seconds, slow, failure=why))
+        if PLACE in given.parts:
+            why = missing(("pyarrow",))
+            loader = {"workers": given.workers, "batch_size": given.batch_size}
+            for groups in given.groups:
+                of = {"part": PLACE, "groups": str(groups)}
+                arguments = {**loader, "groups": groups}
+                turns.append(Turn(of, "bench.storage.places:place", arguments, 20, slow, failure=why))
         return turns
 
     def summary(self, measurements: list[dict[str, Any]]) -> dict[str, Any]:
@@ -135,8 +143,9 @@ class Storage(Question):
 
     def failed(self, result: dict[str, Any]) -> bool:
         """Whether something failed that could be measured."""
-        far = () if not missing(("aiohttp",)) else (FAR, FAR_LOAD)
-        return any("failure" in of for of in result["measurements"] if of["part"] not in far)
+        needs = {FAR: "aiohttp", FAR_LOAD: "aiohttp", PLACE: "pyarrow"}
+        failing = (of["part"] for of in result["measurements"] if "failure" in of)
+        return any(part not in needs or not missing((needs[part],)) for part in failing)
 
     def show(self, out: Console, result: dict[str, Any]) -> None:
         found = result["summary"]
@@ -150,7 +159,7 @@ class Storage(Question):
                     ratios = [shown(of[name], all_of_it=True) for name in ("to_files", "to_webdataset")]
                     table.add_row(LABELS[way], shown(of["figure"], all_of_it=True), *ratios)
                 out.print(table)
-        for part in (INDEX, FAR, FAR_LOAD):
+        for part in (INDEX, FAR, FAR_LOAD, PLACE):
             if part in found:
                 table = Table(title=f"{part}; medians \\[min..max]", title_justify="left")
                 table.add_column("")
@@ -169,8 +178,8 @@ def summary(measurements: list[dict[str, Any]]) -> dict[str, Any]:
 
     Returns:
         samples, load, load_cpu: of each way its figure, and how many times as quick it is as files and WebDataset in
-        the same round; far_load: see _beside_torch(); index, far: of each figure median, least and most, see
-        measure.py.
+        the same round; far_load: see _beside_torch(); index, far, place: of each figure median, least and most, see
+        measure.py and places.py.
     """
     good = [of for of in measurements if "failure" not in of]
     result: dict[str, Any] = {}
@@ -182,11 +191,11 @@ def summary(measurements: list[dict[str, Any]]) -> dict[str, Any]:
                 rounds.setdefault(of["round"], {}).update(by)
         if rounds:
             result[name] = _compared(list(rounds.values()), is_time=name != LOAD)
-    for part in (INDEX, FAR):
+    for part in (INDEX, FAR, PLACE):
         rows: dict[str, list[dict[str, float]]] = {}
         for of in good:
             if of["part"] == part:
-                rows.setdefault(f"{of['depth']} under way" if part == FAR else "one archive", []).append(of)
+                rows.setdefault(_row(of), []).append(of)
         if rows:
             result[part] = {
                 row: {
@@ -215,6 +224,13 @@ def _beside_torch(measurements: list[dict[str, Any]]) -> dict[str, Any]:
         }
         for row, several in sorted(rows.items())
     }
+
+
+def _row(of: dict[str, Any]) -> str:
+    """The name of a measurement's row."""
+    if of["part"] == PLACE:
+        return f"{of['groups']} row groups"
+    return f"{of['depth']} under way" if of["part"] == FAR else "one archive"
 
 
 def _compared(rounds: list[dict[str, float]], is_time: bool) -> dict[str, Any]:

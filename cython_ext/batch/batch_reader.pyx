@@ -52,25 +52,38 @@ cdef class BatchReader:
         return recipe.build(leaves, read_objects(lease, table[0], table[1], copy) if table[1] else None)
 
     cdef object read_chunks(self, Lease lease, bint copy):
-        """The batch, if all chunks have the same structure; otherwise the exception of the first chunk that failed."""
+        """The batch, if all chunks have the same structure; otherwise the exception of the first chunk that failed.
+
+        The first is the one with the lowest first row.
+        """
         cdef Recipe whole = self.recipe_of(lease, 0), recipe
-        cdef list parts = [], others
+        cdef list parts = [], others, order = None
+        cdef object failure = None
+        cdef int failed = 0, row
         cdef Py_ssize_t chunk
         for chunk in range(lease.chunks):
             recipe = self.recipe_of(lease, chunk)
             pickled = lease.chunk_objects(chunk, recipe.end)
             others = loads(pickled) if pickled else []
             if len(others) == 1 and type(others[0]) is self.failure:
-                return others[0]
+                row = lease.first_row(chunk)
+                if failure is None or row < failed:
+                    failure, failed = others[0], row
+            if failure is not None:
+                continue
             if recipe is not whole and recipe.plan != whole.plan:
                 raise RuntimeError(
-                    f"chunk_size needs samples of one structure and dtype, but got {told(whole.plan)} from entry 0 on, "
-                    f"and {told(recipe.plan)} from entry {lease.first_row(chunk)} on"
+                    f"{cut_by(lease)} needs samples of one structure and dtype, but got {told(whole.plan)} "
+                    f"{where(lease, 0)}, and {told(recipe.plan)} {where(lease, chunk)}"
                 )
             if recipe is not whole:
                 whole.compare(recipe, chunk, lease)
             parts.append(others)
-        return whole.build(whole.leaves_over(lease, self.clone if copy else None), joined(parts))
+        if failure is not None:
+            return failure
+        if lease.listed is not None:
+            order = list(chain.from_iterable(lease.listed))
+        return whole.build(whole.leaves_over(lease, self.clone if copy else None), joined(parts, order, cut_by(lease)))
 
     cdef Recipe recipe_of(self, Lease lease, Py_ssize_t chunk):
         cdef bytes meta = lease.meta(chunk)
@@ -140,14 +153,26 @@ cdef class Recipe:
         """Raise if the leaves of another chunk, with the same plan, are not where this one has them."""
         for (_, at, shape, strides), (_, other_at, other_shape, other_strides) in zip(self.leaves, other.leaves):
             if shape != other_shape:
-                raise unequal(shape[1:], 0, other_shape[1:], lease.first_row(chunk))
+                raise unequal(shape[1:], lease.first_row(0), other_shape[1:], lease.first_row(chunk))
             if at != other_at or strides != other_strides:
                 raise RuntimeError(
-                    f"chunk_size needs samples that are laid out alike, but a tensor of {list(shape)} lies at {at} "
-                    f"with strides {strides} for those from entry 0 on, and at {other_at} with strides {other_strides} "
-                    f"for those from entry {lease.first_row(chunk)} on"
+                    f"{cut_by(lease)} needs samples that are laid out alike, but a tensor of {list(shape)} lies at {at} "
+                    f"with strides {strides} for those {where(lease, 0)}, and at {other_at} with strides "
+                    f"{other_strides} for those {where(lease, chunk)}"
                 )
         return 0
+
+
+cdef str cut_by(Lease lease):
+    """The option by which the batch was cut."""
+    return "chunk_size" if lease.listed is None else "group_by"
+
+
+cdef str where(Lease lease, Py_ssize_t chunk):
+    """Which entries of the batch a chunk has, for people."""
+    if lease.listed is None:
+        return f"from entry {lease.first_row(chunk)} on"
+    return f"in the entries {reprlib.repr(lease.listed[chunk])}"
 
 
 cdef str told(plan):
@@ -156,29 +181,53 @@ cdef str told(plan):
                          f"{token[0].__name__} of {token[1]}" for token in plan])
 
 
-cdef list joined(list parts):
-    """The objects of all chunks.  Each is rows, which are joined, or a shell, or empty in the same way."""
+cdef list joined(list parts, list order, str option):
+    """The objects of all chunks.  Each is rows, which are joined, or a shell, or empty in the same way.
+
+    Args:
+        parts: of each chunk, its objects.
+        order: which row of the batch each is, chunk by chunk; None: in the batch's order.
+        option: by which the batch was cut, for errors.
+    """
     cdef list whole = []
     for rows in zip(*parts):
         kind = type(rows[0])
         if issubclass(kind, Shell):
             for other in rows:
                 if other.keys != rows[0].keys:
-                    raise RuntimeError(f"chunk_size needs samples of one structure, but got the keys "
+                    raise RuntimeError(f"{option} needs samples of one structure, but got the keys "
                                        f"{reprlib.repr(rows[0].keys)} and {reprlib.repr(other.keys)}")
             whole.append(rows[0])
         elif len(rows) == 1 or all([other is None for other in rows]):
             whole.append(rows[0])
         elif kind is Array and all([type(other) is Array for other in rows]):
-            whole.append(numpy.concatenate(rows, dtype=kept_dtype(rows)))
+            whole.append(sorted_array(numpy.concatenate(rows, dtype=kept_dtype(rows)), order))
         elif kind in (dict, list, tuple) and all([type(other) is kind and not other for other in rows]):
             whole.append(rows[0])
         elif kind in (list, tuple) and all([type(other) is kind for other in rows]):
-            whole.append(kind(chain.from_iterable(rows)))
+            whole.append(kind(sorted_rows(list(chain.from_iterable(rows)), order)))
         else:
             kinds = sorted({type(other).__name__ for other in rows})
-            raise RuntimeError(f"chunk_size needs rows of one kind, but chunks gave {' and '.join(kinds)}")
+            raise RuntimeError(f"{option} needs rows of one kind, but chunks gave {' and '.join(kinds)}")
     return whole
+
+
+cdef object sorted_array(object rows, list order):
+    if order is None:
+        return rows
+    placed = numpy.empty_like(rows)
+    placed[order] = rows
+    return placed
+
+
+cdef list sorted_rows(list rows, list order):
+    cdef list placed
+    if order is None:
+        return rows
+    placed = [None] * len(order)
+    for row, each in zip(order, rows):
+        placed[row] = each
+    return placed
 
 
 cdef object kept_dtype(tuple rows):

@@ -10,6 +10,7 @@ cdef class Writer:
     cdef object objects, chunks
     cdef dict plans                     # plan -> (its number, its pickle)
     cdef Py_ssize_t count, row, rows    # of a chunk: its samples, its first row, and the batch's rows; 0 rows: no chunk
+    cdef list listed                    # which rows its samples are, where they are not one behind the other; or None
     cdef dict stacked                   # of a chunk: the address of a stacked tensor -> where its leaf begins
     cdef dict laid                      # the address of the first reserved row -> where its leaf begins
     cdef Py_ssize_t laid_from, laid_to  # the reserved part of the payload
@@ -19,6 +20,8 @@ cdef class Writer:
     cdef bint may_write(self) noexcept
     cdef object found(self, object batch, object first)
     cpdef object stack(self, object batch)
+    cdef str cut_by(self)
+    cdef Py_ssize_t entry_of(self, Py_ssize_t k) except -1
     cdef object stack_chunk(self, object batch, object rows)
     cpdef object stack_numbers(self, object batch)
     cpdef object stack_arrays(self, object batch)
@@ -28,5 +31,6 @@ cdef class Writer:
     cdef int place(self, object leaf, list words) except -1
     cdef int place_rows(self, object leaf, list words) except -1
     cdef int copy_in(self, object leaf, elements *of, Py_ssize_t at, tuple shape, tuple strides) except -1
+    cdef int scatter(self, object leaf, elements *of, Py_ssize_t at, Py_ssize_t size) except -1
     cdef object write_objects(self, bytes pickled, list buffers)
     cdef tuple learn(self, tuple plan)

@@ -11,8 +11,12 @@ Several workers write a batch in chunks at once, without talking to one another.
 all rows were like its own, and writes its rows into that layout.  If the rows are alike, so is the meta.  If not, the
 trainer finds the difference when it compares, and raises.  Objects of a chunk (rows of strings for example) and shells
 lie in the area of the chunk's entry, after the plan.
+
+The rows of a chunk need not be one behind the other (NOTE [ Windows ] in ring.pxd).  No tensor is over such rows, so
+they are collated outside the slot, and copied to their places one by one.
 """
 
+import reprlib
 import struct
 from hashlib import blake2b
 
@@ -64,15 +68,27 @@ cdef class Writer:
             self.ring.map_written(at, bytes)
         return 0
 
-    def begin(self, Py_ssize_t count) -> None:
-        """A sequence was claimed: a chunk of `count` samples, or a batch."""
+    def begin(self, Py_ssize_t count, list listed=None) -> None:
+        """A sequence was claimed: a chunk of `count` samples, or a batch.
+
+        Args:
+            count: samples of the chunk.
+            listed: the row of each, if its task lists them.
+        """
         self.laid.clear()
-        self.count, self.row, self.rows = count, self.ring.row, self.ring.rows
+        self.count, self.row, self.rows, self.listed = count, self.ring.row, self.ring.rows, listed
         if self.rows:
             self.stacked = {}
-            self.chunks.begin(self.row == 0)
-            if count < 1 or self.row + count > self.rows:
+            self.chunks.begin(self.ring.begins_batch, self.cut_by())
+            if listed is not None:
+                if count < 1 or len(listed) != count or not 0 <= min(listed) <= max(listed) < self.rows:
+                    raise overwritten("a chunk's rows", reprlib.repr(listed), f"{count} in {self.rows}")
+            elif count < 1 or self.row + count > self.rows:
                 raise overwritten("a chunk's rows", f"{self.row} to {self.row + count}", f"in {self.rows}")
+
+    cdef str cut_by(self):
+        """The option by which the batch was cut."""
+        return "chunk_size" if self.listed is None else "group_by"
 
     def keep_apart(self) -> None:
         """From now on make tensors outside the slot.  A chunk's rows still lie where the other workers expect them."""
@@ -97,7 +113,7 @@ cdef class Writer:
         """
         cdef Py_ssize_t at, k, row = self.row if self.rows else 0, rows = self.rows or count
         cdef object size = dtype.itemsize
-        if self.apart or not self.may_write():
+        if self.apart or self.listed is not None or not self.may_write():
             return None
         for side in shape:
             size *= side
@@ -190,7 +206,13 @@ cdef class Writer:
             if not isinstance(row, Tensor):
                 return None
             if row.shape != first.shape:
-                raise unequal(first.shape, self.row, row.shape, self.row + k)
+                raise unequal(first.shape, self.entry_of(0), row.shape, self.entry_of(k))
+        if self.listed is not None:
+            apart = empty((self.count, *first.shape), dtype=first.dtype)
+            out = apart if rows is batch else of_its_class(batch[0], apart)
+            if not size or not are_stacked_alike(batch, rows) or not stack_rows(list_of(rows), apart.data_ptr()):
+                out = torch_stack(batch, 0, out=out)
+            return out
         at = self.ring.allocate(self.rows * size)
         self.about_to_write(at + self.row * size, self.count * size)
         room = tensor_over(self.ring.buffer(), first.dtype, at + self.row * size, (self.count, *first.shape))
@@ -202,6 +224,10 @@ cdef class Writer:
             room.copy_(apart)
         self.stacked[apart.data_ptr()] = at
         return out
+
+    cdef Py_ssize_t entry_of(self, Py_ssize_t k) except -1:
+        """Which entry of the batch a sample of the chunk is."""
+        return self.row + k if self.listed is None else self.listed[k]
 
     cpdef object stack_numbers(self, object batch):
         """A column of Python's or NumPy's numbers, as torch.tensor makes it; None if it is not plain.
@@ -240,7 +266,7 @@ cdef class Writer:
         dtype = array_dtype(first, &of)
         if dtype is None or of.bytes > PY_SSIZE_T_MAX // (self.rows or count):
             return None
-        if count != self.count if self.rows else self.apart:
+        if self.listed is not None or (count != self.count if self.rows else self.apart):
             return None
         cdef char **rows = <char **>malloc(count * sizeof(char *))
         if rows == NULL:
@@ -331,7 +357,7 @@ cdef class Writer:
         cdef Py_ssize_t at, size
         if not shape or shape[0] != self.count:
             raise RuntimeError(
-                f"chunk_size needs a collate function that gives rows, and for {self.count} samples it gave a tensor "
+                f"{self.cut_by()} needs a collate function that gives rows, and for {self.count} samples it gave a tensor "
                 f"of shape {list(shape)}. The first dimension must be the number of samples."
             )
         size = of.bytes // self.count
@@ -343,15 +369,31 @@ cdef class Writer:
         at = self.stacked.get(of.address, -1) if of.dense and not of.lazy else -1
         if at < 0:
             at = self.ring.allocate(self.rows * size if size <= PY_SSIZE_T_MAX // self.rows else PY_SSIZE_T_MAX)
-            self.copy_in(leaf, &of, at + self.row * size, shape, strides)
+            if self.listed is None:
+                self.copy_in(leaf, &of, at + self.row * size, shape, strides)
+            else:
+                self.scatter(leaf, &of, at, size)
         note(words, at, (self.rows, *shape[1:]), strides)
+        return 0
+
+    cdef int scatter(self, object leaf, elements *of, Py_ssize_t at, Py_ssize_t size) except -1:
+        """Copy the rows of a leaf to their places in the payload, where the batch's begin at `at`."""
+        cdef elements own = of[0]
+        cdef object rows = leaf
+        cdef Py_ssize_t k, row
+        if not of.dense or of.lazy:
+            rows = empty(leaf.shape, dtype=leaf.dtype).copy_(leaf) if type(leaf) is Tensor else leaf.copy()
+            look_at(rows, &own)
+        check_memory(leaf, &own)
+        for k in range(self.count):
+            row = at + <Py_ssize_t>self.listed[k] * size
+            self.about_to_write(row, size)
+            copy_bytes(self.ring.address(row), own.address + k * size, size)
         return 0
 
     cdef int copy_in(self, object leaf, elements *of, Py_ssize_t at, tuple shape, tuple strides) except -1:
         """Copy a leaf's elements to offset `at` of the payload, in the order of their memory if that has no gaps."""
-        if of.address == 0 and of.bytes:
-            raise RuntimeError(f"a tensor of {of.bytes} bytes, of shape {list(shape)}, has no memory. Its storage was "
-                               f"resized to 0, or torch allocated none. Return a clone() made while it had memory.")
+        check_memory(leaf, of)
         self.about_to_write(at, of.bytes)
         if of.dense and not of.lazy:
             copy_bytes(self.ring.address(at), of.address, of.bytes)
@@ -378,10 +420,16 @@ cdef class Writer:
         pickled = self.objects.dump(plan)[0]
         # The same plan has the same number in every worker.  63 bits of a hash: two of a million plans share one with a
         # probability of 1 in 10 million.
-        # one with a probability of 1 in 10 million.
         known = int.from_bytes(blake2b(pickled, digest_size=8).digest(), "little") >> 1, pickled
         self.plans[plan] = known
         return known
+
+
+cdef int check_memory(object leaf, elements *of) except -1:
+    if of.address == 0 and of.bytes:
+        raise RuntimeError(f"a tensor of {of.bytes} bytes, of shape {list(leaf.shape)}, has no memory. Its storage was "
+                           f"resized to 0, or torch allocated none. Return a clone() made while it had memory.")
+    return 0
 
 
 cdef list list_of(object rows):

@@ -21,6 +21,7 @@ cdef class EpochCounts:
     # the conductor's
     cdef public Indices source          # gives the indices; None: it was not asked yet
     cdef object drawn                   # an index that was drawn and is not opened yet
+    cdef list window                    # the indices that were drawn for the window that is opened next
     cdef bint refused                   # it could not be opened
     cdef readonly uint64_t opened       # batches that were opened, or have an error in their place
     cdef readonly uint64_t samples      # how many samples are in these

@@ -38,6 +38,7 @@ cdef class EpochCounts:
     def __init__(self, bint numbered=False, int workers=0):
         self.reading = Reading(Progress(numbered, workers))
         self.drawn, self.last_worker, self.dataset_epoch = nothing, -1, RING_NO_EPOCH
+        self.window = []
 
     cdef bint is_under_way(self) noexcept:
         return self.reading.taken != self.opened
@@ -45,6 +46,8 @@ cdef class EpochCounts:
     cdef bint is_over(self) noexcept:
         cdef Reading reading = self.reading
         if reading.ready is not nothing or self.is_under_way():
+            return False
+        if self.window:
             return False
         if self.source is not None:
             if self.source.last == EXHAUSTED and self.drawn is nothing:

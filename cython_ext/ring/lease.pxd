@@ -19,6 +19,7 @@ cdef class Lease:
     cdef Slots slots
     cdef readonly int chunks            # sequences that made it
     cdef readonly int rows              # of the batch, where it was made in chunks; else 0
+    cdef readonly list listed           # for each chunk, which rows it has: NOTE [ Windows ]; None: they follow the last's
     cdef readonly int payload           # -1: it has been given back
     cdef readonly bint reported         # some worker said something of it beside what it holds
     cdef bint guarded                   # a copy to a device may outlive it

@@ -24,8 +24,9 @@ cdef class Lease:
     cdef int hold(self, Ring ring, Slots slots, Sequences sequences, ring_given *given) except -1:
         cdef answer_copy *copy
         cdef ring_answer *answer
-        cdef uint64_t word
+        cdef uint64_t word, sequence = given.sequence
         cdef int k, at
+        cdef bint listed = given.chunks > 0 and sequences.listed[sequence % ring.entries] is not None
         self.answers = &self.whole
         self.payload = -1               # until nothing below can fail
         if given.chunks > 1:
@@ -33,8 +34,11 @@ cdef class Lease:
             if self.answers == NULL:
                 raise MemoryError()
         self.chunks, self.rows = given.chunks, given.rows
+        self.listed = [] if listed else None
         for k in range(given.chunks):
-            at = (given.sequence + k) % ring.entries
+            at = sequence % ring.entries
+            if listed:
+                self.listed.append(sequences.listed[at])
             answer = &ring.entry[at].answer
             copy = &self.answers[k]
             copy.used, copy.outcome = ring_once(&answer.used), ring_once_32(&answer.outcome)
@@ -46,8 +50,9 @@ cdef class Lease:
             word = ring_load(&ring.entry[at])
             if not sequences.owned(at, word, &copy.owner):
                 raise overwritten("the worker that made a batch", ring_owner(word), ring.workers - 1)
-            copy.row, copy.area = sequences.given[at].row, ring.area(given.sequence + k)
+            copy.row, copy.area = sequences.given[at].row, ring.area(sequence)
             self.used = max(self.used, copy.used)
+            sequence = sequences.given[at].then
         self.ring, self.slots, self.payload = ring, slots, given.payload
         self.data = ring.slot(given.payload)
         self.room = ring.pages_of(given.payload)

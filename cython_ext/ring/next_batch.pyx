@@ -58,7 +58,10 @@ cdef class Steps:
            program that goes on behind an error is to get what torch gives.  It counts as that batch, as any error in a
            batch's place does: otherwise all that is counted behind it would be one batch short, and a resume would
            repeat one.
-        9. The thread that is in here may come by again: from a signal handler, or from a sampler that iterates over its
+        9. If batches are opened in windows (NOTE [ Windows ]), the epoch keeps the indices that were drawn for the next
+           window.  If it cannot be opened, its first batch is opened alone, and so on, until the one that is at fault
+           comes first.  Rule 6 is for that one.
+       10. The thread that is in here may come by again: from a signal handler, or from a sampler that iterates over its
            own loader.  That can only be an error.
 
     Args:
@@ -214,6 +217,8 @@ cdef class Steps:
         """Open batches of this epoch for as long as there is room; true where its source has no more."""
         cdef TrainerSide ring = self.ring
         cdef uint64_t before
+        if ring.window > 1:
+            return self.open_windows(epoch)
         while ring.under_way < ring.most and not ring.mapping.closed:
             if epoch.drawn is nothing:
                 epoch.drawn = self.draw(epoch)
@@ -230,19 +235,69 @@ cdef class Steps:
                     if self.waits_its_turn(epoch) and not isinstance(error, SystemError):   # that is a fault of ours
                         epoch.refused = True
                         return False
-                    self.refuse(epoch, error)
+                    self.refuse(epoch, epoch.drawn, error)
                 raise
             finally:
                 if epoch.opened != before:
                     epoch.drawn, epoch.refused = nothing, False
         return False
 
+    cdef bint open_windows(self, EpochCounts epoch) except -1:
+        """The same, if batches are opened in windows: one in iter(), so that no more is drawn there than usual."""
+        cdef TrainerSide ring = self.ring
+        cdef int most = ring.batches if epoch.reading.taken or epoch is ring.next else ring.window
+        while ring.under_way + ring.window <= most and not ring.mapping.closed:
+            if not (epoch.refused and epoch.window):    # otherwise the sampler is asked later, as for single batches
+                while len(epoch.window) < ring.window:
+                    index = self.draw(epoch)
+                    if index is nothing:
+                        break
+                    epoch.window.append(index)
+            if not epoch.window:
+                return True
+            if epoch.refused and self.waits_its_turn(epoch):
+                return False
+            if not self.open_window(epoch):
+                return False
+        return False
+
+    cdef bint open_window(self, EpochCounts epoch) except -1:
+        """Open the window that was drawn, or its first batch, if there is another one in it that cannot be opened.
+
+        Returns:
+            Whether something was opened; if not, there was no room, or batches before it are to be handed out first.
+        """
+        cdef uint64_t before = epoch.opened
+        cdef list window = epoch.window
+        try:
+            if len(window) > 1 and not epoch.refused:
+                try:
+                    return self.conductor.open(epoch, window[:])
+                except Exception:
+                    if epoch.opened != before:
+                        raise
+                    window = window[:1]
+            else:
+                window = window[:1]
+            return self.conductor.open(epoch, window)
+        except Exception as error:
+            if epoch.opened == before:
+                if self.waits_its_turn(epoch) and not isinstance(error, SystemError):
+                    epoch.refused = True
+                    return False
+                self.refuse(epoch, window[0], error)
+            raise
+        finally:
+            if epoch.opened != before:
+                del epoch.window[:epoch.opened - before]
+                epoch.refused = False
+
     cdef object draw(self, EpochCounts epoch):
         """The next index of this epoch; NOTHING where its source has no more."""
         if epoch.source is None:    # a handler raised where the epoch was being begun
             return nothing
         try:
-            return epoch.source.draw(epoch.opened)
+            return epoch.source.draw(epoch.opened + <uint64_t>len(epoch.window))
         except Exception:
             if epoch.source.last == RAISED and epoch is self.ring.current and epoch.reading.ready is not nothing:
                 self.ring.hand_out()
@@ -253,10 +308,10 @@ cdef class Steps:
         """Whether batches before the index that was drawn are still to be handed out."""
         return epoch is self.ring.current and (epoch.reading.ready is not nothing or epoch.is_under_way())
 
-    cdef int refuse(self, EpochCounts epoch, error) except -1:
+    cdef int refuse(self, EpochCounts epoch, index, error) except -1:
         """The index that was drawn cannot be opened: keep it, or have the error count as its batch."""
         if epoch is not self.ring.current or isinstance(error, (MemoryError, OSError)):
             epoch.refused = True
         else:
-            self.ring.pass_over(epoch.drawn)
+            self.ring.pass_over(index)
         return 0

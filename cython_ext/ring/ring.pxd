@@ -65,6 +65,22 @@ so a side believes what it reads there only within the layout, which it knows fo
 (ring_once) and compared before it is used, without sums that could wrap, and what is impossible is an exception
 (overwritten()).  What the trainer wrote itself it does not read back (sequences.pyx).  Pickles are trusted, as in
 torch: workers run the user's code, and a pickle that they meant to write is no more than that.
+
+NOTE [ Windows ]
+
+Samples that lie together are read together, if one worker makes all that several batches need of one place, one after
+the other.  So batches may be opened in windows.  The sequences of a window are in the order in which they are to be
+made: first the rows of one place, batch for batch, then those of the next.  A batch's sequences thus lie between those
+of the other batches, and its rows are not one behind the other:
+
+    sequence    0          1          2          3          4          5
+    batch       0          1          1          0          1          2
+    rows        3, 5, 9    0          2, 4       1, 7       1, 3       0, 1, 2
+
+Workers see no difference, since each still walks all sequences in order.  Only the trainer knows which sequences are
+one batch: it keeps a chain of them (sequences.pyx), and takes them by that.  Entries get free out of their order, so a
+window is opened where all its entries are free, and a successor walks from the lowest sequence in flight.  Of a task
+that has any rows, the indices are followed by the rows; `row` is LISTED then, or LISTED_FIRST where the batch begins.
 """
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
@@ -75,6 +91,8 @@ from ring.spin cimport ring_spin
 
 cdef enum:
     INDEX, INDICES, PICKLED     # kinds of task
+    LISTED = 0xffffffff         # in place of a chunk's first row: its task lists its rows
+    LISTED_FIRST = 0xfffffffe   # the same, of the chunk that a batch's description begins with
     NO_CELL = 0xffffffff        # for a sequence that has none
     NO_ROOM = 0xffffffff        # in place of a state's size: the stream has one, and there was no memory for it
 

@@ -15,6 +15,7 @@ cdef struct ring_given:
     uint32_t samples                    # of the batch that begins here
     uint32_t cell                       # for what its stream says of itself
     uint64_t opened_at
+    uint64_t then                       # the sequence that is taken behind this one, if one is in flight
 
 
 cdef class Sequences:
@@ -26,11 +27,16 @@ cdef class Sequences:
     cdef readonly uint64_t next_open    # the sequence that will be opened next
     cdef readonly uint64_t next_take    # the sequence that will be taken next; out of order: once it is ready
     cdef int seen                       # chunks of the next batch that are known to be READY
+    cdef uint64_t unseen                # the first of its sequences that is not
+    cdef uint64_t last                  # in order: the sequence in flight that will be taken last
+    cdef list listed                    # for each entry: the rows of a chunk that has any rows of its batch, or None
     cdef uint8_t *busy                  # the entries that the sequences in flight are in
     cdef ring_given *given              # for each of these entries: what it was opened with
 
     cdef void opened(self, int worker, int payload, int chunks, uint32_t row, uint32_t rows, uint64_t batch,
                      uint32_t samples, uint32_t cell, uint64_t time) noexcept
+    # Those that were opened last are taken in this order, in which the first one is 0, and behind the one `before`.
+    cdef void take_by(self, const int *order, int count, uint64_t before) noexcept
     cdef void pass_over(self) noexcept                  # to a next_open whose entry is free
     cdef bint find_ready(self) noexcept nogil           # find the next batch that can be taken; false: none can
     cdef ring_given *next_batch(self) except NULL       # which one it is; it is ready

@@ -16,6 +16,9 @@ from shmloader.core.ring cimport Ring, check_index, lowest, overwritten
 cdef class Sequences:
     """What each sequence in flight was opened with, and what its word says of it now.
 
+    In order, sequences are taken by a chain: each names the one behind it.  That is the next sequence, unless batches
+    were opened in a window: NOTE [ Windows ] in ring.pxd.
+
     Args:
         ring: whose sequences they are.
         in_order: whether batches are taken in their order, or as they become ready; then none is cut into chunks.
@@ -26,6 +29,7 @@ cdef class Sequences:
         self.workers, self.entries, self.in_order = ring.workers, ring.entries, in_order
         self.busy = <uint8_t *>calloc(self.entries, 1)
         self.given = <ring_given *>calloc(self.entries, sizeof(ring_given))
+        self.listed = [None] * self.entries
         if self.busy == NULL or self.given == NULL:
             raise MemoryError()
 
@@ -37,15 +41,36 @@ cdef class Sequences:
                      uint32_t samples, uint32_t cell, uint64_t time) noexcept:
         """The next sequence is about to be opened so.  Then another one is the next."""
         cdef int at = self.next_open % self.entries
-        self.given[at] = ring_given(self.next_open, worker, payload, chunks, row, rows, batch, samples, cell, time)
+        self.given[at] = ring_given(self.next_open, worker, payload, chunks, row, rows, batch, samples, cell, time, 0)
         self.busy[at] = True
+        if self.in_order:
+            if self.in_flight:
+                self.given[self.last % self.entries].then = self.next_open
+            else:
+                self.next_take = self.unseen = self.next_open
+            self.last = self.next_open
         self.in_flight += 1
         self.next_open += 1
         self.pass_over()
 
+    cdef void take_by(self, const int *order, int count, uint64_t before) noexcept:
+        cdef uint64_t first = self.next_open - count, sequence
+        cdef int k
+        if self.in_flight == count:
+            self.next_take = self.unseen = first + order[0]
+        else:
+            self.given[before % self.entries].then = first + order[0]
+        for k in range(count):
+            sequence = self.last = first + order[k]
+            if k + 1 < count:
+                self.given[sequence % self.entries].then = first + order[k + 1]
+
     cdef void pass_over(self) noexcept:
-        """Have next_open be a sequence whose entry is free, if one is.  In order, it always is."""
-        while self.busy[self.next_open % self.entries] and self.in_flight < self.entries:
+        """Out of order, have next_open be a sequence whose entry is free, if one is.
+
+        In order, workers walk, and would wait for a sequence that was passed over: a window waits for its entries.
+        """
+        while not self.in_order and self.busy[self.next_open % self.entries] and self.in_flight < self.entries:
             self.next_open += 1
 
     cdef bint find_ready(self) noexcept nogil:
@@ -54,10 +79,11 @@ cdef class Sequences:
         cdef uint64_t word, sequence
         cdef int chunks = max(1, self.given[self.next_take % self.entries].chunks)
         while self.seen < chunks:
-            sequence = self.next_take + self.seen
+            sequence = self.unseen
             word = ring_load(&self.entry[sequence % self.entries])
             if ring_seq(word) != sequence or ring_state(word) != RING_READY:
                 return False
+            self.unseen = self.given[sequence % self.entries].then
             self.seen += 1
         return True
 
@@ -70,10 +96,12 @@ cdef class Sequences:
     cdef void took(self, int chunks) noexcept:
         cdef int k
         for k in range(chunks):
-            self.busy[(self.next_take + k) % self.entries] = False
+            self.busy[self.next_take % self.entries] = False
+            self.next_take = self.given[self.next_take % self.entries].then if self.in_order else self.next_take + 1
         self.in_flight -= chunks
-        self.next_take += chunks
-        self.seen = 0
+        if self.in_order and not self.in_flight:
+            self.next_take = self.next_open
+        self.seen, self.unseen = 0, self.next_take
         self.pass_over()
 
     # ------------------------------------------------------------------------------------------------ who owes what
@@ -119,8 +147,31 @@ cdef class Sequences:
         if not self.in_flight or self.find_ready():
             return []
         if self.in_order:
-            return [self.next_take + self.seen]
+            return [self.unseen]
         return sorted([self.given[k].sequence for k in range(self.entries) if self.busy[k]])
+
+    @property
+    def oldest(self) -> int:
+        """The lowest sequence in flight, or the next one: all below are over."""
+        cdef uint64_t oldest = self.next_open
+        cdef int k
+        for k in range(self.entries):
+            if self.busy[k]:
+                oldest = min(oldest, self.given[k].sequence)
+        return oldest
+
+    def rows_due(self) -> list[int]:
+        """For each worker, the rows of chunks that are for it alone and that it has not published."""
+        cdef uint64_t word
+        cdef int k
+        cdef list found = [0] * self.workers
+        self.mapping.check_open()
+        for k in range(self.entries):
+            if self.busy[k] and self.given[k].worker != RING_ANY:
+                word = ring_load(&self.entry[k])
+                if ring_seq(word) != self.given[k].sequence or ring_state(word) != RING_READY:
+                    found[self.given[k].worker] += 1 if self.listed[k] is None else len(self.listed[k])
+        return found
 
     def under_way_of(self, int worker) -> int:
         """How many sequences in flight are for this worker."""
@@ -149,6 +200,10 @@ cdef class Sequences:
         cdef ring_given *given = &self.given[self.entry_of(sequence)]
         return given.batch, given.row, given.rows
 
+    def rows_of(self, uint64_t sequence):
+        """The rows of its batch that a sequence in flight makes, if its task lists them: NOTE [ Windows ]."""
+        return self.listed[self.entry_of(sequence)]
+
     def held_for(self, uint64_t sequence) -> float:
         """Seconds since this sequence, which is in flight, was claimed; of use only while it is."""
         cdef uint64_t claimed = ring_noted(&self.entry[self.entry_of(sequence)].claimed_at), time = now()
@@ -162,7 +217,7 @@ cdef class Sequences:
         In order, that is the awaited one's own.  While nobody has claimed it, it may be any other: a worker that walks
         all sequences stops at a word that is none of the ring's.
         """
-        cdef int k, awaited = (self.next_take + self.seen) % self.entries
+        cdef int k, awaited = self.unseen % self.entries
         if self.in_order:
             if not self.busy[awaited]:
                 return 0

@@ -11,6 +11,7 @@ from shmloader.core.sequences cimport Sequences, ring_given
 from shmloader.core.free_slots cimport Slots
 from shmloader.core.task_writer cimport TaskWriter
 from shmloader.core.turns cimport Turns
+from shmloader.core.window cimport given_task
 
 
 cdef class TrainerSide(Ring):
@@ -26,6 +27,7 @@ cdef class TrainerSide(Ring):
     cdef readonly uint64_t taken        # the sequence that was taken last; the first one of that batch
     cdef readonly bint stopped          # workers have been told to leave
     cdef readonly bint alarmed          # a worker died: wait() returns at once until it is looked after
+    cdef public int window              # how many batches are opened together: NOTE [ Windows ]; 1: each for itself
     cdef readonly bint batched          # whether a task is the indices of a batch; if not, it is one sample's
     cdef Cells cell_owners              # whose each cell is
     cdef bint begun                     # whether any epoch was
@@ -45,8 +47,9 @@ cdef class TrainerSide(Ring):
     cdef int keep_state(self) except -1                 # what was taken last is nobody's, but its state counts
     cdef int samples_of(self, task) except -1
     cdef int check_may_open(self, int worker, int chunks) except -1
-    cdef int give(self, int worker, uint64_t seed, int chunks, uint32_t row, uint32_t rows,
-                  uint32_t samples) except -1
+    cdef EpochCounts opens(self)
+    cdef int begin_batch(self, int worker, uint32_t samples) except -1
+    cdef int give(self, given_task *task) except -1
     cdef Reading reading(self)                          # of whoever takes the next batch
     cdef void measure_taken(self, ring_given *given, Lease lease) noexcept
     cdef void ring_one(self) noexcept nogil

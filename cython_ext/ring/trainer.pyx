@@ -30,6 +30,7 @@ from shmloader.core.free_slots cimport Slots
 from shmloader.core.figures cimport GROWN
 from shmloader.core.task_writer cimport TaskWriter
 from shmloader.core.turns cimport Meter, Turns
+from shmloader.core.window cimport Window, given_task
 from ring.spin cimport spin_budget, spin_learn, spin_once
 
 
@@ -51,7 +52,7 @@ cdef class TrainerSide(Ring):
 
     def __cinit__(self, segment, spin, int spare, bint in_order, dumps=pickle.dumps, Meter meter=None):
         self.in_order, self.tasks = in_order, TaskWriter(self, dumps)
-        self.batched, self.current, self.most = True, EpochCounts(), self.batches
+        self.batched, self.current, self.most, self.window = True, EpochCounts(), self.batches, 1
         self.cell_owners = Cells(self)
         meter = Meter(self.workers) if meter is None else meter
         self.sequences, self.slots = Sequences(self, in_order), Slots(self, spare, meter)
@@ -187,7 +188,9 @@ cdef class TrainerSide(Ring):
         cdef uint32_t samples = self.samples_of(task)
         self.check_may_open(worker, 1)
         self.tasks.write(self.sequences.next_open, task)
-        self.give(worker, seed, 1, 0, 0, samples)
+        cdef int payload = self.begin_batch(worker, samples)
+        cdef given_task given = given_task(worker, payload, 1, 0, 0, 0, samples, seed, self.opens().opened - 1)
+        self.give(&given)
 
     def open_chunks(self, list workers, list tasks, uint64_t seed=0) -> None:
         """Give the next batch in chunks to workers, or to ANY.
@@ -206,9 +209,57 @@ cdef class TrainerSide(Ring):
         for k in range(chunks):
             self.check_may_open(workers[k], chunks)
             self.tasks.write(self.sequences.next_open + k, tasks[k])
+        cdef int payload = self.begin_batch(workers[0], rows)
+        cdef uint64_t batch = self.opens().opened - 1
+        cdef given_task given
         for k in range(chunks):
-            self.give(workers[k], seed, 0 if k else chunks, row, rows, 0 if k else rows)
+            given = given_task(workers[k], payload, 0 if k else chunks, row, row, rows, 0 if k else rows, seed, batch)
+            self.give(&given)
             row += <uint32_t>counts[k]
+
+    def has_room_for(self, int batches, int chunks) -> bool:
+        """Whether a window of so many batches, cut into so many chunks, can be opened."""
+        cdef int k
+        self.mapping.check_open()
+        if self.under_way + batches > self.batches or chunks > self.entries:
+            return False
+        for k in range(chunks):
+            if self.sequences.busy[(self.sequences.next_open + k) % self.entries]:
+                return False
+        return True
+
+    def open_window(self, list tasks, list samples, list seeds) -> None:
+        """Give the next batches to workers, together: NOTE [ Windows ].
+
+        They are opened all or none, as in open_chunks().
+
+        Args:
+            tasks: in the order in which they are to be made: the batch's place in the window, the worker, the indices,
+                and the rows that these have in the batch; None: they are the whole batch.
+            samples: of each batch.
+            seeds: of each batch.
+        """
+        cdef Window window = Window(tasks, samples, seeds, self.workers)
+        cdef uint64_t first = self.sequences.next_open, before = self.sequences.last, opened = self.opens().opened
+        cdef int k
+        if not self.has_room_for(window.batches, window.count):
+            raise RuntimeError(f"the ring has no room for {window.batches} batches in {window.count} chunks: "
+                               f"{self.under_way} of {self.batches} batches are under way, in "
+                               f"{self.sequences.in_flight} of {self.entries} entries")
+        self.cell_owners.check_room(window.count)
+        for k in range(window.count):
+            self.tasks.write(first + k, window.written[k])
+        # Nothing behind this line calls Python.
+        for k in range(window.batches):
+            window.use(k, self.begin_batch(window.given[window.head[k]].worker, window.samples[k]), opened + k)
+        for k in range(window.count):
+            self.sequences.listed[(first + k) % self.entries] = window.listed[k]
+            self.give(&window.given[k])
+        self.sequences.take_by(&window.order[0], window.count, before)
+
+    cdef EpochCounts opens(self):
+        """The epoch whose batches are opened."""
+        return self.current if self.next is None else self.next
 
     cdef int check_may_open(self, int worker, int chunks) except -1:
         if not self.has_room(chunks):
@@ -217,38 +268,38 @@ cdef class TrainerSide(Ring):
         self.cell_owners.check_room(chunks)
         return 0 if worker == RING_ANY else check_index("worker", worker, self.workers)
 
-    cdef int give(self, int worker, uint64_t seed, int chunks, uint32_t row, uint32_t rows,
-                  uint32_t samples) except -1:
-        """Open the next sequence, whose task is written: a batch, or one of its chunks.  Nothing of it calls Python.
+    cdef int begin_batch(self, int worker, uint32_t samples) except -1:
+        """Count a batch whose tasks are written, and choose its payload.  Nothing of it calls Python.
 
         Args:
-            chunks: into how many chunks the batch is cut, where this is the first; 0 where it is a further one.
-            row, rows: for a chunk, the row that it begins at, and the rows of the whole batch.
-            samples: of the whole batch; 0 in its further chunks.
+            worker: the first one that it is for.
+            samples: of the batch.
         """
+        cdef EpochCounts epoch = self.opens()
+        cdef int payload = self.slots.pick()
+        self.under_way += 1
+        epoch.opened += 1
+        epoch.samples += samples
+        epoch.last_worker = worker
+        self.turns.opened()
+        return payload
+
+    cdef int give(self, given_task *task) except -1:
+        """Open the next sequence, whose task is written: a batch, or one of its chunks.  Nothing of it calls Python."""
         cdef uint64_t sequence = self.sequences.next_open
         cdef ring_entry *entry = &self.entry[sequence % self.entries]
-        cdef EpochCounts epoch = self.current if self.next is None else self.next
-        cdef int payload
+        cdef EpochCounts epoch = self.opens()
         cdef uint32_t cell = self.cell_owners.give()   # check_may_open() has looked: there is one
-        if chunks:
-            payload = self.slots.pick()
-            self.under_way += 1
-            epoch.opened += 1
-            epoch.samples += samples
-            epoch.last_worker = worker
-            self.turns.opened()
-        else:
-            payload = self.sequences.given[(sequence - 1) % self.entries].payload
-        entry.ask.payload, entry.ask.seed, entry.ask.row, entry.ask.rows = payload, seed, row, rows
+        entry.ask.payload, entry.ask.seed, entry.ask.row = task.payload, task.seed, task.asked_row
+        entry.ask.rows, entry.ask.batch = task.rows, <uint32_t>task.batch
         entry.ask.epoch, entry.ask.dataset_epoch, entry.ask.cell = <uint32_t>epoch.serial, epoch.dataset_epoch, cell
-        entry.ask.batch = <uint32_t>(epoch.opened - 1)
-        self.sequences.opened(worker, payload, chunks, row, rows, epoch.opened - 1, samples, cell, now())
-        ring_open(entry, sequence, worker)
-        if worker == RING_ANY:
+        self.sequences.opened(task.worker, task.payload, task.chunks, task.row, task.rows, task.batch, task.samples,
+                              cell, now())
+        ring_open(entry, sequence, task.worker)
+        if task.worker == RING_ANY:
             self.ring_one()
         else:
-            ring_ring(&self.bells[worker].bell)
+            ring_ring(&self.bells[task.worker].bell)
         return 0
 
     cdef void ring_one(self) noexcept nogil:

@@ -140,14 +140,16 @@ cdef class Turns:
         cdef uint64_t time = now(), ready = 0
         cdef uint64_t opened = 0, claimed = 0, fetched = 0, published = 0     # of the chunk that came last
         cdef int k, worker = 0, owner = 0
+        cdef uint64_t sequence = given.sequence
         cdef ring_entry *entry
         cdef taken *note
         self.logged = self.meter.log.count
         for k in range(given.chunks):
-            entry = &sequences.entry[(given.sequence + k) % <uint64_t>sequences.entries]
+            entry = &sequences.entry[sequence % <uint64_t>sequences.entries]
             note = self.meter.log.next()
-            note.batch, note.sequence, note.chunk = given.batch, given.sequence + k, k
-            note.opened_at = sequences.given[(given.sequence + k) % <uint64_t>sequences.entries].opened_at
+            note.batch, note.sequence, note.chunk = given.batch, sequence, k
+            note.opened_at = sequences.given[sequence % <uint64_t>sequences.entries].opened_at
+            sequence = sequences.given[sequence % <uint64_t>sequences.entries].then
             note.claimed_at = between(note.opened_at, ring_noted(&entry.claimed_at), time)
             note.published_at = between(note.claimed_at, ring_noted(&entry.published_at), time)
             note.fetched_at = between(note.claimed_at, ring_noted(&entry.fetched_at) or time, note.published_at)

@@ -29,6 +29,8 @@ cdef class WorkerSide(Ring):
     cdef readonly int current           # the payload being filled; -1 between tasks
     cdef readonly Py_ssize_t used       # bytes of it allocated so far
     cdef readonly uint32_t row, rows    # of the chunk being filled: its first row, and the batch's; 0: a whole batch
+    cdef readonly bint listed           # whether its task lists its rows instead: NOTE [ Windows ]
+    cdef readonly bint begins_batch     # whether the batch's description begins with it
     cdef unsigned forks                 # how many lay behind this process when it became the worker
     cdef uint64_t cursor                # the lowest sequence not yet passed
     cdef uint32_t who                   # whom the sequence that find_open() found is open for: this worker, or ANY

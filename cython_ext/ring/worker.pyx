@@ -20,7 +20,7 @@ from atomics cimport (
 from shmloader.core.fill cimport Fill
 from shmloader.core.handover cimport Handover
 from shmloader.core.lane cimport Lane
-from shmloader.core.ring cimport NO_CELL, NO_ROOM, PICKLED, Ring, check_index, lowest, overwritten
+from shmloader.core.ring cimport LISTED_FIRST, NO_CELL, NO_ROOM, PICKLED, Ring, check_index, lowest, overwritten
 from ring.spin cimport spin_budget, spin_learn, spin_once
 
 cdef extern from *:
@@ -157,6 +157,8 @@ cdef class WorkerSide(Ring):
         self.task_bytes = size if kind == PICKLED else 8 * size
         self.current, self.used = payload, 0
         self.row, self.rows = ring_once_32(&entry.ask.row), ring_once_32(&entry.ask.rows)
+        self.listed = self.rows > 0 and self.row >= <uint32_t>LISTED_FIRST
+        self.begins_batch = self.row == <uint32_t>LISTED_FIRST if self.listed else self.row == 0
         self.to_leave, self.state_size = ring_once_32(&entry.ask.cell), 0
         self.follow(self.current)
         if ring_once_32(&self.header.folds) != self.folds:
@@ -237,11 +239,11 @@ cdef class WorkerSide(Ring):
             most: how many at most, the lowest first.
 
         Returns:
-            For each its sequence, its task as claim() gives it, its seed, and the row of its chunk.  Those of another
-            epoch are left out, because the dataset may not have heard of that epoch yet.
+            For each its sequence, its task as claim() gives it, its seed, and the row of its chunk; None: the task
+            lists its rows.  Those of another epoch are left out, because the dataset may not have heard of that epoch yet.
         """
         cdef uint64_t word, sequence, size = 0
-        cdef uint32_t kind = 0, epoch
+        cdef uint32_t kind = 0, epoch, row
         cdef list found = [], before = None
         cdef ring_entry *entry
         cdef int k
@@ -261,8 +263,9 @@ cdef class WorkerSide(Ring):
         for sequence in found[:most]:
             entry = &self.entry[sequence % self.entries]
             self.measure(sequence, &kind, &size)
+            row = ring_once_32(&entry.ask.row)
             before.append((sequence, self.read_task(sequence, kind, size), ring_once(&entry.ask.seed),
-                           ring_once_32(&entry.ask.row)))
+                           None if ring_once_32(&entry.ask.rows) and row >= <uint32_t>LISTED_FIRST else row))
         return before
 
     # -------------------------------------------------------------------------------------------- filling

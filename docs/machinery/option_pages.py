@@ -45,6 +45,11 @@ ABOUT = {
     "chunk_size": About(
         "samples", "DataLoader(dataset, batch_size=8, num_workers=2, chunk_size=4)", "chunk_size=0, num_workers=2"
     ),
+    "group_by": About(
+        "a function, or 'place'",
+        "DataLoader(dataset, batch_size=4, num_workers=2, group_by=lambda index: index // 100)",
+        'group_by="shard", num_workers=2',
+    ),
     "look_ahead": About("batches", "DataLoader(dataset, num_workers=2, look_ahead=2)", "look_ahead=3, num_workers=2"),
     "worker_threads": About(
         "threads",

@@ -23,10 +23,16 @@ class ChunkWalks:
     def __init__(self) -> None:
         self.containers = Containers()
         self._first = True
+        self._option = ""
 
-    def begin(self, first: bool) -> None:
-        """Begin a chunk, the first of its batch or another."""
-        self._first = first
+    def begin(self, first: bool, option: str) -> None:
+        """Begin a chunk.
+
+        Args:
+            first: Whether it is the first of its batch.
+            option: By which the batch was cut, for errors.
+        """
+        self._first, self._option = first, option
         self.containers.begin(first)
 
     def walk(self, batch: Any, count: int) -> Apart:
@@ -46,7 +52,7 @@ class ChunkWalks:
             and all(_is_plain(other, count) for other in walked[2])
         ):
             return walked
-        return _ChunkWalk(count, self._first, made).whole(batch)
+        return _ChunkWalk(count, self._first, self._option, made).whole(batch)
 
 
 def _has_attributes(token: Any) -> bool:
@@ -69,11 +75,12 @@ class _ChunkWalk:
     Args:
         count: the number of samples in the chunk.
         first: whether it is the batch's first, which sends the shells.
+        option: by which the batch was cut, for errors.
         made: by id, the containers of it that default_collate has made.
     """
 
-    def __init__(self, count: int, first: bool, made: dict[int, Made]) -> None:
-        self.count, self.first, self.made = count, first, made
+    def __init__(self, count: int, first: bool, option: str, made: dict[int, Made]) -> None:
+        self.count, self.first, self.option, self.made = count, first, option, made
         self.plan: list[Any] = []
         self.leaves: list[Any] = []
         self.others: list[Any] = []
@@ -163,6 +170,6 @@ class _ChunkWalk:
 
     def cannot(self, what: str) -> RuntimeError:
         return RuntimeError(
-            f"chunk_size needs a collate function that gives rows, and for {self.count} samples it gave "
-            f"{what}. {containers.WHAT_CAN}"
+            f"{self.option} needs a collate function that gives rows, and for {self.count} samples it gave "
+            f"{what}. {containers.WHAT_CAN}; or leave {self.option} out"
         )

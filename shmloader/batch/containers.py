@@ -38,7 +38,7 @@ from shmloader.core.batch_tree import ATOMS, Shell
 TEXTS = (str, bytes, bytearray, memoryview)  # sequences that are one object
 WHAT_CAN = (
     "Give tensors or arrays whose first dimension is the number of samples, lists or tuples with one object a sample, "
-    "or mappings, sequences and dataclasses of these; or leave chunk_size out"
+    "or mappings, sequences and dataclasses of these"
 )
 
 

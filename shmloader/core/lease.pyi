@@ -7,6 +7,7 @@ class Lease:
     chunks: int
     rows: int
     payload: int
+    listed: list[list[int]] | None
     reported: bool
     @property
     def outcome(self) -> int: ...

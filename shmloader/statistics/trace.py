@@ -146,7 +146,8 @@ class Trace:
 def sequences_of(loader: Any, batches: int) -> int:
     """How many sequences that number of batches may be, with those that are under way."""
     size = getattr(loader.batch_sampler, "batch_size", None)
-    chunk_size = Options.of(loader).chunk_size
+    options = Options.of(loader)
+    chunk_size = 1 if options.group_by is not None else options.chunk_size  # at worst each row lies elsewhere
     cut = -(-size // chunk_size) if chunk_size is not None and isinstance(size, int) else 1
     return int((batches + 4 * loader.num_workers * (loader.prefetch_factor or 1)) * cut)  # 4: as many as "steal" opens
 

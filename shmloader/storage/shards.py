@@ -141,7 +141,10 @@ class Shards(Dataset[Any]):
         return self._source().values(self._checked(index), columns, decoded)
 
     def __place__(self, index: Any) -> int:
-        """What a sample shares with those that are cheap to read after it: its shard's number, or its row group's."""
+        """What a sample shares with those that are cheap to read after it: its shard's number, or its row group's.
+
+        A loader with `group_by="place"` asks for it.
+        """
         return self._source().place(self._checked(index))
 
     def __prefetch__(self, indices: Iterable[Any], columns: Sequence[Column] | None = None) -> None:

@@ -182,5 +182,5 @@ class Conductor(ConductorSide):
     # --------------------------------------------------------------------------------------------------- a batch
 
     def open(self, epoch: Epoch, index: Any) -> bool:
-        """Open the next batch of this epoch; false while there is no room for it."""
+        """Open the next batch of this epoch, or its next window; false while there is no room for it."""
         return self._schedule.open(epoch, index)

@@ -17,7 +17,7 @@ from shmloader._multiprocessing import close_pipes, preload_in_fork_server
 from shmloader._torch import raise_if_any_worker_failed, unwatch_pids, watch_pids
 from shmloader.core.trainer import TrainerSide
 from shmloader.ring.segment import Segment
-from shmloader.ring.tasks import read_task
+from shmloader.ring.tasks import read_listed, read_task
 from shmloader.system.call_stacks import Paper
 from shmloader.system.group_signals import blocked_at_start
 from shmloader.system.native_threads import warn_before_fork
@@ -237,8 +237,13 @@ class Crew:
     def _batch(self, sequence: int) -> str:
         """What a sequence is to its user."""
         batch, row, rows = self._ring.sequences.about(sequence)
-        task = read_task(self._ring.task(sequence))
-        part = f"rows {row} to {row + len(task) - 1} of " if rows else ""
+        listed = self._ring.sequences.rows_of(sequence)
+        if listed is not None:
+            task, _ = read_listed(self._ring.task(sequence))
+            part = f"rows {_indices.repr(listed)} of "
+        else:
+            task = read_task(self._ring.task(sequence))
+            part = f"rows {row} to {row + len(task) - 1} of " if rows else ""
         return f"{part}batch {batch} of this epoch (indices {_indices.repr(task)})"
 
     def _replace(self, dead: list[int]) -> None:
@@ -265,7 +270,7 @@ class Crew:
         if self._is_to_blame(index):
             self._count_death(index, ended)
         self._ring.revoke(index)
-        self.workers[index] = self._start_one(index, self._ring.sequences.next_take)
+        self.workers[index] = self._start_one(index, self._ring.sequences.oldest)
         self._ended.discard(index)
 
     def _is_to_blame(self, index: int) -> bool:
@@ -276,11 +281,10 @@ class Crew:
         """Raise if it is one too many over one batch."""
         debts = self._ring.sequences.owes(index)
         # where work is stolen, several workers may die over one sequence
-        stuck = (-1, debts[0]) if debts else (index, self._ring.sequences.next_take)
+        stuck = (-1, debts[0]) if debts else (index, self._ring.sequences.oldest)
         deaths = self._deaths.get(stuck, 0) + 1
-        self._deaths = {
-            over: count for over, count in self._deaths.items() if over[1] >= self._ring.sequences.next_take
-        }
+        oldest = self._ring.sequences.oldest
+        self._deaths = {over: count for over, count in self._deaths.items() if over[1] >= oldest}
         self._deaths[stuck] = deaths
         if deaths >= LIVES:
             place = self._batch(debts[0]) if debts else "no batch at all"

@@ -8,6 +8,7 @@ next_batch.pyx).  So it keeps nothing of an epoch: the epoch counts what was ope
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, Protocol
 
 from torch.utils.data import IterableDataset
@@ -15,13 +16,16 @@ from torch.utils.data import IterableDataset
 from shmloader.core.ring import ANY
 from shmloader.core.trainer import TrainerSide
 from shmloader.options import Options, RingMemory
+from shmloader.places import Places
 from shmloader.resume.epoch import Epoch
 from shmloader.resume.seek import ranks_of
+from shmloader.trainer.windows import Windows
 from shmloader.worker.random_states import further
 
 FURTHER = 4  # where work is stolen and batches are small, so many times as many may be under way as in torch
 AHEAD_BYTES = 256 << 20  # that they may take
 AHEAD = 2  # batches in chunks that may be under way: one that the trainer waits for, and one for workers done with it
+MOST_TASKS = 2048  # of a window that is cut by places; two windows are in flight, with a page for each task
 MOST_CHUNKS = 1024  # in flight, with a page each.  A batch of more than half as many chunks is cut into larger ones
 
 
@@ -47,7 +51,10 @@ class Schedule(Protocol):
         """The ring is there."""
 
     def open(self, epoch: Epoch, index: Any) -> bool:
-        """Open the next batch of an epoch, for which its source gave `index`; false while there is no room for it."""
+        """Open the next batch of an epoch, for which its source gave `index`; false while there is no room for it.
+
+        If the ring opens windows, `index` is a list of what the source gave for several batches.
+        """
 
 
 class _Attached:
@@ -193,6 +200,48 @@ class Chunks(_Further):
         return True
 
 
+class ByPlace(_Attached):
+    """Batches are opened in windows, which are cut by where their samples lie: NOTE [ Places ] in windows.py."""
+
+    opens_first = True
+
+    def __init__(self, loader: Any, options: Options) -> None:
+        workers: int = loader.num_workers
+        self._seeds(loader, options)
+        self._places = Places(options.group_by, loader.dataset)
+        self._window = max(2, min(workers * loader.prefetch_factor, MOST_TASKS // 2 // workers))
+        least = 2 * workers * self._window  # tasks, because each worker may have some of each batch
+        size: Any = getattr(loader.batch_sampler, "batch_size", None)
+        rows = self._window * size if isinstance(size, int) and size > 0 else MOST_TASKS
+        self._windows = Windows(workers, max(least, min(rows, MOST_TASKS)), options.chunk_size)
+        memory: RingMemory = "memfd" if options.ring_memory == "auto" else options.ring_memory  # as in Chunks
+        batches = 2 * self._window
+        self.size = Size(2 * self._windows.most, batches, batches, memory)
+
+    def attach(self, ring: TrainerSide) -> None:
+        super().attach(ring)
+        ring.window = self._window
+
+    def open(self, epoch: Epoch, index: Any) -> bool:
+        """Open the next batches, for which the epoch's source gave what is in the list `index`."""
+        ring = self._ring
+        batches = [list(indices) for indices in index]
+        due = ring.sequences.rows_due() if self.seeds_samples else [0] * ring.workers
+        window = self._windows.cut([[self._places(each) for each in indices] for indices in batches], due)
+        if ring.under_way and not ring.has_room_for(len(batches), len(window.tasks)):
+            return False
+        tasks = [
+            (batch, worker, batches[batch] if rows is None else [batches[batch][row] for row in rows], rows)
+            for batch, worker, rows in window.tasks
+        ]
+        samples = [len(indices) for indices in batches]
+        before = accumulate(samples, initial=epoch.samples)
+        seeds = [further(epoch.sample_seed, each * self.stride) for each in before] if self.seeds_samples else None
+        ring.open_window(tasks, samples, seeds or [0] * len(batches))
+        self._windows.had = window.had
+        return True
+
+
 def cut(indices: list[Any], chunk_size: int, most: int) -> list[list[Any]]:
     """Cut a batch into chunks of `chunk_size` rows; of more rows, if there would be more than `most` chunks."""
     size = max(chunk_size, -(-len(indices) // most))
@@ -201,6 +250,8 @@ def cut(indices: list[Any], chunk_size: int, most: int) -> list[list[Any]]:
 
 def schedule_of(loader: Any, options: Options) -> Schedule:
     """The schedule that a loader with these options asks for."""
+    if options.group_by is not None:
+        return ByPlace(loader, options)
     if options.chunk_size is not None:
         return Chunks(loader, options)
     if options.steals:

@@ -18,7 +18,10 @@ class ConductorSide(Protocol):
     """Opens batches: Conductor in conductor.py."""
 
     def open(self, epoch: Epoch, index: Any) -> bool:
-        """Open the next batch of this epoch, for which its source gave `index`; false while there is no room for it."""
+        """Open the next batch of this epoch, for which its source gave `index`; false while there is no room for it.
+
+        If the ring opens windows, `index` is a list: what the source gave for each batch of the next window.
+        """
 
     def begin_next(self) -> None:
         """Begin the epoch after the ring's current one, unless it cannot be begun yet."""

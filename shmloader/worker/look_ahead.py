@@ -30,7 +30,7 @@ from typing import Any
 from torch.utils.data import ConcatDataset, IterableDataset, StackDataset, Subset
 
 from shmloader.core.worker import WorkerSide
-from shmloader.ring.tasks import read_task
+from shmloader.ring.tasks import read_listed, read_task
 
 __all__ = ["LookAhead", "indices_of", "is_torchs", "prefetch_of", "prefetching"]
 
@@ -119,7 +119,10 @@ class LookAhead:
             self._give(now, task, self._ring.seed, self._ring.row)
         if wanted := self._batches - len(given):
             for sequence, written, seed, row in self._ring.upcoming(given[-1], wanted):
-                self._give(sequence, read_task(written), seed, row)
+                if row is None:
+                    self._give(sequence, read_listed(written)[0], seed, 0)  # not seeded by rows: check_requirements()
+                else:
+                    self._give(sequence, read_task(written), seed, row)
         error = self._raised.pop(now, None)
         if error is not None:
             raise error

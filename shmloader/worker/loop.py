@@ -23,7 +23,7 @@ from shmloader.core.process import outlive_signals
 from shmloader.core.ring import FILLED, KEPT, SKIPPED, SKIPPED_KEPT
 from shmloader.core.worker import WorkerSide
 from shmloader.ring.segment import Segment
-from shmloader.ring.tasks import read_task
+from shmloader.ring.tasks import read_listed, read_task
 from shmloader.system.call_stacks import Paper
 from shmloader.system.parents_death import begin
 from shmloader.system.stack_samples import Looks
@@ -37,7 +37,7 @@ from shmloader.worker.runners import Runner
 from shmloader.worker.side_by_side import AtHand, SideBySide, runner_for
 from shmloader.wrapped_datasets import hearers
 
-Seed = Callable[[Any, int, int, int], Any]  # a function of random_states.py that seeds a task
+Seed = Callable[[Any, int, Any, int], Any]  # a function of random_states.py that seeds a task
 
 
 def work(
@@ -228,12 +228,12 @@ class Worker:
             self._epoch = ring.epoch
             if self._skips is not None:
                 self._skips.begin(ring.epoch_seed)
-        task = read_task(written)
-        self._writer.begin(len(task) if ring.rows else 0)
+        task, rows = read_listed(written) if ring.listed else (read_task(written), None)
+        self._writer.begin(len(task) if ring.rows else 0, rows)
         if ring.rows:
             collate_containers_by(self._chunks.containers)
         if self._seed is not None:
-            task = self._seed(task, ring.seed, ring.row, self._stride)
+            task = self._seed(task, ring.seed, ring.row if rows is None else rows, self._stride)
         outcome = self._fill(task)
         if self._remembers:
             ring.remember(random_states.states())

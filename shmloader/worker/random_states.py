@@ -10,9 +10,10 @@ A generator that a dataset makes is not covered: it is not seeded, and it is los
 
 from __future__ import annotations
 
+import itertools
 import pickle
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -90,12 +91,12 @@ class Seeded(list[Any]):
     """A batch's indices.  Reading the next index seeds its sample, so read one only when its sample is made next."""
 
     seed: int
-    first: int
+    rows: Iterable[int]
     stride: int
 
     def __iter__(self) -> Iterator[Any]:
-        for place, index in enumerate(super().__iter__(), self.first):
-            _seed(mix(self.seed, place * self.stride))
+        for row, index in zip(self.rows, super().__iter__(), strict=False):
+            _seed(mix(self.seed, row * self.stride))
             yield index
 
 
@@ -110,21 +111,23 @@ class _Unreadable(list[Any]):
         raise self.error
 
 
-def seed_all(indices: Any, seed: int, first: int, stride: int) -> list[Any]:
+def seed_all(indices: Any, seed: int, rows: int | list[int], stride: int) -> list[Any]:
     """The indices of a batch or a chunk, so that each of its samples is seeded: about 6 us a sample.
 
     Args:
         indices: The indices, as any batch sampler gives them.
         seed: The batch's.
-        first: The place of the first index in the batch.
+        rows: The place of each index in the batch, or of the first, if the others follow it.
         stride: How far apart in the epoch's order the samples are: the number of ranks that share it.
     """
+    first = rows if isinstance(rows, int) else rows[0]
     _seed(mix(seed, first * stride))  # for a dataset that makes all samples in one call (__getitems__)
     try:
         marked = Seeded(indices)
     except Exception as error:  # a batch sampler may give anything, and raising here would end the worker
         return _Unreadable(error)
-    marked.seed, marked.first, marked.stride = seed, first, stride
+    marked.seed, marked.stride = seed, stride
+    marked.rows = itertools.count(first) if isinstance(rows, int) else rows
     return marked
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from bench.commands import parser, run
+from bench.storage.places import place
 from bench.storage.question import summary
 from bench.storage.server import serving
 
@@ -59,11 +60,35 @@ def test_the_server(tmp_path: Path) -> None:
         _get(f"{url}0.tar")
 
 
+@pytest.mark.parametrize(("groups", "fewer"), [(20, 10), (50, 4.5)])
+def test_row_groups_are_decoded_less_often_by_place(groups: int, fewer: float) -> None:
+    """2 workers, forked, so a window is 4 batches of 64 rows in random order; the batches are compared."""
+    pytest.importorskip("pyarrow")
+    of = place(groups, 2, 64, batches=24)
+    assert of["without"] > 24 * 64 * 0.9 and of["fewer"] >= fewer
+
+
 @pytest.mark.long
 def test_it_measures_files_shards_and_an_index(tmp_path: Path) -> None:
-    asked = ["storage", "--rounds", "1", "--parts", "samples", "load", "index", "--pictures", "80", "--shards", "2"]
+    pytest.importorskip("pyarrow")
+    asked = [
+        "storage",
+        "--rounds",
+        "1",
+        "--parts",
+        "samples",
+        "load",
+        "index",
+        "place",
+        "--pictures",
+        "80",
+        "--shards",
+        "2",
+    ]
+    asked += ["--groups", "3"]
     asked += ["--seconds", "0.1", "--members", "20000", "--into", str(tmp_path)]
     assert run(parser().parse_args(asked)) == 0
     figures = json.loads((tmp_path / "storage.json").read_text())["summary"]
     assert figures["samples"]["shards"]["to_files"]["median"] > 0
     assert figures["load"]["shards"]["figure"]["median"] > 0 and figures["index"]["one archive"]["made"]["median"] > 0
+    assert figures["place"]["3 row groups"]["fewer"]["median"] > 1

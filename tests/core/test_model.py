@@ -46,6 +46,9 @@ STOLEN_ONE: dict[str, Any] = {"entries": 1, "sequences": 1, "kills": 1, "steal":
 AHEAD: dict[str, Any] = ALONE | {"looks_ahead": True}
 CHUNKS: dict[str, Any] = {"chunks": (2, 2)}
 RAGGED: dict[str, Any] = {"chunks": (1, 2, 1)}
+# The second batch lies between the chunks of the first, and begins before it; a window of one sequence follows.
+WINDOWS: dict[str, Any] = {"entries": 3, "windows": ((1, 0, 0), (2,))}
+WINDOW: dict[str, Any] = {"entries": 3, "windows": ((0, 1, 0),)}
 CHUNKS_KEPT: dict[str, Any] = {"chunks": (2, 1), "keeps": 2, "kills": 1}
 
 SOUND: dict[str, dict[str, Any]] = {
@@ -76,6 +79,8 @@ SOUND: dict[str, dict[str, Any]] = {
     "chunks, stolen, a worker killed": {"chunks": (2,), "kills": 1, "steal": True},
     "ragged chunks, lent": RAGGED | {"spare": 1},
     "ragged chunks, stolen": RAGGED | {"steal": True},
+    "windows": WINDOWS,
+    "a window, a worker killed": {"entries": 2, "windows": ((1, 0),), "kills": 1},
 }
 
 # Their parts are sound alone: those above that have no more than one of them.
@@ -145,6 +150,10 @@ CAUGHT: dict[str, tuple[dict[str, Any], str]] = {
     "a batch is ready when its last chunk is": (CHUNKS, WHOLE),
     "chunks seen are remembered for the next batch": (CHUNKS, WHOLE),
     "entries of a batch are freed one by one": ({"chunks": (2, 1)}, ENTRY),
+    "a window is opened where its first entry is free": ({"entries": 2, "windows": ((0, 1), (3, 2))}, ENTRY),
+    "the chunks of a batch follow its first": (WINDOW, WHOLE),
+    "the batches of a window are taken by their first sequences": (WINDOWS, IN_ORDER),
+    "a successor walks from what is taken next": ({"entries": 2, "windows": ((1, 0),), "kills": 1}, NO_DEADLOCK),
     "every chunk fills the first row": (CHUNKS, ONE_WRITER),
     "chunks are described in one place": (CHUNKS, WHOLE),
     "take frees the payload before the copy is complete": (PLAIN, READ),
@@ -158,6 +167,7 @@ CAUGHT: dict[str, tuple[dict[str, Any], str]] = {
     "what the dead one kept is retired for the new one": (KEEPING, FREE_PAYLOAD),
     "retired payloads stay retired": (KEEPING, FREE_PAYLOAD),
     "pass_over stops at busy entries": (ANY_ORDER, ENTRY),
+    "pass_over skips the entries of a window": (WINDOWS, NO_DEADLOCK),
     "publish does not ring": (PLAIN, NO_DEADLOCK),
     "publish rings before the word": (PLAIN, NO_DEADLOCK),
     "publish before the payload is whole": (PLAIN, WHOLE),

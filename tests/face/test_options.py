@@ -39,6 +39,7 @@ VALUES: dict[str, tuple[Any, dict[str, Any], Any]] = {
     "workers_outlive_signals": (False, {}, 0),
     "schedule": ("steal", {}, "fifo"),
     "chunk_size": (2, {"batch_size": 4}, 0),
+    "group_by": (int, {}, "shard"),
     "device": ("cpu", {}, "gpu"),
     "device_prefetch": (3, {}, 0),
     "on_device": (first, {"device": "cpu"}, "halve"),

@@ -19,7 +19,8 @@ so the trace to the first bad one is the shortest.
     may happen, need not ("!")   a worker is killed, a lease dies, a worker keeps its batch, the trainer quits, another
                                  thread closes the iterator
 
-A batch is one sequence, or several (`chunks`): then each fills a row of the same payload.
+A batch is one sequence, or several (`chunks`): then each fills a row of the same payload.  Batches may be opened in
+windows (`windows`), where the sequences of one batch lie between those of another one: NOTE [ Windows ] in ring.pxd.
 
 Where workers remember, a generator's state is the sequence that was drawn for last, plus 1, or 0 where it was seeded.
 A worker draws when it claims.  The first time it does, it recalls what its predecessor left.
@@ -50,7 +51,7 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import accumulate
+from itertools import accumulate, chain
 
 from model.explore import explore
 from model.promises import (
@@ -158,6 +159,7 @@ class Ring:
         owners: whose each sequence is; None: in turn.
         steal: whether whoever comes first takes a sequence, instead.
         chunks: of how many sequences each batch is, in order; None: of one.  Then `sequences` is their sum.
+        windows: of each window that is opened as a whole, the batch of each sequence; None: there are no windows.
         respawn: what follows a death: another takes the dead one's place, or the run ends.
         looks_ahead: whether workers read tasks that are open for them before they claim them.
         remember: whether workers leave the states of their generators to those that take their places.
@@ -175,6 +177,7 @@ class Ring:
     owners: tuple[int, ...] | None = None
     steal: bool = False
     chunks: tuple[int, ...] | None = None
+    windows: tuple[tuple[int, ...], ...] | None = None
     respawn: bool = True
     looks_ahead: bool = False
     remember: bool = False
@@ -186,24 +189,40 @@ class Ring:
     mutant: str = ""
     payloads: int = field(init=False)
     processes: tuple[int, ...] = field(init=False)
-    batches: dict[int, tuple[int, int]] = field(init=False)  # of each sequence: the first of its batch, and its chunks
+    batches: dict[int, tuple[int, ...]] = field(init=False)  # of each sequence: those of its batch, lowest first
+    opened_with: dict[int, tuple[int, int]] = field(init=False)  # the first one that is opened with it, and how many
+    then: dict[int, int] = field(init=False)  # of a batch's first sequence: that of the next batch
     any_order: bool = field(init=False)  # the trainer takes the lowest that is ready
 
     def __post_init__(self) -> None:
         assert not self.mutant or self.mutant in MUTANTS
         if self.chunks:
             self.sequences = sum(self.chunks)
-        sizes = self.chunks or (1,) * self.sequences
-        self.batches = {}
+        if self.windows:
+            self.sequences = sum(map(len, self.windows))
+        sizes = tuple(map(len, self.windows)) if self.windows else self.chunks or (1,) * self.sequences
+        self.batches, self.opened_with = {}, {}
         for first, size in zip((0, *accumulate(sizes)), sizes, strict=False):
-            self.batches.update((seq, (first, size)) for seq in range(first, first + size))
-        working = self.entries // min(sizes) + self.spare - (self.mutant == "a payload too few")
+            self.opened_with.update((seq, (first, size)) for seq in range(first, first + size))
+        of = list(chain.from_iterable(self.windows)) if self.windows else None
+        for seq in range(self.sequences):
+            first, size = self.opened_with[seq]
+            together = range(first, first + size)
+            self.batches[seq] = tuple(each for each in together if of is None or of[each] == of[seq])
+        firsts = list(dict.fromkeys(self.batches[seq][0] for seq in range(self.sequences)))
+        firsts.sort(key=lambda seq: (self.opened_with[seq], seq if of is None else of[seq]))
+        self.then = dict(zip(firsts, [*firsts[1:], self.sequences], strict=True))
+        working = (
+            self.entries // min(map(len, self.batches.values())) + self.spare - (self.mutant == "a payload too few")
+        )
         self.payloads = working + (self.workers if self.keeps else 0)
         self.any_order = not self.in_order or self.mutant == "take what is ready though the order matters"
         self.processes = (*range(self.workers), GHOST) if "timeout" in self.mutant else tuple(range(self.workers))
         s = bytearray(SIZE)
         s[KILLS], s[KEEPINGS] = self.kills, self.keeps
         s[TRAINER] = T_OPEN
+        if self.mutant != "the batches of a window are taken by their first sequences":
+            s[NEXT_TAKE] = firsts[0]
         s[USE + working : USE + self.payloads] = bytes([RESERVE] * (self.payloads - working))
         s[PC : PC + self.workers] = bytes([START if self.steal else LOOK] * self.workers)
         s[PC + GHOST] = LEFT
@@ -316,7 +335,7 @@ class Ring:
 
     def row(self, s: bytes | bytearray, seq: int) -> int:
         """The row of a payload that this sequence's worker is to fill."""
-        chunk = 0 if self.mutant == "every chunk fills the first row" else seq - self.batch(seq)[0]
+        chunk = 0 if self.mutant == "every chunk fills the first row" else self.batch(seq).index(seq)
         return s[NUMBER + seq % self.entries] * ROWS + chunk
 
     def described_in(self, seq: int) -> int:
@@ -602,19 +621,24 @@ class Ring:
         s[CLOSER] = pc + 1
         return True
 
-    def batch(self, seq: int) -> tuple[int, int]:
-        """The first sequence of the batch that this one is a chunk of, and how many chunks that has."""
-        return self.batches.get(seq, (seq, 1))
+    def batch(self, seq: int) -> tuple[int, ...]:
+        """The sequences of the batch that this one is a chunk of."""
+        return self.batches.get(seq, (seq,))
 
     def go_on(self, s: bytearray) -> int:
         """The iterator: opens the batches that there is room for, then waits for the next."""
         s[RINGING] = s[RUNG_FIRST] = 0
         if s[OPENED] < self.sequences:
-            first, size = self.batch(s[OPENED])
+            first, size = self.opened_with.get(s[OPENED], (s[OPENED], 1))
             taken = s[TAKEN] + (s[SEEN] if self.mutant == "entries of a batch are freed one by one" else 0)
             if self.mutant == "a batch is opened where one chunk has room":
                 size = 1
-            if s[OPENED] > first or first + size - taken <= self.entries:
+            if self.windows:
+                sizes = 1 if self.mutant == "a window is opened where its first entry is free" else size
+                room = not any(s[BUSY + (first + k) % self.entries] for k in range(sizes))
+            else:
+                room = first + size - taken <= self.entries
+            if s[OPENED] > first or room:
                 return T_OPEN
         if s[TAKEN] < s[OPENED]:
             return T_LOOK
@@ -645,7 +669,7 @@ class Ring:
         return self.go_on(s) if self.mutant == "open does not ring" else T_RING
 
     def task(self, s: bytearray, seq: int) -> None:
-        first, _ = self.batch(seq)
+        first = self.batch(seq)[0]
         if seq > first and self.mutant != "a payload a chunk":
             payload = s[NUMBER + first % self.entries]
         else:
@@ -657,6 +681,8 @@ class Ring:
 
     def pass_over(self, s: bytearray) -> None:
         if self.mutant == "pass_over stops at busy entries":
+            return
+        if self.windows and self.mutant != "pass_over skips the entries of a window":
             return
         while s[BUSY + s[NEXT_OPEN] % self.entries] and s[OPENED] - s[TAKEN] < self.entries:
             s[NEXT_OPEN] += 1
@@ -671,14 +697,16 @@ class Ring:
     def is_ready(self, s: bytearray, keep: bool = False) -> bool | None:
         """One load of Sequences.is_ready(); None while it goes on."""
         if not self.any_order:
-            first, size = self.batch(s[NEXT_TAKE])
+            chunks = self.batch(s[NEXT_TAKE])
+            if self.mutant == "the chunks of a batch follow its first":
+                chunks = tuple(range(chunks[0], chunks[0] + len(chunks)))
             if self.mutant == "a batch is ready when its last chunk is":
-                return self.published(s, first + size - 1)
+                return self.published(s, chunks[-1])
             if self.mutant == "a batch is ready when its first chunk is":
-                return self.published(s, first)
-            while s[SEEN] + 1 < size and self.published(s, first + s[SEEN]):  # it stays so, therefore all in one step
+                return self.published(s, chunks[0])
+            while s[SEEN] + 1 < len(chunks) and self.published(s, chunks[s[SEEN]]):  # it stays so: all in one step
                 s[SEEN] += 1
-            return self.published(s, first + s[SEEN])
+            return self.published(s, chunks[s[SEEN]])
         ready = self.lowest(s, T, READY, NOBODY)
         if ready is not None:
             if ready and keep:
@@ -691,16 +719,17 @@ class Ring:
         return (s[SEQ + e], s[STATE + e]) == (seq, READY)
 
     def take(self, s: bytearray) -> int:
-        seq, size = self.batch(s[NEXT_TAKE])
+        chunks = self.batch(s[NEXT_TAKE])
+        seq = chunks[0]
         payload = s[NUMBER + seq % self.entries]
-        if self.in_order and seq != s[TAKEN]:
+        if self.in_order and not self.is_next(s, seq):
             raise Violated(IN_ORDER)
         s[USE + payload], s[READS + payload] = HELD, seq + 1
-        for chunk in range(seq, seq + size):
+        for chunk in chunks:
             self.take_chunk(s, chunk)
         self.read(s, payload)
-        s[TAKEN] += size
-        s[NEXT_TAKE] = seq + size if self.in_order else 0
+        s[TAKEN] += len(chunks)
+        s[NEXT_TAKE] = self.then[seq] if self.in_order else 0
         if self.mutant != "chunks seen are remembered for the next batch":
             s[SEEN] = 0
         self.pass_over(s)
@@ -715,6 +744,21 @@ class Ring:
             return T_COPY
         s[COPYING] = 0
         return self.taken(s, seq)
+
+    def is_next(self, s: bytes | bytearray, seq: int) -> bool:
+        """Whether as many sequences were taken as are in all batches before this one."""
+        before, first = 0, next(iter(self.then))
+        while first != seq:
+            before += len(self.batch(first))
+            first = self.then[first]
+        return s[TAKEN] == before
+
+    def oldest(self, s: bytes | bytearray) -> int:
+        """The lowest sequence in flight, from which a successor walks."""
+        in_flight = [s[SEQ + e] for e in range(self.entries) if s[BUSY + e]]
+        if self.mutant == "a successor walks from what is taken next":
+            return s[NEXT_TAKE]
+        return min(in_flight, default=s[NEXT_OPEN]) if self.windows else s[NEXT_TAKE]
 
     def take_chunk(self, s: bytearray, seq: int) -> None:
         e, place = seq % self.entries, self.described_in(seq)
@@ -735,9 +779,8 @@ class Ring:
         return T_DISMISS if self.dismiss and self.dismiss[0] == seq else self.go_on(s)
 
     def read(self, s: bytearray, payload: int) -> None:
-        first, size = self.batch(s[READS + payload] - 1)
-        at, chunks = CONTENT + payload * ROWS, range(first, first + size)
-        if s[at : at + size] != bytes(SEQUENCE_0 + chunk for chunk in chunks):
+        at, chunks = CONTENT + payload * ROWS, self.batch(s[READS + payload] - 1)
+        if s[at : at + len(chunks)] != bytes(SEQUENCE_0 + chunk for chunk in chunks):
             raise Violated(WHOLE)
 
     def finish_reading(self, s: bytearray, payload: int) -> None:
@@ -810,7 +853,7 @@ class Ring:
         elif pc == T_RESPAWN:
             w = s[VICTIM]
             s[PC + w], s[NOTED + w], s[MISSED + w] = START if self.steal else LOOK, 0, self.steal
-            s[CURSOR + w] = s[NEXT_TAKE] if self.in_order else 0
+            s[CURSOR + w] = self.oldest(s) if self.in_order else 0
             if mutant == "new incarnation starts at next_open":
                 s[CURSOR + w] = s[NEXT_OPEN]
             elif mutant == "new incarnation starts behind its first claim":
