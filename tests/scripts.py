@@ -193,7 +193,8 @@ class Server:
         return answer
 
     def close(self) -> None:
-        """End it."""
+        """End it, also where a process that was forked meanwhile has a copy of the socket."""
+        self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
         self.process.wait()
 

@@ -10,10 +10,9 @@ A generator that a dataset makes is not covered: it is not seeded, and it is los
 
 from __future__ import annotations
 
-import itertools
 import pickle
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -91,7 +90,7 @@ class Seeded(list[Any]):
     """A batch's indices.  Reading the next index seeds its sample, so read one only when its sample is made next."""
 
     seed: int
-    rows: Iterable[int]
+    rows: Sequence[int]
     stride: int
 
     def __iter__(self) -> Iterator[Any]:
@@ -127,7 +126,8 @@ def seed_all(indices: Any, seed: int, rows: int | list[int], stride: int) -> lis
     except Exception as error:  # a batch sampler may give anything, and raising here would end the worker
         return _Unreadable(error)
     marked.seed, marked.stride = seed, stride
-    marked.rows = itertools.count(first) if isinstance(rows, int) else rows
+    # A range and not an iterator, because what __getitems__ has begun to read is read again, one by one.
+    marked.rows = range(first, first + len(marked)) if isinstance(rows, int) else rows
     return marked
 
 

@@ -318,6 +318,9 @@ class Progress:
     def about(self, sequence: int) -> tuple[int, int, int]:
         return sequence, 0, 0
 
+    def rows_of(self, sequence: int) -> None:
+        return None
+
     def task(self, sequence: int) -> list[int]:
         return [sequence]
 
