@@ -32,6 +32,8 @@ def check_requirements(loader: Any, options: Options) -> None:
         )
     if options.chunk_size is not None:
         _check_rows(loader)
+    if options.readers is not None:
+        _check_readers(loader, options)
     if options.crew is not None:
         _check_crew(loader, options)
     if options.template and loader.num_workers:
@@ -97,6 +99,20 @@ def _check_device(device: torch.device, options: Options) -> None:
         )
     if device.type != "cpu" and device.index is not None and device.index >= accelerator.count():
         raise ValueError(f"device={options.device!r} does not exist. There are {accelerator.count()}, counted from 0.")
+
+
+def _check_readers(loader: Any, options: Options) -> None:
+    if options.crew is not None:
+        raise ValueError("readers and crew cannot go together: give the loader that ranks share workers of its own")
+    if not loader.in_order:
+        raise ValueError("readers gives all ranks the same batches in order, but got in_order=False: leave it out")
+    pins = loader.pin_memory and accelerator.kind() is not None
+    if pins or (options.device is not None and torch.device(options.device).type != "cpu"):
+        raise ValueError(
+            "readers hands out batches that are each rank's own, in memory that is not page-locked, but got "
+            f"pin_memory={loader.pin_memory}, device={options.device!r}: leave these out, and copy with "
+            "batch.to(device); the pages are locked by whoever copies them"
+        )
 
 
 def _check_start_method(context: Any) -> None:

@@ -170,12 +170,17 @@ cdef class Steps:
             if not epoch.is_under_way():
                 if not epoch.is_over():
                     self.open_all(epoch)    # an index may be left that could not be opened, or not be drawn
+                if not epoch.is_under_way() and ring.wants_room and not ring.mapping.closed and not epoch.is_over():
+                    self.reader.wait()
+                    continue
                 if not epoch.is_under_way() and not ring.mapping.closed:
                     epoch.reading.ended = epoch.is_over()
                     return False
                 continue
             if ring.unread is None and (ring.alarmed or not ring.sequences.find_ready()):
                 self.reader.wait()
+                if ring.wants_room:
+                    self.fill()
                 continue
             batch = self.reader.read()
             if batch is nothing:
@@ -213,7 +218,7 @@ cdef class Steps:
         """Open batches of this epoch for as long as there is room; true where its source has no more."""
         cdef TrainerSide ring = self.ring
         cdef uint64_t before
-        while ring.under_way < ring.most and not ring.mapping.closed:
+        while ring.may_open() and not ring.mapping.closed:
             if epoch.drawn is nothing:
                 epoch.drawn = self.draw(epoch)
                 if epoch.drawn is nothing:

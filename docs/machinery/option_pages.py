@@ -45,6 +45,12 @@ ABOUT = {
     "chunk_size": About(
         "samples", "DataLoader(dataset, batch_size=8, num_workers=2, chunk_size=4)", "chunk_size=0, num_workers=2"
     ),
+    "readers": About(
+        "ranks of one machine",
+        "DataLoader(dataset, num_workers=2, readers=group)",
+        'readers="all"',
+        "from torch.distributed import ProcessGroup\n\ngroup = ProcessGroup(0, 1)  # or group.WORLD\n",
+    ),
     "crew": About(
         "",
         "DataLoader(dataset, crew=shmloader.Crew(num_workers=2))",

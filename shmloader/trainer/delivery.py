@@ -123,7 +123,7 @@ class Delivery(ReaderSide):
             pinning.free()
         lease = ring.lend()
         outcome = lease.outcome
-        if outcome in (SKIPPED, SKIPPED_KEPT) and self._ends:
+        if self._is_end(outcome):
             return NOTHING
         if lease.overflowed and not self._overflowed:
             self._overflowed = True
@@ -146,6 +146,10 @@ class Delivery(ReaderSide):
             lease.fail()
         return batch
 
+    def _is_end(self, outcome: int) -> bool:
+        """Whether a worker has nothing more, in place of a batch."""
+        return self._ends and outcome in (SKIPPED, SKIPPED_KEPT)
+
     def _why_copy(self, outcome: int, lease: Lease) -> int | None:
         """Why a batch is copied out of its slot, as the statistics count it; None if it is lent."""
         if outcome == KEPT:
@@ -155,3 +159,14 @@ class Delivery(ReaderSide):
         if self._pinning is not None and not self._pinning.guard(lease):
             return COPIED_UNLOCKED
         return None
+
+
+class PassedOn(Delivery):
+    """Takes batches for other processes, and reads none: NOTE [ Readers ] in readers.pxd.
+
+    What it gives in place of a batch is None.
+    """
+
+    def read(self) -> Any:
+        lease = self._ring.lend()
+        return NOTHING if self._is_end(lease.outcome) else None

@@ -58,10 +58,11 @@ from shmloader.system.cores import may_spin
 from shmloader.system.signals import held, held_in_del
 from shmloader.trainer import start
 from shmloader.trainer.at_exit import raise_at_exit
+from shmloader.trainer.audience import Audience
 from shmloader.trainer.bad_samples import tally_of
 from shmloader.trainer.conductor import Conductor
 from shmloader.trainer.crew import Crew
-from shmloader.trainer.delivery import Delivery
+from shmloader.trainer.delivery import Delivery, PassedOn
 from shmloader.trainer.member import Member
 from shmloader.trainer.replacements import given_pool
 from shmloader.trainer.schedule import schedule_of
@@ -82,7 +83,7 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
     _pinning: Pinning | None = None
     copies_to_pin = False  # batches are copied into page-locked memory, which a thread that is ahead should do
 
-    def __init__(self, loader: DataLoader[Any], options: Options) -> None:
+    def __init__(self, loader: DataLoader[Any], options: Options, audience: Audience | None = None) -> None:
         raise_at_exit()  # first: there may soon be no built-in functions any more
         place = place_of(loader)
         base_seed, served = begin_iterator(place, lambda: _torch.begin_iterator(self, loader))
@@ -100,6 +101,8 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
         self._worker_init_fn = loader.worker_init_fn
         self._streams = isinstance(self._dataset, IterableDataset)
         self._profile_name = f"enumerate(DataLoader)#{_torch._MultiProcessingDataLoaderIter.__name__}.__next__"
+        self._audience = audience
+        self._ring_number = self._told_over = -1
         self._owner = os.getpid()
         self._ending = threading.RLock()  # two threads may close one iterator
         self._ended = False
@@ -124,14 +127,15 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
         device = accelerator_of(loader, options)
         if device is not None and spare:
             spare += IN_TRANSIT
-        if device is not None and memory == "auto":
-            memory = "memfd"  # at once, for a slot that is page-locked may not move there
+        read_elsewhere = 0 if self._audience is None else self._audience.spares
+        if (device is not None or self._audience is not None) and memory == "auto":
+            memory = "memfd"  # at once, for a slot that is page-locked, or that others map, may not move there
         board = None if options.crew is None else shared_by(options.crew).board_memory
         self._segment = Segment(
             self._num_workers,
             size.entries,
             size.batches,
-            spare,
+            spare + read_elsewhere,
             memory,
             options.max_ring_bytes,
             remember=options.respawns and not self._schedule.seeds_samples,  # else no state goes from batch to batch
@@ -144,13 +148,19 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
         self._account.add_sheet(segment.sheet)
         self._ring = TrainerSide(segment, self._spin, spare, self._in_order, objects.dump_whole, self._account.meter)
         self._turns = self._ring.turns
+        if self._audience is not None:
+            self._ring.read_elsewhere(self._audience.reads)
         segment.format(self._ring, label_of(loader))
+        if self._audience is not None:
+            self._ring_number = self._audience.ring_made(self._ring, segment)
         self._schedule.attach(self._ring)
         self._tally = tally_of(loader, options)
         crew = self._crew_of(loader, options)
         dismisses = self._streams and not loader.persistent_workers
         delivers = self._ring, crew, spare, self._timeout, self._streams, dismisses
-        if device is None:
+        if self._audience is not None and not self._audience.reads:
+            self._delivery: Delivery = PassedOn(*delivers, tally=self._tally)
+        elif device is None:
             self._delivery = Delivery(*delivers, tally=self._tally)
         else:
             self._pinning = Pinning(self._ring, device, options.strict_pinning, private=options.device is not None)
@@ -230,14 +240,22 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
             self._steps.drain(next_too=False)  # of an epoch that was left half-way
             self._conductor.turn()
             self._show(loader)
+            self._tell_began()
             self._steps.begin()
+            self._tell_over()
             return
         self._keep_states()
         self._steps.drain()
-        self._conductor.begin(first_iter)
-        self._show(loader)
-        self._steps.begin()
+        try:
+            self._conductor.begin(first_iter)
+            self._show(loader)
+            self._tell_began()
+            self._steps.begin()
+        except Exception as error:
+            self._tell_failed(error, None)
+            raise
         self._conductor.begun()
+        self._tell_over()
 
     def _show(self, loader: Any) -> None:
         """Have torch's attributes, which others read, say what they say of the epoch that begins."""
@@ -256,7 +274,15 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
         try:
             batch = self._steps.next()
         except RuntimeError as error:  # torch's SIGCHLD handler may run at any line of Python in there
-            self.explain(error)
+            try:
+                self.explain(error)
+            except Exception as explained:
+                self._tell_failed(explained, self.epoch)
+                raise
+        except Exception as error:
+            self._tell_failed(error, self.epoch)
+            raise
+        self._tell_over()
         if batch is END:
             if not self._persistent_workers:
                 self._shutdown_workers()
@@ -269,6 +295,26 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
         if self._streams:
             _torch.warn_of_length(self)
         return batch
+
+    # ------------------------------------------------------------------------------ where other processes read too
+
+    def _tell_began(self) -> None:
+        if self._audience is not None:
+            self._audience.began(self._ring_number, self.epoch)
+
+    def _tell_over(self) -> None:
+        """Once the last batch of the epoch is open, say where it ends; where it has ended, at the latest."""
+        if self._audience is None or self._told_over == self.epoch.serial:
+            return
+        epoch, ring = self.epoch, self._ring
+        if epoch.reading.ended or (epoch.source is not None and epoch.source.is_exhausted):
+            self._told_over = epoch.serial
+            at = ring.sequences.next_open if ring.next is None else ring.next.first
+            self._audience.over(self._ring_number, epoch, at)
+
+    def _tell_failed(self, error: Exception, epoch: Any) -> None:
+        if self._audience is not None and not isinstance(error, StopIteration):
+            self._audience.failed(self._ring_number, error, epoch, self._ring.sequences.next_take)
 
     # torch's own accounts, which others read, from what the ring knows.
 
@@ -317,6 +363,8 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
                 return
             self._shutdown = True
             try:
+                if self._audience is not None and self._ring_number >= 0:
+                    self._audience.closed(self._ring_number, self._ring.sequences.next_take)
                 if self._crew is not None:
                     self._delivery.closed = True
                     try:
