@@ -15,6 +15,7 @@ from shmloader.resume.place import place_of
 from shmloader.trainer import start
 
 if off_the_ring.why_not_here() is None:
+    from shmloader.readers.conducting import ConductingIterator
     from shmloader.readers.group import seat_of
     from shmloader.readers.iterator import ReaderIterator
     from shmloader.trainer.iterator import RingIterator
@@ -96,15 +97,15 @@ def _over_the_ring(loader: Any, options: Options) -> RingIterator | ReaderIterat
     for lost in _torch.what_is_lost():
         off_the_ring.warn_once(lost)
     loader.check_worker_number_rationality()
-    audience = None
+    host = None
     if options.readers is not None:
         seat = seat_of(loader, options)
         if seat.reads_only:
             reader = seat.iterator(loader)
             _iterators.add(reader)
             return reader
-        audience = seat.host
-    iterator = RingIterator(loader, options, audience)
+        host = seat.host
+    iterator = RingIterator(loader, options) if host is None else ConductingIterator(loader, options, host)
     _iterators.add(iterator)
     stop_at_exit(iterator)
     return iterator

@@ -103,15 +103,18 @@ def _check_device(device: torch.device, options: Options) -> None:
 
 def _check_readers(loader: Any, options: Options) -> None:
     if options.crew is not None:
-        raise ValueError("readers and crew cannot go together: give the loader that ranks share workers of its own")
+        raise ValueError(
+            "readers and crew cannot go together, because a crew's loaders give their memory to one another, and other "
+            "ranks may still read it. Leave crew= out, and give this loader workers of its own (num_workers)."
+        )
     if not loader.in_order:
-        raise ValueError("readers gives all ranks the same batches in order, but got in_order=False: leave it out")
+        raise ValueError("readers gives all ranks the same batches in order, but got in_order=False. Leave it out.")
     pins = loader.pin_memory and accelerator.kind() is not None
-    if pins or (options.device is not None and torch.device(options.device).type != "cpu"):
+    if pins or options.device is not None:
         raise ValueError(
             "readers hands out batches that are each rank's own, in memory that is not page-locked, but got "
-            f"pin_memory={loader.pin_memory}, device={options.device!r}: leave these out, and copy with "
-            "batch.to(device); the pages are locked by whoever copies them"
+            f"pin_memory={loader.pin_memory}, device={options.device!r}. Page-locked memory would be a copy for each "
+            "rank. Leave both out, and copy with batch.to(device) in each rank."
         )
 
 

@@ -218,7 +218,7 @@ cdef class Steps:
         """Open batches of this epoch for as long as there is room; true where its source has no more."""
         cdef TrainerSide ring = self.ring
         cdef uint64_t before
-        while ring.may_open() and not ring.mapping.closed:
+        while (ring.under_way < ring.most if ring.readers is None else ring.may_open()) and not ring.mapping.closed:
             if epoch.drawn is nothing:
                 epoch.drawn = self.draw(epoch)
                 if epoch.drawn is nothing:

@@ -43,7 +43,7 @@ cdef class TrainerSide(Ring):
     cdef bint dropped                   # the words are unmapped
 
     cpdef bint has_room(self, int chunks=*) except -1
-    cdef bint may_open(self) noexcept                   # another batch, as far as batches under way go
+    cdef bint may_open(self) noexcept                   # another batch; asked only where others read
     cdef bint can_go_on(self) noexcept                  # a batch is ready; or where others read, one can be opened
     cdef readonly bint wants_room       # a batch could not be opened, for readers have not taken what is before it
     cdef int enrol(self, EpochCounts epoch, dataset_epoch, uint64_t seed, bint drops) except -1

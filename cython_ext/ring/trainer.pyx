@@ -93,10 +93,9 @@ cdef class TrainerSide(Ring):
                 and (self.readers is None or self.readers.have_room(chunks, self.batches)))
 
     cdef bint may_open(self) noexcept:
+        """Where others read."""
         if self.under_way >= self.most:
             return False
-        if self.readers is None:
-            return True
         self.wants_room = not self.readers.have_room(1, self.most)
         return not self.wants_room
 

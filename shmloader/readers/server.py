@@ -12,10 +12,10 @@ from typing import Any
 from shmloader.core.readers import MOST_READERS
 from shmloader.options import Options
 from shmloader.readers.attach import address_of
+from shmloader.readers.conducting import ConductingIterator
 from shmloader.readers.host import Host
 from shmloader.readers.wire import listen_at
 from shmloader.resume.place import place_of
-from shmloader.trainer.iterator import RingIterator
 
 
 def serve(loader: Any, name: str, *, patience: float | None = None, epochs: int | None = None) -> None:
@@ -52,7 +52,7 @@ def serve(loader: Any, name: str, *, patience: float | None = None, epochs: int 
         while epochs is None or epochs > 0:
             loader.set_epoch(place_of(loader).next_number)
             if iterator is None:
-                iterator = RingIterator(loader, options, host)
+                iterator = ConductingIterator(loader, options, host)
             else:
                 iterator._reset(loader)
             for _ in iterator:
@@ -83,6 +83,6 @@ def _check(loader: Any, options: Options) -> None:
             f"pin_memory={loader.pin_memory}: leave both out, and copy with batch.to(device) in each reader"
         )
     if options.crew is not None:
-        raise ValueError("a loader that is served has workers of its own: leave crew= out")
+        raise ValueError("a loader that is served has workers of its own. Leave crew= out.")
     if options.readers is not None:
         raise ValueError("a loader that is served has readers that attach: leave readers= out")

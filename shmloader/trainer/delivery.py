@@ -123,7 +123,7 @@ class Delivery(ReaderSide):
             pinning.free()
         lease = ring.lend()
         outcome = lease.outcome
-        if self._is_end(outcome):
+        if outcome in (SKIPPED, SKIPPED_KEPT) and self._ends:
             return NOTHING
         if lease.overflowed and not self._overflowed:
             self._overflowed = True
@@ -146,10 +146,6 @@ class Delivery(ReaderSide):
             lease.fail()
         return batch
 
-    def _is_end(self, outcome: int) -> bool:
-        """Whether a worker has nothing more, in place of a batch."""
-        return self._ends and outcome in (SKIPPED, SKIPPED_KEPT)
-
     def _why_copy(self, outcome: int, lease: Lease) -> int | None:
         """Why a batch is copied out of its slot, as the statistics count it; None if it is lent."""
         if outcome == KEPT:
@@ -168,5 +164,5 @@ class PassedOn(Delivery):
     """
 
     def read(self) -> Any:
-        lease = self._ring.lend()
-        return NOTHING if self._is_end(lease.outcome) else None
+        outcome = self._ring.lend().outcome
+        return NOTHING if self._ends and outcome in (SKIPPED, SKIPPED_KEPT) else None

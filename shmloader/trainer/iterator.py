@@ -82,8 +82,10 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
     _ended = True  # nothing of it is left
     _pinning: Pinning | None = None
     copies_to_pin = False  # batches are copied into page-locked memory, which a thread that is ahead should do
+    _audience: Audience | None = None  # other processes that read: ConductingIterator in readers/conducting.py
+    _ring_number = -1  # what they call the ring
 
-    def __init__(self, loader: DataLoader[Any], options: Options, audience: Audience | None = None) -> None:
+    def __init__(self, loader: DataLoader[Any], options: Options) -> None:
         raise_at_exit()  # first: there may soon be no built-in functions any more
         place = place_of(loader)
         base_seed, served = begin_iterator(place, lambda: _torch.begin_iterator(self, loader))
@@ -101,8 +103,6 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
         self._worker_init_fn = loader.worker_init_fn
         self._streams = isinstance(self._dataset, IterableDataset)
         self._profile_name = f"enumerate(DataLoader)#{_torch._MultiProcessingDataLoaderIter.__name__}.__next__"
-        self._audience = audience
-        self._ring_number = self._told_over = -1
         self._owner = os.getpid()
         self._ending = threading.RLock()  # two threads may close one iterator
         self._ended = False
@@ -240,22 +240,14 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
             self._steps.drain(next_too=False)  # of an epoch that was left half-way
             self._conductor.turn()
             self._show(loader)
-            self._tell_began()
             self._steps.begin()
-            self._tell_over()
             return
         self._keep_states()
         self._steps.drain()
-        try:
-            self._conductor.begin(first_iter)
-            self._show(loader)
-            self._tell_began()
-            self._steps.begin()
-        except Exception as error:
-            self._tell_failed(error, None)
-            raise
+        self._conductor.begin(first_iter)
+        self._show(loader)
+        self._steps.begin()
         self._conductor.begun()
-        self._tell_over()
 
     def _show(self, loader: Any) -> None:
         """Have torch's attributes, which others read, say what they say of the epoch that begins."""
@@ -274,15 +266,7 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
         try:
             batch = self._steps.next()
         except RuntimeError as error:  # torch's SIGCHLD handler may run at any line of Python in there
-            try:
-                self.explain(error)
-            except Exception as explained:
-                self._tell_failed(explained, self.epoch)
-                raise
-        except Exception as error:
-            self._tell_failed(error, self.epoch)
-            raise
-        self._tell_over()
+            self.explain(error)
         if batch is END:
             if not self._persistent_workers:
                 self._shutdown_workers()
@@ -295,26 +279,6 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
         if self._streams:
             _torch.warn_of_length(self)
         return batch
-
-    # ------------------------------------------------------------------------------ where other processes read too
-
-    def _tell_began(self) -> None:
-        if self._audience is not None:
-            self._audience.began(self._ring_number, self.epoch)
-
-    def _tell_over(self) -> None:
-        """Once the last batch of the epoch is open, say where it ends; where it has ended, at the latest."""
-        if self._audience is None or self._told_over == self.epoch.serial:
-            return
-        epoch, ring = self.epoch, self._ring
-        if epoch.reading.ended or (epoch.source is not None and epoch.source.is_exhausted):
-            self._told_over = epoch.serial
-            at = ring.sequences.next_open if ring.next is None else ring.next.first
-            self._audience.over(self._ring_number, epoch, at)
-
-    def _tell_failed(self, error: Exception, epoch: Any) -> None:
-        if self._audience is not None and not isinstance(error, StopIteration):
-            self._audience.failed(self._ring_number, error, epoch, self._ring.sequences.next_take)
 
     # torch's own accounts, which others read, from what the ring knows.
 

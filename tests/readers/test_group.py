@@ -20,7 +20,11 @@ FORMS = {
     "samples": "{'batch_size': None}",
     "next epoch early": "{'persistent_workers': True, 'prefetch_epochs': True}",
     "a dead worker replaced": "{'on_worker_death': 'respawn'}",
+    "spawned": "{'multiprocessing_context': 'spawn', 'persistent_workers': True, 'num_workers': 1}",
+    "by the fork server": "{'multiprocessing_context': 'forkserver', 'persistent_workers': True, 'num_workers': 1}",
+    "by a template": "{'multiprocessing_context': 'spawn', 'template': True, 'num_workers': 1}",
 }
+LONG = ("spawned", "by the fork server", "by a template")
 ALONE = """
 def values(loader):
     return [(first.sum().item(), torch.as_tensor(second).tolist()) for first, second in loader]
@@ -38,11 +42,11 @@ def main(rank):
 """
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", [pytest.param(form, marks=[pytest.mark.long] * (form in LONG)) for form in FORMS])
 def test_each_rank_gets_what_one_gets_alone(form: str) -> None:
     options = FORMS[form]
-    ours = "('schedule', 'chunk_size', 'spare_slots', 'prefetch_epochs', 'on_worker_death')"
-    torchs = f"{{name: value for name, value in OPTIONS.items() if name not in {ours}}}"
+    ours = ("schedule", "chunk_size", "spare_slots", "prefetch_epochs", "on_worker_death", "template")
+    torchs = f"{{name: value for name, value in OPTIONS.items() if name not in {(*ours, 'multiprocessing_context')}}}"
     text = f"OPTIONS = {options}\nTORCHS = {torchs}\n{ALONE}"
     assert in_ranks(text) == [(True, True, True)] * 2
 
@@ -64,22 +68,24 @@ def main(rank):
     assert len(first[0]) == 6 and first[0] == first[1]
 
 
-def test_what_one_rank_writes_no_other_sees() -> None:
+@pytest.mark.parametrize("epochs", [6, pytest.param(313, marks=pytest.mark.long)], ids=["192 batches", "10016 batches"])
+def test_what_one_rank_writes_no_other_sees(epochs: int) -> None:
     text = """
 def main(rank):
     import random
     choose = random.Random(rank)
-    wrong = 0
+    wrong = count = 0
     with loader_of(Big(), batch_size=2, persistent_workers=True) as loader:
-        for _ in range(6):
+        for _ in range(EPOCHS):
             kept = []
             for rows, k in loader:
+                count += 1
                 wrong += not torch.equal(rows, k[:, None].expand_as(rows).float())
                 for _ in range(3):
                     rows[:, choose.randrange(20000):][:, :choose.randrange(1, 9000)] = rank + 0.5
                 kept = [*kept[-1:], (rows, rows.clone())]
                 wrong += not all(torch.equal(one, other) for one, other in kept)
-    return wrong
+    return wrong, count
 
 class Big(data.Dataset):
     def __len__(self):
@@ -88,7 +94,7 @@ class Big(data.Dataset):
     def __getitem__(self, k):
         return torch.full((20000,), float(k)), k
 """
-    assert in_ranks(text, 3) == [0, 0, 0]
+    assert in_ranks(f"EPOCHS = {epochs}\n{text}", 3) == [(0, 32 * epochs)] * 3
 
 
 def test_all_leave_an_epoch_and_begin_another() -> None:
@@ -245,3 +251,15 @@ def test_what_readers_cannot_be_given() -> None:
         shmloader.DataLoader(range(4), num_workers=1, readers=group, in_order=False)
     with pytest.raises(RuntimeError, match="call iter"):
         shmloader.DataLoader(range(4), num_workers=1, readers=group).start()
+    with shmloader.Crew(1) as crew, pytest.raises(ValueError, match=r"readers and crew.*Leave crew= out"):
+        shmloader.DataLoader(range(4), crew=crew, readers=group)
+
+
+@pytest.mark.parametrize("options", [{"pin_memory": True}, {"device": "cuda:0"}, {"device": "cpu"}], ids=str)
+def test_page_locked_memory_cannot_be_each_ranks_own(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shmloader.device.accelerator.kind", lambda: "cuda")
+    monkeypatch.setattr("shmloader.device.accelerator.count", lambda: 1)
+    monkeypatch.setattr("shmloader.requirements._check_device", lambda *_: None)
+    group: Any = torch.distributed.ProcessGroup(0, 1)
+    with pytest.raises(ValueError, match=r"not page-locked.*Leave both out, and copy with batch.to\(device\)"):
+        shmloader.DataLoader(range(4), num_workers=1, readers=group, **options)

@@ -175,11 +175,17 @@ def test_nobody_serves() -> None:
         ({"num_workers": 1}, "needs num_workers above 0 and persistent_workers=True"),
         ({"num_workers": 1, "persistent_workers": True, "in_order": False}, "leave in_order=False out"),
         ({"num_workers": 1, "persistent_workers": True, "device": "cpu"}, "device='cpu'"),
+        ({"num_workers": 1, "persistent_workers": True, "pin_memory": True}, "pin_memory=True"),
     ],
 )
 def test_a_loader_that_cannot_be_served(options: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         serve(shmloader.DataLoader(range(4), **options), uuid.uuid4().hex)
+
+
+def test_a_crews_loader_cannot_be_served() -> None:
+    with shmloader.Crew(1) as crew, pytest.raises(ValueError, match="Leave crew= out"):
+        serve(shmloader.DataLoader(range(4), crew=crew, persistent_workers=True), uuid.uuid4().hex)
 
 
 def test_a_name_that_is_taken() -> None:
