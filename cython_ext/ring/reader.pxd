@@ -22,6 +22,7 @@ cdef class ReaderSide(Ring):
     cdef readonly uint32_t samples      # and how many are in it
     cdef readonly bint alarmed          # the conductor is gone, or has said something: wait() returns at once
     cdef readonly bint passed           # the batch at the cursor is not for this reader any more
+    cdef bint left                      # it takes nothing more
     cdef uint32_t bit
     cdef char *copied                   # what the workers said of the batch that is read
     cdef size_t room

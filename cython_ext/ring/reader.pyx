@@ -68,6 +68,9 @@ cdef class ReaderSide(Ring):
         cdef uint64_t word = ring_load(&self.entry[self.cursor % self.entries])
         cdef uint32_t payload = 0
         cdef int k, chunks
+        if self.left:
+            self.passed = True
+            return True
         if ring_seq(word) != self.cursor or ring_state(word) != RING_READY:
             self.passed = ring_seq(word) > self.cursor and ring_state(word) != 0
             return self.passed
@@ -134,6 +137,10 @@ cdef class ReaderSide(Ring):
         """The alarm is about to be looked after."""
         self.alarmed = False
 
+    def leave(self) -> None:
+        """Take nothing more.  From here on its index may go to another reader, once what it lends is let go."""
+        self.left = True
+
     # ------------------------------------------------------------------------------------------------ taking
 
     def lend(self):
@@ -155,7 +162,8 @@ cdef class ReaderSide(Ring):
             if ring_word(&self.payload[payload]) & ring_due(self.bit):
                 raise
             return None     # it was dropped, and what was read there is another batch's
-        if not ring_take_part(&self.payload[payload], self.bit, &after):
+        # Another thread may have left while Python was called above.  From here to the CAS nobody else has the GIL.
+        if self.left or not ring_take_part(&self.payload[payload], self.bit, &after):
             self.passed = True
             return None
         lease.payload = payload     # from here on its death lets go

@@ -18,16 +18,18 @@ not taken its batch yet, `held` those that read or lend it.
     conductor: admit()      gives an index.  Only what is opened later names it, or what is named to it now: batches that
                             the ring still has, whose payloads nobody was given since
     conductor: drop(r)      clears its bit in due of all payloads.  A bit that has moved to held stays
-    conductor: bury(r)      r is dead (its pidfd is readable): clears both bits, and tolls both bells.  Only now may
-                            the index be given again
+    conductor: bury(r)      r is dead (its pidfd is readable), or it has said goodbye and holds nothing: clears both
+                            bits, and tolls both bells.  Only now may the index be given again
 
     1. Entry s is opened as s + R when no reader is due for s, and the conductor has taken it.  Readers take in order,
        so one number, `all_took`, says up to where that is so.
     2. A payload is filled when its word is 0 and the conductor does not lend it.
     3. What a reader copies out of the entries may be torn only if it was dropped meanwhile: while it is due, they are
        not opened again.  Then its CAS fails, and it drops what it copied.
-    4. The word needs no generation.  A dropped reader's bit is never set again while its process lives, so its CAS
-       cannot meet a word that looks the same and is not.
+    4. The word needs no generation.  A dropped reader's bit is never set again while that reader may still take, so its
+       CAS cannot meet a word that looks the same and is not.  A reader that lives says goodbye when it has made sure
+       that it takes nothing more (ReaderSide.leave()).  Its bit is given again only when it is in no word: otherwise
+       the death of who has it next would take from it what it lends.
     5. A reader that holds `spare` payloads copies the next batch out and lets go at once.  So the ring has one payload
        for each batch under way, and the spares of all; the conductor waits for nobody's tensors, only for a copy.
     6. open(), admit(), drop() and bury() call no Python, so the GIL makes each of them one step for the others.

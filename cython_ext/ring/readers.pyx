@@ -165,6 +165,17 @@ cdef class Readers:
         self.strike(reader, True)
         self.known &= ~(<uint32_t>1 << reader)
 
+    def holds(self, int reader) -> bool:
+        """Whether this reader lends or may take anything here."""
+        cdef uint64_t bit
+        cdef int k
+        check_index("reader", reader, 32)
+        bit = <uint64_t>1 << reader
+        for k in range(self.payloads):
+            if ring_word(&self.payload[k]) & (ring_due(bit) | bit):
+                return True
+        return False
+
     def holding_up(self) -> int:
         """The bits of the readers that have not taken what has to be taken before another batch can be opened."""
         self.advance()

@@ -176,7 +176,7 @@ class Attachment:
             stream.side.alarm()
 
     def close(self) -> None:
-        """Say goodbye.  What is lent stays.  Twice does no harm."""
+        """Take nothing more, and say goodbye.  What is lent stays.  Twice does no harm."""
         if self._bye < 0 or self._owner != os.getpid():
             return
         self.end("this reader was closed")
@@ -184,6 +184,8 @@ class Attachment:
         os.eventfd_write(bye, 1)
         if threading.current_thread() is not self._thread:
             self._thread.join()
+        for stream in list(self._streams.values()):
+            stream.side.leave()  # before the goodbye, which is the end of the connection
         os.close(bye)
         self._wire.close()
 

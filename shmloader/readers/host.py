@@ -49,7 +49,8 @@ class _Guest:
         self.death = death
         self.wire: Wire | None = None
         self.waiting: list[tuple[dict[str, Any], tuple[int, ...]]] = []  # to be sent when it connects
-        self.name = f"pid {pid}"
+        self.left = False  # it takes nothing more
+        self.has_closed = False  # it has said so itself
 
 
 class Host:
@@ -103,7 +104,7 @@ class Host:
             assert ring.readers is not None
             made = self._rings[self._made] = _Ring(self._made, ring.readers, segment)
             for guest in self._guests:
-                if guest.index is not None or guest.wire is not None:  # it came before there was a ring
+                if not guest.left and (guest.index is not None or guest.wire is not None):  # it came before the ring
                     self._admit(guest, made, None)
         return made.number
 
@@ -148,6 +149,8 @@ class Host:
     # ------------------------------------------------------------------------------------------------ one reader
 
     def _tell(self, guest: _Guest, message: dict[str, Any], fds: tuple[int, ...] = ()) -> None:
+        if guest.left:
+            return
         if guest.wire is None:
             if self._is_group:  # it will come
                 guest.waiting.append((message, fds))
@@ -155,15 +158,14 @@ class Host:
         try:
             guest.wire.send(message, fds)
         except BlockingIOError:
-            self._leave(guest, "it did not read what its conductor says")
+            self._drop(guest, "it did not read what its conductor says")
         except OSError:
             pass  # it is gone, and the thread sees it
 
     def _admit(self, guest: _Guest, ring: _Ring, at: int | None) -> None:
         """Give a reader its place in a ring, and all that it needs to know of it."""
         given = ring.readers.admit(at, guest.index)
-        if given is None:
-            raise RuntimeError(f"{MOST_READERS} processes read this loader, which is as many as can")
+        assert given is not None, "there are more guests than indices"
         guest.index, cursor = given
         self._tell(
             guest, {"ring": ring.number, "geometry": ring.geometry, "index": guest.index, "cursor": cursor}, (ring.fd,)
@@ -173,16 +175,36 @@ class Host:
             if ended.get(said.get("serial"), cursor + 1) > cursor:  # otherwise nothing of that epoch is left
                 self._tell(guest, said)
 
-    def _leave(self, guest: _Guest, why: str = "") -> None:
-        """A reader takes nothing more; its process may still lend."""
+    def _drop(self, guest: _Guest, why: str) -> None:
+        """A reader takes nothing more, and is told why; it may still lend.  It ends the connection once it heard."""
+        self._take_from(guest)
+        if guest.wire is not None:
+            try:
+                guest.wire.send({"dropped": why})
+            except OSError:
+                guest.wire.close()
+                guest.wire = None
+
+    def _take_from(self, guest: _Guest) -> None:
+        guest.left = True
         for ring in self._rings.values():
             if guest.index is not None:
                 ring.readers.drop(guest.index)
-        if guest.wire is not None:
-            with contextlib.suppress(OSError):
-                guest.wire.send({"dropped": why})
-            guest.wire.close()
-            guest.wire = None
+
+    def _hear_goodbye(self, guest: _Guest) -> None:
+        """A reader has closed its end, and its process may live and still lend."""
+        assert guest.wire is not None
+        self._take_from(guest)
+        guest.has_closed = True
+        guest.wire.close()
+        guest.wire = None
+
+    def _forget_who_left(self) -> None:
+        """Have the indices of readers back that said goodbye and lend nothing: NOTE [ Readers ], 4."""
+        for guest in [guest for guest in self._guests if guest.has_closed]:
+            index = guest.index
+            if index is None or not any(ring.readers.holds(index) for ring in self._rings.values()):
+                self._bury(guest)
 
     def _bury(self, guest: _Guest) -> None:
         self._guests.remove(guest)
@@ -235,7 +257,7 @@ class Host:
             for each in fds:
                 os.close(each)
             if message is None:
-                self._leave(guest)
+                self._hear_goodbye(guest)
             elif "leave" in message and (ring := self._rings.get(message["leave"])) is not None:
                 assert guest.index is not None
                 ring.readers.drop(guest.index)
@@ -281,19 +303,19 @@ class Host:
                 self._tell(guest, message, fds)
             return
         self._check_server(hello)
+        self._forget_who_left()
+        if len(self._guests) >= MOST_READERS:
+            raise RuntimeError(
+                f"{MOST_READERS} readers have this loader, or lend batches of it, which is as many as can. Close one, "
+                "and drop its batches"
+            )
         at = {number: self._find(ring, hello) for number, ring in self._rings.items()}
         guest = _Guest(None, wire.pid, os.dup(wire.death))
         guest.wire = wire
         wire.send(self._greeting)
         self._guests.append(guest)
-        try:
-            for number, ring in self._rings.items():
-                self._admit(guest, ring, at[number])
-        except RuntimeError:
-            guest.wire = None
-            self._guests.remove(guest)
-            os.close(guest.death)
-            raise
+        for number, ring in self._rings.items():
+            self._admit(guest, ring, at[number])
 
     def _check_server(self, hello: dict[str, Any]) -> None:
         if hello.get("batch") is not None and hello["server"] != self._greeting.get("server"):
@@ -332,7 +354,7 @@ class Host:
             elif time.monotonic() - ring.held_up[2] >= self._patience:
                 for guest in list(self._guests):
                     if guest.index is not None and holding >> guest.index & 1:
-                        self._leave(
+                        self._drop(
                             guest,
                             f"it held up the others for {self._patience:g} seconds: they had taken all batches, and it "
                             "had not taken the oldest one",

@@ -47,12 +47,15 @@ class ReaderIterator:
         self._stream, self._serial, self._first = stream, message["serial"], message["first"]
         self.epoch = epoch_of(message["told"], loader)
         self._ready.clear()
-        self._given = 0
+        self._given: int | None = 0 if stream.side.cursor <= self._first else None  # None: it joined in mid-epoch
         self.ended = False
 
     @property
-    def next_batch(self) -> tuple[int, int]:
-        """The epoch and the number in it, since it began in this ring, of the batch that next() would give."""
+    def next_batch(self) -> tuple[int, int | None]:
+        """The epoch and the number in it, since it began in this ring, of the batch that next() would give.
+
+        The number is None where it joined in mid-epoch and has had no batch yet: it is the one that is opened next.
+        """
         if self.ended:
             return self.epoch.number + 1, 0
         return self.epoch.number, self._given

@@ -17,6 +17,7 @@ import random
 import signal
 import tempfile
 import time
+import traceback
 import zlib
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -32,6 +33,7 @@ from shmloader.readers.server import serve
 WORKERS = 2
 BATCHES = 50  # an epoch
 JOBS = 3
+REST = 8  # batches between the deaths of workers, because the third over one batch is an error
 SPOILT = 1e9  # what readers write into their batches
 SET_CHILD_SUBREAPER = 36
 GRACE = 20  # seconds that a process may take to follow another one, or to see that it is gone
@@ -65,12 +67,18 @@ def digest(batch: Any) -> int:
     return found
 
 
+def pause() -> None:
+    """Otherwise readers get far ahead of this process, which compares."""
+    time.sleep(random.random() * 0.004)
+
+
 class Undisturbed:
     """What each epoch has, in order, from a loader that torch gives and nobody kills."""
 
     def __init__(self) -> None:
         self._loader = loader(DataLoader)
-        self._epochs: list[list[int]] = []
+        self._epochs = [[digest(batch) for batch in self._loader]]
+        self.workers = set(children(os.getpid()))
 
     def __getitem__(self, epoch: int) -> list[int]:
         while len(self._epochs) <= epoch:
@@ -99,10 +107,10 @@ def job(name: str, say: Any, stays: bool, seed: int) -> None:
             try:
                 while left:
                     iterator = iter(batches)
-                    at = iterator.next_batch
                     for batch in iterator:
-                        say.send((*at, digest(batch)))
-                        at = iterator.next_batch
+                        epoch, following = iterator.next_batch
+                        say.send((epoch, following - 1, digest(batch)))
+                        pause()
                         left -= 1
                         if not left:
                             break
@@ -122,6 +130,7 @@ def rank(number: int, world: int, folder: str, say: Any) -> None:
         for epoch in itertools.count():
             for at, batch in enumerate(shared):
                 say.send((epoch, at, digest(batch)))
+                pause()
     except RuntimeError as error:
         if "has ended" not in str(error):
             raise
@@ -142,6 +151,8 @@ class Process:
                 signal.signal(signal.SIGINT, signal.SIG_DFL)
                 does(*arguments, *([say] if says else []))
                 status = 0
+            except BaseException:
+                traceback.print_exc()
             finally:
                 os._exit(status)
         if say is not None:
@@ -188,14 +199,15 @@ def children(pid: int) -> list[int]:
     return []
 
 
-def nothing_is_left() -> None:
-    """All processes of the run have ended, and no name of it is in /dev/shm."""
+def nothing_is_left(known: set[int]) -> None:
+    """All processes of the run but these have ended, and no name of it is in /dev/shm."""
     end = time.monotonic() + GRACE
-    with contextlib.suppress(ChildProcessError):
-        while time.monotonic() < end:
-            if os.waitpid(-1, os.WNOHANG) == (0, 0):
-                time.sleep(0.01)
-        raise SystemExit(f"processes are left: {children(os.getpid())}")
+    while left := set(children(os.getpid())) - known:
+        if time.monotonic() > end:
+            raise SystemExit(f"processes are left: {left}")
+        for pid in left:
+            os.waitpid(pid, os.WNOHANG)
+        time.sleep(0.01)
     if left := [name for name in os.listdir("/dev/shm") if name.startswith("shmloader")]:
         raise SystemExit(f"names are left in /dev/shm: {left}")
 
@@ -215,53 +227,52 @@ class Served:
         self._who, self._draw = who, random.Random(seed)
         self._name = f"soak-{os.getpid()}"
         self._expected = Undisturbed()
-        self._expected[0]  # its workers, which are children too, end here
+        self._kills = 0
         self.batches = 0
 
-    def run(self) -> Iterator[int]:
-        """Kill again and again; yields 1 for each kill."""
-        while True:
+    def run(self, kills: int) -> Iterator[int]:
+        """Kill so many; yields how many were."""
+        while self._kills < kills:
             server = Process(lambda: serve(loader(on_worker_death="respawn"), self._name, patience=GRACE), says=False)
             stays = self._job(True)
             others = [self._job(False) for _ in range(JOBS - 1)]
-            try:
-                if self._who == "server":
-                    self._until(stays, stays.place, self._draw.randrange(1, 2 * BATCHES))
-                    yield 1
-                else:
-                    yield from self._kill_others(server, stays, others)
-            finally:
-                server.kill()
-                server.wait()
-                self._see_the_end(stays)
-                for other in others:
-                    other.kill()
-                    other.wait()
-                nothing_is_left()
+            if self._who == "server":
+                self._until(stays, self._draw.randrange(1, 2 * BATCHES))
+                self._kills += 1
+            else:
+                for _ in range(min(100, kills - self._kills)):
+                    self._kill_another(server, stays, others)
+                    yield self._kills
+            server.kill()
+            server.wait()
+            self._see_the_end(stays)
+            for other in others:
+                other.kill()
+                other.wait()
+            nothing_is_left(self._expected.workers)
+            yield self._kills
 
     def _job(self, stays: bool) -> Process:
         seed = self._draw.random()
         return Process(lambda say: job(self._name, say, stays, int(seed * 1e9)))
 
-    def _kill_others(self, server: Process, stays: Process, others: list[Process]) -> Iterator[int]:
-        for _ in range(100):
-            before = self.batches
-            self._until(stays, stays.place, self._draw.randrange(1, 12))
-            for other in others:
-                self.batches += other.check(self._expected, False)[0]
-            assert self.batches > before
-            if self._who == "readers":
-                victim = self._draw.randrange(len(others))
-                others[victim].kill()
-                others[victim].wait()
-                others[victim] = self._job(False)
-                yield 1
-            elif workers := children(server.pid):
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(self._draw.choice(workers), signal.SIGKILL)
-                    yield 1
+    def _kill_another(self, server: Process, stays: Process, others: list[Process]) -> None:
+        """Kill one of the jobs that do not stay, or a worker."""
+        self._until(stays, self._draw.randrange(1, 12) if self._who == "readers" else REST)
+        for other in others:
+            self.batches += other.check(self._expected, False)[0]
+        if self._who == "readers":
+            victim = self._draw.randrange(len(others))
+            others[victim].kill()
+            others[victim].wait()
+            others[victim] = self._job(False)
+            self._kills += 1
+        elif workers := children(server.pid):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._draw.choice(workers), signal.SIGKILL)
+                self._kills += 1
 
-    def _until(self, stays: Process, place: Any, batches: int) -> None:
+    def _until(self, stays: Process, batches: int) -> None:
         """Wait until the job that stays has read so many more."""
         end = time.monotonic() + 6 * GRACE
         while batches > 0:
@@ -292,11 +303,11 @@ class Group:
     def __init__(self, who: str, seed: int) -> None:
         self._draw = random.Random(seed)
         self._expected = Undisturbed()
-        self._expected[0]
         self.batches = 0
 
-    def run(self) -> Iterator[int]:
-        while True:
+    def run(self, kills: int) -> Iterator[int]:
+        """Kill so many; yields how many were."""
+        for kill in range(1, kills + 1):
             with tempfile.TemporaryDirectory() as folder:
                 ranks = [
                     Process(lambda say, number=number, folder=folder: rank(number, JOBS, folder, say))
@@ -318,8 +329,8 @@ class Group:
                     ranks[1].heard.poll(0.02)
                 for each in ranks:
                     each.wait()
-                nothing_is_left()
-            yield 1
+                nothing_is_left(self._expected.workers)
+            yield kill
 
 
 def soak(who: str, kills: int, seed: int, seconds: float) -> None:
@@ -327,14 +338,11 @@ def soak(who: str, kills: int, seed: int, seconds: float) -> None:
     ctypes.CDLL(None).prctl(SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     run = Group(who, seed) if who == "conductor" else Served(who, seed)
     began, done = time.monotonic(), 0
-    killing = run.run()
     with tqdm.tqdm(total=kills, unit="kill") as bar:
-        while done < kills:
-            done += next(killing)
-            bar.update(1)
-            if time.monotonic() - began > seconds:
+        for done in run.run(kills):
+            bar.update(done - bar.n)
+            if done < kills and time.monotonic() - began > seconds:
                 raise SystemExit(f"{done} of {kills} kills in {seconds:g} s")
-    killing.close()
     print(f"{done} kills of {who}, {run.batches} batches: each once, in order, the same; nothing is left")
 
 
@@ -347,4 +355,9 @@ if __name__ == "__main__":
     given = parser.parse_args()
     print(f"seed {given.seed}", flush=True)
     torch.set_num_threads(1)
-    soak(given.who, given.kills, given.seed, given.seconds)
+    try:
+        soak(given.who, given.kills, given.seed, given.seconds)
+    finally:
+        known = {process.pid for process in multiprocessing.active_children()}  # they end with their loader
+        for child in set(children(os.getpid())) - known:
+            os.kill(child, signal.SIGKILL)

@@ -175,6 +175,22 @@ def main(rank):
     assert second[1][2].strip() == "no more"
 
 
+def test_what_fails_before_the_first_epoch_reaches_every_rank() -> None:
+    text = """
+def main(rank):
+    if rank == 0:
+        from shmloader.trainer import iterator
+        def full(*_, **__):
+            raise OSError(28, "no room at all")
+        iterator.Segment = full
+    try:
+        next(iter(loader_of()))
+    except Exception as error:
+        return type(error).__name__, "no room at all" in str(error)
+"""
+    assert in_ranks(text) == [("OSError", True), ("RuntimeError", True)]
+
+
 KILLED = """
 def main(rank):
     loader = loader_of(persistent_workers=True)

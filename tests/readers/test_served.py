@@ -98,6 +98,22 @@ except ConnectionError as error:
     assert rest == ["True 20 1", "20", "True"]
 
 
+def test_a_job_that_joins_in_mid_epoch_names_no_batch_before_it_has_one() -> None:
+    text = """
+server = forked(serve, loader(), NAME)
+first = iter(attached())
+got = [next(first)[1].tolist() for _ in range(3)]
+second = attached()
+batches = iter(second)
+print(second.state_dict()["batch"])
+at = alone.index(next(batches)[1].tolist())
+print(second.state_dict()["batch"] == at + 1 > 3)
+os.kill(server, signal.SIGKILL)
+os.waitpid(server, 0)
+"""
+    assert printed(text) == ["None", "True"]
+
+
 def test_jobs_that_write_in_place_get_the_same_batches_and_join_at_an_epoch() -> None:
     text = """
 def job(number):
@@ -118,6 +134,34 @@ os.kill(server, signal.SIGKILL)
 os.waitpid(server, 0)
 """
     assert printed(text) == ["0 0 0"]
+
+
+def test_a_process_comes_and_goes_as_often_as_it_likes() -> None:
+    text = """
+server = forked(serve, loader(), NAME)
+kept, got = [], []
+for at in range(70):
+    with attached() as batches:
+        rows, k = next(iter(batches))
+        got.append(torch.equal(rows, k[:, None].expand_as(rows).float()))
+        if at % 30 == 0:
+            kept.append((rows, k.clone()))
+        rows[1:] = at
+print(all(got), all((rows[0] == k[0]).all() for rows, k in kept))
+open_ones = []
+try:
+    for _ in range(40):
+        open_ones.append(attached())
+        iter(open_ones[-1])
+except RuntimeError as error:
+    print(len(open_ones), str(error)[:40])
+print(next(open_ones[0]._iterator)[0].shape)
+os.kill(server, signal.SIGKILL)
+os.waitpid(server, 0)
+"""
+    first, second, third = printed(text)
+    assert first == "True True" and second.endswith("32 readers have this loader, or lend bat") and third
+    assert 29 <= int(second.split()[0]) <= 33  # the batches that are kept may be copies, or in the ring
 
 
 def test_a_job_that_is_too_slow_is_dropped_and_keeps_what_it_has() -> None:

@@ -71,6 +71,7 @@ MUTANTS = (
     "bury does not toll the conductor",
     "bury does not toll the readers",
     "index is given again before its process is dead",
+    "index is given again while its reader lends",
     "publish rings the conductor alone",
     "publish rings before the word",
     "the death of a worker tolls the conductor alone",
@@ -103,7 +104,7 @@ CONTENT = _bytes(PAYLOADS * ROWS)  # the sequence of each row, plus 1; TORN
 WPC, WCUR = _bytes(WORKERS), _bytes(WORKERS)
 READY_BELL, READER_BELL, RUNG = _bytes(), _bytes(), _bytes(READERS)
 STATUS, BIT, PC, CURSOR, PAYLOAD, SEEN, GOOD, AFTER = (_bytes(READERS) for _ in range(8))
-LENT, LENT_OF, TOLD, THREAD, LOADED = (_bytes(READERS) for _ in range(5))
+LENT, LENT_OF, TOLD, THREAD, LOADED, FORGOTTEN = (_bytes(READERS) for _ in range(6))
 CPC, OPENED, TAKEN, ALL_TOOK, HAND, CHUNK, LIVE, ALARMED = (_bytes() for _ in range(8))
 VPC, VWHO, VAT, NOTED = (_bytes() for _ in range(4))
 KILLS, WORKER_KILLS, CONDUCTOR_KILLS, JOINS, DROPS, LEAVES = (_bytes() for _ in range(6))
@@ -586,7 +587,7 @@ class Ring:
             s[STATUS + r], s[BIT + r] = AWAY, 1 << r
             for at in (PC, CURSOR, TOLD):
                 s[at + r] = 0
-        else:
+        elif s[STATUS + r] != DEAD:
             s[STATUS + r] = LEFT
         s[VPC], s[VWHO], s[VAT] = V_TOLL, 0, 0
 
@@ -616,15 +617,25 @@ class Ring:
         self.toll_ready(s)  # the conductor may have paused
         return True
 
+    def gives_index(self, s: bytes, r: int) -> bool:
+        """Whether another reader may get the index of one that has left or was dropped, and lives."""
+        if self.mutant == "index is given again before its process is dead":
+            return True
+        if s[PC + r] != R_OUT:  # it says goodbye once it takes nothing more
+            return False
+        holds = any(s[HELD + p] & s[BIT + r] for p in range(self.payloads))
+        return not holds or self.mutant == "index is given again while its reader lends"
+
     def accidents(self, s: bytes) -> Iterator[tuple[str, bytearray]]:
         for r in range(READERS):
             lives = s[STATUS + r] in (IN, LEFT)
             if lives and s[KILLS] and s[PC + r] != R_DONE:
                 n = bytearray(s)
                 n[KILLS] -= 1
-                n[STATUS + r] = DEAD
+                n[STATUS + r] = AWAY if s[FORGOTTEN + r] else DEAD  # nobody looks whether one that was forgotten lives
                 for at in (PC, CURSOR, PAYLOAD, SEEN, GOOD, AFTER, LENT, LENT_OF, TOLD, THREAD, RUNG, LOADED):
                     n[at + r] = 0
+                n[FORGOTTEN + r] = 0
                 yield f"! reader {r} is killed", n
             if lives and s[LENT + r]:
                 n = bytearray(s)
@@ -657,15 +668,14 @@ class Ring:
         if not free_gil or s[CPC] == C_DONE:
             return
         for r in range(READERS):
-            early = self.mutant == "index is given again before its process is dead"
             if s[JOINS] and s[STATUS + r] == AWAY:
-                others = [s[BIT + q] for q in range(READERS) if q != r and s[STATUS + q] == LEFT]
-                n = bytearray(s)
-                n[JOINS] -= 1
-                if early and others:
-                    n[BIT + r] = others[0]
-                self.join(n, r)
-                yield f"! reader {r} joins", n
+                others = [q for q in range(READERS) if q != r and s[STATUS + q] == LEFT and self.gives_index(s, q)]
+                for q in (r, *others):
+                    n = bytearray(s)
+                    n[JOINS] -= 1
+                    n[BIT + r], n[FORGOTTEN + q] = s[BIT + q], q != r
+                    self.join(n, r)
+                    yield f"! reader {r} joins", n
             if s[STATUS + r] == IN and s[PC + r] != R_DONE:
                 for budget, step in ((DROPS, V_DROP), (LEAVES, V_LEAVE)):
                     if s[budget] and (step == V_LEAVE) <= (s[PC + r] == R_LOOK):
