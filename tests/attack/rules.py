@@ -249,6 +249,8 @@ def _actions(program: Program) -> str | None:
 
 def _other(program: Program, what: str, count: int) -> str | None:
     """Whether the program can go on with a loader that is changed so."""
+    if what == "workers" and not count and program.get("persistent_workers") and program.data.noise:
+        return "workers that persist keep one base seed, and without workers each epoch draws one"
     if what == "workers" and not count and program.data.habit == "exits once":
         return "the exit would be the trainer's"
     if what == "workers":
