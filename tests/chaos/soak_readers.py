@@ -69,7 +69,7 @@ def digest(batch: Any) -> int:
 
 def pause() -> None:
     """Otherwise readers get far ahead of this process, which compares."""
-    time.sleep(random.random() * 0.004)
+    time.sleep(random.random() * 0.02)
 
 
 class Undisturbed:
@@ -170,7 +170,7 @@ class Process:
             self.heard.close()
 
     def check(self, expected: Undisturbed, follows: bool) -> tuple[int, bool]:
-        """Compare all that it has said; how many batches, and whether it has seen its conductor end.
+        """Compare what it has said, of an epoch at most; how many batches, and whether it has seen its conductor end.
 
         Args:
             expected: What is right.
@@ -178,7 +178,7 @@ class Process:
         """
         count = 0
         with contextlib.suppress(EOFError, ConnectionError):
-            while self.heard.poll():
+            while count < BATCHES and self.heard.poll():
                 said = self.heard.recv()
                 if said is None:
                     return count, True
