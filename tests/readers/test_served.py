@@ -106,6 +106,7 @@ got = [next(first)[1].tolist() for _ in range(3)]
 second = attached()
 batches = iter(second)
 print(second.state_dict()["batch"])
+next(first), next(first)  # otherwise nothing more is opened, because the ring is full
 at = alone.index(next(batches)[1].tolist())
 print(second.state_dict()["batch"] == at + 1 > 3)
 os.kill(server, signal.SIGKILL)
