@@ -222,7 +222,7 @@ static inline void ring_forget_committed(ring_payload *p, uint64_t left)
 static inline uint64_t ring_committed(const ring_payload *p)
 { return atomic_load_explicit((_Atomic uint64_t *)&p->committed, memory_order_relaxed); }
 
-/* relaxed: NOTE [ Figures ].  ring_add is no read-modify-write, for a figure has one writer. */
+/* relaxed: NOTE [ Figures ].  ring_add is no read-modify-write, because a figure has one writer. */
 static inline void ring_note(_Atomic uint64_t *figure, uint64_t value)
 { atomic_store_explicit(figure, value, memory_order_relaxed); }
 static inline uint64_t ring_noted(const _Atomic uint64_t *figure)
@@ -415,8 +415,8 @@ static inline int ring_ring(_Atomic uint32_t *bell) /* whether somebody was asle
     return sleeper;
 }
 
-/* The ring of one who reports a death: it wakes whatever the sleeper bit says, for the victim may have died after
- * it cleared the bit and before its FUTEX_WAKE. */
+/* Rings the bell to report a death.  It wakes the sleeper even if the sleeper bit is 0, because the victim may have
+ * died after it cleared the bit and before its FUTEX_WAKE. */
 static inline void ring_toll(_Atomic uint32_t *bell)
 {
     atomic_fetch_add_explicit(bell, 2, memory_order_acq_rel);
@@ -427,8 +427,8 @@ static inline void ring_toll(_Atomic uint32_t *bell)
 static inline uint32_t ring_announce(_Atomic uint32_t *bell)
 { return atomic_fetch_or_explicit(bell, 1, memory_order_acq_rel) | 1; }
 
-/* acq_rel, by who announced, once it does not sleep (any more) and before it claims anything: it is no sleeper now.
- * Else the next ring would take a worker that is busy for one that it has woken, and leave another one asleep. */
+/* acq_rel.  The worker that announced itself calls this when it is awake, and before it claims anything: it clears its
+ * sleeper bit.  Otherwise the next ring would believe that it woke this busy worker, and an idle one would sleep on. */
 static inline void ring_rise(_Atomic uint32_t *bell)
 { atomic_fetch_and_explicit(bell, ~1u, memory_order_acq_rel); }
 

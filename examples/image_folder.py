@@ -111,7 +111,7 @@ class ByPil:
 
     Args:
         size: height and width, in pixels.
-        augment: whether a random box is taken, and one random operation changes its pixels; else the middle is taken.
+        augment: whether to take a random box and change its pixels by one random operation; otherwise take the centre.
     """
 
     def __init__(self, size: int, augment: bool) -> None:
@@ -132,7 +132,7 @@ class ByShmloader:
     """The same for the same seed, to the bit, for less work.  Its arguments are those of ByPil."""
 
     def __init__(self, size: int, augment: bool) -> None:
-        from shmloader import images  # not above: whoever looks at torch's loader alone needs no shmloader
+        from shmloader import images  # here, because a run with torch's loader needs no shmloader
 
         box = (1 / BOX_RATIO, BOX_RATIO)
         training = images.training(size, scale=BOX_AREA, ratio=box, flip=0, augment="trivial")

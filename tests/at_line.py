@@ -13,8 +13,8 @@ from typing import Any
 
 from shmloader.system import signals
 
-# Where a trace function raises in enum.py, CPython 3.11 goes on believing that a KeyError is being handled.  What is
-# raised while weak references are told that an object has died, in its last few lines, is lost, whosever it is.
+# After a trace function has raised in enum.py, CPython 3.11 behaves as if a KeyError were still being handled.  And any
+# exception in the last few lines of a weak reference's callback is lost.
 UNTRACED = (enum.__file__, weakref.__file__, _weakrefset.__file__)
 
 

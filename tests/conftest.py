@@ -195,7 +195,7 @@ def compare(what: Any) -> Any:
 
     Returns what it returned for ours.
     """
-    theirs, ours = (told(what, kind) for kind in BOTH)
+    theirs, ours = (outcome_of(what, kind) for kind in BOTH)
     difference = None
     try:
         assert_same(ours[0], theirs[0], "outcome")
@@ -208,7 +208,7 @@ def compare(what: Any) -> Any:
     return ours[0]
 
 
-def told(what: Any, kind: type) -> tuple[Any, list[Any]]:
+def outcome_of(what: Any, kind: type) -> tuple[Any, list[Any]]:
     """What the function returns or raises, and its warnings."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

@@ -198,7 +198,7 @@ class DoubleGpu:
             self._work(0)
         assert event.left == 0, "the copying thread would wait for ever"
 
-    def quick_reclaim(self, slots: Any, lent: list[int], alone: list[bool]) -> None:
+    def quick_reclaim(self, slots: Any, lent: list[int], unshared: list[bool]) -> None:
         """There is none: what it does differently, tests/software_cuda shows."""
 
     def relaxed(self) -> Any:

@@ -272,13 +272,13 @@ def written_elsewhere(ring: BothSides) -> bool:
     return task != struct.pack("3q", 1, 2, 3) or any(other)
 
 
-def survives(which: int, changes: list[Any], in_order: bool, early: bool) -> None:
+def survives(which: int, changes: list[Any], in_order: bool, from_start: bool) -> None:
     """Fill, overwrite, take: whatever is delivered lies inside the slot; all else is an exception.
 
     Or overwrite while it is filled: nothing is written outside the slot and what is behind the task.
     """
     with BothSides(in_order or which >= len(BATCHES)) as ring:
-        if early and which < len(BATCHES):
+        if from_start and which < len(BATCHES):
             ring.claim([1, 2, 3])
             for place, index, value in changes:
                 edit(ring, "entry" if place in ("entry", "meta") else "header", index, value)
@@ -323,14 +323,14 @@ def main(seconds: float) -> None:
         which=st.integers(0, len(BATCHES) + len(CHUNKS) - 1),
         changes=edits,
         in_order=st.booleans(),
-        early=st.booleans(),
+        from_start=st.booleans(),
     )
-    def run(which: int, changes: list[Any], in_order: bool, early: bool) -> None:
+    def run(which: int, changes: list[Any], in_order: bool, from_start: bool) -> None:
         nonlocal ran
         if time.monotonic() > end:
             raise TimeoutError
-        print(f"survives({which}, {changes}, {in_order}, {early})")  # the last line is what crashed
-        survives(which, changes, in_order, early)
+        print(f"survives({which}, {changes}, {in_order}, {from_start})")  # the last line is what crashed
+        survives(which, changes, in_order, from_start)
         ran += 1
 
     with contextlib.suppress(TimeoutError):

@@ -162,7 +162,7 @@ def summary(case: str, measurements: list[dict[str, Any]]) -> dict[str, Any]:
         ratio: of each of RATIOS here to there, of one round;
         slower: whether the median of the batches a second is below LEAST and no round is above 1.
     """
-    rounds = by_round([of for of in measurements if of["case"] == case], "subject")
+    rounds = by_round([found for found in measurements if found["case"] == case], "subject")
     pairs = [by for by in rounds if len(by) == 2]
     result: dict[str, Any] = {
         side: {figure: spread(by[side][figure] for by in pairs) for figure in RATIOS} for side in (HERE, THERE)

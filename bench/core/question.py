@@ -34,7 +34,7 @@ class Turn:
     """One measurement of a round.
 
     Args:
-        of: its subject: the keys by which it is found in the JSON, as in {"case": "scalar", "subject": "torch"}.
+        labels: its subject: the keys by which it is found in the JSON, as in {"case": "scalar", "subject": "torch"}.
         function, arguments: see child.run().
         seconds: how long it measures, about, with its warm-up.
         timeout: seconds after which its process is killed.
@@ -43,7 +43,7 @@ class Turn:
         failure: why it is not even tried.
     """
 
-    of: dict[str, str]
+    labels: dict[str, str]
     function: str
     arguments: dict[str, Any]
     seconds: float
@@ -69,7 +69,7 @@ class Turn:
         return found
 
     def has_failed(self, measurements: list[dict[str, Any]]) -> bool:
-        return any("failure" in each and self.of.items() <= each.items() for each in measurements)
+        return any("failure" in each and self.labels.items() <= each.items() for each in measurements)
 
 
 class Question(ABC):
@@ -323,7 +323,7 @@ def _measure(question: Question, todo: range, kept: Kept) -> None:
                 if turn.gives_up and turn.has_failed(kept.result.get("measurements", [])):
                     clock.expected -= turn.takes
                     continue
-                doing, left = f"round {at + 1} of {todo.stop}: {', '.join(turn.of.values())}", clock.left()
+                doing, left = f"round {at + 1} of {todo.stop}: {', '.join(turn.labels.values())}", clock.left()
                 bar.update(
                     shown, completed=clock.done, total=clock.expected, description=doing, left=left, refresh=True
                 )
@@ -333,5 +333,5 @@ def _measure(question: Question, todo: range, kept: Kept) -> None:
                 clock.done += turn.takes
                 if "failure" in found and not turn.failure:
                     print_lines(out, [f"{doing}: {found['failure']}"], style="red")
-                measurements.append({"round": at, **turn.of, **found})
+                measurements.append({"round": at, **turn.labels, **found})
             kept.add(measurements)

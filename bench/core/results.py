@@ -37,9 +37,9 @@ def failures(measurements: list[dict[str, Any]], *named_by: str) -> list[str]:
 def by_round(measurements: list[dict[str, Any]], key: str) -> list[dict[str, dict[str, Any]]]:
     """For each round what was measured in it, by what it is found by, without what failed."""
     rounds: dict[int, dict[str, dict[str, Any]]] = {}
-    for of in measurements:
-        if "failure" not in of:
-            rounds.setdefault(of["round"], {})[of[key]] = of
+    for found in measurements:
+        if "failure" not in found:
+            rounds.setdefault(found["round"], {})[found[key]] = found
     return list(rounds.values())
 
 

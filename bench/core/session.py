@@ -26,7 +26,7 @@ def members(session: int) -> set[int]:
     return {
         int(entry)
         for entry in os.listdir("/proc")
-        if entry.isdigit() and (of := _stat(int(entry))) and int(of[3]) == session and of[0] != ZOMBIE
+        if entry.isdigit() and (fields := _stat(int(entry))) and int(fields[3]) == session and fields[0] != ZOMBIE
     }
 
 

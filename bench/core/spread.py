@@ -16,11 +16,11 @@ def spread(values: Iterable[float]) -> Spread | None:
     return {"median": statistics.median(known), "min": min(known), "max": max(known)}
 
 
-def shown(of: Spread | None, scale: float = 1, all_of_it: bool = False) -> str:
+def shown(figure: Spread | None, scale: float = 1, all_of_it: bool = False) -> str:
     """A figure of three digits for a table, optionally with its range; a dash if there is none."""
-    if of is None:
+    if figure is None:
         return "-"
-    median, least, most = (_digits(of[key] * scale) for key in ("median", "min", "max"))
+    median, least, most = (_digits(figure[key] * scale) for key in ("median", "min", "max"))
     return f"{median} [{least}..{most}]" if all_of_it else median
 
 

@@ -272,10 +272,10 @@ def _gpu_seconds(work: Callable[[], Any], times: int = 10) -> float:
     return float(begin.elapsed_time(end)) / 1e3 / times
 
 
-def _copy_seconds(there: torch.Tensor, batch: torch.Tensor) -> float:
+def _copy_seconds(target: torch.Tensor, batch: torch.Tensor) -> float:
     begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
     begin.record()
-    there.copy_(batch, non_blocking=True)
+    target.copy_(batch, non_blocking=True)
     end.record()
     end.synchronize()
     return float(begin.elapsed_time(end)) / 1e3

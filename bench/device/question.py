@@ -84,7 +84,7 @@ class Device(Question):
         return summary(measurements)
 
     def show(self, out: Console, result: dict[str, Any]) -> None:
-        of, settings = result["summary"], result["settings"]
+        summary, settings = result["summary"], result["settings"]
         print_lines(
             out,
             [
@@ -93,23 +93,23 @@ class Device(Question):
                 *(
                     f"{measure.HANDED.label}, {way}: next() {shown(figures['next_p50'], 1e6, all_of_it=True)} us, "
                     f"the trainer's wait for the GIL {shown(figures['gil_wait'], 1e6, all_of_it=True)} us a batch"
-                    for way, figures in of["handed"].items()
+                    for way, figures in summary["handed"].items()
                 ),
-                f"page-locking takes {shown(of['page_locking'], 1e6, all_of_it=True)} us of a next(), "
-                f"{shown(of['page_locking_cpu'], 1e6, all_of_it=True)} us of the thread's CPU, "
-                f"{shown(of['page_locking_quarter'], 1e6, all_of_it=True)} us in the quickest quarter (by turns in one "
-                "process)",
-                f"copies from page-locked memory: {shown(of['ceiling'], 1e-9, all_of_it=True)} GB/s",
-                f"copies from slots: {shown(of['transfer'], 1e-9, all_of_it=True)} GB/s, "
-                f"{shown(of['of_ceiling'], 100, all_of_it=True)} % of that; "
-                f"{shown(of['page_locked'], 100)} % of the batches lay in a page-locked slot",
+                f"page-locking takes {shown(summary['page_locking'], 1e6, all_of_it=True)} us of a next(), "
+                f"{shown(summary['page_locking_cpu'], 1e6, all_of_it=True)} us of the thread's CPU, "
+                f"{shown(summary['page_locking_quarter'], 1e6, all_of_it=True)} us in the quickest quarter (by turns "
+                "in one process)",
+                f"copies from page-locked memory: {shown(summary['ceiling'], 1e-9, all_of_it=True)} GB/s",
+                f"copies from slots: {shown(summary['transfer'], 1e-9, all_of_it=True)} GB/s, "
+                f"{shown(summary['of_ceiling'], 100, all_of_it=True)} % of that; "
+                f"{shown(summary['page_locked'], 100)} % of the batches lay in a page-locked slot",
             ],
         )
         table = Table(title="while training", title_justify="left")
         table.add_column("loader", no_wrap=True)
         for heading in ("images/s", "next() p50 us", "p99 us", "max us", "trainer CPU ms a batch", "GPU idle %"):
             table.add_column(heading, justify="right", no_wrap=True)
-        for way, figures in of["training"].items():
+        for way, figures in summary["training"].items():
             scales = (1, 1e6, 1e6, 1e6, 1e3, 100)
             table.add_row(
                 way,

@@ -89,12 +89,12 @@ def _touching(result: dict[str, Any]) -> list[str]:
     return lines
 
 
-def _percent(of: Spread | None) -> str:
-    return "-" if of is None else f"{of['median'] * 100:+.0f}"
+def _percent(figures: Spread | None) -> str:
+    return "-" if figures is None else f"{figures['median'] * 100:+.0f}"
 
 
-def _part(of: Spread | None) -> str:
-    return "-" if of is None else f"{of['median']:.4f}"
+def _part(figures: Spread | None) -> str:
+    return "-" if figures is None else f"{figures['median']:.4f}"
 
 
 def draw(result: dict[str, Any], path: Path) -> None:

@@ -76,10 +76,10 @@ def costs(what: str, most: int, seconds: float, start_method: str) -> dict[str, 
 
 def _cost(what: str, x: int, seconds: float, start_method: str) -> dict[str, float]:
     workers = x if what == "workers" else FEW
-    ahead = max(1, x // FEW) if what == "in_flight" else 2
+    prefetch = max(1, x // FEW) if what == "in_flight" else 2
     with _loader(
         workers,
-        ahead,
+        prefetch,
         tensors=x if what == "tensors" else 1,
         samples=x if what == "samples" else 1,
         nap=NAP if what == "workers" else 0,
@@ -88,7 +88,7 @@ def _cost(what: str, x: int, seconds: float, start_method: str) -> dict[str, flo
         batches = iter(loader)
         # By then every worker has filled every slot it will, about, and has been through the garbage collection that
         # copies all the pages that it was forked with: a tenth of a second, once.
-        _spend(batches, 2 * workers * ahead + SPARE, 0 if what == "workers" else seconds)
+        _spend(batches, 2 * workers * prefetch + SPARE, 0 if what == "workers" else seconds)
         return _spend(batches, TOTAL if what == "workers" else 0, seconds)
 
 
@@ -106,7 +106,7 @@ def _along(points: list[int], start_method: str) -> list[dict[str, float]]:
 
 
 def _loader(
-    workers: int, ahead: int, tensors: int, samples: int, nap: float, start_method: str
+    workers: int, prefetch: int, tensors: int, samples: int, nap: float, start_method: str
 ) -> shmloader.DataLoader[Any]:
     fields = [torch.ones(()) for _ in range(tensors)]
     sample: Any = fields[0] if tensors == 1 else {f"field{k}": field for k, field in enumerate(fields)}
@@ -114,7 +114,7 @@ def _loader(
         Napping(sample, nap),
         batch_sampler=SameIndices(samples),
         num_workers=workers,
-        prefetch_factor=ahead,
+        prefetch_factor=prefetch,
         multiprocessing_context=start_method,
     )
 

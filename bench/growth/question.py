@@ -125,8 +125,8 @@ class Growth(Question):
         panels = figure.subplots(down, ACROSS, squeeze=False).flat
         for panel in list(panels)[len(series) :]:
             panel.set_axis_off()
-        for panel, (what, of) in zip(figure.axes, series.items(), strict=False):
-            _draw_series(panel, of)
+        for panel, (what, figures) in zip(figure.axes, series.items(), strict=False):
+            _draw_series(panel, figures)
             panel.set_xlabel(SERIES[what].label, fontsize=8, color=INK)
         rounds = result["settings"]["rounds"]
         title = f"What a batch costs shmloader, us; median and spread of {rounds} rounds"

@@ -100,10 +100,12 @@ def summary(method: str, measurements: list[dict[str, Any]]) -> dict[str, Any]:
     """
     rounds = [
         {
-            loader: {moment: of[moment] if moment == "first" else statistics.median(of[moment]) for moment in MOMENTS}
-            for loader, of in by.items()
+            loader: {
+                moment: found[moment] if moment == "first" else statistics.median(found[moment]) for moment in MOMENTS
+            }
+            for loader, found in by.items()
         }
-        for by in by_round([of for of in measurements if of["start_method"] == method], "subject")
+        for by in by_round([found for found in measurements if found["start_method"] == method], "subject")
     ]
     return {
         moment: {

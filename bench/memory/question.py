@@ -72,15 +72,15 @@ class Memory(Question):
         for heading in ("memory MB", "memory / pickle", "dataset\\[i] us", "freezing s", "epoch s"):
             table.add_column(heading, justify="right", no_wrap=True)
         for method, subjects in result["summary"].items():
-            for subject, of in subjects.items():
+            for subject, found in subjects.items():
                 table.add_row(
                     method,
                     subject,
-                    shown(of["memory"], 1e-6, all_of_it=True),
-                    shown(of["beyond"], all_of_it=True),
-                    shown(of["access"], 1e6, all_of_it=True),
-                    shown(of["freeze"], all_of_it=True),
-                    shown(of["epoch"], all_of_it=True),
+                    shown(found["memory"], 1e-6, all_of_it=True),
+                    shown(found["beyond"], all_of_it=True),
+                    shown(found["access"], 1e6, all_of_it=True),
+                    shown(found["freeze"], all_of_it=True),
+                    shown(found["epoch"], all_of_it=True),
                 )
         out.print(table)
         print_lines(out, failures(result["measurements"], "start_method", "subject"), style="red")
@@ -94,7 +94,7 @@ def summary(method: str, subject: str, measurements: list[dict[str, Any]]) -> di
         memory: bytes beyond those of a dataset of nothing in the same round; beyond: that as a share of the pickle;
         access, freeze, epoch: see measure.py.
     """
-    rounds = by_round([of for of in measurements if of["start_method"] == method], "subject")
+    rounds = by_round([found for found in measurements if found["start_method"] == method], "subject")
     whole = [by for by in rounds if subject in by and "nothing" in by]
     more = [by[subject]["memory"] - by["nothing"]["memory"] for by in whole]
     return {

@@ -126,9 +126,9 @@ def _grain(job: Job) -> Iterable[Any]:
         job.batch_size, batch_fn=CollateArrays(job.collate) if job.collate else None
     )
     # Without this each worker would read 500 batches ahead, with 16 threads.
-    ahead = grain.ReadOptions(num_threads=1, prefetch_buffer_size=PREFETCH)
+    reading = grain.ReadOptions(num_threads=1, prefetch_buffer_size=PREFETCH)
     options = grain.MultiprocessingOptions(num_workers=job.workers, per_worker_buffer_size=PREFETCH)
-    return Tensors(batches.to_iter_dataset(ahead).mp_prefetch(options))
+    return Tensors(batches.to_iter_dataset(reading).mp_prefetch(options))
 
 
 _dataset: Dataset[Any] | None = None  # what DI-engine's workers are forked with; a job with it would send it each time

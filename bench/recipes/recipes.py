@@ -34,63 +34,72 @@ class Recipe:
         return missing(self.needs)
 
 
-def _numbers(of: Any) -> list[Any]:
+def _numbers(transforms: Any) -> list[Any]:
     import torch
     from torchvision.transforms import v2
 
-    if of is v2:
+    if transforms is v2:
         return [v2.ToImage(), v2.ToDtype(torch.float32, scale=True), v2.Normalize(_MEAN, _STD)]
-    return [of.ToTensor(), of.Normalize(_MEAN, _STD)]
+    return [transforms.ToTensor(), transforms.Normalize(_MEAN, _STD)]
 
 
 def _training(by: str, *after: Callable[[Any], Any], erased: bool = False) -> Callable[[Any], Any]:
-    def opened(of: Any) -> Any:
+    def opened(transforms: Any) -> Any:
         from torchvision.transforms import InterpolationMode
 
-        steps = [of.RandomResizedCrop(224, interpolation=InterpolationMode(by)), of.RandomHorizontalFlip()]
-        steps += [one(of) for one in after] + _numbers(of)
-        return of.Compose([*steps, of.RandomErasing(0.1)] if erased else steps)
+        steps = [
+            transforms.RandomResizedCrop(224, interpolation=InterpolationMode(by)),
+            transforms.RandomHorizontalFlip(),
+        ]
+        steps += [one(transforms) for one in after] + _numbers(transforms)
+        return transforms.Compose([*steps, transforms.RandomErasing(0.1)] if erased else steps)
 
     return opened
 
 
 def _evaluation(resized: int, by: str) -> Callable[[Any], Any]:
-    def opened(of: Any) -> Any:
+    def opened(transforms: Any) -> Any:
         from torchvision.transforms import InterpolationMode
 
-        return of.Compose([of.Resize(resized, interpolation=InterpolationMode(by)), of.CenterCrop(224), *_numbers(of)])
+        return transforms.Compose(
+            [
+                transforms.Resize(resized, interpolation=InterpolationMode(by)),
+                transforms.CenterCrop(224),
+                *_numbers(transforms),
+            ]
+        )
 
     return opened
 
 
 def _timm(**options: Any) -> Callable[[Any], Any]:
-    def opened(of: Any) -> Any:
+    def opened(transforms: Any) -> Any:
         create_transform: Any = import_module("timm.data").create_transform
         return create_transform(224, is_training=True, **options)
 
     return opened
 
 
-def _dino(of: Any) -> Any:
+def _dino(transforms: Any) -> Any:
     """DINOv2's crops: https://github.com/facebookresearch/dinov2, dinov2/data/augmentations.py."""
     from torchvision.transforms import InterpolationMode
 
     def view(size: int, scale: tuple[float, float], blurred: float, *last: Any) -> Any:
-        crop = of.RandomResizedCrop(size, scale=scale, interpolation=InterpolationMode.BICUBIC)
-        jitter = of.RandomApply([of.ColorJitter(0.4, 0.4, 0.2, 0.1)], p=0.8)
-        blur = of.RandomApply([of.GaussianBlur(9, (0.1, 2.0))], p=blurred)
-        steps = [crop, of.RandomHorizontalFlip(), jitter, of.RandomGrayscale(0.2), blur, *last]
-        return of.Compose(steps + _numbers(of))
+        crop = transforms.RandomResizedCrop(size, scale=scale, interpolation=InterpolationMode.BICUBIC)
+        jitter = transforms.RandomApply([transforms.ColorJitter(0.4, 0.4, 0.2, 0.1)], p=0.8)
+        blur = transforms.RandomApply([transforms.GaussianBlur(9, (0.1, 2.0))], p=blurred)
+        steps = [crop, transforms.RandomHorizontalFlip(), jitter, transforms.RandomGrayscale(0.2), blur, *last]
+        return transforms.Compose(steps + _numbers(transforms))
 
     whole, part = (0.32, 1.0), (0.05, 0.32)
-    first, second = view(224, whole, 1.0), view(224, whole, 0.1, of.RandomSolarize(128, p=0.2))
+    first, second = view(224, whole, 1.0), view(224, whole, 0.1, transforms.RandomSolarize(128, p=0.2))
     return images.views(first, second, *[view(96, part, 0.5)] * 8)
 
 
 _SIMCLR: tuple[Callable[[Any], Any], ...] = (
-    lambda of: of.RandomApply([of.ColorJitter(0.8, 0.8, 0.8, 0.2)], p=0.8),
-    lambda of: of.RandomGrayscale(0.2),
-    lambda of: of.RandomApply([of.GaussianBlur(23, (0.1, 2.0))], p=0.5),
+    lambda transforms: transforms.RandomApply([transforms.ColorJitter(0.8, 0.8, 0.8, 0.2)], p=0.8),
+    lambda transforms: transforms.RandomGrayscale(0.2),
+    lambda transforms: transforms.RandomApply([transforms.GaussianBlur(23, (0.1, 2.0))], p=0.5),
 )
 
 # Without mmax9 some magnitudes ask Pillow to keep 0 bits of a colour, which it refuses since its version 13.
@@ -101,9 +110,9 @@ RECIPES = {
     "bicubic": Recipe("bicubic crop, flip", _training("bicubic")),
     "trivial": Recipe(
         "crop, flip, TrivialAugmentWide, erasing",
-        _training("bilinear", lambda of: of.TrivialAugmentWide(), erased=True),
+        _training("bilinear", lambda transforms: transforms.TrivialAugmentWide(), erased=True),
     ),
-    "rand": Recipe("crop, flip, RandAugment", _training("bilinear", lambda of: of.RandAugment())),
+    "rand": Recipe("crop, flip, RandAugment", _training("bilinear", lambda transforms: transforms.RandAugment())),
     "timm": Recipe("timm: bicubic crop, RandAugment, erasing", _timm(**_TIMM), ("torchvision", "timm")),
     "timm-defaults": Recipe("timm's defaults: crop, flip, jitter", _timm(), ("torchvision", "timm")),
     "clip": Recipe("resize 224 bicubic, middle", _evaluation(224, "bicubic")),

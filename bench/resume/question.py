@@ -85,17 +85,17 @@ class Resume(Question):
 
     def show(self, out: Console, result: dict[str, Any]) -> None:
         set_up = result["settings"]
-        for of, figures, by in ((STATES, OF_STATES, "sampler"), (RESUMES, OF_RESUMES, "workers by")):
-            about = f", {set_up['part']:.0%} of {set_up['samples']:,} samples served" if of == RESUMES else ""
+        for part, figures, by in ((STATES, OF_STATES, "sampler"), (RESUMES, OF_RESUMES, "workers by")):
+            about = f", {set_up['part']:.0%} of {set_up['samples']:,} samples served" if part == RESUMES else ""
             table = Table(
-                title=f"{of}; workers: {set_up['workers']}, rounds: {set_up['rounds']}{about}, medians \\[min..max]",
+                title=f"{part}; workers: {set_up['workers']}, rounds: {set_up['rounds']}{about}, medians \\[min..max]",
                 title_justify="left",
             )
             for heading in (by, "figure"):
                 table.add_column(heading, no_wrap=True)
             for loader in LOADERS:
                 table.add_column(loader, justify="right", no_wrap=True)
-            for each, found in result["summary"][of].items():
+            for each, found in result["summary"][part].items():
                 for figure, (label, scale) in figures.items():
                     table.add_row(
                         each if figure == next(iter(figures)) else "",

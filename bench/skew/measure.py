@@ -134,9 +134,9 @@ def throughput(
     iterator = iter(_class(loader)(Uneven(sleeps, busy), **options))
     for k in range(batches):
         if k == first:
-            begun, busy_before = time.perf_counter(), busy.seconds()
+            began, busy_before = time.perf_counter(), busy.seconds()
         seen.update(next(iterator).numpy())
-    took, worked = time.perf_counter() - begun, busy.seconds() - busy_before
+    took, worked = time.perf_counter() - began, busy.seconds() - busy_before
     timed = sleeps[first * batch_size : batches * batch_size]
     samples, asleep = len(timed), sum(timed)
     return {

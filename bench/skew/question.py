@@ -140,8 +140,8 @@ class Skew(Question):
 
         cases = result["summary"]
         figure = Figure(figsize=(9, 0.8 + 1.9 * len(cases)), dpi=150, layout="constrained")
-        for axes, (case, of) in zip(figure.subplots(len(cases), squeeze=False)[:, 0], cases.items(), strict=True):
-            loaders = of["loaders"]
+        for axes, (case, found) in zip(figure.subplots(len(cases), squeeze=False)[:, 0], cases.items(), strict=True):
+            loaders = found["loaders"]
             for row, (loader, its) in enumerate(loaders.items()):
                 speed = its["samples_per_second"]
                 if not speed:
@@ -151,8 +151,8 @@ class Skew(Question):
                 axes.plot([speed["min"], speed["max"]], [-row, -row], color=INK, linewidth=1.2, zorder=3)
                 text = f" {shown(speed)}; workers idle {shown(its['idle'], 100)} %"
                 axes.text(0, -row, text, color="white", va="center", fontsize=9, zorder=4)
-            if of["limit"]:
-                axes.axvline(of["limit"], color=INK, linewidth=1.2, linestyle=(0, (4, 2)), zorder=1)
+            if found["limit"]:
+                axes.axvline(found["limit"], color=INK, linewidth=1.2, linestyle=(0, (4, 2)), zorder=1)
             axes.set_title(SKEWS[case].label, loc="left", fontsize=10, color=INK)
             axes.set_yticks([-row for row in range(len(loaders))], [LOADERS[name] for name in loaders], fontsize=9)
             axes.tick_params(axis="y", length=0)
@@ -170,7 +170,7 @@ def summary(case: str, loaders: list[str], measurements: list[dict[str, Any]]) -
         limit: samples a second if the workers had nothing else to do;
         loaders: of each its samples_per_second, the same as a ratio to torch's of the same round, idle and late.
     """
-    rounds = by_round([of for of in measurements if of["case"] == case], "subject")
+    rounds = by_round([found for found in measurements if found["case"] == case], "subject")
     figures = {}
     for loader in loaders:
         its = [by for by in rounds if loader in by]
@@ -180,5 +180,5 @@ def summary(case: str, loaders: list[str], measurements: list[dict[str, Any]]) -
                 by[loader]["samples_per_second"] / by["torch"]["samples_per_second"] for by in its if "torch" in by
             ),
         }
-    limit = next((of["limit"] for by in rounds for of in by.values()), None)
+    limit = next((found["limit"] for by in rounds for found in by.values()), None)
     return {"limit": limit, "loaders": figures}

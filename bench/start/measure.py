@@ -115,15 +115,15 @@ def _epochs(make: Callable[[], Any], restarts: int) -> dict[str, Any]:
     to_last: list[float] = []
     cpu: list[float] = []
     for _ in range(1 + restarts):
-        used, begun = session.used(os.getsid(0))[0], time.perf_counter()
+        used, began = session.used(os.getsid(0))[0], time.perf_counter()
         loader = loader or make()  # SPDL's starts its process then
         iterator = iter(loader)
         next(iterator)
-        to_first.append(time.perf_counter() - begun)
+        to_first.append(time.perf_counter() - began)
         cpu.append(session.used(os.getsid(0))[0] - used)
         for _ in iterator:
             pass
-        to_last.append(time.perf_counter() - begun)
+        to_last.append(time.perf_counter() - began)
     return {
         "first": to_first[0],
         "first_cpu": cpu[0],

@@ -67,7 +67,7 @@ class Start(Question):
         for megabytes in self.given.megabytes:
             for workers in self.given.workers:
                 case = _case(megabytes, workers)
-                rounds = by_round([of for of in measurements if of["case"] == case], "subject")
+                rounds = by_round([each for each in measurements if each["case"] == case], "subject")
                 found[case] = {way: _of(rounds, way) for way in self.given.ways}
         return found
 
@@ -83,7 +83,7 @@ class Start(Question):
             for way, moments in ways.items():
                 first = way == next(iter(ways))
                 figures = (shown(moments[moment], 1e3, all_of_it=True) for moment in MOMENTS)
-                ratios = (shown(moments[of], all_of_it=True) for of in ("ratio", "cpu_ratio"))
+                ratios = (shown(moments[ratio], all_of_it=True) for ratio in ("ratio", "cpu_ratio"))
                 table.add_row(case if first else "", way, *figures, *ratios, end_section=way == list(ways)[-1])
         out.print(table)
         print_lines(out, failures(result["measurements"], "case", "subject"), style="red")
@@ -91,7 +91,7 @@ class Start(Question):
 
     def failed(self, result: dict[str, Any]) -> bool:
         """Whether something failed; that SPDL is not installed is no failure."""
-        return any("failure" in of for of in result["measurements"] if of["subject"] != ARENA)
+        return any("failure" in found for found in result["measurements"] if found["subject"] != ARENA)
 
 
 def _case(megabytes: int, workers: int) -> str:
@@ -103,7 +103,7 @@ def _of(rounds: list[dict[str, dict[str, Any]]], way: str) -> dict[str, Any]:
     mine = [by[way] for by in rounds if way in by]
     figures = {moment: spread(_median(one[moment]) for one in mine if moment in one) for moment in MOMENTS}
     both = [by for by in rounds if way in by and ARENA in by]
-    ratios = {of: spread(by[way][of] / by[ARENA][of] for by in both) for of in ("first", "first_cpu")}
+    ratios = {moment: spread(by[way][moment] / by[ARENA][moment] for by in both) for moment in ("first", "first_cpu")}
     return figures | {"ratio": ratios["first"], "cpu_ratio": ratios["first_cpu"]}
 
 

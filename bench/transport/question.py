@@ -147,7 +147,7 @@ class Transport(Question):
                 both["trainer_faults"],
             )
         out.print(table)
-        beside = {case: of for case, of in result["summary"].items() if of["to_image_alone"]}
+        beside = {case: figures for case, figures in result["summary"].items() if figures["to_image_alone"]}
         if beside:
             out.print(_table_of_columns(beside))
         print_lines(out, failures(result["measurements"], "case", "subject"), style="red")
@@ -162,8 +162,8 @@ class Transport(Question):
         cases = result["summary"]
         figure = Figure(figsize=(9, 1.6 + 0.72 * len(cases)), dpi=150, layout="constrained")
         axes = figure.add_subplot()
-        for row, (case, of) in enumerate(cases.items()):
-            _draw_case(axes, -row, of, result["settings"]["batch_bytes"][case])
+        for row, (case, figures) in enumerate(cases.items()):
+            _draw_case(axes, -row, figures, result["settings"]["batch_bytes"][case])
         axes.set_xscale("log")
         low, high = axes.get_xlim()
         axes.set_xlim(low / 1.6, high * 1.6)  # room for the figures beside the dots
@@ -199,7 +199,7 @@ def summary(case: str, measurements: list[dict[str, Any]]) -> dict[str, Any]:
         to_image_alone: shmloader's workers' processor time a batch, to that of the same image with nothing beside it
         (None where that was not measured).
     """
-    rounds = by_round([of for of in measurements if of["case"] == case], "subject")
+    rounds = by_round([found for found in measurements if found["case"] == case], "subject")
 
     def over(figure: str, subject: str, to: str | None = None) -> Spread | None:
         values = [
@@ -219,15 +219,15 @@ def summary(case: str, measurements: list[dict[str, Any]]) -> dict[str, Any]:
                 result[loader][f"of_{kind}"] = over("bytes_per_second", loader, kind)
     result["ratio"] = over("batches_per_second", "shmloader", "torch")
     result["trainer_cpu_ratio"] = over("trainer_cpu", "shmloader", "torch")
-    alone = {
-        of["round"]: of["workers_cpu"]
-        for of in measurements
-        if of["case"] == CASES[case].image_alone and of["subject"] == "shmloader" and "failure" not in of
+    image_alone = {
+        found["round"]: found["workers_cpu"]
+        for found in measurements
+        if found["case"] == CASES[case].image_alone and found["subject"] == "shmloader" and "failure" not in found
     }
     result["to_image_alone"] = spread(
-        by["shmloader"]["workers_cpu"] / alone[by["shmloader"]["round"]]
+        by["shmloader"]["workers_cpu"] / image_alone[by["shmloader"]["round"]]
         for by in rounds
-        if "shmloader" in by and by["shmloader"]["round"] in alone
+        if "shmloader" in by and by["shmloader"]["round"] in image_alone
     )
     return result
 
@@ -238,9 +238,9 @@ def _table_of_columns(cases: dict[str, Any]) -> Table:
     table.add_column("case", no_wrap=True)
     for heading in ("us/batch", "shmloader / shmloader with the image alone"):
         table.add_column(heading, justify="right")
-    for case, of in cases.items():
-        both = " | ".join(shown(of[loader]["workers_cpu"], 1e6) for loader in LOADERS)
-        table.add_row(CASES[case].label, both, shown(of["to_image_alone"], all_of_it=True))
+    for case, figures in cases.items():
+        both = " | ".join(shown(figures[loader]["workers_cpu"], 1e6) for loader in LOADERS)
+        table.add_row(CASES[case].label, both, shown(figures["to_image_alone"], all_of_it=True))
     return table
 
 

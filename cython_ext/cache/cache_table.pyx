@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
-"""The table of kept pictures, in memory of several processes: NOTE [ Cache table ] in atomics.h."""
+"""The table of kept pictures, in memory that several processes share: NOTE [ Cache table ] in atomics.h."""
 
 cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer
@@ -25,28 +25,28 @@ cdef extern from "cache/digest.h" nogil:
     uint64_t digest "digest"(const uint8_t *data, size_t bytes)
 
 cdef enum:
-    PAGE = 1 << 16  # the largest that a kernel for these processors has
-    KEY = 16        # bytes: where a picture's way begins, and its tag
-    PROBES = 64     # slots of a picture's way: a table with longer ones is as good as full
+    PAGE = 1 << 16  # the largest page that a kernel for these processors has
+    KEY = 16        # bytes: the first slot of a picture's probes, and its tag
+    PROBES = 64     # slots that are probed for a picture: a table that needs more is as good as full
 
 UNIT = CACHE_UNIT
 VERSION = CACHE_VERSION
 
 
 class Figures(NamedTuple):
-    """What the processes of one dataset counted: pictures, and the bytes of their samples."""
+    """Counts of the processes of one dataset: pictures, and the bytes of their samples."""
 
     found: int
     kept: int
-    missed: int         # decoded, and not kept because there was no room
+    missed: int         # decoded, but not kept because there was no room
     found_bytes: int
     kept_bytes: int
     missed_bytes: int
-    others: int         # that the decoder does not take
+    others: int         # pictures that the decoder does not take
 
 
 def sum_of(data, Py_ssize_t at, Py_ssize_t end):
-    """A sum over the bytes `at` to `end` - 1 of an object with a buffer."""
+    """A checksum of the bytes `at` to `end` - 1 of an object with a buffer."""
     cdef Py_buffer view
     cdef uint64_t found
     PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
@@ -61,13 +61,13 @@ def sum_of(data, Py_ssize_t at, Py_ssize_t end):
 
 
 cdef class CacheTable:
-    """A table, and the bytes of its pictures where these are in the same memory; it has a buffer of these, read-only.
+    """A table, and the bytes of its pictures if they are in the same memory.  It has a read-only buffer of these.
 
     Args:
         fd: the memory.  The table does not close it.
         slots: a power of two: the memory is new, and becomes a table with that number of slots.  0: it is a table.
-        budget: of a new table, how many bytes may be given out.
-        has_bytes: whether the pictures' bytes are in this memory, behind the table.
+        budget: for a new table, the number of bytes that it may give out.
+        has_bytes: whether the pictures' bytes are in this memory, after the table.
 
     Raises:
         ValueError: the memory is no table of this version.
@@ -79,7 +79,7 @@ cdef class CacheTable:
     cdef uint8_t *bytes
     cdef size_t mapped, bytes_mapped
     cdef readonly uint64_t slots
-    cdef readonly uint64_t bytes_at     # where pictures' bytes begin in the memory
+    cdef readonly uint64_t bytes_at     # the offset of the pictures' bytes in the memory
 
     def __cinit__(self, int fd, uint64_t slots=0, uint64_t budget=0, bint has_bytes=True):
         cdef cache_header header
@@ -135,7 +135,7 @@ cdef class CacheTable:
         return self.words + ((key[0] + step) & (self.slots - 1))
 
     cdef int64_t entry_of(self, bytes key) except -2:
-        """The slot that has a picture's entry; -1: none has."""
+        """The slot that has a picture's entry; -1: none."""
         cdef uint64_t of[2]
         cdef uint64_t word, step
         if len(key) != KEY:
@@ -150,9 +150,9 @@ cdef class CacheTable:
         return -1
 
     def find(self, bytes key):
-        """Where a picture lies, counted from the first picture's first byte; -1: nowhere.
+        """The offset of a picture's bytes, counted from the first picture's first byte; -1: it is not kept.
 
-        Another picture of the same slots and tag is one in 2 ** 26; so whoever reads the bytes compares their key.
+        Two pictures have the same slots and tag with probability 2 ** -26, so the caller must compare the stored key.
         """
         cdef int64_t slot = self.entry_of(key)
         return -1 if slot < 0 else cache_place(cache_look(self.words + slot))
@@ -162,26 +162,26 @@ cdef class CacheTable:
         return self.entry_of(key)
 
     def takes(self, uint64_t bytes):
-        """Whether so many more bytes fit.  Another process may be quicker: see reserve()."""
+        """Whether that many more bytes fit.  Another process may take them first: see reserve()."""
         cdef uint64_t budget = ring_noted(&self.header.budget), used = ring_noted(&self.header.used)
         return not ring_noted(&self.header.full) and bytes <= budget and used <= budget - bytes
 
     def reserve(self, uint64_t bytes):
-        """A place for so many bytes, which nobody else is given; -1: they do not fit."""
+        """Reserve that many bytes for the caller alone; returns their offset, or -1 if they do not fit."""
         cdef uint64_t place = cache_reserve(self.header, (bytes + CACHE_UNIT - 1) // CACHE_UNIT * CACHE_UNIT)
         return -1 if place == UINT64_MAX else place
 
     def note_full(self):
-        """Keep nothing more; whether this call was the first that said it."""
+        """Have no process keep more pictures; returns whether this was the first such call."""
         return cache_raise(&self.header.full, 1)
 
     def raise_budget(self, uint64_t bytes):
-        """Let so many bytes be given out, if it is fewer now."""
+        """Raise the budget to that many bytes, unless it is larger already."""
         cache_raise(&self.header.budget, bytes)
 
     @property
     def is_full(self):
-        """Whether the machine or the disk had no more."""
+        """Whether note_full() was called, because the machine or the disk had no more room."""
         return bool(ring_noted(&self.header.full))
 
     @property
@@ -191,13 +191,13 @@ cdef class CacheTable:
 
     @property
     def budget(self):
-        """How many may be."""
+        """Bytes that may be given out."""
         return ring_noted(&self.header.budget)
 
     # ------------------------------------------------------------------------------------------- what a dataset counts
 
     def new_line(self):
-        """The number of a line of figures, all 0, for another dataset; of a machine's 64th dataset the first again."""
+        """A new line of figures, all 0, for another dataset.  A machine's 64th dataset shares the first line again."""
         cdef int line = <int>(cache_count(&self.header.readers, 1) % CACHE_LINES)
         cdef cache_line *to = &self.header.lines[line]
         ring_note(&to.found, 0)
@@ -215,43 +215,44 @@ cdef class CacheTable:
         return &self.header.lines[number]
 
     def count_found(self, int line, uint64_t bytes):
-        """A picture was found."""
+        """Count a picture that was found."""
         cdef cache_line *to = self.line(line)
         cache_count(&to.found, 1)
         cache_count(&to.found_bytes, bytes)
 
     def count_kept(self, int line, uint64_t bytes):
-        """A picture was decoded and kept."""
+        """Count a picture that was decoded and kept."""
         cdef cache_line *to = self.line(line)
         cache_count(&to.kept, 1)
         cache_count(&to.kept_bytes, bytes)
 
     def count_missed(self, int line, uint64_t bytes):
-        """A picture was decoded, and there was no room to keep it."""
+        """Count a picture that was decoded, but for which there was no room."""
         cdef cache_line *to = self.line(line)
         cache_count(&to.missed, 1)
         cache_count(&to.missed_bytes, bytes)
 
     def count_other(self, int line):
-        """A picture is none that the decoder takes."""
+        """Count a picture that the decoder does not take."""
         cache_count(&self.line(line).others, 1)
 
     def figures(self, int line):
-        """What was counted."""
-        cdef cache_line *of = self.line(line)
+        """The counts of a line."""
+        cdef cache_line *counts = self.line(line)
         return Figures(
-            ring_noted(&of.found), ring_noted(&of.kept), ring_noted(&of.missed), ring_noted(&of.found_bytes),
-            ring_noted(&of.kept_bytes), ring_noted(&of.missed_bytes), ring_noted(&of.others),
+            ring_noted(&counts.found), ring_noted(&counts.kept), ring_noted(&counts.missed),
+            ring_noted(&counts.found_bytes), ring_noted(&counts.kept_bytes), ring_noted(&counts.missed_bytes),
+            ring_noted(&counts.others),
         )
 
     # ------------------------------------------------------------------------------ a table whose pictures are in a file
 
     def load(self, const uint8_t[::1] words, uint64_t end):
-        """Take entries from a file, before anybody else sees this table.
+        """Copy the entries of a file, before any other process sees this table.
 
         Args:
-            words: all slots of the file's table.  What is no entry of a place before `end` becomes empty.
-            end: where the file's pictures end; what comes is put behind.
+            words: all slots of the file's table.  A word that is no entry of a place before `end` becomes empty.
+            end: the end of the file's pictures, where the next one goes.
         """
         cdef uint64_t word, k
         if words.shape[0] != <Py_ssize_t>self.slots * 8:
@@ -265,7 +266,7 @@ cdef class CacheTable:
 
 @cython.no_gc_clear     # __dealloc__ writes into the table's memory
 cdef class Claim:
-    """What one process does to keep one picture.  Whatever happens in between, release() ends it.
+    """One process's claim, to keep one picture.  Whatever happens in between, release() ends it.
 
     Args:
         table: the table.
@@ -283,7 +284,7 @@ cdef class Claim:
         self.mine = cache_claim_of(pid, start)
 
     def __dealloc__(self):
-        if self.process == getpid():    # in a forked child the claim is the parent's, and goes on there
+        if self.process == getpid():    # in a forked child the claim is still the parent's
             self.release()
 
     def take(self, bytes key, has_ended):
@@ -291,10 +292,10 @@ cdef class Claim:
 
         Args:
             key: of the picture.
-            has_ended: a function of a pid and a start that says whether that process is gone.
+            has_ended: a function of a pid and a start time that returns whether that process is gone.
 
         Returns:
-            Whether it is claimed.  Else somebody else keeps it just now or has kept it, or its way has no room.
+            Whether it is claimed.  If not, another process keeps it now or has kept it, or all its slots are taken.
         """
         cdef uint64_t of[2]
         cdef uint64_t word, step
@@ -309,7 +310,7 @@ cdef class Claim:
                 continue
             if cache_state(word) == CACHE_CLAIM and not has_ended(cache_pid(word), cache_start(word)):
                 return False
-            # From the compare-and-swap to self.slot no line of Python is run, so no exception can lose a claim.
+            # No line of Python runs between the compare-and-swap and self.slot, so no exception can lose a claim.
             if not cache_claim(self.table.at(of, step), word, self.mine):
                 return False
             self.word, self.tag = self.table.at(of, step), of[1]
@@ -318,10 +319,10 @@ cdef class Claim:
         return False
 
     def publish(self, uint64_t place):
-        """Make the entry: the picture's bytes are whole, at this place.
+        """Publish the entry, once the picture's bytes are complete at this offset.
 
         Returns:
-            The word that the table has now; 0 where the claim was taken over, and the bytes are nobody's.
+            The table's new word; 0 if another process took the claim over, and the bytes are lost.
         """
         cdef uint64_t entry = cache_entry_of(self.tag, place)
         if self.slot < 0:
@@ -330,7 +331,7 @@ cdef class Claim:
         return entry if cache_publish(self.word, self.mine, entry) else 0
 
     cpdef release(self):
-        """Let go of what is claimed, if anything is."""
+        """Release the claim, if there is one."""
         if self.slot >= 0:
             self.slot = -1
             cache_release(self.word, self.mine)

@@ -1,6 +1,6 @@
-/* A sum over the bytes of a picture in a file: a disk that lost some of them must not go unnoticed.  It is no match for
- * an enemy.  Four chains of products of 64 bits run side by side, so that it costs little more than to read the bytes:
- * an eighth of what zlib's crc32 takes. */
+/* A checksum of the bytes of a picture in a file, so that bytes that a disk lost are noticed.  It does not resist an
+ * attacker.  Four chains of 64-bit products run side by side, so it costs little more than reading the bytes: an eighth
+ * of zlib's crc32. */
 #pragma once
 #include <stddef.h>
 #include <stdint.h>
@@ -10,7 +10,7 @@ enum { DIGEST_LANES = 4, DIGEST_STRIPE = 16 * DIGEST_LANES };
 
 __extension__ typedef unsigned __int128 digest_product;
 
-/* Both halves of the product, so that each bit of either factor changes all bits or so. */
+/* Both halves of the product, so that each bit of either factor changes about all bits. */
 static inline uint64_t digest_mixed(uint64_t one, uint64_t other)
 {
     digest_product both = (digest_product)one * other;

@@ -1,9 +1,9 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
-"""Finds the slots that may be filled again, as Pinning._reclaim() does, for all usual cases in a few microseconds.
+"""Finds the slots that may be filled again, as Pinning._reclaim() does, but in a few microseconds.
 
-The trainer does this for each second batch: NOTE [ Pinning ] in pinning.py.  Cases that take longer (streams that
-others have made, or that nobody was seen to choose) are left to Pinning._reclaim(), and so is every error, which is
-raised there.
+The trainer does this for each second batch: NOTE [ Pinning ] in pinning.py.  It covers all usual cases.  Slower cases
+(foreign streams, and streams that nobody was seen to choose) are left to Pinning._reclaim(), and so is every error,
+which is raised there.
 """
 
 from libc.stdint cimport uint64_t, uintptr_t
@@ -43,13 +43,13 @@ cdef class Reclaim:
         slots: Those that are held back.
         devices: all of them, from 0 on.
         lent: when each payload was lent last.
-        alone: for each payload, whether only the thread that copies can have had its batch.
+        unshared: for each payload, whether only the thread that copies can have had its batch.
         address: called once with each of torch's own streams: its address.
     """
     cdef Slots slots
     cdef object address
     cdef tuple devices
-    cdef list lent, alone
+    cdef list lent, unshared
     cdef dict addresses         # by stream; torch's own live as long as the process
     cdef bint is_chosen         # whether `streams` may be used again, if these are the same:
     cdef list here
@@ -59,9 +59,9 @@ cdef class Reclaim:
     cdef asked events[MOST]
     cdef int stream_count, event_count, device_count
 
-    def __init__(self, Slots slots, tuple devices, list lent, list alone, address):
+    def __init__(self, Slots slots, tuple devices, list lent, list unshared, address):
         self.slots, self.devices = slots, devices
-        self.lent, self.alone, self.address = lent, alone, address
+        self.lent, self.unshared, self.address = lent, unshared, address
         self.device_count = len(devices)
         self.addresses = {(0, device, 1): 0 for device in devices}      # the default ones
 
@@ -114,7 +114,7 @@ cdef class Reclaim:
         """Set `streams` to those that may have copies from the first `died`; false if that takes longer to find out."""
         cdef list here = self.slots.streams_here()
         cdef uint64_t first = NEVER, switches = switches_so_far()
-        cdef bint alone = True, any_left = False, usual = here is self.here
+        cdef bint all_unshared = True, any_left = False, usual = here is self.here
         cdef set streams, chosen
         cdef tuple each
         cdef Py_ssize_t k
@@ -125,21 +125,21 @@ cdef class Reclaim:
             if each[1] is not here:     # the same list is the same streams
                 if each[1] is None:
                     return False
-                alone = alone and each[1] == here
+                all_unshared = all_unshared and each[1] == here
                 usual = False
-            alone = alone and self.alone[payload]
+            all_unshared = all_unshared and self.unshared[payload]
             first = min(first, <uint64_t>self.lent[payload])
-        if alone:
+        if all_unshared:
             first = NEVER
         if self.is_chosen and usual and (
-            self.first == NEVER if alone else switches == self.switches and first >= self.first
+            self.first == NEVER if all_unshared else switches == self.switches and first >= self.first
         ):
             return True
         streams = set(here)
         for k in range(died):
             streams.update((<tuple>self.slots.returned[k])[1])
         self.is_chosen = False
-        if not alone:
+        if not all_unshared:
             chosen = chosen_since(first, &any_left)
             if chosen is None:
                 return False

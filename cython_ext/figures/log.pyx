@@ -11,7 +11,7 @@ SIZE = 512      # sequences, 96 bytes each
 
 
 class Taken(NamedTuple):
-    """A sequence that was taken: a batch, or one of its chunks.  Times are time.monotonic_ns()'s; 0: not yet.
+    """A sequence that was taken: a batch, or one of its chunks.  Times are those of time.monotonic_ns(); 0: not yet.
     """
 
     batch: int              # its number in the epoch

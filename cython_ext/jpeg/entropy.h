@@ -1,32 +1,34 @@
-/* Blocks out of bits.
+/* From bits to blocks.
  * Source: ITU-T T.81, F.2.2; the reader's branch-free refill is Fabian Giesen's "variant 4" ("Reading bits in far too
  * many ways", 2018).
  *
  * NOTE [ Chain ]
- * What limits this code is the chain from one symbol's length to where the next begins: look up, shift, look up.
- *   - A look-up gives the length of code and extra bits together, and a coefficient's value is made beside the chain.
- *   - The next look-up begins as soon as the shift is done: before it is known whether the block goes on, for it costs
- *     nothing where it does not, and before the refill.  That leaves 64 right bits, of which a DC symbol and one of AC,
- *     or two of AC, take 53 at most, and a look-up needs 10.  Longer codes are looked up later, with 37 bits or more.
- *     This took a tenth off the time of a picture.
+ * The speed of this code is limited by the chain from one symbol's length to the next symbol's place: look up, shift,
+ * look up.
+ *   - One look-up gives the length of the code and its extra bits together.  A coefficient's value is computed beside
+ *     the chain.
+ *   - The next look-up begins right after the shift, before the refill, and before it is known whether the block
+ *     continues.  If it does not, the look-up has cost nothing.  At that point 64 bits are right.  A DC symbol and an
+ *     AC symbol, or two AC symbols, take 53 of them at most, and a look-up needs 10.  Longer codes are looked up later,
+ *     with 37 bits or more.  This saved a tenth of the time of a picture.
  *
- * Bounds: a reader is never asked whether there is more.  It reads from a copy of the scan with ENTROPY_MCU bytes
- * behind it, as far as the largest MCU can lead it, and whoever calls asks after each MCU whether the end was passed. */
+ * Bounds: a reader is never asked whether there is more.  It reads from a copy of the scan that is followed by
+ * ENTROPY_MCU bytes, which is as far as the largest MCU can read.  The caller checks after each MCU whether the end was
+ * passed. */
 #pragma once
 #include <stdint.h>
 #include <string.h>
 
 #include "huffman.h"
 
-/* How far from where a reader is, at most, the refills of an MCU read: 10 blocks of a DC symbol (16 + 11 bits) and 63 AC
- * symbols (16 + 10), of a mark up to 7 bits before these, up to 63 bits that are there already, and the 8 bytes of a
- * refill. */
+/* The most bytes that the refills of one MCU read: 10 blocks of a DC symbol (16 + 11 bits) and 63 AC symbols (16 + 10);
+ * up to 7 bits of a mark before these; up to 63 bits that were already read; and the 8 bytes of a refill. */
 enum { ENTROPY_MCU = (10 * (27 + 63 * 26) + 7 + 63 + 7) / 8 + 8 };
 
 typedef struct {
     uint64_t bits;          /* the next ones, from the top */
     uint32_t valid;         /* how many of them count */
-    const uint8_t *at;      /* what the next refill reads */
+    const uint8_t *at;      /* the next refill reads here */
 } bit_reader;
 
 #define ALWAYS_INLINE static inline __attribute__((always_inline))
@@ -41,7 +43,7 @@ ALWAYS_INLINE uint64_t big_endian(const uint8_t *at)
     return word;
 }
 
-/* Afterwards all 64 bits are right, though only 56 to 63 are counted: the same bits come again. */
+/* Afterwards all 64 bits are right, but only 56 to 63 are counted, and the same bits come again. */
 ALWAYS_INLINE void refill(bit_reader *r)
 {
     r->bits |= big_endian(r->at) >> r->valid;
@@ -55,19 +57,19 @@ ALWAYS_INLINE void drop(bit_reader *r, uint32_t entry)
     r->valid -= entry & 63;
 }
 
-/* The bits that were dropped so far, counted from `start`. */
+/* The number of bits dropped so far, counted from `start`. */
 ALWAYS_INLINE int64_t bits_read(const bit_reader *r, const uint8_t *start)
 {
     return (int64_t)(r->at - start) * 8 - r->valid;
 }
 
-/* The next symbol, where its code is short; else 0. */
+/* The next symbol if its code is short; otherwise 0. */
 ALWAYS_INLINE uint32_t peek(const bit_reader *r, const huffman_table *table)
 {
     return table->peek[r->bits >> (64 - HUFFMAN_PEEK)];
 }
 
-/* What `peek` gave, or the symbol for which it had too few bits. */
+/* The symbol that `peek` gave, or the one for which `peek` had too few bits. */
 ALWAYS_INLINE uint32_t in_full(uint32_t entry, const bit_reader *r, const huffman_table *table)
 {
     return __builtin_expect(!entry, 0) ? huffman_long(table, r->bits) : entry;
@@ -78,8 +80,8 @@ ALWAYS_INLINE uint32_t symbol(const bit_reader *r, const huffman_table *table)
     return in_full(peek(r, table), r, table);
 }
 
-/* The value of the extra bits after a code (T.81, table F.1): the bits, if the first of them is 1; otherwise what they
- * lack to all ones, negated.  Not one extra bit: 0. */
+/* The value of the extra bits after a code (T.81, table F.1): the bits themselves, if the first of them is 1; otherwise
+ * the negated difference to all ones.  Without extra bits: 0. */
 ALWAYS_INLINE int32_t extend(uint64_t bits, uint32_t entry)
 {
     int64_t rest = (int64_t)(bits << (entry >> 16 & 63));
@@ -88,10 +90,10 @@ ALWAYS_INLINE int32_t extend(uint64_t bits, uint32_t entry)
     return (int32_t)((size ^ negative) - negative);
 }
 
-/* Where a position after an advance leads in a block: beyond 63, to a place that nobody reads. */
+/* The position in a block after an advance; beyond 63 it is a place that nobody reads. */
 enum { BLOCK_DUMP = 64, BLOCK_SPACE = 80, BLOCK_POSITIONS = 64 + 255 };
 
-/* Whether a block that ended behind this position was whole. */
+/* Whether a block that ended at this position was complete. */
 ALWAYS_INLINE int is_whole(int position)
 {
     return position == 64 || (unsigned)(position - HUFFMAN_END) < 64;
@@ -105,8 +107,8 @@ ALWAYS_INLINE int read_dc(bit_reader *r, const huffman_table *dc, uint32_t *pred
     return (entry >> 8 & 255) == 1;
 }
 
-/* Takes a symbol and its coefficient, and gives what `peek` says of the next one.  The order of the lines matters: see
- * NOTE [ Chain ]. */
+/* Takes a symbol and its coefficient, and returns what `peek` gives for the next one.  The order of the lines matters:
+ * see NOTE [ Chain ]. */
 ALWAYS_INLINE uint32_t take(bit_reader *r, uint32_t entry, const huffman_table *ac, int is_refilling,
                             const uint8_t *order, int16_t *coefficients, int *position)
 {
@@ -119,8 +121,8 @@ ALWAYS_INLINE uint32_t take(bit_reader *r, uint32_t entry, const huffman_table *
     return next;
 }
 
-/* Decodes a block into coefficients that are 0 before.  `order` says where each goes: BLOCK_POSITIONS entries.  Returns
- * -1 where it is broken, 0 where it is DC alone, else 1. */
+/* Decodes a block into coefficients that are 0 before.  `order` has the place of each: BLOCK_POSITIONS entries.
+ * Returns -1 if the block is broken, 0 if it has only DC, and otherwise 1. */
 ALWAYS_INLINE int read_block(bit_reader *reader, const huffman_table *dc, const huffman_table *ac, uint32_t *predicted,
                              const uint8_t *order, int16_t *coefficients)
 {
@@ -150,7 +152,7 @@ ALWAYS_INLINE uint32_t peek_leap(const bit_reader *r, const huffman_table *ac)
     return ac->leap[r->bits >> (64 - HUFFMAN_LEAP)];
 }
 
-/* Reads past a block and keeps its DC alone; 0 where it is broken. */
+/* Reads past a block and keeps only its DC; returns 0 if the block is broken. */
 ALWAYS_INLINE int skip_block(bit_reader *reader, const huffman_table *dc, const huffman_table *ac, uint32_t *predicted)
 {
     bit_reader r = *reader;
@@ -160,7 +162,7 @@ ALWAYS_INLINE int skip_block(bit_reader *reader, const huffman_table *dc, const 
     for (uint32_t next = peek_leap(&r, ac); !has_ended;) {
         uint32_t entry = next;
         int after = position + (int)(entry >> 8 & 255);
-        /* Where several symbols might lead beyond the block's end, which needs no code of its own, one at a time. */
+        /* Near the block's end, where several symbols might pass it, take one at a time. */
         if (__builtin_expect(entry == 0 || after > 63, 0)) {
             entry = symbol(&r, ac);
             after = position + (int)(entry >> 8 & 255);

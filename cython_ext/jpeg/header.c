@@ -8,7 +8,7 @@ enum { SOF0 = 0xc0, SOF1 = 0xc1, DHT = 0xc4, SOI = 0xd8, SOS = 0xda, DQT = 0xdb,
 enum { NO_ADOBE = -1, ADOBE_YCC = 1 };
 enum { LARGEST = 89478485 }; /* pixels; Pillow warns of larger pictures, and refuses those of twice the size */
 
-/* A marker's payload: every read asks first whether it is there. */
+/* The payload of a marker; every read first checks whether the bytes exist. */
 typedef struct {
     const uint8_t *at, *end;
 } segment;
@@ -60,7 +60,7 @@ static int read_frame(segment s, jpeg_header *header)
         jpeg_component *c = &header->component[k];
         *c = (jpeg_component){.id = at[0], .h = at[1] >> 4, .v = at[1] & 15, .quantiser = at[2]};
         if (c->h < 1 || c->h > 4 || c->v < 1 || c->v > 4 || c->quantiser >= JPEG_TABLES) return JPEG_NOT_OURS;
-        if (components == 1) c->h = c->v = 1; /* alone, its MCU is one block whatever its factors (T.81, A.2.2) */
+        if (components == 1) c->h = c->v = 1; /* a single component's MCU is one block, whatever its factors (A.2.2) */
         if (c->h > header->h) header->h = c->h;
         if (c->v > header->v) header->v = c->v;
         blocks += c->h * c->v;
@@ -108,7 +108,7 @@ static uint32_t number(const uint8_t *at, int bytes, int is_little)
     return value;
 }
 
-/* EXIF's orientation, in the first directory of a TIFF file that the marker holds; 1 where there is none. */
+/* EXIF's orientation, from the first directory of the TIFF file in the marker; 1 if it has none. */
 static int read_orientation(segment s)
 {
     enum { ORIENTATION = 0x0112, SHORT = 3 };
@@ -136,15 +136,15 @@ int jpeg_read_header(jpeg_header *header, jpeg_tables *tables, const uint8_t *da
     for (;;) {
         while (has(&file, 2) && file.at[0] == 0xff && file.at[1] == 0xff) file.at++; /* fill bytes */
         if (!has(&file, 4) || file.at[0] != 0xff) return JPEG_NOT_OURS;
-        int marker = file.at[1], length = word(file.at + 2), said = JPEG_OK;
+        int marker = file.at[1], length = word(file.at + 2), status = JPEG_OK;
         file.at += 2;
         if (length < 2 || !has(&file, (size_t)length)) return JPEG_NOT_OURS;
         segment s = {file.at + 2, file.at + length};
         file.at += length;
         switch (marker) {
-        case SOF0: case SOF1: said = read_frame(s, header); break;
-        case DHT: said = read_huffman(s, tables, &huffmans); break;
-        case DQT: said = read_quantisers(s, header, &quantisers); break;
+        case SOF0: case SOF1: status = read_frame(s, header); break;
+        case DHT: status = read_huffman(s, tables, &huffmans); break;
+        case DQT: status = read_quantisers(s, header, &quantisers); break;
         case DRI:
             if (s.end - s.at != 2) return JPEG_NOT_OURS;
             header->restart = word(s.at);
@@ -157,14 +157,14 @@ int jpeg_read_header(jpeg_header *header, jpeg_tables *tables, const uint8_t *da
             if (has(&s, 12) && !memcmp(s.at, "Adobe", 5)) adobe = s.at[11];
             break;
         case SOS:
-            said = read_scan(s, header, quantisers, huffmans);
-            if (said == JPEG_OK && header->components == 3 && !is_ycc(header, is_jfif, adobe)) said = JPEG_NOT_OURS;
+            status = read_scan(s, header, quantisers, huffmans);
+            if (status == JPEG_OK && header->components == 3 && !is_ycc(header, is_jfif, adobe)) status = JPEG_NOT_OURS;
             header->scan = file.at;
             header->end = file.end;
-            return said;
+            return status;
         default:
             if (!(marker > APP1 && marker <= APP15) && marker != COM) return JPEG_NOT_OURS;
         }
-        if (said != JPEG_OK) return said;
+        if (status != JPEG_OK) return status;
     }
 }

@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
-"""The decoder of baseline JPEG files in jpeg/, without the GIL."""
+"""The decoder of baseline JPEG files (jpeg.h).  It runs without the GIL."""
 
 import os
 import stat
@@ -47,26 +47,26 @@ cdef extern from "jpeg/jpeg.h" nogil:
 
 cdef enum:
     FIRST = 1 << 20     # bytes that are read before the check that a file is a JPEG; most photographs are shorter
-    KEPT = 16 << 20     # bytes of a buffer that serves the next file too; one large file must not cost its size for good
+    KEPT = 16 << 20     # bytes: a larger buffer is not kept for the next file
 
 
 def paths() -> list[str]:
-    """The ways of decoding that this processor has, the fastest first."""
+    """The paths that this processor has, the fastest first."""
     return [name for name in ("avx2", "neon", "plain") if jpeg_choose(name.encode()) != NULL]
 
 
 cdef class Decoder:
-    """Decodes one file at a time, and keeps its memory for the next, unless that is large.
+    """Decodes one file at a time.  It keeps its memory for the next file, unless that is large.
 
-    Open a file (`open` or `read`), then `decode` from it, then `close` it.  Not for two threads at once.
+    Open a file (`open` or `read`), `decode` from it, and `close` it.  Not for two threads at once.
     """
 
     cdef jpeg_decoder *decoder
-    cdef Py_buffer file         # what is open; obj NULL: nothing
+    cdef Py_buffer file         # the open file; obj NULL: none
     cdef bint is_open, is_of_planes
     cdef readonly str path
     cdef readonly object status # of the file that was read: its size in bytes, and its mtime in ns
-    cdef readonly object marks  # bytes, of the last decode() that was to make some and could
+    cdef readonly object marks  # bytes: those that the last decode() made; None if it made none
     cdef object buffer          # the bytearray that `read` reads into
 
     def __cinit__(self, path=None):
@@ -91,7 +91,7 @@ cdef class Decoder:
         jpeg_free(self.decoder)
 
     def close(self):
-        """Let go of the file's bytes.  Nothing where nothing is open."""
+        """Release the file's bytes.  Without an open file, nothing happens."""
         if self.is_open:
             self.is_open = self.is_of_planes = False
             PyBuffer_Release(&self.file)
@@ -99,7 +99,7 @@ cdef class Decoder:
             self.buffer = bytearray()
 
     cdef Py_ssize_t read_up_to(self, int file, Py_ssize_t begin, Py_ssize_t end) except -1:
-        """Read bytes `begin` to `end` of a file into the buffer, as far as it has them; returns where they end."""
+        """Read bytes `begin` to `end` of a file into the buffer, or fewer if it ends; returns where they end."""
         cdef Py_ssize_t more = 1
         if len(self.buffer) < end:
             larger = bytearray(end + end // 4)
@@ -119,9 +119,9 @@ cdef class Decoder:
             bytes: how many of them are the file; all by default.
 
         Returns:
-            Its width, height and EXIF orientation (1 to 8); None where it is no file for this decoder.
+            Its width, height and EXIF orientation (1 to 8); None if this decoder does not take the file.
         """
-        cdef int said
+        cdef int result
         cdef const jpeg_header *header
         self.close()
         PyObject_GetBuffer(data, &self.file, PyBUF_SIMPLE)
@@ -129,15 +129,15 @@ cdef class Decoder:
         if bytes < 0 or bytes > self.file.len:
             bytes = self.file.len
         with nogil:
-            said = jpeg_open(self.decoder, <const uint8_t *>self.file.buf, bytes)
-        if said != JPEG_OK:
+            result = jpeg_open(self.decoder, <const uint8_t *>self.file.buf, bytes)
+        if result != JPEG_OK:
             self.close()
             return None
         header = jpeg_opened(self.decoder)
         return header.width, header.height, header.orientation
 
     def read(self, path):
-        """The same of a file by its path; OSError where it cannot be read."""
+        """Read a file by its path, and open it.  Raises OSError if it cannot be read."""
         cdef Py_ssize_t room, got
         self.close()
         file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -148,7 +148,7 @@ cdef class Decoder:
                 return None
             room = status.st_size
             got = self.read_up_to(file, 0, min(room, FIRST))
-            if got < 2 or self.buffer[0] != 0xff or self.buffer[1] != 0xd8:     # where each JPEG begins
+            if got < 2 or self.buffer[0] != 0xff or self.buffer[1] != 0xd8:     # the first bytes of each JPEG
                 return None
             got = self.read_up_to(file, got, room)
         finally:
@@ -156,7 +156,7 @@ cdef class Decoder:
         return self.open(self.buffer, got)
 
     cdef int place(self, crop, jpeg_request *request) except -1:
-        """Say in a request which part is wanted, where that is in the picture, and that there are no marks."""
+        """Write the wanted part into a request, without marks; raises if it is not inside the picture."""
         cdef const jpeg_header *header = jpeg_opened(self.decoder)
         if not self.is_open:
             raise ValueError("no file is open: open or read one first")
@@ -169,7 +169,7 @@ cdef class Decoder:
         return 0
 
     def planes_bytes(self):
-        """How many bytes planes() gives for the file that is open."""
+        """The number of bytes that planes() returns for the open file."""
         cdef jpeg_shape shape
         if not self.is_open:
             raise ValueError("no file is open: open or read one first")
@@ -177,12 +177,12 @@ cdef class Decoder:
         return sizeof(jpeg_shape) + jpeg_planes_bytes(&shape)
 
     def planes(self):
-        """Read all of the file that is open, and keep it, as decode(kept=True) does.
+        """Read the open file whole, and keep it, as decode(keep=True) does.
 
         Returns:
-            Its samples, for open_planes() of any decoder; None where the file cannot be read to its end.
+            Its samples, for open_planes() of any decoder; None if the file cannot be read to its end.
         """
-        cdef int said
+        cdef int result
         cdef jpeg_shape shape
         cdef uint8_t *to
         cdef bytes made = PyBytes_FromStringAndSize(NULL, self.planes_bytes())
@@ -192,19 +192,19 @@ cdef class Decoder:
         shape = jpeg_shape_of(self.decoder)
         memcpy(to, &shape, sizeof(jpeg_shape))
         with nogil:
-            said = jpeg_write_planes(self.decoder, to + sizeof(jpeg_shape))
-        return made if said == JPEG_OK else None
+            result = jpeg_write_planes(self.decoder, to + sizeof(jpeg_shape))
+        return made if result == JPEG_OK else None
 
     def open_planes(self, data, Py_ssize_t at=0, Py_ssize_t bytes=-1):
-        """Open what planes() gave, in place of a file.  It is read where it lies, until another file is opened.
+        """Open the result of planes(), in place of a file.  It is read in place, until another file is opened.
 
         Args:
-            data: any object with a buffer that has it.
-            at: where it begins in there.
-            bytes: how many it has; by default all that are behind `at`.
+            data: any object with a buffer that contains it.
+            at: its offset in the buffer.
+            bytes: its size; by default everything from `at` on.
 
         Returns:
-            As open(); None where these are no planes.
+            As open(); None if these are no planes.
         """
         cdef jpeg_shape shape
         cdef const jpeg_header *header
@@ -227,7 +227,7 @@ cdef class Decoder:
         return None
 
     def skim(self, crop):
-        """Read the file that is open down to the end of a part, and decode nothing: the least that decoding takes.
+        """Read the open file down to the end of a part, and decode nothing: the least that decoding can take.
 
         Args:
             crop: left, top, width and height, inside the picture.
@@ -236,40 +236,40 @@ cdef class Decoder:
             Whether the file is whole.
         """
         cdef jpeg_request request
-        cdef int said
+        cdef int result
         self.place(crop, &request)
         if self.is_of_planes:
             raise ValueError("planes have no entropy-coded data: open a file")
         request.is_smooth = True
         with nogil:
-            said = jpeg_skim(self.decoder, &request)
-        return said == JPEG_OK
+            result = jpeg_skim(self.decoder, &request)
+        return result == JPEG_OK
 
     def decode(self, crop, out, bint exact=True, bint down_first=True, bint smooth=True, bytes marks=None,
-               bint marking=False, window=None, int filter=JPEG_BILINEAR, bint kept=False):
-        """Decode a part of the file that is open.
+               bint marking=False, window=None, int filter=JPEG_BILINEAR, bint keep=False):
+        """Decode a part of the open file.
 
         Args:
             crop: left, top, width and height, inside the picture.
             out: a writable array of bytes of shape (3, height, width), with any strides; the part is resized to it.
-            exact: as Pillow does, to the bit; else faster, and within a shade of it.
-            down_first: exactly as Pillow does since its version 13, which resizes some pictures down before across.
-            smooth: upsample chroma as Pillow does; else repeat it.
+            exact: give Pillow's pixels, bit for bit; otherwise it is faster, and within a shade of them.
+            down_first: resize as Pillow does since its version 13, which resizes some pictures down before across.
+            smooth: upsample chroma as Pillow does; otherwise repeat it.
             marks: of the same file, from an earlier decode().  Each row of the crop is read from its mark to the crop's
-                right end, and nobody looks whether the file has its end.
-            window: left, top, width and height: the part is resized to that width and height, and `out` is what is seen
-                of it from left and top on.  Always exact.
-            filter: by which the part is resized, 0 to 5, as Pillow's Resampling numbers them.
-            kept: more parts of the file will be wanted, so all of it is read once and kept until another file is opened;
-                marks are neither used nor made.
-            marking: make `marks` of all rows, so the whole file is read; they are None where it can have none.
+                right end, and nothing checks whether the file is complete.
+            window: left, top, width and height: the part is resized to that width and height, and `out` is the section
+                of it that begins at left and top.  Always exact.
+            filter: for resizing, 0 to 5, as Pillow's Resampling numbers them.
+            keep: read the file whole, and keep it until another file is opened, because more parts will be wanted.
+                Marks are neither used nor made.
+            marking: make `marks` of all rows, so the whole file is read; they are None if it can have none.
 
         Returns:
-            Whether it did; where not, `out` is as it was.
+            Whether it succeeded.  If not, `out` is unchanged.
         """
         cdef Py_buffer view
         cdef jpeg_request request
-        cdef int said
+        cdef int result
         cdef Py_ssize_t bytes_of_marks
         cdef object new_marks = None
         self.place(crop, &request)
@@ -298,14 +298,14 @@ cdef class Decoder:
                     raise ValueError(f"out, {view.shape[2]} x {view.shape[1]}, is not inside the window {window}")
             request.to = <uint8_t *>view.buf
             request.channel, request.row, request.column = view.strides[0], view.strides[1], view.strides[2]
-            request.is_kept = kept
+            request.is_kept = keep
             request.is_exact, request.may_go_down_first, request.is_smooth = exact, down_first, smooth
             with nogil:
-                said = jpeg_decode(self.decoder, &request)
+                result = jpeg_decode(self.decoder, &request)
         finally:
             PyBuffer_Release(&view)
-        if said == JPEG_NO_MEMORY:
+        if result == JPEG_NO_MEMORY:
             raise MemoryError(f"no memory to decode {request.width} x {request.height} pixels")
-        if said == JPEG_OK and not kept:
+        if result == JPEG_OK and not keep:
             self.marks = new_marks
-        return said == JPEG_OK
+        return result == JPEG_OK

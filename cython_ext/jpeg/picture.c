@@ -41,7 +41,7 @@ void jpeg_free(jpeg_decoder *d)
 int jpeg_open(jpeg_decoder *d, const uint8_t *data, size_t bytes)
 {
     d->is_whole = d->is_lent = 0;
-    if (d->kept_room > KEPT) { /* one large picture must not cost its memory for good */
+    if (d->kept_room > KEPT) { /* the memory of one large picture must not stay forever */
         free(d->kept);
         d->kept = NULL;
         d->kept_room = 0;
@@ -56,7 +56,7 @@ static uint8_t *column_of(const jpeg_plane *p, int x, int y)
     return p->samples + (x - 8 * p->left) * p->stride + (y - 8 * p->top);
 }
 
-/* Where the picture ends above or below, its last sample once more, as libjpeg has it. */
+/* At the picture's upper and lower edge, repeat the last sample, as libjpeg does. */
 static void copy_edges(const jpeg_plane *p, const area *a)
 {
     for (int x = a->left; x < a->right; x++) {
@@ -66,7 +66,7 @@ static void copy_edges(const jpeg_plane *p, const area *a)
     }
 }
 
-/* A column of one component of chroma as high as luma, from the row `top`, which begins a sample of chroma. */
+/* A column of one component of chroma, upsampled to luma's height, from the row `top`, which begins a chroma sample. */
 static const uint8_t *upsampled(jpeg_decoder *d, int component, int x, int top, int bottom)
 {
     const jpeg_path *path = d->path;
@@ -103,13 +103,13 @@ static uint8_t *strip_line(jpeg_decoder *d, int component, int line)
     return d->strip + ((size_t)component * TURN + (size_t)(line % TURN)) * d->strip_bytes;
 }
 
-/* Puts a strip upright: its columns are those of the result from `x` on. */
+/* Turns a strip upright: its columns become the columns of the result from `x` on. */
 static void turn_strip(jpeg_decoder *d, int component, int x, int offset, int rows)
 {
     d->path->turn(strip_line(d, component, 0) + offset, d->strip_bytes, d->upright[component] + x, d->row_bytes, rows);
 }
 
-/* The lines of a weighted sum, two by two; the second of the last is the first again where it has none. */
+/* The lines of a weighted sum, in pairs; with an odd number, the last pair has the first line again. */
 static int gather(const uint8_t **lines, const jpeg_blend *blend, const uint8_t *at, size_t stride)
 {
     for (int tap = 0; tap < blend->taps; tap++) lines[tap] = at + (size_t)(blend->first + tap) * stride;
@@ -117,19 +117,19 @@ static int gather(const uint8_t **lines, const jpeg_blend *blend, const uint8_t 
     return blend->taps + (blend->taps & 1);
 }
 
-/* Flipped columns are made in the same order, and go to the other end. */
+/* A flipped picture's columns are made in the same order, and go to the other end. */
 static int place_of_column(const jpeg_decoder *d, const jpeg_request *q, int x)
 {
     return d->is_flipped ? q->out_width - 1 - x : x;
 }
 
-/* Whether a strip is full with this column of the result. */
+/* Whether this column of the result completes a strip. */
 static int ends_strip(const jpeg_decoder *d, const jpeg_request *q, int to)
 {
     return d->is_flipped ? to % TURN == 0 : to % TURN == TURN - 1 || to == q->out_width - 1;
 }
 
-/* All columns of pixels, of which none is resized. */
+/* Makes all columns of pixels, without resizing. */
 static void lay_out(jpeg_decoder *d, const jpeg_request *q, int is_flipped)
 {
     int begin = q->top - q->top % d->header.v, offset = q->top - begin, bottom = q->top + q->height;
@@ -142,7 +142,7 @@ static void lay_out(jpeg_decoder *d, const jpeg_request *q, int is_flipped)
     }
 }
 
-/* Columns of pixels, made when the first column of the result needs them, and as many kept as the next may need. */
+/* Makes each column of pixels when the result first needs it, and keeps as many as the next columns may need. */
 static void resize_across(jpeg_decoder *d, const jpeg_request *q)
 {
     const jpeg_weights *w = &d->weights[ACROSS][LUMA];
@@ -166,7 +166,7 @@ static void resize_across(jpeg_decoder *d, const jpeg_request *q)
     }
 }
 
-/* Down first: rows are resized and laid on their side again, then columns. */
+/* Down first: resize the rows, lay them on their side again, and resize the columns. */
 static void resize_down_then_across(jpeg_decoder *d, const jpeg_request *q)
 {
     const jpeg_weights *w = &d->weights[DOWN][LUMA];
@@ -191,7 +191,7 @@ static void resize_down_then_across(jpeg_decoder *d, const jpeg_request *q)
     }
 }
 
-/* One row of the result goes out. */
+/* Writes one row of the result. */
 static void put_row(const jpeg_request *q, int y, const uint8_t *const rgb[3])
 {
     uint8_t *to = q->to + y * q->row;
@@ -204,17 +204,17 @@ static void put_row(const jpeg_request *q, int y, const uint8_t *const rgb[3])
     int x = 0;
     if (q->column == 4 && q->channel == 1) { /* pixels of four bytes, little-endian; the fourth stays as it is */
         for (; x < q->out_width - 1; x++, to += 4) {
-            uint32_t there;
-            memcpy(&there, to, 4);
-            there = (there & 0xff000000u) | rgb[0][x] | (uint32_t)rgb[1][x] << 8 | (uint32_t)rgb[2][x] << 16;
-            memcpy(to, &there, 4);
+            uint32_t pixel;
+            memcpy(&pixel, to, 4);
+            pixel = (pixel & 0xff000000u) | rgb[0][x] | (uint32_t)rgb[1][x] << 8 | (uint32_t)rgb[2][x] << 16;
+            memcpy(to, &pixel, 4);
         }
     }
     for (; x < q->out_width; x++, to += q->column)
         for (int k = 0; k < 3; k++) to[k * q->channel] = rgb[k][x];
 }
 
-/* Where a row of the result is made: in its place where whole LINEs of bytes fit there. */
+/* The memory in which a row of the result is made: its own place, if whole LINEs of bytes fit there. */
 static void choose_rows(jpeg_decoder *d, const jpeg_request *q, int y, uint8_t *rows[3])
 {
     int is_in_place = q->column == 1 && q->out_width % LINE == 0;
@@ -222,7 +222,7 @@ static void choose_rows(jpeg_decoder *d, const jpeg_request *q, int y, uint8_t *
     if (d->header.components == 1) rows[1] = rows[2] = rows[0];
 }
 
-/* The rows go out, resized where they are not yet. */
+/* Writes the rows, after resizing them if that is still to be done. */
 static void resize_down(jpeg_decoder *d, const jpeg_request *q, int is_resized)
 {
     const jpeg_weights *w = &d->weights[DOWN][LUMA];
@@ -257,7 +257,7 @@ static void make_exact(jpeg_decoder *d, const jpeg_request *q)
     resize_down(d, q, !d->is_resized[DOWN]);
 }
 
-/* Fast: each component from its own samples, in words. */
+/* The fast way: resizes each component from its own samples, in words. */
 static void resize_across_fast(jpeg_decoder *d, const jpeg_request *q)
 {
     for (int k = 0; k < JPEG_COMPONENTS; k++) {
@@ -304,12 +304,12 @@ int jpeg_skim(jpeg_decoder *d, const jpeg_request *request)
     jpeg_plan(d, request);
     scan->marks = NULL;
     scan->new_marks = NULL;
-    scan->top = scan->bottom; /* no row is wanted, but all above these are read past */
+    scan->top = scan->bottom; /* no row is wanted, but all rows above must be read past */
     scan->left = 0;
     return d->path->decode_scan(scan);
 }
 
-/* The samples that are planned, from the scan. */
+/* Reads the planned samples from the scan. */
 static int read_scan(jpeg_decoder *d)
 {
     jpeg_scan *scan = &d->scan;
@@ -317,10 +317,10 @@ static int read_scan(jpeg_decoder *d)
         for (int at = 0; at < 64; at++)
             scan->planes[k].quantiser[d->order[at]] =
                 (int16_t)d->header.quantiser[d->header.component[k].quantiser][at];
-    int said = d->path->decode_scan(scan);
-    if (said == JPEG_OK)
+    int status = d->path->decode_scan(scan);
+    if (status == JPEG_OK)
         for (int k = 1; k < d->header.components; k++) copy_edges(&scan->planes[k], &d->wanted[k]);
-    return said;
+    return status;
 }
 
 int jpeg_read_all(jpeg_decoder *d)
@@ -329,9 +329,9 @@ int jpeg_read_all(jpeg_decoder *d)
     if (d->is_whole) return JPEG_OK;
     jpeg_plan(d, &all);
     if (!jpeg_make_kept_room(d)) return JPEG_NO_MEMORY;
-    int said = read_scan(d);
-    d->is_whole = said == JPEG_OK;
-    return said;
+    int status = read_scan(d);
+    d->is_whole = status == JPEG_OK;
+    return status;
 }
 
 int jpeg_decode(jpeg_decoder *d, const jpeg_request *request)
@@ -339,14 +339,14 @@ int jpeg_decode(jpeg_decoder *d, const jpeg_request *request)
     jpeg_request q = *request;
     if (!q.is_kept && !d->is_lent) d->is_whole = 0;
     if (q.is_kept) {
-        int said = jpeg_read_all(d);
-        if (said != JPEG_OK) return said;
+        int status = jpeg_read_all(d);
+        if (status != JPEG_OK) return status;
     }
     if ((q.width == q.out_width && q.height == q.out_height) || d->header.components == 1)
-        q.is_exact = 1; /* as fast, where there is nothing to resize or no colour */
+        q.is_exact = 1; /* exact is as fast if there is nothing to resize, or no colour */
     if (q.width / FAST_SCALE >= q.out_width || q.height / FAST_SCALE >= q.out_height)
-        q.is_exact = 1; /* with this many weights, each would be a few of their smallest units */
-    if (q.filter == JPEG_NEAREST) q.is_exact = 1; /* there is nothing to add up */
+        q.is_exact = 1; /* with so many weights, each would be only a few of their smallest units */
+    if (q.filter == JPEG_NEAREST) q.is_exact = 1; /* nothing is summed */
     if (!q.all_width || !q.all_height) {
         q.all_width = q.out_width, q.all_height = q.out_height;
         q.out_left = q.out_top = 0;
@@ -361,8 +361,8 @@ int jpeg_decode(jpeg_decoder *d, const jpeg_request *request)
     }
     jpeg_plan(d, &q);
     if (!jpeg_make_room(d, &q)) return JPEG_NO_MEMORY;
-    int said = d->is_whole ? JPEG_OK : read_scan(d);
-    if (said == JPEG_OK) {
+    int status = d->is_whole ? JPEG_OK : read_scan(d);
+    if (status == JPEG_OK) {
         if (q.is_exact)
             make_exact(d, &q);
         else {
@@ -370,10 +370,10 @@ int jpeg_decode(jpeg_decoder *d, const jpeg_request *request)
             resize_down_fast(d, &q);
         }
     }
-    if (d->arena_room > KEPT) { /* one large picture must not cost its memory for good */
+    if (d->arena_room > KEPT) { /* the memory of one large picture must not stay forever */
         free(d->arena);
         d->arena = NULL;
         d->arena_room = 0;
     }
-    return said;
+    return status;
 }

@@ -1,4 +1,4 @@
-/* What of a file is wanted, how it is resized, and where all that goes: before the scan is read. */
+/* Before the scan is read: which part of a file is wanted, how it is resized, and where everything goes. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -10,7 +10,7 @@ int jpeg_rows(const jpeg_decoder *d)
     return d->header.restart ? 0 : (d->header.height + unit - 1) / unit;
 }
 
-/* Whether marks can be where the wanted rows begin: they come from a file that anybody may have written. */
+/* Whether the marks of the wanted rows are possible: they come from a file that anybody may have written. */
 static int are_possible(const jpeg_decoder *d, const jpeg_mark *marks)
 {
     uint32_t before = 0;
@@ -22,7 +22,7 @@ static int are_possible(const jpeg_decoder *d, const jpeg_mark *marks)
     return 1;
 }
 
-/* By which marks the scan is read, and whether it is to put some. */
+/* Chooses the marks by which the scan is read, and whether it writes new ones. */
 static void plan_marks(jpeg_decoder *d, const jpeg_request *q)
 {
     int can_have = jpeg_rows(d) > 0;
@@ -30,22 +30,22 @@ static void plan_marks(jpeg_decoder *d, const jpeg_request *q)
     d->scan.new_marks = can_have && !d->scan.marks ? q->new_marks : NULL;
 }
 
-/* A distance between lines that are written one below the other: were it a multiple of many cache lines, they would all
- * fall into the same few sets of the cache. */
+/* A distance between lines that are written one below the other.  If it were a multiple of many cache lines, they would
+ * all fall into the same few sets of the cache. */
 static size_t apart(size_t bytes) { return up(bytes, 2 * ALIGN) + ALIGN; }
 
-/* Which samples the pixels `begin` to `end` - 1 are made of. */
+/* The samples from which the pixels `begin` to `end` - 1 are made. */
 static void wanted_samples(int begin, int end, int ratio, int is_smooth, int samples, int *first, int *beyond)
 {
     *first = begin / ratio;
     *beyond = (end - 1) / ratio + 1;
-    if (is_smooth && begin % 2 == 0) *first -= 1; /* an even pixel's second sample is the one before */
-    if (is_smooth && end % 2 == 0) *beyond += 1;  /* an odd one's the one behind */
+    if (is_smooth && begin % 2 == 0) *first -= 1; /* the second sample of an even pixel is the one before */
+    if (is_smooth && end % 2 == 0) *beyond += 1;  /* the second sample of an odd pixel is the one after */
     if (*first < 0) *first = 0;
     if (*beyond > samples) *beyond = samples;
 }
 
-/* Which samples, blocks and MCUs are wanted. */
+/* Chooses the wanted samples, blocks and MCUs. */
 static void plan_samples(jpeg_decoder *d, const jpeg_request *q)
 {
     const jpeg_header *header = &d->header;
@@ -60,11 +60,11 @@ static void plan_samples(jpeg_decoder *d, const jpeg_request *q)
         p->down = header->v / c->v;
         p->width = (header->width + p->across - 1) / p->across;
         p->height = (header->height + p->down - 1) / p->down;
-        upsampling way = REPEAT; /* as libjpeg chooses: also where the width is too small for its smooth ways */
+        upsampling way = REPEAT; /* as libjpeg chooses; also if the width is too small for its smooth ways */
         if (q->is_smooth && p->across == 2 && p->down == 2 && p->width > 2) way = SMOOTH_BOTH;
         if (q->is_smooth && p->across == 2 && p->down == 1 && p->width > 2) way = SMOOTH_ACROSS;
         if (q->is_smooth && p->across == 1 && p->down == 2) way = SMOOTH_ALONG;
-        d->upsampling = way; /* of the last one: chroma, of which both are alike */
+        d->upsampling = way; /* the last component's, which is chroma; both chroma components are alike */
         wanted_samples(q->left, q->left + q->width, p->across, way == SMOOTH_BOTH || way == SMOOTH_ACROSS, p->width,
                        &a->left, &a->right);
         wanted_samples(q->top, q->top + q->height, p->down, way == SMOOTH_BOTH || way == SMOOTH_ALONG, p->height,
@@ -126,7 +126,7 @@ int jpeg_plan_exact(jpeg_decoder *d, jpeg_request *q)
     return 1;
 }
 
-/* Gives out the arena: with `base` NULL it only counts. */
+/* Deals out the arena; with `base` NULL it only counts. */
 typedef struct {
     uint8_t *base;
     size_t used;
@@ -144,7 +144,7 @@ static void deal_planes(jpeg_decoder *d, dealer *from)
     for (int k = 0; k < d->header.components; k++) {
         jpeg_plane *p = &d->scan.planes[k];
         size_t columns = (size_t)(p->right - p->left) * 8, rows = (size_t)(p->bottom - p->top) * 8;
-        p->stride = (ptrdiff_t)apart(LINE + rows + 2 * LINE); /* before a column: room for a copy of its first */
+        p->stride = (ptrdiff_t)apart(LINE + rows + 2 * LINE); /* with room before a column for a copy of its first */
         uint8_t *samples = deal(from, columns * (size_t)p->stride + LINE);
         p->samples = samples ? samples + LINE : NULL;
     }

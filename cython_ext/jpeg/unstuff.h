@@ -5,8 +5,8 @@
 #include <stdint.h>
 #include <string.h>
 
-/* What stands at an 0xff: the data go on (1), or not (0).  `marker` is then what it was, 0 at the end of the file, and
- * also 0 where fill bytes stand in the data: no file may have them there, and libjpeg makes broken pixels of them. */
+/* At an 0xff: returns 1 if the data continue, otherwise 0, with the marker in `marker`.  `marker` is 0 at the end of
+ * the file, and also for fill bytes in the data, which no file may have and of which libjpeg makes broken pixels. */
 static inline int pass_ff(const uint8_t **source, const uint8_t *end, uint8_t **to, int *marker)
 {
     const uint8_t *first = *source + 1, *at = first;
@@ -21,13 +21,14 @@ static inline int pass_ff(const uint8_t **source, const uint8_t *end, uint8_t **
     return 1;
 }
 
-/* Copies up to the next marker, which `source` is then behind, or till there are `room` bytes.  Returns how many there
- * are.  At `to` is room for SCAN_SPARE more. */
+/* Copies data up to the next marker and sets `source` after it, or copies `room` bytes.  Returns the number of bytes.
+ * `to` has room for SCAN_SPARE more. */
 static inline size_t unstuff(const uint8_t **source, const uint8_t *end, uint8_t *to, size_t room, int *marker)
 {
     uint8_t *begin = to;
     for (*marker = SCAN_MORE; (size_t)(to - begin) < room;) {
-        size_t left = room - (size_t)(to - begin), there = (size_t)(end - *source), bytes = left < there ? left : there;
+        size_t left = room - (size_t)(to - begin), available = (size_t)(end - *source);
+        size_t bytes = left < available ? left : available;
         const uint8_t *ff = bytes ? memchr(*source, 0xff, bytes) : NULL;
         if (ff) bytes = (size_t)(ff - *source);
         if (bytes) memcpy(to, *source, bytes);
@@ -39,15 +40,15 @@ static inline size_t unstuff(const uint8_t **source, const uint8_t *end, uint8_t
     return (size_t)(to - begin);
 }
 
-/* Where the file goes on behind so many bytes of data without their stuffing. */
+/* The place in the file after that many bytes of data without their stuffing. */
 static inline const uint8_t *beyond(const uint8_t *source, const uint8_t *end, int64_t bytes)
 {
     while (bytes > 0 && source < end) {
-        int64_t there = end - source < bytes ? end - source : bytes;
-        const uint8_t *ff = memchr(source, 0xff, (size_t)there);
-        if (!ff) return source + there;
+        int64_t span = end - source < bytes ? end - source : bytes;
+        const uint8_t *ff = memchr(source, 0xff, (size_t)span);
+        if (!ff) return source + span;
         bytes -= ff - source + 1;
-        source = end - ff > 2 ? ff + 2 : end; /* and the zero */
+        source = end - ff > 2 ? ff + 2 : end; /* skips the zero, too */
     }
     return source;
 }

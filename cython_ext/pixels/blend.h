@@ -8,8 +8,8 @@ static void blend(uint8_t *at, const uint8_t *other, size_t n, float alpha)
         words one = load_words(at + 4 * k), two = load_words(other + 4 * k), blended = {0};
         for (int c = 0; c < 3; c++) {
             ints from = channel(one, c);
-            floats there = to_floats(from) + alpha * to_floats(channel(two, c) - from);
-            blended |= (words)to_ints(clamped(there)) << (8 * c);
+            floats mixed = to_floats(from) + alpha * to_floats(channel(two, c) - from);
+            blended |= (words)to_ints(clamped(mixed)) << (8 * c);
         }
         store_words(at + 4 * k, blended);
     }

@@ -1,4 +1,4 @@
-/* Pillow's GaussianBlur, three box blurs across and three down; and convolutions, as torch has them. */
+/* Pillow's GaussianBlur, as three box blurs across and three down; and convolutions, as torch computes them. */
 #include "pixels.h"
 
 #include <math.h>
@@ -6,7 +6,7 @@
 
 enum { PASSES = 3 };
 
-/* Of the box whose three blurs come near a Gaussian's; in float, as Pillow has it. */
+/* The width of the box whose three blurs approximate a Gaussian; in float, as in Pillow. */
 static float box_radius(float sigma)
 {
     float variance = sigma * sigma / PASSES;
@@ -17,7 +17,7 @@ static float box_radius(float sigma)
     return whole + part;
 }
 
-/* From `now` to `now`, through `spare`, down a picture of this size. */
+/* Blurs from `now` to `now`, by way of `spare`, down a picture of this size. */
 static void blur_down(pixels_picture *picture, int width, int height, float box)
 {
     int radius = (int)box;
@@ -38,8 +38,8 @@ static void turn(pixels_picture *picture)
 int pixels_gaussian_blur(pixels_picture *picture, float across, float down)
 {
     float box_across = box_radius(across), box_down = box_radius(down);
-    int said = pixels_make_room(picture, picture->width, picture->height);
-    if (said != PIXELS_OK) return said;
+    int status = pixels_make_room(picture, picture->width, picture->height);
+    if (status != PIXELS_OK) return status;
     pixels_apply_pending(picture);
     if (box_across != 0) {
         turn(picture);
@@ -50,7 +50,7 @@ int pixels_gaussian_blur(pixels_picture *picture, float across, float down)
     return PIXELS_OK;
 }
 
-/* The line that stands for one beyond the edges: they are mirrored, and the outermost line is there once. */
+/* The line that stands for a line beyond the edge: lines are mirrored, and the outermost is not repeated. */
 static int mirrored(int64_t line, int lines)
 {
     int64_t period = lines > 1 ? 2 * ((int64_t)lines - 1) : 1;
@@ -72,10 +72,10 @@ int pixels_convolve(pixels_picture *picture, const float *across, int taps_acros
 {
     int width = picture->width, height = picture->height;
     size_t taps = (size_t)(taps_across > taps_down ? taps_across : taps_down), stride = 4 * (size_t)width;
-    int said = pixels_make_room(picture, width, height);
-    if (said == PIXELS_OK)
-        said = pixels_make_scratch(picture, taps * sizeof(uint8_t *) + stride + 4 * ((size_t)taps_across + BLOCK));
-    if (said != PIXELS_OK) return said;
+    int status = pixels_make_room(picture, width, height);
+    if (status == PIXELS_OK)
+        status = pixels_make_scratch(picture, taps * sizeof(uint8_t *) + stride + 4 * ((size_t)taps_across + BLOCK));
+    if (status != PIXELS_OK) return status;
     pixels_apply_pending(picture);
     const uint8_t **rows = picture->scratch;
     uint8_t *wide = (uint8_t *)(rows + taps);
@@ -107,15 +107,15 @@ static void widen_row_to_floats(const pixels_path *path, const uint8_t *row, int
 
 int pixels_convolve_window(pixels_picture *picture, const float *weights, int across, int down)
 {
-    int width = picture->width, height = picture->height, said, next = 0;
+    int width = picture->width, height = picture->height, status, next = 0;
     const pixels_path *path = picture->path;
     if (across / 2 >= width || down / 2 >= height || !path->window_row || !path->can_add_fused()) return PIXELS_NO_WAY;
-    /* Lines that are in use are next to one another, and no more than the window's: each has its place by its number. */
+    /* The lines in use are neighbours, and no more than the window has, so a line's number gives its place. */
     size_t stride = 3 * ((size_t)width + (size_t)across + BLOCK);
-    said = pixels_make_room(picture, width, height);
-    if (said == PIXELS_OK)
-        said = pixels_make_scratch(picture, (size_t)down * (sizeof(float *) + stride * sizeof(float)));
-    if (said != PIXELS_OK) return said;
+    status = pixels_make_room(picture, width, height);
+    if (status == PIXELS_OK)
+        status = pixels_make_scratch(picture, (size_t)down * (sizeof(float *) + stride * sizeof(float)));
+    if (status != PIXELS_OK) return status;
     pixels_apply_pending(picture);
     const float **rows = picture->scratch;
     float *lines = (float *)(rows + down);

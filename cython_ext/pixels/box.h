@@ -36,8 +36,7 @@ static inline void box_strip(const uint8_t *from, uint8_t *to, size_t stride, in
     }
 }
 
-/* The last strip may go over the end of the one before it again.  A picture that is narrower than a strip goes down a
- * byte at a time. */
+/* The last strip may overlap the one before it.  A picture that is narrower than a strip goes down byte by byte. */
 static void box_down(const uint8_t *from, uint8_t *to, int width, int height, int radius, uint32_t inside,
                      uint32_t edge)
 {

@@ -1,4 +1,4 @@
-/* Operations on the colours of each pixel, and on those beside it. */
+/* Operations on the colours of each pixel, and of its neighbours. */
 #include "pixels.h"
 
 #include <string.h>
@@ -7,7 +7,7 @@ static size_t size(const pixels_picture *picture) { return (size_t)picture->widt
 
 void pixels_saturation(pixels_picture *picture, float factor)
 {
-    if (picture->channels == 1) return; /* it has none */
+    if (picture->channels == 1) return; /* a grey picture has no colours */
     pixels_apply_pending(picture);
     picture->path->saturate(picture->now, size(picture), factor);
 }
@@ -42,10 +42,10 @@ int pixels_sharpness(pixels_picture *picture, float factor)
 {
     int width = picture->width, height = picture->height;
     size_t stride = 4 * (size_t)width;
-    if (width < 3 || height < 3) return PIXELS_OK; /* all is edge, and that stays */
-    int said = pixels_make_room(picture, width, height);
-    if (said == PIXELS_OK) said = pixels_make_scratch(picture, sizeof(uint16_t) * (stride + 4 * BLOCK));
-    if (said != PIXELS_OK) return said;
+    if (width < 3 || height < 3) return PIXELS_OK; /* every pixel is at the edge, and stays */
+    int status = pixels_make_room(picture, width, height);
+    if (status == PIXELS_OK) status = pixels_make_scratch(picture, sizeof(uint16_t) * (stride + 4 * BLOCK));
+    if (status != PIXELS_OK) return status;
     pixels_apply_pending(picture);
     memcpy(picture->spare, picture->now, stride);
     for (int y = 1; y < height - 1; y++)

@@ -1,4 +1,4 @@
-/* A row of weighted sums: of one row beside itself, or of rows above one another. */
+/* A row of weighted sums, of the pixels beside each other in a row, or of rows above each other. */
 #pragma once
 #include "vectors.h"
 

@@ -1,18 +1,18 @@
-/* Whole pixels moved: crop, pad, flip, turns by a quarter, boxes of one colour. */
+/* Moves of whole pixels: crop, pad, flip, quarter turns, boxes of one colour. */
 #include "pixels.h"
 
 #include <string.h>
 
-/* Where a row or column beyond the picture is taken from; -1: from nowhere. */
+/* The row or column of the picture that stands for one beyond it; -1: none. */
 static int source_at(int at, int n, int mode)
 {
     if (at >= 0 && at < n) return at;
     if (mode == PAD_CONSTANT) return -1;
     if (mode == PAD_EDGE || n == 1) return at < 0 ? 0 : n - 1;
-    /* numpy's reflect leaves the edge out, symmetric repeats it; both go on, back and forth */
+    /* numpy's reflect omits the edge, symmetric repeats it; both continue back and forth */
     int64_t period = mode == PAD_REFLECT ? 2 * ((int64_t)n - 1) : 2 * (int64_t)n;
-    int64_t there = ((int64_t)at % period + period) % period;
-    return (int)(there < n ? there : period - there - (mode == PAD_SYMMETRIC));
+    int64_t place = ((int64_t)at % period + period) % period;
+    return (int)(place < n ? place : period - place - (mode == PAD_SYMMETRIC));
 }
 
 static void fill_pixels(uint8_t *to, int n, uint32_t colour)
@@ -22,10 +22,10 @@ static void fill_pixels(uint8_t *to, int n, uint32_t colour)
 
 int pixels_frame(pixels_picture *picture, int left, int top, int width, int height, int mode, uint32_t fill)
 {
-    int said = pixels_make_room(picture, width, height);
-    if (said != PIXELS_OK) return said;
+    int status = pixels_make_room(picture, width, height);
+    if (status != PIXELS_OK) return status;
     pixels_apply_pending(picture);
-    /* columns from `first` to `end` are there */
+    /* columns from `first` to `end` are inside the picture */
     int64_t right = (int64_t)picture->width - left;
     int first = left < 0 ? left > -width ? -left : width : 0;
     int end = right < first ? first : right < width ? (int)right : width;
@@ -53,7 +53,7 @@ int pixels_frame(pixels_picture *picture, int left, int top, int width, int heig
     return PIXELS_OK;
 }
 
-/* All pixels in the opposite order, a row at a time or the whole picture as one row. */
+/* Reverses the order of all pixels, row by row, or of the whole picture as one row. */
 static void reverse(uint8_t *to, const uint8_t *from, size_t n)
 {
     for (size_t k = 0; k < n; k++) memcpy(to + 4 * k, from + 4 * (n - 1 - k), 4);
@@ -62,8 +62,8 @@ static void reverse(uint8_t *to, const uint8_t *from, size_t n)
 int pixels_flip_left_right(pixels_picture *picture)
 {
     size_t width = (size_t)picture->width;
-    int said = pixels_make_room(picture, picture->width, picture->height);
-    if (said != PIXELS_OK) return said;
+    int status = pixels_make_room(picture, picture->width, picture->height);
+    if (status != PIXELS_OK) return status;
     for (int y = 0; y < picture->height; y++)
         reverse(picture->spare + 4 * (size_t)y * width, picture->now + 4 * (size_t)y * width, width);
     pixels_exchange(picture, picture->width, picture->height);
@@ -73,8 +73,8 @@ int pixels_flip_left_right(pixels_picture *picture)
 int pixels_flip_top_bottom(pixels_picture *picture)
 {
     size_t stride = 4 * (size_t)picture->width, last = (size_t)picture->height - 1;
-    int said = pixels_make_room(picture, picture->width, picture->height);
-    if (said != PIXELS_OK) return said;
+    int status = pixels_make_room(picture, picture->width, picture->height);
+    if (status != PIXELS_OK) return status;
     for (size_t y = 0; y <= last; y++) memcpy(picture->spare + y * stride, picture->now + (last - y) * stride, stride);
     pixels_exchange(picture, picture->width, picture->height);
     return PIXELS_OK;
@@ -82,8 +82,8 @@ int pixels_flip_top_bottom(pixels_picture *picture)
 
 int pixels_turn_quarters(pixels_picture *picture, int quarters)
 {
-    int said = pixels_make_room(picture, picture->width, picture->height);
-    if (said != PIXELS_OK) return said;
+    int status = pixels_make_room(picture, picture->width, picture->height);
+    if (status != PIXELS_OK) return status;
     if (quarters == 2) {
         reverse(picture->spare, picture->now, (size_t)picture->width * (size_t)picture->height);
         pixels_exchange(picture, picture->width, picture->height);

@@ -1,4 +1,4 @@
-/* Each channel through its table. */
+/* Looks each channel up in its table. */
 #pragma once
 #include "vectors.h"
 

@@ -1,4 +1,4 @@
-/* What Pillow makes from a picture's mode L: gray, less or more colour, and the mean that contrast needs. */
+/* Pillow's operations by way of the mode L: gray, less or more colour, and the mean that contrast needs. */
 #pragma once
 #include "vectors.h"
 
@@ -10,7 +10,7 @@ static void grayscale(uint8_t *at, size_t n)
     }
 }
 
-/* Gray and the picture, blended as Image.blend does it: in float, and in this order. */
+/* Blends gray with the picture as Image.blend does: in float, and in this order. */
 static void saturate(uint8_t *at, size_t n, float factor)
 {
     for (size_t k = 0; k < n; k += 8) {
@@ -19,8 +19,8 @@ static void saturate(uint8_t *at, size_t n, float factor)
         floats from = to_floats(gray);
         words blended = {0};
         for (int c = 0; c < 3; c++) {
-            floats there = from + factor * to_floats(channel(pixels, c) - gray);
-            blended |= (words)to_ints(clamped(there)) << (8 * c);
+            floats mixed = from + factor * to_floats(channel(pixels, c) - gray);
+            blended |= (words)to_ints(clamped(mixed)) << (8 * c);
         }
         store_words(at + 4 * k, blended);
     }

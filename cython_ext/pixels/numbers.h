@@ -1,4 +1,5 @@
-/* Bytes to numbers, as torch makes them: multiplied, divided, less a mean, by a standard deviation, each rounded. */
+/* From bytes to numbers, as torch computes: multiply, divide, subtract a mean, divide by a standard deviation, and
+ * round after each. */
 #pragma once
 #include "vectors.h"
 
@@ -6,9 +7,9 @@ static void numbers(const uint8_t *from, int n, const pixels_scale *s, float *to
 {
     int k = 0;
     for (; k + 8 <= n; k += 8) {
-        floats there = to_floats((ints)load_bytes(from + k));
-        there = (there * s->times / s->by - s->mean) / s->deviation;
-        memcpy(to + k, &there, sizeof there);
+        floats values = to_floats((ints)load_bytes(from + k));
+        values = (values * s->times / s->by - s->mean) / s->deviation;
+        memcpy(to + k, &values, sizeof values);
     }
     for (; k < n; k++) to[k] = ((float)from[k] * s->times / s->by - s->mean) / s->deviation;
 }

@@ -1,7 +1,7 @@
-/* What a processor does its own way: the same functions in plain C, with AVX2 and with NEON.  All agree to the bit.
+/* The functions that have a version for each processor: in plain C, with AVX2 and with NEON.  All agree bit for bit.
  *
- * A pixel is four bytes: red, green, blue, and one that means nothing.  Functions that go over whole pictures take a
- * number of pixels and may round it up to a multiple of BLOCK: every picture has that much room behind it. */
+ * A pixel is four bytes: red, green, blue, and one without meaning.  Functions on whole pictures take a number of
+ * pixels and may round it up to a multiple of BLOCK, because every picture has that much room after it. */
 #pragma once
 #include <stddef.h>
 #include <stdint.h>
@@ -10,11 +10,11 @@ enum { BLOCK = 32 };
 
 enum { NEAREST = 0, BILINEAR = 2, BICUBIC = 3 }; /* Pillow's numbers */
 
-/* Where the pixels of an affine or perspective transform come from. */
+/* The input of an affine or perspective transform. */
 typedef struct {
     const uint8_t *from;
     int width, height; /* of `from` */
-    uint32_t fill;     /* the pixel for places outside */
+    uint32_t fill;     /* the pixel for places outside of it */
 } pixels_source;
 
 /* How a channel's bytes become numbers: (byte * times / by - mean) / deviation, rounded to float after each step. */
@@ -26,13 +26,13 @@ typedef struct {
     const char *name;
     int (*can_run)(void);
 
-    /* look_up.h: each channel through its table, in place. */
+    /* look_up.h: looks each channel up in its table, in place. */
     void (*look_up)(uint8_t *at, size_t n, const uint8_t tables[3][256]);
     /* luma.h */
     void (*grayscale)(uint8_t *at, size_t n);
     void (*saturate)(uint8_t *at, size_t n, float factor);
     uint64_t (*sum_of_luma)(const uint8_t *at, size_t n); /* of exactly n pixels */
-    /* blend.h: `other` where alpha is 1. */
+    /* blend.h: the result is `other` for alpha 1. */
     void (*blend)(uint8_t *at, const uint8_t *other, size_t n, float alpha);
     /* hue.h */
     void (*hue)(uint8_t *at, size_t n, int shift);
@@ -43,20 +43,20 @@ typedef struct {
                      uint32_t edge);
     /* convolve.h: a row of n pixels from `taps` rows, the weighted sum of theirs. */
     void (*convolve_row)(const uint8_t *const *rows, const float *weights, int taps, uint8_t *to, int n);
-    /* window_avx2.h: a row of n pixels from `down` rows of floats, three a pixel, under a window of across x down weights;
-     * and such floats from pixels, up to three pixels more than n.  NULL on a path that cannot; and not where
-     * can_add_fused() is 0. */
+    /* window_avx2.h: a row of n pixels from `down` rows of floats, three a pixel, under a window of across x down
+     * weights; and such floats from pixels, up to three pixels more than n.  NULL on a path that has none.  Do not call
+     * it where can_add_fused() is 0. */
     void (*window_floats)(const uint8_t *from, float *to, int n);
     void (*window_row)(const float *const *rows, const float *weights, int across, int down, uint8_t *to, int n);
     int (*can_add_fused)(void);
     /* turn.h: rows become columns. */
     void (*turn)(const uint8_t *from, uint8_t *to, int width, int height);
-    /* warp.h: row `y` of the result, n pixels; the nearest pixel of an affine transform is transform.c's. */
+    /* warp.h: row `y` of the result, n pixels.  The nearest pixels of an affine transform are transform.c's. */
     void (*affine_row)(const pixels_source *source, const double *matrix, int y, int interpolation, uint8_t *to, int n);
     void (*perspective_row)(const pixels_source *source, const double *matrix, int y, int interpolation, uint8_t *to,
                             int n);
-    /* planes.h: one row of bytes or of 32-bit items, each channel through its table, to places one item apart; without
-     * tables, bytes as they are. */
+    /* planes.h: one row of bytes or of 32-bit items, each channel looked up in its table, to places one item apart;
+     * without tables, the bytes themselves. */
     void (*split_bytes)(const uint8_t *from, int n, const uint8_t tables[3][256], uint8_t *const to[3], int channels);
     void (*split_words)(const uint8_t *from, int n, const uint32_t *tables, uint32_t *const to[3], int channels);
     /* numbers.h: exactly n bytes of one channel. */
@@ -70,5 +70,5 @@ extern const pixels_path pixels_avx2;
 extern const pixels_path pixels_neon;
 #endif
 
-/* The fastest path that this processor has, or the one with this name; NULL where it has none. */
+/* The fastest path that this processor has, or the path of this name; NULL if the processor cannot run it. */
 const pixels_path *pixels_choose(const char *name);

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Kernels may read and write BLOCK pixels behind the last one. */
+/* Kernels may read and write BLOCK pixels beyond the last one. */
 enum { ALIGNMENT = 64, MARGIN = 4 * BLOCK + ALIGNMENT };
 
 pixels_picture *pixels_new(const pixels_path *path)
@@ -28,7 +28,7 @@ static uint8_t *aligned(uint8_t *block)
     return (uint8_t *)(((uintptr_t)block + MARGIN) & ~(uintptr_t)(ALIGNMENT - 1));
 }
 
-/* Both buffers grow; the picture's own pixels, `kept` of them, move with it. */
+/* Grows both buffers, and moves the picture's own pixels, `kept` of them. */
 static int grow(pixels_picture *picture, size_t pixels, size_t kept)
 {
     if (pixels <= picture->room) return PIXELS_OK;
@@ -69,8 +69,8 @@ void pixels_exchange(pixels_picture *picture, int width, int height)
 
 int pixels_start(pixels_picture *picture, int width, int height, int channels)
 {
-    int said = grow(picture, (size_t)width * (size_t)height, 0);
-    if (said != PIXELS_OK) return said;
+    int status = grow(picture, (size_t)width * (size_t)height, 0);
+    if (status != PIXELS_OK) return status;
     picture->width = width, picture->height = height;
     picture->channels = channels, picture->is_pending = 0;
     return PIXELS_OK;
@@ -93,8 +93,8 @@ void pixels_load(pixels_picture *picture, const uint8_t *from, ptrdiff_t row, pt
 
 int pixels_copy(pixels_picture *picture, const pixels_picture *other)
 {
-    int said = pixels_start(picture, other->width, other->height, other->channels);
-    if (said != PIXELS_OK) return said;
+    int status = pixels_start(picture, other->width, other->height, other->channels);
+    if (status != PIXELS_OK) return status;
     memcpy(picture->now, other->now, 4 * (size_t)other->width * (size_t)other->height);
     picture->is_pending = other->is_pending;
     memcpy(picture->tables, other->tables, sizeof picture->tables);

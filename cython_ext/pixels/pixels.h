@@ -1,15 +1,15 @@
-/* Pillow's operations on one picture that stays in memory of its own, equal to Pillow's to the byte.
+/* Pillow's operations on a picture with memory of its own; each byte equals Pillow's.
  *
- * memory      picture.c    two buffers of pixels: an operation that cannot work in place goes from one to the other
- * look-ups    tables.c     tables of 256 entries a channel, put together and applied when somebody needs the pixels
+ * memory      picture.c    two buffers of pixels: an operation that cannot work in place writes from one to the other
+ * look-ups    tables.c     tables of 256 entries a channel, combined, and applied when the pixels are needed
  * colours     colours.c    over luma.h, blend.h, hue.h, smooth.h
  * blur        blur.c       over box.h, turn.h, convolve.h, window_avx2.h
  * geometry    transform.c  over warp.h; frame.c: crop, pad, flip, turn by quarters
- * the row     row.c        pixels to planes, over planes.h; boxes of a row overwritten
+ * the row     row.c        from pixels to planes, over planes.h; and boxes of a row that are overwritten
  *
- * Each path (path_plain.c, path_avx2.c, path_neon.c) gathers the headers that its processor runs best.  A picture keeps
- * its memory when the next one is started, and serves one thread at a time.  Functions of type int return PIXELS_OK or
- * PIXELS_NO_MEMORY; pixels_convolve_window() also PIXELS_NO_WAY. */
+ * Each path (path_plain.c, path_avx2.c, path_neon.c) includes the headers that suit its processor best.  A picture
+ * keeps its memory when the next one is started, and serves one thread at a time.  Functions of type int return
+ * PIXELS_OK or PIXELS_NO_MEMORY; pixels_convolve_window() may also return PIXELS_NO_WAY. */
 #pragma once
 #include "path.h"
 
@@ -19,30 +19,30 @@ enum { PAD_CONSTANT, PAD_EDGE, PAD_REFLECT, PAD_SYMMETRIC };
 
 typedef struct {
     const pixels_path *path;
-    uint8_t *now, *spare; /* the pixels, row by row; as many bytes of anything */
-    uint8_t *blocks[2];   /* as malloc gave them */
+    uint8_t *now, *spare; /* the pixels, row by row; and a buffer of the same size */
+    uint8_t *blocks[2];   /* the two as malloc returned them */
     size_t room;          /* of each, in pixels */
     void *scratch;        /* for rows of an operation */
     size_t scratch_room;  /* in bytes */
     int width, height;
     int channels;   /* 3, or 1: all three are equal, and one is written */
-    int is_pending; /* `tables` are still to be applied to `now` */
+    int is_pending; /* `tables` still have to be applied to `now` */
     uint8_t tables[3][256];
 } pixels_picture;
 
 pixels_picture *pixels_new(const pixels_path *path); /* NULL: no memory */
 void pixels_free(pixels_picture *picture);
 
-/* Another picture, of undefined pixels.  1 to 65535 each. */
+/* Starts another picture, with undefined pixels.  Each side is 1 to 65535. */
 int pixels_start(pixels_picture *picture, int width, int height, int channels);
-/* Pixels from bytes: strides between rows, columns and channels; with one channel all three become that. */
+/* Copies pixels from bytes: strides between rows, columns and channels.  A single channel becomes all three. */
 void pixels_load(pixels_picture *picture, const uint8_t *from, ptrdiff_t row, ptrdiff_t column, ptrdiff_t channel);
 int pixels_copy(pixels_picture *picture, const pixels_picture *other);
 
-/* Room for an operation: the spare buffer of another size, and scratch; what is in them is lost. */
+/* Makes room for an operation: a spare buffer of another size, and scratch.  Their contents are lost. */
 int pixels_make_room(pixels_picture *picture, int width, int height);
 int pixels_make_scratch(pixels_picture *picture, size_t bytes);
-/* The spare buffer becomes the picture. */
+/* Makes the spare buffer the picture. */
 void pixels_exchange(pixels_picture *picture, int width, int height);
 
 /* Look-ups. */
@@ -64,11 +64,11 @@ void pixels_blend(pixels_picture *picture, pixels_picture *other, float alpha);
 
 /* Blur. */
 int pixels_gaussian_blur(pixels_picture *picture, float across, float down);
-/* Sums of `taps` weights around each pixel, which is an odd number of them, across and down; edges are mirrored.  Not
- * Pillow's: within 1 of what is summed in another order. */
+/* Sums of an odd number `taps` of weights around each pixel, across and down, with mirrored edges.  Pillow has no such
+ * operation; the result is within 1 of a sum in another order. */
 int pixels_convolve(pixels_picture *picture, const float *across, int taps_across, const float *down, int taps_down);
-/* The same with weights of their own for each place of a window, added up as window_avx2.h says.  PIXELS_NO_WAY where
- * this processor has none for it, or the window reaches beyond the mirrored picture. */
+/* The same with a weight for each place of a window, added in the order of window_avx2.h.  PIXELS_NO_WAY if this
+ * processor cannot, or if the window reaches beyond the mirrored picture. */
 int pixels_convolve_window(pixels_picture *picture, const float *weights, int across, int down);
 
 /* Geometry. */
@@ -76,15 +76,15 @@ int pixels_affine(pixels_picture *picture, int width, int height, const double m
                   uint32_t fill);
 int pixels_perspective(pixels_picture *picture, int width, int height, const double matrix[8], int interpolation,
                        uint32_t fill);
-/* The part from left and top on, which may lie outside: there are pixels as `mode` says. */
+/* The part from left and top on.  It may extend beyond the picture; `mode` gives the pixels there. */
 int pixels_frame(pixels_picture *picture, int left, int top, int width, int height, int mode, uint32_t fill);
 int pixels_flip_left_right(pixels_picture *picture);
 int pixels_flip_top_bottom(pixels_picture *picture);
-int pixels_turn_quarters(pixels_picture *picture, int quarters); /* against the clock */
+int pixels_turn_quarters(pixels_picture *picture, int quarters); /* counterclockwise */
 void pixels_fill_box(pixels_picture *picture, int left, int top, int width, int height, uint32_t colour);
 
-/* To a row.  The tables have an entry of `item` bytes (1, 2 or 4) for each byte of each channel; NULL: bytes stay.
- * `scales`, one a channel, give what the tables have, which is then calculated where that is quicker; or NULL. */
+/* To a row.  The tables have an entry of `item` bytes (1, 2 or 4) for each byte of each channel; NULL: the bytes stay.
+ * `scales`, one for each channel, compute the same values as the tables, and are used where that is faster; or NULL. */
 typedef struct {
     uint8_t *to;
     ptrdiff_t channel, row, column; /* in bytes */
@@ -93,7 +93,7 @@ typedef struct {
 int pixels_write(pixels_picture *picture, pixels_place place, const void *tables, int item,
                  const pixels_scale *scales);
 
-/* A box of a row that is finished becomes one value, a value a channel, or values of its own. */
+/* Fills a box of a finished row with one value, with one value for each channel, or with a value for each place. */
 typedef struct {
     const uint8_t *values;
     ptrdiff_t channel, row, column; /* 0 where the value stays the same */

@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
-"""Pillow's operations in pixels/, on one picture after another in the same memory, without the GIL."""
+"""Pillow's operations (pixels.h), on one picture after another in the same memory.  They run without the GIL."""
 
 import math
 
@@ -18,7 +18,7 @@ cdef dict MODES = {
 
 
 def paths() -> list[str]:
-    """The ways of calculating that this processor has, the fastest first."""
+    """The paths that this processor has, the fastest first."""
     return [name for name in ("avx2", "neon", "plain") if pixels_choose(name.encode()) != NULL]
 
 
@@ -31,7 +31,7 @@ def scale(planes, out, scales):
         scales: a contiguous array of float32 of shape (3, 4): times, by, mean and deviation of each channel.
 
     Returns:
-        Whether it did: not where pixels do not lie side by side in a row, of either array.
+        Whether it succeeded.  It cannot if the pixels of an array are not side by side in each row.
 
     Raises:
         ValueError: an array has another shape or other items.
@@ -66,16 +66,16 @@ def scale(planes, out, scales):
 
 
 def erase(row, box, value):
-    """Overwrite a box of a finished row: what RandomErasing does to a tensor.
+    """Overwrite a box of a finished row, as RandomErasing does.
 
     Args:
         row: a writable array of shape (channels, height, width), with any strides, of items of 1, 2 or 4 bytes.
         box: left, top, width and height, inside the row.
-        value: a contiguous array of items as long: of one, of one for each channel, or of shape (channels, height,
-            width) of the box.
+        value: a contiguous array of items of the same size: one item, one for each channel, or of the box's shape
+            (channels, height, width).
 
     Raises:
-        ValueError: the box is not inside, or an array is of another shape or has other items.
+        ValueError: the box is not inside, or an array has another shape or other items.
     """
     cdef Py_buffer to, source
     cdef pixels_place place
@@ -119,16 +119,16 @@ def erase(row, box, value):
 cdef class Picture(Canvas):
     """One picture, RGBX, in memory that serves one picture after another.  Not for two threads at once.
 
-    Look-ups wait until somebody needs the pixels: they are put together, and the last ones with the scaling of the row.
-    As a buffer it is a writable array of shape (3, height, width) with strides (1, 4 * width, 4).  While somebody holds
-    that, all methods raise BufferError.
+    Look-ups are pending until the pixels are needed: they are combined, the last ones with the scaling of the row.
+    Its buffer is a writable array of shape (3, height, width) with strides (1, 4 * width, 4).  While a buffer is in
+    use, all methods raise BufferError.
 
     Args:
         path: one of `paths()`; the fastest by default.
     """
 
     def apply_pending(self):
-        """Apply the look-ups that wait.  Every operation that needs the pixels does so itself."""
+        """Apply the pending look-ups.  Every operation that needs the pixels does so itself."""
         self.check()
         with nogil:
             pixels_apply_pending(self.picture)
@@ -165,7 +165,7 @@ cdef class Picture(Canvas):
         pixels_look_up_all(self.picture, table)
 
     def posterize(self, bits):
-        """ImageOps.posterize(image, bits), and with 0 bits what Pillow made of that before version 13: black."""
+        """ImageOps.posterize(image, bits).  With 0 bits the picture becomes black, as in Pillow before version 13."""
         cdef uint8_t table[256]
         cdef int v, mask
         self.check()
@@ -213,7 +213,7 @@ cdef class Picture(Canvas):
             pixels_saturation(self.picture, factor)
 
     def hue(self, double factor):
-        """torchvision's adjust_hue(image, factor) of a PIL image; factor: a part of a turn, -0.5 to 0.5."""
+        """torchvision's adjust_hue(image, factor) of a PIL image; factor: a fraction of a turn, -0.5 to 0.5."""
         cdef int shift
         self.check()
         if not -1 <= factor <= 1:
@@ -223,7 +223,7 @@ cdef class Picture(Canvas):
             pixels_hue(self.picture, shift)
 
     def grayscale(self, int channels=3):
-        """image.convert("L"), as three equal channels or as one."""
+        """image.convert("L"), as three equal channels or as one channel."""
         self.check()
         if channels not in (1, 3):
             raise ValueError(f"{channels} channels: there may be 1 or 3")
@@ -231,7 +231,7 @@ cdef class Picture(Canvas):
             pixels_grayscale(self.picture, channels)
 
     def permute(self, order):
-        """Each channel becomes another one: order[c] says which."""
+        """Reorder the channels: channel c of the result is channel order[c]."""
         cdef int channels[3]
         self.check()
         if len(order) != 3 or not all(0 <= c < 3 for c in order):
@@ -242,65 +242,65 @@ cdef class Picture(Canvas):
 
     def sharpness(self, float factor):
         """ImageEnhance.Sharpness(image).enhance(factor)."""
-        cdef int said
+        cdef int status
         self.check()
         with nogil:
-            said = pixels_sharpness(self.picture, factor)
-        check_memory(said)
+            status = pixels_sharpness(self.picture, factor)
+        check_memory(status)
 
     def gaussian_blur(self, double radius, vertical=None):
         """image.filter(ImageFilter.GaussianBlur(radius)); `vertical`: the radius down the picture, if it differs."""
-        cdef int said
+        cdef int status
         cdef double down = radius if vertical is None else vertical
         self.check()
         if not (abs(radius) <= LONGEST and abs(down) <= LONGEST):
             raise ValueError(f"a blur by {radius}, {down} pixels: they may be 0 to {LONGEST}")
         with nogil:
-            said = pixels_gaussian_blur(self.picture, <float>radius, <float>down)
-        check_memory(said)
+            status = pixels_gaussian_blur(self.picture, <float>radius, <float>down)
+        check_memory(status)
 
     def convolve(self, across, down):
         """Blur with weights across and down; edges are mirrored.
 
         Args:
-            across, down: float32 arrays of an odd number of weights, of which the sum is 1.
+            across, down: float32 arrays of an odd number of weights, whose sum is 1.
 
-        A byte differs by at most 1 from what the sums make of it in another order, or in two dimensions at once.
+        A byte differs by at most 1 from the result of sums in another order, or in two dimensions at once.
         """
-        cdef int said
+        cdef int status
         cdef const float[::1] x = across, y = down
         self.check()
         if x.shape[0] % 2 == 0 or y.shape[0] % 2 == 0 or x.shape[0] > LONGEST or y.shape[0] > LONGEST:
             raise ValueError(f"{x.shape[0]} and {y.shape[0]} weights: both should be odd, and at most {LONGEST}")
         with nogil:
-            said = pixels_convolve(self.picture, &x[0], <int>x.shape[0], &y[0], <int>y.shape[0])
-        check_memory(said)
+            status = pixels_convolve(self.picture, &x[0], <int>x.shape[0], &y[0], <int>y.shape[0])
+        check_memory(status)
 
     def convolve_window(self, weights):
-        """Blur with a window of weights, as torch's convolution does it channel by channel; edges are mirrored.
+        """Blur with a window of weights, as torch's convolution does for each channel; edges are mirrored.
 
         Args:
-            weights: a contiguous float32 array of shape (down, across), both odd, of which the sum is 1.
+            weights: a contiguous float32 array of shape (down, across), both odd, whose sum is 1.
 
         Returns:
-            Whether it did: not where the processor has no fused multiply-add that is used here, and not where the
-            window reaches beyond the mirrored picture.
+            Whether it succeeded.  It cannot if the processor lacks a fused multiply-add, or if the window reaches
+            beyond the mirrored picture.
         """
-        cdef int said
+        cdef int status
         cdef const float[:, ::1] window = weights
         self.check()
         if window.shape[0] % 2 == 0 or window.shape[1] % 2 == 0 or max(window.shape[0], window.shape[1]) > LONGEST:
             raise ValueError(f"{window.shape[0]} x {window.shape[1]} weights: both should be odd, and at most {LONGEST}")
         with nogil:
-            said = pixels_convolve_window(self.picture, &window[0, 0], <int>window.shape[1], <int>window.shape[0])
-        if said == PIXELS_NO_WAY:
+            status = pixels_convolve_window(self.picture, &window[0, 0], <int>window.shape[1], <int>window.shape[0])
+        if status == PIXELS_NO_WAY:
             return False
-        check_memory(said)
+        check_memory(status)
         return True
 
     def affine(self, matrix, int interpolation=0, fill=None, size=None):
         """image.transform(size, Image.Transform.AFFINE, matrix, interpolation, fillcolor=fill)."""
-        cdef int said, width, height
+        cdef int status, width, height
         cdef uint32_t colour = packed(fill)
         cdef double m[6]
         self.check()
@@ -310,12 +310,12 @@ cdef class Picture(Canvas):
             check_size(size[0], size[1])
         width, height = (self.width, self.height) if size is None else size
         with nogil:
-            said = pixels_affine(self.picture, width, height, m, interpolation, colour)
-        check_memory(said)
+            status = pixels_affine(self.picture, width, height, m, interpolation, colour)
+        check_memory(status)
 
     def perspective(self, coefficients, int interpolation=0, fill=None, size=None):
         """image.transform(size, Image.Transform.PERSPECTIVE, coefficients, interpolation, fillcolor=fill)."""
-        cdef int said, width, height
+        cdef int status, width, height
         cdef uint32_t colour = packed(fill)
         cdef double m[8]
         self.check()
@@ -325,11 +325,11 @@ cdef class Picture(Canvas):
             check_size(size[0], size[1])
         width, height = (self.width, self.height) if size is None else size
         with nogil:
-            said = pixels_perspective(self.picture, width, height, m, interpolation, colour)
-        check_memory(said)
+            status = pixels_perspective(self.picture, width, height, m, interpolation, colour)
+        check_memory(status)
 
     def rotate(self, double angle, int interpolation=0, bint expand=False, center=None, fill=None):
-        """image.rotate(angle, interpolation, expand, center, fillcolor=fill), against the clock."""
+        """image.rotate(angle, interpolation, expand, center, fillcolor=fill), counterclockwise."""
         cdef double a, b, d, e, x, y, middle_x, middle_y
         cdef int width, height
         self.check()
@@ -359,7 +359,7 @@ cdef class Picture(Canvas):
         self.affine((a, b, x, d, e, y), interpolation, fill, (width, height))
 
     cdef int frame(self, left, top, width, height, int mode, uint32_t fill) except -1:
-        cdef int said, from_left, from_top, wide, high
+        cdef int status, from_left, from_top, wide, high
         self.check()
         if not (1 <= width <= LONGEST and 1 <= height <= LONGEST and abs(left) < 1 << 30 and abs(top) < 1 << 30):
             raise ValueError(
@@ -367,15 +367,15 @@ cdef class Picture(Canvas):
             )
         from_left, from_top, wide, high = left, top, width, height
         with nogil:
-            said = pixels_frame(self.picture, from_left, from_top, wide, high, mode, fill)
-        return check_memory(said)
+            status = pixels_frame(self.picture, from_left, from_top, wide, high, mode, fill)
+        return check_memory(status)
 
     def crop(self, left, top, width, height):
-        """image.crop((left, top, left + width, top + height)): what lies outside is black."""
+        """image.crop((left, top, left + width, top + height)): pixels outside of the image are black."""
         self.frame(left, top, width, height, PAD_CONSTANT, 0)
 
     def pad(self, left, top, right, bottom, mode="constant", fill=None):
-        """torchvision's pad of a PIL image: so many pixels more on each side; less where a number is negative.
+        """torchvision's pad of a PIL image, by that number of pixels on each side; a negative number crops.
 
         Args:
             mode: constant (the colour `fill`), edge, reflect or symmetric, as numpy.pad has them.
@@ -384,30 +384,30 @@ cdef class Picture(Canvas):
         if mode not in MODES:
             raise ValueError(f"mode={mode!r}: it should be one of {', '.join(MODES)}")
         kind = MODES[mode]
-        if kind != PAD_CONSTANT and min(left, top, right, bottom) < 0:  # cut first: what is gone is not mirrored
+        if kind != PAD_CONSTANT and min(left, top, right, bottom) < 0:  # crop first: cropped pixels are not mirrored
             self.crop(max(0, -left), max(0, -top), self.width + min(0, left) + min(0, right),
                       self.height + min(0, top) + min(0, bottom))
             left, top, right, bottom = max(0, left), max(0, top), max(0, right), max(0, bottom)
         self.frame(-left, -top, self.width + left + right, self.height + top + bottom, kind, packed(fill))
 
     def flip_left_right(self):
-        """image.transpose(Image.Transpose.FLIP_LEFT_RIGHT); look-ups go on waiting."""
-        cdef int said
+        """image.transpose(Image.Transpose.FLIP_LEFT_RIGHT); look-ups stay pending."""
+        cdef int status
         self.check()
         with nogil:
-            said = pixels_flip_left_right(self.picture)
-        check_memory(said)
+            status = pixels_flip_left_right(self.picture)
+        check_memory(status)
 
     def flip_top_bottom(self):
-        """image.transpose(Image.Transpose.FLIP_TOP_BOTTOM); look-ups go on waiting."""
-        cdef int said
+        """image.transpose(Image.Transpose.FLIP_TOP_BOTTOM); look-ups stay pending."""
+        cdef int status
         self.check()
         with nogil:
-            said = pixels_flip_top_bottom(self.picture)
-        check_memory(said)
+            status = pixels_flip_top_bottom(self.picture)
+        check_memory(status)
 
     def blend(self, Picture other, float alpha):
-        """Image.blend(image, other, alpha), of pictures of one size."""
+        """Image.blend(image, other, alpha), for pictures of one size."""
         self.check()
         other.check()
         if (self.width, self.height) != (other.width, other.height):
@@ -418,7 +418,7 @@ cdef class Picture(Canvas):
             pixels_blend(self.picture, other.picture, alpha)
 
     def erase(self, box, colour=None):
-        """One colour in a box (left, top, width, height) inside the picture."""
+        """Fill a box (left, top, width, height) inside the picture with one colour."""
         cdef int left, top, width, height
         cdef uint32_t pixel = packed(colour)
         self.check()

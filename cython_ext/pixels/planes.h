@@ -1,4 +1,4 @@
-/* Pixels to planes: each channel of each pixel through its table. */
+/* From pixels to planes: looks each channel of each pixel up in its table. */
 #pragma once
 #include "vectors.h"
 

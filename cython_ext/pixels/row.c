@@ -13,7 +13,7 @@ static void put(uint8_t *to, const void *tables, int item, size_t at)
         *to = ((const uint8_t *)tables)[at];
 }
 
-/* Where items do not lie side by side, or are of two bytes. */
+/* For items that are not side by side, or that have two bytes. */
 static void write_row(const uint8_t *from, int n, const void *tables, int item, uint8_t *const to[3], int channels,
                       ptrdiff_t column)
 {
@@ -22,7 +22,7 @@ static void write_row(const uint8_t *from, int n, const void *tables, int item, 
             put(to[c] + x * column, tables, item, (size_t)(256 * c + from[4 * (size_t)x + (size_t)c]));
 }
 
-/* A row of pixels to numbers, through a row of bytes for each channel. */
+/* From a row of pixels to numbers, by way of a row of bytes for each channel. */
 static void calculate_row(const pixels_picture *picture, const uint8_t *from, const uint8_t bytes[3][256],
                           uint8_t *const planes[3], uint8_t *const to[3], const pixels_scale *scales)
 {
@@ -34,15 +34,15 @@ static void calculate_row(const pixels_picture *picture, const uint8_t *from, co
 int pixels_write(pixels_picture *picture, pixels_place place, const void *tables, int item,
                  const pixels_scale *scales)
 {
-    /* What is pending goes into the tables: that is one look-up, not two. */
+    /* Pending look-ups are combined with the tables, so that there is one look-up and not two. */
     uint8_t bytes[3][256];
     uint32_t composed[3 * 256];
     for (int c = 0; c < picture->channels; c++)
         for (int v = 0; v < 256; v++) {
-            size_t there = (size_t)(picture->is_pending ? picture->tables[c][v] : v);
-            bytes[c][v] = (uint8_t)there;
+            size_t value = (size_t)(picture->is_pending ? picture->tables[c][v] : v);
+            bytes[c][v] = (uint8_t)value;
             uint8_t *to = (uint8_t *)composed + (size_t)item * (size_t)(256 * c + v);
-            if (tables) put(to, tables, item, 256 * (size_t)c + there);
+            if (tables) put(to, tables, item, 256 * (size_t)c + value);
         }
     if (tables && item == 1) memcpy(bytes, composed, sizeof bytes);
     uintptr_t odd = ((uintptr_t)place.to | (uintptr_t)place.row | (uintptr_t)place.channel) % 4;
@@ -50,8 +50,8 @@ int pixels_write(pixels_picture *picture, pixels_place place, const void *tables
     uint8_t *planes[3] = {NULL, NULL, NULL};
     if (scales && is_in_words) {
         size_t row = (size_t)picture->width + BLOCK;
-        int said = pixels_make_scratch(picture, 3 * row);
-        if (said != PIXELS_OK) return said;
+        int status = pixels_make_scratch(picture, 3 * row);
+        if (status != PIXELS_OK) return status;
         for (int c = 0; c < 3; c++) planes[c] = (uint8_t *)picture->scratch + (size_t)c * row;
     }
     for (int y = 0; y < picture->height; y++) {

@@ -1,8 +1,8 @@
-/* Pillow's Sharpness: the picture blended with a smooth one, whose pixels are means of nine that count the middle one
- * five times.
+/* Pillow's Sharpness: blends the picture with a smooth one.  A smooth pixel is the mean of nine, of which the middle
+ * one counts five times.
  *
- * Pillow sums 13ths in float and rounds.  2 * sum is even and 13 * (2 * n + 1) odd, so no sum lies halfway between two
- * bytes or nearer to that than a 26th, and whole numbers round as its floats do. */
+ * Pillow sums 13ths in float, and rounds.  2 * sum is even and 13 * (2 * n + 1) is odd, so no sum is closer than a 26th
+ * to the middle between two bytes.  So integers round as Pillow's floats do. */
 #pragma once
 #include "vectors.h"
 
@@ -13,7 +13,7 @@ static inline int sharpened(int smooth, int there, float factor)
 }
 
 #if !defined(HAS_SHARPEN_ROW)
-/* `from` is the row's own place: its neighbours lie a row before and behind it.  The first and last pixel stay. */
+/* `from` is the row itself; its neighbours are one row before and after it.  The first and last pixel stay. */
 static void sharpen_row(const uint8_t *from, uint8_t *to, int width, float factor, uint16_t *sums)
 {
     const uint8_t *above = from - 4 * (size_t)width, *below = from + 4 * (size_t)width;

@@ -9,9 +9,9 @@ static inline __m256i sixteen_bytes(const uint8_t *at)
     return _mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i *)at));
 }
 
-static inline __m256i blended_words(__m256i smooth, __m256i there, floats factor)
+static inline __m256i blended_words(__m256i smooth, __m256i sharp, floats factor)
 {
-    __m256i by = _mm256_sub_epi16(there, smooth), parts[2];
+    __m256i by = _mm256_sub_epi16(sharp, smooth), parts[2];
     for (int half = 0; half < 2; half++) {
         __m128i s = half ? _mm256_extracti128_si256(smooth, 1) : _mm256_castsi256_si128(smooth);
         __m128i d = half ? _mm256_extracti128_si256(by, 1) : _mm256_castsi256_si128(by);
@@ -34,14 +34,14 @@ static void sharpen_row(const uint8_t *from, uint8_t *to, int width, float facto
     }
     memcpy(&first, from, 4), memcpy(&last, from + bytes - 4, 4);
     for (size_t k = 4; k + 4 < bytes; k += 16) {
-        __m256i there = sixteen_bytes(from + k);
+        __m256i sharp = sixteen_bytes(from + k);
         __m256i sum = _mm256_add_epi16(_mm256_loadu_si256((const __m256i *)(sums + k - 4)),
                                        _mm256_loadu_si256((const __m256i *)(sums + k + 4)));
         sum = _mm256_add_epi16(_mm256_add_epi16(sum, _mm256_loadu_si256((const __m256i *)(sums + k))),
-                               _mm256_slli_epi16(there, 2));
+                               _mm256_slli_epi16(sharp, 2));
         sum = _mm256_add_epi16(sum, _mm256_set1_epi16(6));
         __m256i smooth = _mm256_mulhi_epu16(sum, _mm256_set1_epi16(5042)); /* a division by 13: exact up to 6552 */
-        __m256i w = _mm256_permute4x64_epi64(blended_words(smooth, there, by), 0xd8);
+        __m256i w = _mm256_permute4x64_epi64(blended_words(smooth, sharp, by), 0xd8);
         __m128i b = _mm_packus_epi16(_mm256_castsi256_si128(w), _mm256_extracti128_si256(w, 1));
         _mm_storeu_si128((__m128i *)(to + k), b);
     }

@@ -1,4 +1,4 @@
-/* Operations that are look-ups.  They are put together, and the pixels wait. */
+/* Operations that are look-ups.  Their tables are combined, and applied to the pixels later. */
 #include "pixels.h"
 
 #include <string.h>
@@ -34,8 +34,8 @@ void pixels_apply_pending(pixels_picture *picture)
 static void blend_table(uint8_t table[256], int from, float factor)
 {
     for (int v = 0; v < 256; v++) {
-        float there = (float)from + factor * (float)(v - from);
-        table[v] = (uint8_t)(there > 0.0f ? there < 255.0f ? (int)there : 255 : 0);
+        float mixed = (float)from + factor * (float)(v - from);
+        table[v] = (uint8_t)(mixed > 0.0f ? mixed < 255.0f ? (int)mixed : 255 : 0);
     }
 }
 
@@ -57,10 +57,10 @@ void pixels_contrast(pixels_picture *picture, float factor)
 
 typedef uint32_t histogram[3][256];
 
-/* How often each channel has each value, as the picture will be when its look-ups are applied. */
+/* Counts each value of each channel, as the picture will be after its pending look-ups. */
 static void count(const pixels_picture *picture, histogram counts)
 {
-    static const int PARTS = 4; /* pixels alike that follow one another would wait for the same number */
+    static const int PARTS = 4; /* separate counts, because equal pixels in a row would wait for the same counter */
     histogram parts[4];
     const uint8_t *at = picture->now;
     size_t n = size(picture), k = 0;
@@ -84,12 +84,12 @@ static void stretch_table(uint8_t table[256], const uint32_t counts[256])
     while (high > 0 && !counts[high]) high--;
     double scale = high > low ? 255.0 / (high - low) : 1.0, offset = high > low ? -low * scale : 0.0;
     for (int v = 0; v < 256; v++) {
-        int there = (int)(v * scale + offset);
-        table[v] = (uint8_t)(there < 0 ? 0 : there > 255 ? 255 : there);
+        int stretched = (int)(v * scale + offset);
+        table[v] = (uint8_t)(stretched < 0 ? 0 : stretched > 255 ? 255 : stretched);
     }
 }
 
-/* ImageOps.equalize: as many pixels between one value and the next, as far as that goes. */
+/* ImageOps.equalize: about as many pixels between one value and the next everywhere. */
 static void equal_table(uint8_t table[256], const uint32_t counts[256])
 {
     uint64_t sum = 0, last = 0, kinds = 0;
@@ -97,8 +97,8 @@ static void equal_table(uint8_t table[256], const uint32_t counts[256])
         if (counts[v]) sum += counts[v], last = counts[v], kinds++;
     uint64_t step = kinds > 1 ? (sum - last) / 255 : 0, reached = step / 2;
     for (int v = 0; v < 256; v++) {
-        uint64_t there = step ? reached / step : (uint64_t)v;
-        table[v] = (uint8_t)(there > 255 ? 255 : there);
+        uint64_t level = step ? reached / step : (uint64_t)v;
+        table[v] = (uint8_t)(level > 255 ? 255 : level);
         reached += counts[v];
     }
 }

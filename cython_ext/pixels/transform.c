@@ -15,10 +15,10 @@ static void put(const pixels_picture *picture, uint8_t *to, int x, int y, uint32
         memcpy(to, &fill, 4);
 }
 
-/* The pixel that a coordinate lies in; -1: none, also where it is no number that an int holds. */
+/* The pixel that contains a coordinate; -1: none, also if an int cannot hold it. */
 static int pixel_at(double v) { return v >= 0.0 && v < 2147483647.0 ? (int)v : -1; }
 
-/* Pillow adds up the steps from pixel to pixel where it takes the nearest one, so their roundings add up as well. */
+/* For the nearest pixel, Pillow adds up the steps from pixel to pixel, so their roundings add up as well. */
 static void nearest_scale(const pixels_picture *picture, const double *m, int width, int height, uint32_t fill,
                           int *columns)
 {
@@ -41,11 +41,11 @@ static void nearest_double(const pixels_picture *picture, const double *m, int w
     }
 }
 
-/* 16 bits before the point and 16 behind it.  Sums wrap as they do there. */
+/* Fixed point, with 16 bits before and after the point.  Sums wrap, as in Pillow. */
 static uint32_t fixed(double v)
 {
-    double there = floor(v * 65536.0 + 0.5);
-    return (uint32_t)(there >= -2147483648.0 && there <= 2147483647.0 ? (int)there : INT_MIN);
+    double scaled = floor(v * 65536.0 + 0.5);
+    return (uint32_t)(scaled >= -2147483648.0 && scaled <= 2147483647.0 ? (int)scaled : INT_MIN);
 }
 
 static void nearest_fixed(const pixels_picture *picture, const double *m, int width, int height, uint32_t fill)
@@ -59,9 +59,9 @@ static void nearest_fixed(const pixels_picture *picture, const double *m, int wi
         uint32_t x = first_x, y = first_y;
         for (int j = 0; j < width; j++, to += 4, x += right_x, y += right_y) {
             uint32_t column = (uint32_t)((int32_t)x >> 16), row = (uint32_t)((int32_t)y >> 16);
-            const void *there = &fill;
-            if (column < across && row < down) there = from + 4 * ((size_t)row * across + column);
-            memcpy(to, there, 4);
+            const void *pixel = &fill;
+            if (column < across && row < down) pixel = from + 4 * ((size_t)row * across + column);
+            memcpy(to, pixel, 4);
         }
     }
 }
@@ -102,9 +102,9 @@ int pixels_affine(pixels_picture *picture, int width, int height, const double m
 {
     if (is_move(matrix))
         return pixels_frame(picture, (int)matrix[2], (int)matrix[5], width, height, PAD_CONSTANT, fill);
-    int said = pixels_make_room(picture, width, height);
-    if (said == PIXELS_OK) said = pixels_make_scratch(picture, (size_t)width * sizeof(int));
-    if (said != PIXELS_OK) return said;
+    int status = pixels_make_room(picture, width, height);
+    if (status == PIXELS_OK) status = pixels_make_scratch(picture, (size_t)width * sizeof(int));
+    if (status != PIXELS_OK) return status;
     pixels_apply_pending(picture);
     if (interpolation == NEAREST)
         nearest_affine(picture, matrix, width, height, fill);
@@ -117,8 +117,8 @@ int pixels_affine(pixels_picture *picture, int width, int height, const double m
 int pixels_perspective(pixels_picture *picture, int width, int height, const double matrix[8], int interpolation,
                        uint32_t fill)
 {
-    int said = pixels_make_room(picture, width, height);
-    if (said != PIXELS_OK) return said;
+    int status = pixels_make_room(picture, width, height);
+    if (status != PIXELS_OK) return status;
     pixels_apply_pending(picture);
     transform(picture, width, height, matrix, interpolation, fill, picture->path->perspective_row);
     pixels_exchange(picture, width, height);

@@ -1,4 +1,4 @@
-/* Rows become columns: eight by eight pixels at a time, which stay in the cache. */
+/* Turns rows into columns: eight by eight pixels at a time, which stay in the cache. */
 #pragma once
 #include "vectors.h"
 

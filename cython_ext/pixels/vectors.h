@@ -1,7 +1,7 @@
 /* Eight 32-bit numbers, or four doubles, at once: in the compiler's own vectors, which every processor has.
  *
- * What the compiler does badly has a function here in plain C, and another one in vectors_avx2.h.  The kernels are
- * written once, on these. */
+ * Where the compiler does something badly, there is a function here in plain C, and another one in vectors_avx2.h.  The
+ * kernels are written once, in terms of these. */
 #pragma once
 #include <stddef.h>
 #include <stdint.h>
@@ -68,7 +68,7 @@ static inline doubles clamped_doubles(doubles d)
     return (doubles)((below & (longs)low) | (~below & (longs)every(255.0)));
 }
 
-/* Down to whole numbers: of -1 to 65535. */
+/* Rounds down to integers, for -1 to 65535. */
 static inline doubles floored(doubles d)
 {
     doubles whole = {(double)(int)d[0], (double)(int)d[1], (double)(int)d[2], (double)(int)d[3]};
@@ -105,7 +105,7 @@ static inline ints luma(words pixels)
     return (ints)(sum >> 16);
 }
 
-/* Eight bytes, each a number of its own. */
+/* Eight bytes, as eight numbers. */
 static inline words load_bytes(const uint8_t *at)
 {
     return (words){at[0], at[1], at[2], at[3], at[4], at[5], at[6], at[7]};

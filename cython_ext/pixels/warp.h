@@ -1,7 +1,7 @@
-/* Affine and perspective transforms as Pillow's: each pixel asks where it comes from, in double, and takes the nearest
- * pixel there, or a mean of four or sixteen.
+/* Affine and perspective transforms as Pillow does them: for each pixel of the result, compute its place in the
+ * picture, in double, and take the nearest pixel there, or a weighted mean of four or sixteen.
  *
- * Neighbours beyond the edge are the edge's own pixels.  Most pixels lie DEEP inside and have all their neighbours. */
+ * Neighbours beyond the edge are the edge's own pixels.  Most places are DEEP inside and have all their neighbours. */
 #pragma once
 #include "path.h"
 #include "vectors.h"
@@ -27,7 +27,7 @@ static inline doubles cubic_row(const uint8_t *row, const size_t at[4], doubles 
     return cubic(a, b, load_pixel(row + at[2]), load_pixel(row + at[3]), part);
 }
 
-/* Beyond the edge: every neighbour is looked for inside. */
+/* Near the edge: each neighbour's place is limited to the picture. */
 static inline doubles bilinear_at_edge(const pixels_source *s, int x, int y, doubles part_x, doubles part_y)
 {
     size_t stride = 4 * (size_t)s->width, left = 4 * inside(x, s->width), right = 4 * inside(x + 1, s->width);
@@ -45,8 +45,8 @@ static inline doubles bicubic_at_edge(const pixels_source *s, int x, int y, doub
     return cubic(rows[0], rows[1], rows[2], rows[3], part_y);
 }
 
-/* A shear, or a move along one axis, leaves nothing behind the point on the other one: there the sums below are their
- * own first term, which is one row's, or one column's, alone. */
+/* With a shear, or a move along one axis, the other coordinate has no fraction: then the sums below are just their
+ * first term, of one row or one column. */
 static inline doubles bilinear_at(const uint8_t *at, size_t stride, double x, double y)
 {
     doubles part_x = every(x), part_y = every(y);
@@ -72,14 +72,14 @@ static inline doubles bicubic_at(const uint8_t *at, size_t stride, double x, dou
 
 enum { OUTSIDE, EDGE, DEEP, CHUNK = 64 };
 
-/* CHUNK pixels of a row: where each comes from. */
+/* For CHUNK pixels of a row, their places in the picture. */
 typedef struct {
-    double x[CHUNK], y[CHUNK];           /* what is left behind the point */
+    double x[CHUNK], y[CHUNK];           /* the fractions */
     int32_t column[CHUNK], row[CHUNK];   /* of the pixel to the left and above, or of the nearest one */
-    int64_t kind[CHUNK];                 /* OUTSIDE; or EDGE: of its neighbours some may be beyond the edge; or DEEP */
+    int64_t kind[CHUNK];                 /* OUTSIDE; EDGE: some neighbours may be beyond the edge; or DEEP */
 } places;
 
-/* `margin`: how many pixels before this one must be there, and how many behind it, less one. */
+/* `margin`: how many pixels must exist before this one, and how many after it, less one. */
 static inline void find(places *p, int k, doubles x, doubles y, const pixels_source *s, int is_nearest, double margin)
 {
     double width = s->width, height = s->height;
@@ -108,15 +108,15 @@ static inline void sample(const places *p, const pixels_source *s, int interpola
             memcpy(to, at, 4);
         else {
             double x = p->x[k], y = p->y[k];
-            doubles there;
+            doubles pixel;
             if (interpolation == BILINEAR)
-                there = p->kind[k] == DEEP ? bilinear_at(at, stride, x, y)
+                pixel = p->kind[k] == DEEP ? bilinear_at(at, stride, x, y)
                                            : bilinear_at_edge(s, p->column[k], p->row[k], every(x), every(y));
             else
-                there = clamped_doubles(p->kind[k] == DEEP
+                pixel = clamped_doubles(p->kind[k] == DEEP
                                             ? bicubic_at(at, stride, x, y)
                                             : bicubic_at_edge(s, p->column[k], p->row[k], every(x), every(y)));
-            store_pixel(to, there);
+            store_pixel(to, pixel);
         }
     }
 }

@@ -1,11 +1,11 @@
-/* A row of sums over a window: torch's convolution of one channel after the other, as oneDNN adds it up.
+/* A row of sums over a window: torch's convolution, one channel after another, with the additions in oneDNN's order.
  *
- * One fused multiply-add a weight, the window's rows from the top, each from the left.  Whether torch does it in this
- * order is not promised: images/torch_blur.py compares. */
+ * It is one fused multiply-add for each weight, over the window's rows from the top, each from the left.  torch does
+ * not promise this order, so images/torch_blur.py compares. */
 #pragma once
 #include "vectors.h"
 
-/* The functions above are for AVX2 alone, and a processor may have that without FMA. */
+/* The functions above need only AVX2, and a processor may have that without FMA. */
 #if defined(__clang__)
 #pragma clang attribute push(__attribute__((target("avx2,fma"))), apply_to = function)
 #else
@@ -13,7 +13,7 @@
 #pragma GCC target("avx2,fma")
 #endif
 
-enum { WINDOW_PARTS = 12 }; /* sums at once: BLOCK pixels, and enough to hide how long each addition takes */
+enum { WINDOW_PARTS = 12 }; /* sums at once: BLOCK pixels, and enough to hide the latency of the additions */
 
 /* A row of pixels as floats, three a pixel. */
 static void window_floats(const uint8_t *from, float *to, int n)

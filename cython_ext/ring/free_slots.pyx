@@ -86,15 +86,15 @@ cdef class Slots:
 
     cdef void no_users(self, int payload) noexcept:
         """In whatever thread; the GIL is held.  A copied batch's slot was never the user's."""
-        cdef lending *of = &self.lending[payload]
+        cdef lending *loan = &self.lending[payload]
         cdef figures *at = &self.meter.figures.at
         cdef uint64_t time
-        if of.since:
+        if loan.since:
             time = now()
-            histogram_add(&at.of[LENT], time - of.since)
-            at.held[min(at.amount[BATCHES] - of.batches, <uint64_t>MOST_HELD - 1)] += 1
-            self.meter.log.dropped(of.logged, time)
-            of.since = 0
+            histogram_add(&at.of[LENT], time - loan.since)
+            at.held[min(at.amount[BATCHES] - loan.batches, <uint64_t>MOST_HELD - 1)] += 1
+            self.meter.log.dropped(loan.logged, time)
+            loan.since = 0
 
     def copied(self, int payload) -> None:
         """The batch in this payload is copied out: the user does not get the slot."""
@@ -237,7 +237,7 @@ cdef class Slots:
         return 0
 
     def awaiting(self) -> list[tuple[list[int], object]]:
-        """What await_events() was told: payloads and their events, the first ones first."""
+        """The arguments of await_events() so far, in order: payloads and their events."""
         return list(self.reading)
 
     def reclaim(self, entry) -> None:

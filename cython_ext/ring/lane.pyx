@@ -39,7 +39,7 @@ cdef class Lane:
         return ring_noted(&self.header.waited_ns) + (time - asked if 0 < asked < time else 0)
 
     cdef void sleeps(self) noexcept nogil:
-        """It lies down, for there is nothing to do: either the consumer is slow, or another worker is."""
+        """Note that the worker goes to sleep without work: either the consumer is slow, or another worker is."""
         if not self.slept:
             self.slept, self.waited = True, self.waited_by(now())
 

@@ -184,7 +184,7 @@ cdef class Lease:
         return PyBytes_FromStringAndSize(copy.area + copy.objects_at, copy.objects_size)
 
     cpdef list reports(self):
-        """What WorkerSide.report() got, for each chunk; of map-style datasets, and before the next open()."""
+        """The reports of the workers, one for each chunk.  Only of map-style datasets, and before the next open()."""
         cdef list found = []
         cdef answer_copy *copy
         cdef uint64_t at

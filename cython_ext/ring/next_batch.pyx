@@ -83,12 +83,13 @@ cdef class Steps:
     cdef int enter(self) except -1:
         cdef unsigned long me = PyThread_get_thread_ident()
         if self.born != forks:
-            raise RuntimeError("this iterator belongs to the process that made it, and this one was forked from that: "
-                               "iterate over the DataLoader anew in here")
+            raise RuntimeError("this iterator belongs to the process that made it. This process was forked from that "
+                               "one. Iterate over the DataLoader again in this process.")
         if self.occupied:
             if self.occupant == me:
-                raise RuntimeError("next() was called while this thread is in next() of the same iterator: from a "
-                                   "signal handler, or from a sampler that iterates over its own DataLoader")
+                raise RuntimeError("next() was called while this thread is in next() of the same iterator. The call "
+                                   "came from a signal handler, or from a sampler that iterates over its own "
+                                   "DataLoader. Iterate over another DataLoader there.")
             self.queued += 1
             try:
                 while self.occupied:

@@ -52,7 +52,7 @@ cdef class Progress:
         return len(self.ended) > 0
 
     def add(self, int samples) -> None:
-        """Another batch was handed out, in order, of so many samples."""
+        """Count another batch that was handed out in order, of this number of samples."""
         self.count(self.batches, samples, 0)
 
     def copy(self):

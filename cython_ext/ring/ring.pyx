@@ -68,7 +68,7 @@ cdef bint lowest(ring_entry *entries, int count, uint32_t state, uint32_t owner,
             word = ring_load(&entries[k])
             if (ring_state(word) == state and ring_seq(word) < found
                     and (owner == RING_ANY or ring_owner(word) == owner)
-                    and ring_seq(word) % count == <uint64_t>k):     # else it was overwritten
+                    and ring_seq(word) % count == <uint64_t>k):     # otherwise the word was overwritten
                 found = ring_seq(word)
         if found == before:
             break
@@ -112,7 +112,7 @@ cdef class Mapping:
 
     cdef int check_open(self) except -1:
         if self.closed:
-            raise RuntimeError("this iterator has been shut down: iterate over the DataLoader again")
+            raise RuntimeError("this iterator has been shut down. Iterate over the DataLoader again.")
         return 0
 
     cdef void give_back(self, Py_ssize_t at, Py_ssize_t bytes) noexcept nogil:

@@ -260,20 +260,20 @@ cdef class Turns:
         """Add what the workers say of themselves; nothing where the ring is closed."""
         cdef int k
         cdef of_worker *sum
-        cdef ring_worker *said
+        cdef ring_worker *own
         if self.mapping is None or self.mapping.closed or self.workers_added:
             return 0
         to.have(self.workers)
         for k in range(self.workers):
-            sum, said = &to.worker[k], &self.worker[k]
-            sum.published += ring_noted(&said.published)
-            sum.fetched_ns += ring_noted(&said.fetched_ns)
-            sum.collated_ns += ring_noted(&said.collated_ns)
-            sum.idle_ns += ring_noted(&said.idle_ns)
-            sum.behind_ns += ring_noted(&said.behind_ns)
-            sum.cpu_ns += ring_noted(&said.cpu_ns)
-            sum.delayed_ns += ring_noted(&said.delayed_ns)
-            sum.probed_ns += ring_noted(&said.probed_ns)
+            sum, own = &to.worker[k], &self.worker[k]
+            sum.published += ring_noted(&own.published)
+            sum.fetched_ns += ring_noted(&own.fetched_ns)
+            sum.collated_ns += ring_noted(&own.collated_ns)
+            sum.idle_ns += ring_noted(&own.idle_ns)
+            sum.behind_ns += ring_noted(&own.behind_ns)
+            sum.cpu_ns += ring_noted(&own.cpu_ns)
+            sum.delayed_ns += ring_noted(&own.delayed_ns)
+            sum.probed_ns += ring_noted(&own.probed_ns)
         return 0
 
     cdef void died(self) noexcept:

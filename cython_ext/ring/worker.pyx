@@ -370,20 +370,20 @@ cdef class WorkerSide(Ring):
         self.described = plan_at + size + more
         return 0
 
-    def report(self, const unsigned char[::1] said) -> None:
+    def report(self, const unsigned char[::1] text) -> None:
         """Say something of the batch beside what it holds, behind what describe() wrote, before it is published.
 
         Raises:
             MemoryError: there are no pages for it.
         """
         cdef int at = self.cursor % self.entries
-        cdef uint64_t size = said.shape[0]
+        cdef uint64_t size = text.shape[0]
         self.check_claimed()
         if not size:
             return
         if self.described + size > self.room[at]:
             self.room[at] = self.segment.commit_answer(at, self.described + size)
-        memcpy(self.area(self.cursor) + self.described, &said[0], size)
+        memcpy(self.area(self.cursor) + self.described, &text[0], size)
         self.state_size = <uint32_t>size
 
     cpdef int point_to_objects(self, Py_ssize_t at, Py_ssize_t size) except -1:

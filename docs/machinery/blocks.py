@@ -86,15 +86,15 @@ def run(page: Path) -> None:
 
 def run_apart(page: Path) -> str:
     """Run a page in a process of its own; what it said if it failed, else nothing."""
-    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile() as said:
+    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile() as output:
         child = os.fork()
         if not child:
             status = 1
             try:
                 os.setsid()
                 os.chdir(folder)
-                os.dup2(said.fileno(), 1)
-                os.dup2(said.fileno(), 2)
+                os.dup2(output.fileno(), 1)
+                os.dup2(output.fileno(), 2)
                 signal.alarm(LONGEST)
                 run(page)
                 status = 0
@@ -105,8 +105,8 @@ def run_apart(page: Path) -> str:
                 sys.stderr.flush()
                 os._exit(status)
         status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-        said.seek(0)
-        text = said.read().decode(errors="replace")
+        output.seek(0)
+        text = output.read().decode(errors="replace")
     return text + f"\n(status {status})" if status else ""
 
 

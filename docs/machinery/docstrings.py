@@ -13,7 +13,7 @@ OPTIONS_APART = ("shmloader.DataLoader", "shmloader.dataloader.DataLoader")
 SECTIONS = ("Args:", "Attributes:", "Example:", "Limits:", "Raises:", "Returns:")
 
 
-def process(app: Sphinx, what: str, name: str, of: object, options: object, lines: list[str]) -> None:
+def process(app: Sphinx, what: str, name: str, described: object, options: object, lines: list[str]) -> None:
     if name in OPTIONS_APART:
         lines[:] = without_arguments(lines)
     lines[:] = [re.sub(r"\bdocs/([\w-]+)\.md", r":doc:`\1`", line) for line in with_literal_blocks(lines)]

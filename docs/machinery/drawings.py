@@ -47,9 +47,9 @@ class Drawing:
         tip = " ".join(f"{px:.1f},{py:.1f}" for px, py in [(to_x, to_y), *back])
         self.parts.append(f'<polygon points="{tip}" class="tip"/>')
 
-    def sector(self, x: float, y: float, inner: float, outer: float, of: tuple[float, float], kind: str) -> None:
+    def sector(self, x: float, y: float, inner: float, outer: float, angles: tuple[float, float], kind: str) -> None:
         """A part of a ring, between two angles."""
-        (sin0, cos0), (sin1, cos1) = ((math.sin(angle), math.cos(angle)) for angle in of)
+        (sin0, cos0), (sin1, cos1) = ((math.sin(angle), math.cos(angle)) for angle in angles)
         self.parts.append(
             f'<path d="M{x + inner * cos0:.1f} {y + inner * sin0:.1f}L{x + outer * cos0:.1f} {y + outer * sin0:.1f}'
             f"A{outer} {outer} 0 0 1 {x + outer * cos1:.1f} {y + outer * sin1:.1f}"

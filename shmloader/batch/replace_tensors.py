@@ -41,12 +41,12 @@ def replaced(batch: Any, tensor: Callable[[torch.Tensor], Any], movable: Callabl
     return part(batch)
 
 
-def _mapping(of: Mapping[Any, Any], part: Callable[[Any], Any]) -> Any:
-    return updated(of, {key: part(value) for key, value in of.items()})
+def _mapping(mapping: Mapping[Any, Any], part: Callable[[Any], Any]) -> Any:
+    return updated(mapping, {key: part(value) for key, value in mapping.items()})
 
 
-def _sequence(of: Sequence[Any], part: Callable[[Any], Any]) -> Any:
-    return updated(of, [part(item) for item in of])
+def _sequence(sequence: Sequence[Any], part: Callable[[Any], Any]) -> Any:
+    return updated(sequence, [part(item) for item in sequence])
 
 
 def updated(container: Any, items: dict[Any, Any] | list[Any]) -> Any:

@@ -22,7 +22,7 @@ COMMANDS = (doctor, tuning, top, index, serve)
 
 def parser() -> argparse.ArgumentParser:
     """The parser of `shmloader`; each command has options of its own."""
-    made = argparse.ArgumentParser(prog="shmloader", description="Looks after loaders: of this machine, and running.")
+    made = argparse.ArgumentParser(prog="shmloader", description="Checks, measures and watches loaders.")
     made.add_argument(
         "--version", action="version", version=f"shmloader {shmloader.__version__}, torch {torch.__version__}"
     )

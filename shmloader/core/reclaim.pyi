@@ -10,7 +10,7 @@ class Reclaim:
         slots: Slots,
         devices: tuple[int, ...],
         lent: list[int],
-        alone: list[bool],
+        unshared: list[bool],
         address: Callable[[tuple[int, int, int]], int],
     ) -> None: ...
     def __call__(self) -> bool: ...

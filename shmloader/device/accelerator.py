@@ -90,7 +90,7 @@ class Accelerator(Protocol):
     def wait(self, event: Any) -> None:
         """Wait for an event of mark().  Other threads run meanwhile."""
 
-    def quick_reclaim(self, slots: Slots, lent: list[int], alone: list[bool]) -> Callable[[], bool] | None:
+    def quick_reclaim(self, slots: Slots, lent: list[int], unshared: list[bool]) -> Callable[[], bool] | None:
         """A function that frees slots as Pinning._reclaim() does, in a few microseconds; None if there is none.
 
         It returns False if Pinning._reclaim() must do it.
@@ -98,7 +98,7 @@ class Accelerator(Protocol):
         Args:
             slots: The slots of a ring.
             lent: When each was lent last.
-            alone: For each slot, whether only the thread that copies can have had its batch.
+            unshared: For each slot, whether only the thread that copies can have had its batch.
         """
 
     def synchronize(self) -> None:
@@ -201,7 +201,7 @@ class Other:
     def wait(self, event: Any) -> None:
         event.synchronize()
 
-    def quick_reclaim(self, slots: Slots, lent: list[int], alone: list[bool]) -> Callable[[], bool] | None:
+    def quick_reclaim(self, slots: Slots, lent: list[int], unshared: list[bool]) -> Callable[[], bool] | None:
         return None
 
     def synchronize(self) -> None:
@@ -335,10 +335,10 @@ class Cuda(Other):
     def record(self, streams: Streams) -> list[Any]:
         return [*streams.events, *map(events.record, streams.those)]
 
-    def quick_reclaim(self, slots: Slots, lent: list[int], alone: list[bool]) -> Callable[[], bool] | None:
+    def quick_reclaim(self, slots: Slots, lent: list[int], unshared: list[bool]) -> Callable[[], bool] | None:
         if not WATCHED or not events.has_driver():
             return None
-        return Reclaim(slots, self.devices, lent, alone, events.address_of)
+        return Reclaim(slots, self.devices, lent, unshared, events.address_of)
 
     def synchronize(self) -> None:
         for index in self.devices:

@@ -86,7 +86,7 @@ class Pinning:
         self._private = private
         self._locked = [UNLOCKED] * ring.payloads  # bytes of each slot that may be lent
         self._lent = [0] * ring.payloads  # when each slot was lent last
-        self._alone = [False] * ring.payloads  # whether only the thread that copies can have had the batch of each
+        self._unshared = [False] * ring.payloads  # whether only the thread that copies can have had the batch of each
         self._registered: dict[int, int] = {}  # registered bytes of each slot; the thread's, while there is one
         self._asked = [False] * ring.payloads
         self._hopeless: set[int] = set()
@@ -118,7 +118,7 @@ class Pinning:
         for device in self._accelerator.devices:
             self._accelerator.current(device)  # the first call initialises something, which must not happen at a death
         if not self._strict:
-            self._quick_reclaim = self._accelerator.quick_reclaim(self._ring.slots, self._lent, self._alone)
+            self._quick_reclaim = self._accelerator.quick_reclaim(self._ring.slots, self._lent, self._unshared)
         self.thread = threading.Thread(target=self._lock, name="shmloader_pin", daemon=True)
         self.thread.start()
         return True
@@ -173,7 +173,7 @@ class Pinning:
         """Whether the lease's batch may be lent: it is page-locked as a whole, and the slot is guarded from now on."""
         payload = lease.payload
         if lease.guard(self._locked[payload]):
-            self._lent[payload], self._alone[payload] = moment(), False
+            self._lent[payload], self._unshared[payload] = moment(), False
             return True
         if self.thread is not None and not self._asked[payload] and payload not in self._hopeless:
             self._asked[payload], self._locked[payload] = True, UNLOCKED  # before the thread may unregister it
@@ -189,7 +189,7 @@ class Pinning:
         All other tensors are page-locked already, in the slot or in torch's memory.
         """
         if self._private:
-            self._alone[lease.payload] = _is_of_tensors(batch)
+            self._unshared[lease.payload] = _is_of_tensors(batch)
         return batch if _is_locked(batch, lease.may_have_objects) else _torch.pin_memory(batch)
 
     def free(self) -> None:
@@ -233,7 +233,7 @@ class Pinning:
         """
         if not returned:
             return None
-        if not self._strict and all(self._alone[payload] for payload, _ in returned):
+        if not self._strict and all(self._unshared[payload] for payload, _ in returned):
             here = [self._accelerator.current(device) for device in self._accelerator.devices]
             if all(streams == here for _, streams in returned):
                 return None

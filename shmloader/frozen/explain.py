@@ -1,4 +1,4 @@
-"""What of a dataset is frozen, how many bytes it takes, and what is not frozen and why."""
+"""Lists what of a dataset is frozen, with its bytes, and what is not and why."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from shmloader.system.sealed_memory import Counter
 
 
 def explain(dataset: Any) -> str:
-    """Say what `shmloader.freeze` has frozen of a dataset, and what it has left.
+    """List what `shmloader.freeze` has frozen in a dataset, and what it has left.
 
     Args:
         dataset: A dataset, frozen or not.
 
     Returns:
-        A line for each attribute of some size.
+        A line for each large attribute.
 
     Example:
         >>> import shmloader
@@ -56,5 +56,5 @@ def _word(value: Any) -> str:
         return f"a {type(value).__name__} of {len(value):,}"
     try:
         return f"{type(value).__name__} of shape {tuple(value.shape)}"
-    except RuntimeError:  # a nested tensor has none
+    except RuntimeError:  # a nested tensor has no such size
         return type(value).__name__

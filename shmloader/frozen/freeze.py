@@ -16,24 +16,24 @@ def freeze(dataset: Kind, *, least: int = LEAST, share_with_ranks: bool = True) 
     """Move the large attributes of a dataset into memory that its workers share.
 
     A worker that reads a list changes the reference counts of its items, and so copies the list page by page.  With a
-    million paths and eight workers that is eight copies; a spawned worker has one from the start.  Frozen, the list is
-    one block of bytes for all workers, and an item becomes an object when you ask for it.
+    million paths and eight workers that makes eight copies; a spawned worker has a copy from the start.  A frozen list
+    is one block of bytes for all workers, and an item becomes an object only when you ask for it.
 
     These are frozen: lists of strings, bytes, numbers, None, NumPy's scalars and arrays, and of tuples, named tuples,
-    lists and dicts of these; dicts whose keys are all strings or all integers and whose values are such things; NumPy's
-    arrays and CPU tensors of 4 KiB and more.  The attributes of the dataset are looked at, and those of the plain
-    objects, short lists, tuples and dicts in them, so that what torch's Subset and ConcatDataset hold is frozen too.
-    Everything else stays as it is.  `shmloader.frozen.explain` says what, and why.
+    lists and dicts of these; dicts whose keys are all strings or all integers, with such values; NumPy's arrays and
+    CPU tensors of 4 KiB and more.  freeze() searches the attributes of the dataset, and those of the plain objects,
+    short lists, tuples and dicts in them.  So it also freezes what torch's Subset and ConcatDataset hold.  Everything
+    else stays as it is; `shmloader.frozen.explain` lists it with the reason.
 
-    A frozen list or dict reads like the original, and items equal the originals.  It is no `list`: json.dumps refuses
-    it, slices of it are lists, and it cannot be changed.  Each access makes a new item, so what you write into an inner
-    list or dict is lost.  Arrays and tensors can be written; a write stays in its process.
+    A frozen list or dict reads like the original, and its items equal the original items.  But it is no `list`, so
+    json.dumps refuses it.  Slices of it are lists.  It cannot be changed.  Each access makes a new item, so what you
+    write into an inner list or dict is lost.  You can write to arrays and tensors; a write stays in its process.
 
     Args:
-        dataset: A dataset, of any class.  It is changed: its attributes are replaced.
+        dataset: A dataset of any class.  It is changed: its attributes are replaced.
         least: Lists and dicts of fewer items stay as they are.
-        share_with_ranks: Whether ranks of one machine that freeze the same bytes share one copy, where
-            torch.distributed is initialised.  No rank waits for another.
+        share_with_ranks: Whether ranks of one machine that freeze the same bytes share one copy, if torch.distributed
+            is initialised.  No rank waits for another.
 
     Returns:
         The same dataset.
@@ -41,7 +41,7 @@ def freeze(dataset: Kind, *, least: int = LEAST, share_with_ranks: bool = True) 
     Raises:
         ValueError: `least` is negative.
         MemoryError: The machine, or the control group, has less memory available than the copy takes.  The dataset
-            is as it was.
+            is unchanged.
 
     Example:
         >>> import shmloader
@@ -62,14 +62,14 @@ def freeze(dataset: Kind, *, least: int = LEAST, share_with_ranks: bool = True) 
 workers share one copy. Change the list before you freeze the dataset, or assign list(...) of it to the attribute
     """
     if least < 0:
-        raise ValueError(f"least is {least}. It counts items, so it is 0 or more")
+        raise ValueError(f"least should be a number of items, 0 or more, but got least={least!r}.")
     if _replace(dataset, least, share_with_ranks):
-        heap.trim()  # the originals are gone, and workers that are forked later would copy the pages that glibc keeps
+        heap.trim()  # gives the originals' pages back; otherwise glibc keeps them, and later forks copy them
     return dataset
 
 
 def _replace(dataset: object, least: int, share_with_ranks: bool) -> bool:
-    """Replace what can be frozen; false where there is nothing."""
+    """Replace what can be frozen; false if there is nothing."""
     writer = Writer()
     try:
         plan = planned(dataset, writer, least)

@@ -14,23 +14,23 @@ from shmloader.system.sealed_memory import Counter
 
 Layout = tuple[Any, ...]
 
-MOST_FIELDS = 64  # of a tuple or a dict whose fields are columns of their own
-DEEPEST = 64  # lists within lists: more is not looked at
+MOST_FIELDS = 64  # of a tuple or a dict, each of which is a column of its own
+DEEPEST = 64  # lists within lists; anything deeper is not frozen
 _NUL = {"S": b"\0", "U": "\0"}
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 
 
 class NotPlain(Exception):
-    """Something that cannot be kept as bytes.  Its text says what, and is a part of a sentence."""
+    """Something that cannot be stored as bytes.  Its text names it, as a part of a sentence."""
 
 
 def pack(items: Sequence[Any], writer: Counter, depth: int = 0) -> Layout:
-    """Write items, which may be none.
+    """Write items as a column.  There may be none.
 
     Args:
-        items: The items.  The column will give equal ones of the same classes.
+        items: The items.  The column returns items that are equal and of the same classes.
         writer: Where to write them.
-        depth: How many lists they are in.
+        depth: How many lists enclose them.
 
     Returns:
         The layout.
@@ -137,7 +137,7 @@ def _arrays(items: Sequence[Any], writer: Counter, depth: int) -> Layout:
 
 
 def owners(arrays: Iterable[Any]) -> list[Any]:
-    """The arrays that have the memory of others: each once."""
+    """The arrays that own the memory of these, each once."""
     bases = (one.base if type(one.base) is numpy.ndarray else one for one in arrays)
     return list({id(one): one for one in bases}.values())
 
@@ -157,7 +157,7 @@ def _tuples(items: Sequence[Any], writer: Counter, depth: int, kind: type | None
 def _dicts(items: Sequence[Any], writer: Counter, depth: int) -> Layout:
     keys = tuple(items[0])
     alike = all(type(key) in (str, int) for key in keys) and 0 < len(keys) <= MOST_FIELDS
-    kinds = tuple(map(type, keys))  # True equals 1, and is another key
+    kinds = tuple(map(type, keys))  # True equals 1, but is another key
     if not alike or any(tuple(item) != keys or tuple(map(type, item)) != kinds for item in items):
         return _values(items, writer)
     return "dicts", keys, tuple(pack([item[key] for item in items], writer, depth + 1) for key in keys)
@@ -172,7 +172,7 @@ def _lists(items: Sequence[Any], writer: Counter, depth: int, as_tuple: bool = F
 
 
 def _is_of_named_tuples(kind: type) -> bool:
-    """Whether a class is of named tuples that have their fields and nothing else, and that pickle finds by name."""
+    """Whether a class is a named tuple with its fields and nothing else, which pickle finds by name."""
     return (
         issubclass(kind, tuple)
         and kind.__mro__[1:] == (tuple, object)
@@ -183,7 +183,7 @@ def _is_of_named_tuples(kind: type) -> bool:
 
 
 def _check_plain(item: Any, depth: int) -> None:
-    """See that marshal gives this again as it is: it would take a subclass for its base, and a buffer for bytes.
+    """Check that marshal returns this item unchanged: it turns a subclass into its base, and a buffer into bytes.
 
     Raises:
         NotPlain: It does not.
@@ -222,10 +222,10 @@ def pack_dict(items: dict[Any, Any], writer: Counter) -> tuple[Layout, Layout, i
     """Write a dict whose keys are all strings, or all integers.
 
     Returns:
-        The layouts of the keys and of the values, the place of the table, and how many bits number its words.
+        The layouts of the keys and of the values, the place of the table, and the number of bits that count its words.
 
     Raises:
-        NotPlain: Its keys are others, or its values are none that `pack` writes.
+        NotPlain: It has keys of other types, or values that `pack` does not write.
         MemoryError: The machine does not have the memory.
     """
     if set(map(type, items)) not in ({str}, {int}):

@@ -1,6 +1,6 @@
 """Finds what can be frozen in a dataset, writes it, and puts columns in its place.
 
-Everything is written before anything is replaced, so that an error leaves the dataset as it was.
+Everything is written before anything is replaced, so an error leaves the dataset unchanged.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from shmloader.frozen.pack import NotPlain, owners, pack, pack_dict
 from shmloader.frozen.slots import Slots
 from shmloader.system.sealed_memory import Counter, SealedMemory, array_over, memory_of, tensor_over
 
-LEAST = 64  # items: a shorter list costs a process less than the page that it lies in
+LEAST = 64  # items: a shorter list is smaller than a page
 LEAST_BYTES = 4096  # of an array or a tensor: a page
 CONTAINERS = (list, tuple, dict, set, frozenset, collections.deque, FrozenList, FrozenDict)
-MOST_WALKED = 10_000  # items of a list or a dict in which each is looked at
+MOST_WALKED = 10_000  # items: in a longer list or dict the search does not look at each
 
 Make = Callable[[SealedMemory], Any]
 
@@ -35,11 +35,11 @@ class Found:
     """Something large in a dataset.
 
     Attributes:
-        name: How the user would write it: `samples`, `coco.anns`, `datasets[1].samples`.
-        value: What is there.
-        why_not: Why it stays as it is; None where it can be frozen.
-        size: Bytes that it takes frozen.
-        make: Makes what replaces it.
+        name: Its name in the user's terms: `samples`, `coco.anns`, `datasets[1].samples`.
+        value: The object.
+        why_not: Why it stays as it is; None if it can be frozen.
+        size: The bytes that it takes when frozen.
+        make: Makes the replacement.
     """
 
     name: str
@@ -51,18 +51,18 @@ class Found:
 
 @dataclass
 class Plan:
-    """What was found, and where each thing is held."""
+    """What was found, and which objects hold it."""
 
     found: list[Found] = field(default_factory=list)
-    places: list[tuple[Any, Any, int]] = field(default_factory=list)  # a dict, a list or slots, a key in it, an id
-    tuples: dict[int, tuple[Any, ...]] = field(default_factory=dict)  # by id: those that may hold what was found
+    places: list[tuple[Any, Any, int]] = field(default_factory=list)  # a dict, list or Slots, a key in it, a value's id
+    tuples: dict[int, tuple[Any, ...]] = field(default_factory=dict)  # by id: tuples that may hold something found
 
     @property
     def is_empty(self) -> bool:
         return all(found.make is None for found in self.found)
 
     def carry_out(self, memory: SealedMemory) -> None:
-        """Replace what was found."""
+        """Replace everything that was found."""
         made = {id(found.value): found.make(memory) for found in self.found if found.make is not None}
         for one in self.tuples.values():
             self._remake(one, made)
@@ -71,7 +71,7 @@ class Plan:
                 holder[key] = made[value]
 
     def _remake(self, value: Any, made: dict[int, Any]) -> Any:
-        """What stands for a value: where a tuple holds what was found, another tuple."""
+        """The replacement of a value; for a tuple that holds something found, another tuple."""
         if id(value) not in made and id(value) in self.tuples:
             items = [self._remake(item, made) for item in value]
             if any(new is not old for new, old in zip(items, value, strict=True)):
@@ -80,7 +80,7 @@ class Plan:
 
 
 def planned(dataset: Any, writer: Counter, least: int) -> Plan:
-    """Write what can be frozen in a dataset; see Plan."""
+    """Write what can be frozen in a dataset; returns the plan for replacing it."""
     plan = Plan()
     known: dict[int, Any] = {}
     large: set[int] = set()
@@ -106,7 +106,7 @@ Step = tuple[str, Any, Any, Any]  # the name, the value, what holds it, and unde
 
 
 def walk(dataset: Any, least: int) -> Iterator[Step]:
-    """Every attribute and item that is looked at, with aliases each time that they are met."""
+    """Every attribute and item that the search meets; an object with several names comes once for each."""
     waiting: collections.deque[tuple[str, Any]] = collections.deque([("", dataset)])
     seen = {id(dataset)}
     while waiting:
@@ -133,17 +133,17 @@ def _within(prefix: str, holder: Any) -> Iterator[Step]:
 
 
 def _is_looked_into(value: Any, least: int) -> bool:
-    """Whether a value is not frozen itself, and may hold what can be."""
+    """Whether a value is not frozen itself, but may hold something that can be."""
     if type(value) in (list, tuple, dict, collections.OrderedDict, collections.defaultdict):
         return len(value) < MOST_WALKED and (len(value) < least or _holds_objects(value))
     return _is_plain_object(value)
 
 
 def _is_plain_object(value: Any) -> bool:
-    """Whether an object is what its attributes are: a dataset, or one that pickle would take apart like any other."""
+    """Whether an object is no more than its attributes: a dataset, or one that pickle takes apart like any other."""
     try:
         return _is_of_attributes(value)
-    except Exception:  # of a user's property, or metaclass: what cannot be looked at is not looked into
+    except Exception:  # a property or metaclass of the user's raised: the search leaves this object out
         return False
 
 
@@ -166,25 +166,25 @@ def _is_of_attributes(value: Any) -> bool:
 
 def is_frozen(value: Any) -> bool:
     """Whether freeze() made it."""
-    if type(value) in (FrozenList, FrozenDict):  # a copy, from a file for example, has its bytes for itself
+    if type(value) in (FrozenList, FrozenDict):  # a copy, from a file for example, owns its bytes
         return type(value.pages.memory) is SealedMemory
     return type(value) in (numpy.ndarray, torch.Tensor) and memory_of(value) is not None
 
 
 def is_large(value: Any, least: int) -> bool:
-    """Whether it is worth a place in shared memory, if it can have one."""
+    """Whether it is large enough for a place in shared memory, if it can have one."""
     try:
         if issubclass(type(value), (numpy.ndarray, torch.Tensor)):
             return _size(value) >= LEAST_BYTES and not is_frozen(value)
         return issubclass(type(value), CONTAINERS) and len(value) >= least and not is_frozen(value)
-    except Exception:  # of a class of the user's
+    except Exception:  # a method of the user's class raised
         return False
 
 
 def _size(value: Any) -> int:
     try:
         return int(value.nbytes)
-    except RuntimeError:  # sparse: explain() says so
+    except RuntimeError:  # a sparse tensor, which explain() lists
         return LEAST_BYTES
 
 
@@ -193,7 +193,7 @@ def _holds_objects(value: Any) -> bool:
 
 
 def _write(found: Found, writer: Counter, overlapping: set[int]) -> None:
-    """Write what was found, or say why it stays."""
+    """Write one object, or note why it stays."""
     value = found.value
     first = writer.begin()
     try:
@@ -254,7 +254,7 @@ def _array_maker(value: Any, writer: Counter) -> Make:
         raise NotPlain("an array that is strided")
     if value.base is not None and (type(value.base) is not numpy.ndarray or sys.getrefcount(value.base) > 2):
         raise NotPlain("an array over memory that others use")
-    place = writer.put(value.reshape(-1).view(numpy.uint8)) + writer.first  # buffers of datetimes do not exist
+    place = writer.put(value.reshape(-1).view(numpy.uint8)) + writer.first  # NumPy gives no buffer of datetimes
     dtype, shape, writeable = value.dtype, value.shape, value.flags.writeable
     return lambda memory: array_over(memory, place, dtype, shape, writeable)
 
@@ -289,7 +289,7 @@ def _overlapping(values: list[Any], large: set[int]) -> set[int]:
         elif (storage := _storage_of(value)) is not None:
             bounds.append((storage.data_ptr(), storage.data_ptr() + storage.nbytes(), id(value)))
     found: set[int] = set()
-    furthest, its = 0, 0  # where the memory seen so far ends, and whose that is
+    furthest, its = 0, 0  # the end of the memory seen so far, and the id of the array that it belongs to
     for begin, end, one in sorted(bounds):
         if begin < furthest:
             found |= {one, its}
@@ -303,17 +303,17 @@ def _bounds(array: Any) -> tuple[int, int]:
 
 
 def _storage_of(value: Any) -> Any:
-    """The storage of a tensor in this process's memory; None where it has none.
+    """The storage of a tensor in this process's memory; None if it has none.
 
-    Only torch's own classes are asked: a subclass may raise any error, or start a copy from another machine.
+    Only for torch's own classes: a subclass may raise any error, or start a copy from another machine.
     """
     if type(value) not in (torch.Tensor, torch.nn.Parameter) or value.device.type != "cpu":
         return None
     try:
         storage = value.untyped_storage() if value.layout is torch.strided else None
         return storage if storage is not None and storage.data_ptr() else None
-    except RuntimeError:  # of function transforms, and zeros that are made when they are needed
+    except RuntimeError:  # a tensor of a function transform, or zeros that torch makes when they are needed
         return None
 
 
-_HAS_BOUNDS = hasattr(numpy.lib, "array_utils")  # as of NumPy 2
+_HAS_BOUNDS = hasattr(numpy.lib, "array_utils")  # since NumPy 2

@@ -1,8 +1,8 @@
 """Ranks of one machine that froze the same bytes map one copy.
 
-Whoever comes first writes into the group's store where its copy is: a process, a descriptor, the file's number.  Who
-comes later opens that descriptor in /proc, and drops its own copy.  Nobody waits, so a rank that freezes nothing, or
-something else, holds up no other.  If the first one is gone, the next one takes its place.
+The first rank writes to the group's store where its copy is: its pid, a descriptor, and the file's inode.  A later rank
+opens that descriptor in /proc, and drops its own copy.  No rank waits, so a rank that freezes nothing, or something
+else, delays no other.  If the first rank is gone, the next one takes its place.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from shmloader.system.sealed_memory import SEALS, SealedMemory
 
 
 def one_of_machine(mine: SealedMemory) -> SealedMemory:
-    """The copy of the first rank of this machine that has the same bytes; or the given one."""
+    """The copy of the first rank of this machine that froze the same bytes; or the given one."""
     store = _store()
     if store is None:
         return mine
     key = f"shmloader/frozen/{_machine()}/{hashlib.blake2b(mine, digest_size=20).hexdigest()}"
-    here = f"{os.getpid()} {mine.fd} {os.fstat(mine.fd).st_ino}"
-    there = _text(store.compare_set(key, "", here))
-    while there != here:
-        if (theirs := _opened(there, len(mine))) is not None:
+    own = f"{os.getpid()} {mine.fd} {os.fstat(mine.fd).st_ino}"
+    shared = _text(store.compare_set(key, "", own))
+    while shared != own:
+        if (theirs := _opened(shared, len(mine))) is not None:
             return theirs
-        before, there = there, _text(store.compare_set(key, there, here))
-        if there == before:  # a store that does not replace
+        before, shared = shared, _text(store.compare_set(key, shared, own))
+        if shared == before:  # this store does not replace values
             break
     return mine
 
@@ -44,7 +44,7 @@ def _store() -> Any:
 
 
 def _machine() -> str:
-    """Names what can open one another's descriptors: a user's processes in one namespace, since the machine's start."""
+    """Names the processes that can open each other's descriptors: one user's, in one namespace, since the last boot."""
     with open("/proc/sys/kernel/random/boot_id") as file:
         return f"{file.read().strip()}/{os.readlink('/proc/self/ns/pid')}/{os.getuid()}"
 
@@ -53,9 +53,9 @@ def _text(value: Any) -> str:
     return value.decode() if isinstance(value, bytes) else str(value)
 
 
-def _opened(there: str, size: int) -> SealedMemory | None:
-    """The memory of another process, or None where it is gone."""
-    pid, number, inode = there.split()
+def _opened(address: str, size: int) -> SealedMemory | None:
+    """The memory of another process, or None if it is gone."""
+    pid, number, inode = address.split()
     with contextlib.suppress(OSError, ValueError):
         fd = os.open(f"/proc/{pid}/fd/{number}", os.O_RDONLY | os.O_CLOEXEC)
         try:

@@ -8,10 +8,10 @@ from typing import Any
 
 
 class Slots(MutableMapping[str, Any]):
-    """Those of an object's slots that have a value.
+    """The slots of an object that have a value.
 
     Args:
-        holder: The object.  Only classes that are written in Python are looked at.
+        holder: The object.  Only classes that are written in Python count.
     """
 
     def __init__(self, holder: Any) -> None:

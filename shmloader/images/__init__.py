@@ -1,7 +1,7 @@
-"""Pictures, decoded where they are wanted: only the crop, only once, straight into the batch's row.
+"""Pictures for training: only the crop is decoded, only once, and straight into the batch's row.
 
-`fuse` takes a dataset of torchvision's as it is; `ImageFolder` and `from_bytes` need no torchvision; `decode` is one
-picture.  docs/images.md tells it from the start.
+`fuse` takes a dataset of torchvision's as it is.  `ImageFolder` and `from_bytes` need no torchvision.  `decode` decodes
+one picture.  docs/images.md begins at the beginning.
 """
 
 from shmloader.images.columns import on_column

@@ -1,8 +1,8 @@
 """A cache of decoded pictures, which all workers, ranks and jobs of a user share: docs/caching.md.
 
-It has the samples of whole pictures as their files have them, before chroma is brought to the size of luma: NOTE
-[ Kept planes ] in cython_ext/jpeg/planes.c.  Any crop, of any size and by any filter, is made of these, and is the crop
-of the file to the bit.  NOTE [ Cache table ] in cython_ext/atomics.h tells how processes keep pictures side by side.
+It keeps the samples of whole pictures as their files have them, before chroma is upsampled: NOTE [ Kept planes ] in
+cython_ext/jpeg/planes.c.  Any crop, of any size and by any filter, is made of these, and equals the file's crop bit for
+bit.  NOTE [ Cache table ] in cython_ext/atomics.h explains how processes add pictures at the same time.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ from shmloader.system.processes import start_of
 
 __all__ = ["Cache"]
 
-_PLANES = b"planes 1"  # what the decoder gives: with other samples, or another order of them, another number
+_PLANES = b"planes 1"  # the decoder's output; if its contents or their order change, so must the number
 _STATUS = struct.Struct("<QQ")
-_WORD = 2**64 - 1  # what a key has of a time of change: it may be before 1970, or after 2554
+_WORD = 2**64 - 1  # bits of a time of change that a key has: the time may be before 1970, or after 2554
 
-# This process, as claims name it: its pid, and when it was started.
+# How claims name this process: its pid and its start time.
 _process = (0, 0)
 
 
 class Cache:
-    """Pictures of one dataset, kept decoded.  It can be pickled, and the copy finds the same memory or file.
+    """The decoded pictures of one dataset.  It can be pickled, and the copy finds the same memory or file.
 
     Args:
-        value: what the user gave as `cache=`.
-        pictures: how many the dataset has.
+        value: the user's `cache=`.
+        pictures: the number of pictures of the dataset.
 
     Raises:
-        TypeError, ValueError: `value` means nothing, or names a file that is something else.
-        FileNotFoundError: there is no such folder.
+        TypeError, ValueError: `value` has no meaning, or names a file that is something else.
+        FileNotFoundError: the folder does not exist.
     """
 
     def __init__(self, value: Any, pictures: int) -> None:
@@ -51,13 +51,13 @@ class Cache:
         self._place: Place | None = None
         self._store: Store | None = None
         self._line = 0
-        self._is_off = False  # it cannot be had here
+        self._is_off = False  # whether it cannot be opened here
         if (store := self._opened()) is not None:
             self._line = store.table.new_line()
             if self._options.path is None and (self._options.budget or 0) > (most := allowed_memory()):
                 self._warn(
-                    f"that is more than the {size_text(most)} that this machine or its control group has. Pictures are "
-                    "kept as long as there is memory. Give a smaller budget, or more memory"
+                    f"the budget is larger than the {size_text(most)} of memory that this machine or its control group "
+                    "has. Pictures are kept while there is memory. Give a smaller budget, or more memory."
                 )
 
     def __getstate__(self) -> dict[str, Any]:
@@ -65,10 +65,10 @@ class Cache:
         return {**self.__dict__, "_store": None, "_place": place}
 
     def find(self, path: str) -> tuple[Any, int, int] | None:
-        """The samples of a picture: see Store.read(); None where they are not kept.
+        """The samples of a picture: see Store.read(); None if they are not kept.
 
         Raises:
-            OSError: there is no such file.
+            OSError: the file does not exist.
         """
         if (store := self._opened()) is None:
             return None
@@ -81,15 +81,15 @@ class Cache:
         return found
 
     def note_other(self) -> None:
-        """A picture is none that the decoder takes, and is not kept."""
+        """Count a picture that our decoder does not take, so that it is not kept."""
         if (store := self._opened()) is not None:
             store.table.count_other(self._line)
 
     def keep(self, path: str, decoder: Decoder) -> bool:
-        """Keep the picture that a decoder has read, if there is room and nobody else is about to.
+        """Keep the picture that a decoder has read, if there is room and no other process is about to keep it.
 
         Returns:
-            Whether the decoder has all of it now.
+            Whether the decoder has now decoded the whole picture.
         """
         if (store := self._opened()) is None:
             return False
@@ -104,7 +104,7 @@ class Cache:
                 return False
             planes = decoder.planes()
             if planes is None:
-                return False  # it is broken somewhere, so it is up to whoever decodes the part that is wanted
+                return False  # the file is broken; decoding the wanted part will show whether that matters
             self._write(store, claim, key, planes)
             return True
         except MemoryError:
@@ -113,7 +113,7 @@ class Cache:
             claim.release()
 
     def _write(self, store: Store, claim: Claim, key: bytes, planes: bytes) -> None:
-        """Reserved as late as can be: what is reserved and not published is lost."""
+        """Reserve room as late as possible, because room that is reserved and not published is lost."""
         table, size, slot = store.table, HEAD.size + len(planes), claim.slot
         try:
             at = table.reserve(size)
@@ -126,12 +126,12 @@ class Cache:
                 store.note(slot, word)
             why = store.why_full(at, at + size)
         except (OSError, MemoryError) as error:
-            why = f"{error}. Make room, or give a smaller budget"
+            why = f"{error}. Make room, or give a smaller budget."
         if why and table.note_full():
-            self._warn(f"nothing more is kept, and {size_text(table.used)} are. {why}")
+            self._warn(f"the cache takes no more pictures. It keeps the {size_text(table.used)} that it has. {why}")
 
     def report(self) -> str:
-        """How many pictures came from it, and what more bytes would bring; empty where nothing was asked for yet."""
+        """How many pictures came from the cache, and what a larger budget would bring; empty before the first one."""
         if (store := self._opened()) is None:
             return f"{self._options}: it cannot be had here, and each picture is decoded"
         table, figures = store.table, store.table.figures(self._line)
@@ -158,7 +158,7 @@ class Cache:
                 self._store = _open_store(self._options, self._pictures, self._place)
             except Unusable as why:
                 self._is_off = True
-                self._warn(f"{why}. Pictures are decoded each time")
+                self._warn(f"{why} Without a cache, pictures are decoded each time.")
         return self._store
 
     def _warn(self, text: str) -> None:
@@ -166,28 +166,28 @@ class Cache:
 
 
 def _open_store(options: CacheOptions, pictures: int, first: Place | None = None) -> Store:
-    """The store that all processes of this user and machine have.
+    """Open the store that all processes of this user on this machine share.
 
     Args:
-        options: what the user wants.
-        pictures: of the dataset.
+        options: the user's wishes.
+        pictures: the number of pictures of the dataset.
         first: where another process had its memory.
 
     Raises:
-        Unusable: it cannot be had.
+        Unusable: it cannot be opened.
         ValueError: the file is something else.
-        FileNotFoundError: there is no such folder.
+        FileNotFoundError: the folder does not exist.
     """
     try:
         return MemoryStore(options, first) if options.path is None else FileStore(options, pictures, first)
     except (FileNotFoundError, IsADirectoryError):
         raise
     except (OSError, MemoryError) as error:
-        raise Unusable(f"{error}. Give more memory, another path, or no cache") from error
+        raise Unusable(f"{error}. Give more memory, another path, or no cache.") from error
 
 
 def _key(path: str, status: tuple[int, int]) -> bytes:
-    """What names a picture: its path, size and time of change, and what the decoder makes of it."""
+    """The key of a picture: its path, size and time of change, and the version of the decoder's output."""
     name = os.fsencode(path if path.startswith("/") else os.path.join(os.getcwd(), path))
     return blake2b(name, digest_size=16, salt=_STATUS.pack(status[0], status[1] & _WORD), person=_PLANES).digest()
 

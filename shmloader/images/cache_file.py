@@ -1,4 +1,4 @@
-"""Pictures kept in a file."""
+"""A cache of pictures in a file."""
 
 from __future__ import annotations
 
@@ -32,17 +32,18 @@ class FileStore:
 
     NOTE [ Cache file ]
 
-        1. The file has a header, a table and pictures.  No process maps it: a mapped file that is truncated, or that a
-           full disk or a broken one has no page for, is SIGBUS.  It is read and written by calls, which say what
-           failed.
-        2. While it is used, its table is in common memory, where words are claimed and published as
-           NOTE [ Cache table ] has it.  Who publishes an entry writes that word into the file as well, after the
-           picture's bytes.  So the file has no claims, and none of a dead process.
-        3. After a loss of power a word may be on the disk whose bytes are not.  So each picture that is read is
-           compared with its sum.  A word whose picture is broken is cleared in the file, and the next run keeps that
+        1. The file has a header, a table and pictures.  No process maps it, because reading a mapped page raises
+           SIGBUS if the file was truncated, or if a full or broken disk has no page for it.  System calls read and
+           write the file, and return an error instead.
+        2. While the file is in use, its table is in common memory.  There words are claimed and published by
+           NOTE [ Cache table ].  A process that publishes an entry also writes that word to the file, after the
+           picture's bytes.  So the file never has claims, not even of a dead process.
+        3. After a power loss, the disk may have a word without its bytes.  So each picture that is read is compared
+           with its checksum.  If a picture is broken, its word in the file is cleared, and the next run keeps the
            picture again.
-        4. Who makes the common memory of a file locks the file (flock), so that processes that cannot see it, of
-           another machine, container or user, do not write to the same places.  They read, and add nothing.
+        4. The process that makes the common memory of a file locks the file (flock).  Processes that cannot see that
+           memory, of another machine, container or user, then do not write to the same places.  They read, and add
+           nothing.
     """
 
     def __init__(self, options: CacheOptions, pictures: int, first: Place | None) -> None:
@@ -50,17 +51,17 @@ class FileStore:
         self._options = options
         self._file = _open_file(options.path, slots_for(4 * pictures))
         weakref.finalize(self, os.close, self._file).atexit = False
-        there = os.fstat(self._file)
+        status = os.fstat(self._file)
         self._slots = _checked(self._file, options.path)
         self._bytes_at = _TABLE_AT + 8 * self._slots
-        ends = f"_{there.st_dev}_{there.st_ino}"
+        ends = f"_{status.st_dev}_{status.st_ino}"
         self._fd = open_common(cache_stores.NAME + ends, self._begin, first)
         weakref.finalize(self, os.close, self._fd).atexit = False
-        if f"{ends} " not in os.readlink(f"/proc/self/fd/{self._fd}"):  # where it was found before: of another file
-            raise OSError(errno.ESTALE, f"{options.path} was made again while it was in use")
+        if f"{ends} " not in os.readlink(f"/proc/self/fd/{self._fd}"):  # the memory at `first` is another file's
+            raise OSError(errno.ESTALE, f"{options.path} was replaced while it was in use")
         self.table = CacheTable(self._fd, has_bytes=False)
         if self.table.slots != self._slots:
-            raise OSError(errno.ESTALE, f"{options.path} has another table than when it was first used")
+            raise OSError(errno.ESTALE, f"the table of {options.path} has changed since the file was opened first")
         with contextlib.suppress(OSError):
             fcntl.flock(self._file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         if options.budget is not None:
@@ -78,8 +79,9 @@ class FileStore:
         if not self._is_writable():
             table.note_full()
             warnings.warn(
-                f"{self._options}: {self._options.path} may not be written, or processes of another machine, container "
-                "or user are using it. Its pictures are used, and none is added. Give each of these a file of its own",
+                f"{self._options}: {self._options.path} cannot be written. It is read-only, or a process of another "
+                "machine, container or user has it open. Its pictures are used, and none are added. Give each of these "
+                "a file of its own.",
                 RuntimeWarning,
                 stacklevel=2,
             )
@@ -103,14 +105,14 @@ class FileStore:
             if len(head) == HEAD.size:
                 its, length, digest = HEAD.unpack(head)
                 if its != key:
-                    return None  # another picture, with the same tag
+                    return None  # another picture with the same tag
                 if length <= os.fstat(self._file).st_size - self._bytes_at - at:
                     planes = os.pread(self._file, length, self._bytes_at + at + HEAD.size)
                     if len(planes) == length and sum_of(planes, 0, length) == digest:
                         return planes, 0, length
             self._forget(key)
         except (OSError, MemoryError):
-            pass  # whatever is wrong with it, the pictures are there
+            pass  # the cached copy is lost, but the pictures are there
         return None
 
     def _forget(self, key: bytes) -> None:
@@ -129,7 +131,7 @@ class FileStore:
 
 
 def _read(fd: int, size: int, at: int) -> bytes:
-    """As many bytes as are there."""
+    """Up to that many bytes; fewer if the file ends."""
     found = bytearray()
     while len(found) < size and (more := os.pread(fd, min(size - len(found), 1 << 30), at + len(found))):
         found += more
@@ -137,32 +139,32 @@ def _read(fd: int, size: int, at: int) -> bytes:
 
 
 def _checked(file: int, path: str) -> int:
-    """How many slots the file's table has.
+    """The number of slots of the file's table.
 
     Raises:
-        Unusable: it is of another version.
-        ValueError: it is something else.
+        Unusable: the file has another version.
+        ValueError: the file is something else.
     """
     header = os.pread(file, _HEADER.size, 0)
     if len(header) == _HEADER.size and header.startswith(_MAGIC):
         _, version, slots = _HEADER.unpack(header)
         if version != _FORMAT:
             raise Unusable(
-                f"{path} is of version {version}, and this shmloader reads and writes version {_FORMAT}. Delete the "
-                "file, or give another path"
+                f"{path} has version {version}. This shmloader reads and writes version {_FORMAT}. Delete the file, or "
+                "give another path."
             )
         if LEAST_SLOTS <= slots <= MOST_SLOTS and not slots & (slots - 1):
             return int(slots)
-    raise ValueError(f"{path} is no cache of pictures, and is not overwritten: give another path")
+    raise ValueError(f"{path} is no cache of pictures. It is not overwritten. Give another path.")
 
 
 def _open_file(path: str, slots: int) -> int:
-    """Open the file, which is made where there is none, or an empty one."""
+    """Open the file; make it if it does not exist or is empty."""
     for _ in range(8):
         try:
             if not stat.S_ISREG(os.stat(path).st_mode) and not os.path.isdir(path):
-                # A FIFO would be waited for, and a device (/dev/null) replaced by a file.
-                raise ValueError(f"{path} is no file, and is not overwritten: give another path")
+                # open() would wait for a FIFO, and a device (/dev/null) would be replaced by a file.
+                raise ValueError(f"{path} is no regular file. It is not overwritten. Give another path.")
             try:
                 file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
             except OSError as error:
@@ -176,16 +178,16 @@ def _open_file(path: str, slots: int) -> int:
         except FileNotFoundError:
             pass
         _make_file(path, slots)
-    raise OSError(errno.EBUSY, f"{path} is deleted again and again")
+    raise OSError(errno.EBUSY, f"{path} was deleted each of the 8 times that it was made")
 
 
 def _make_file(path: str, slots: int) -> None:
-    """Make the file under another name, so that it is whole wherever it is found; not in the place of another one."""
+    """Make the file under another name and link it, so that nobody finds a part of it, and no file is overwritten."""
     made = os.path.join(os.path.dirname(path), f".cache-{os.getpid()}-{secrets.token_hex(4)}")
-    file = os.open(made, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)  # who shares pictures shares these
+    file = os.open(made, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)  # others share the pictures, too
     try:
         os.pwrite(file, _HEADER.pack(_MAGIC, _FORMAT, slots), 0)
-        os.posix_fallocate(file, 0, _TABLE_AT + 8 * slots)  # otherwise a full disk would lose words
+        os.posix_fallocate(file, 0, _TABLE_AT + 8 * slots)  # otherwise words would be lost on a full disk
         with contextlib.suppress(FileExistsError):
             os.link(made, path)
     finally:

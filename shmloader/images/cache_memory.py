@@ -1,4 +1,4 @@
-"""Pictures kept in common memory."""
+"""A cache of pictures in common memory."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from shmloader.system.limits import allowed_memory, available_memory
 
 __all__ = ["MemoryStore"]
 
-_SLOT = 2048  # bytes of the budget for which the table has a slot: a picture of 36 x 36 pixels
-_STEP = 16 << 20  # bytes after which somebody looks whether the machine has more
-_SPARE = 256 << 20  # bytes of memory that are left to everybody else, at least
+_SLOT = 2048  # bytes of budget for each slot of the table: a picture of 36 x 36 pixels
+_STEP = 16 << 20  # bytes that are given out between two checks of the machine's free memory
+_SPARE = 256 << 20  # bytes of memory that stay free for other uses, at least
 
 
 class MemoryStore:
-    """Pictures in common memory.  All that use it have one budget: the largest that anybody asked for."""
+    """Pictures in common memory.  All users of it have one budget: the largest that any of them asked for."""
 
     def __init__(self, options: CacheOptions, first: Place | None) -> None:
         budget = options.budget
         assert budget is not None
         self._fd = open_common(cache_stores.NAME, lambda fd: CacheTable(fd, slots_for(budget / _SLOT), budget), first)
-        weakref.finalize(self, os.close, self._fd).atexit = False  # a process that ends closes it
+        weakref.finalize(self, os.close, self._fd).atexit = False  # at exit the kernel closes it
         self.table = CacheTable(self._fd)
         if self.table.budget < budget:
             _grow(self._fd, self.table.bytes_at + budget)
             self.table.raise_budget(budget)
-            self.table = CacheTable(self._fd)  # all of it
+            self.table = CacheTable(self._fd)  # maps the larger memory
 
     @property
     def place(self) -> Place:
@@ -42,7 +42,7 @@ class MemoryStore:
     def read(self, key: bytes, at: int) -> tuple[Any, int, int] | None:
         table = self.table
         if at + HEAD.size > len(table):
-            return None  # another dataset has raised the budget since
+            return None  # another dataset has raised the budget, and this mapping ends before the picture
         its, length, _ = HEAD.unpack_from(table, at)
         at += HEAD.size
         return (table, at, length) if its == key and length <= len(table) - at else None
@@ -60,12 +60,12 @@ class MemoryStore:
         if left >= spare:
             return ""
         return (
-            f"{size_text(left)} of memory are left to this machine or its control group, and {size_text(spare)} are "
-            f"left to everybody else. Give a smaller budget than {size_text(self.table.budget)}, or more memory"
+            f"This machine or its control group has {size_text(left)} of memory left. At least {size_text(spare)} stay "
+            f"free for other uses. Give a smaller budget than {size_text(self.table.budget)}, or more memory."
         )
 
 
 def _grow(fd: int, size: int) -> None:
     if os.fstat(fd).st_size < size:
-        with contextlib.suppress(PermissionError):  # another one has made it larger meanwhile, and it cannot shrink
+        with contextlib.suppress(PermissionError):  # another process has enlarged it, and it may not shrink
             os.ftruncate(fd, size)

@@ -1,4 +1,4 @@
-"""What `cache=` may be: how many bytes of memory, or a file."""
+"""The values of `cache=`: a size of memory, or a file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(?:iB|B)?\s*", re.IGNORECASE)
 _LEAST = 1 << 20
 _REMEDY = (
     "Give a size (cache='16 GB'), a share of the memory that this process may have (cache=0.3), the path of a file "
-    "(cache='train.cache'), or both: cache=('train.cache', '200 GB')"
+    "(cache='train.cache'), or a file and its size (cache=('train.cache', '200 GB'))."
 )
 
 
@@ -25,9 +25,9 @@ class CacheOptions:
     """Where decoded pictures are kept.
 
     Args:
-        value: what the user gave, for messages.
+        value: the user's `cache=`, for messages.
         path: of the file; None: in memory.
-        budget: bytes; None: of a file, as many as its disk has.
+        budget: bytes; None: as many as the file's disk has.
     """
 
     value: Any
@@ -39,10 +39,10 @@ class CacheOptions:
 
 
 def cache_options(value: Any) -> CacheOptions:
-    """What a user's `cache=` means.
+    """Parse a user's `cache=`.
 
     Raises:
-        TypeError, ValueError: it means nothing.
+        TypeError, ValueError: it has no meaning.
     """
     if isinstance(value, tuple) and len(value) == 2 and isinstance(value[0], (str, os.PathLike)):
         return CacheOptions(value, _path(value[0]), _bytes_of(value[1], value))
@@ -52,7 +52,7 @@ def cache_options(value: Any) -> CacheOptions:
 
 
 def size_text(size: float) -> str:
-    """Bytes, for people."""
+    """A number of bytes, for people."""
     unit = 0
     while size >= 1024 and unit < 4:
         size, unit = size / 1024, unit + 1
@@ -66,7 +66,7 @@ def _path(value: Any) -> str:
 def _bytes_of(value: Any, given: Any) -> int:
     if isinstance(value, float):
         if not 0 < value < 1:
-            raise ValueError(f"cache={given!r}: a share of the memory is more than 0 and less than 1. {_REMEDY}")
+            raise ValueError(f"cache={given!r} is no share of the memory. A share is above 0 and below 1. {_REMEDY}")
         return int(value * allowed_memory())
     if isinstance(value, bool) or not isinstance(value, (int, str)):
         raise TypeError(f"cache={given!r} is a {type(value).__name__}. {_REMEDY}")
@@ -75,7 +75,7 @@ def _bytes_of(value: Any, given: Any) -> int:
     elif (match := _SIZE.fullmatch(value)) is not None:
         size = int(float(match[1]) * _UNITS[match[2].upper()])
     else:
-        raise ValueError(f"cache={given!r}: {value!r} is no size. {_REMEDY}")
+        raise ValueError(f"cache={given!r} is invalid, because {value!r} is no size. {_REMEDY}")
     if not _LEAST <= size < 1 << 42:
-        raise ValueError(f"cache={given!r} is {size} bytes, and a cache has 1 MiB to 4 TiB. {_REMEDY}")
+        raise ValueError(f"cache={given!r} is {size} bytes. A cache has 1 MiB to 4 TiB. {_REMEDY}")
     return size

@@ -1,7 +1,7 @@
-"""What has the bytes of kept pictures: common memory (cache_memory.py), or a file (cache_file.py).
+"""The interface of the stores for kept pictures: common memory (cache_memory.py), or a file (cache_file.py).
 
-A picture's bytes begin with a head: its key, how many bytes follow, and in a file a sum over them.  The samples that
-follow are what Decoder.planes() gave.
+A picture's bytes begin with a head: its key, the number of bytes that follow, and, in a file, their checksum.  Then
+come the samples, as Decoder.planes() returned them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from shmloader.system.common_memory import Place
 __all__ = ["HEAD", "LEAST_SLOTS", "MOST_SLOTS", "NAME", "Store", "Unusable", "slots_for", "write"]
 
 NAME = f"shmloader_cache_{VERSION}"  # of common memory; other versions do not read it
-HEAD = struct.Struct("<16sQQ")  # key, bytes behind it, sum
+HEAD = struct.Struct("<16sQQ")  # key, bytes after the head, checksum
 LEAST_SLOTS, MOST_SLOTS = 1 << 14, 1 << 30
 
 
@@ -32,19 +32,19 @@ class Store(Protocol):
 
     @property
     def place(self) -> Place:
-        """Where other processes find its memory."""
+        """How other processes find its memory."""
 
     def read(self, key: bytes, at: int) -> tuple[Any, int, int] | None:
-        """A picture's samples: an object with a buffer, where they begin there, and how many bytes they are."""
+        """A picture's samples: an object with a buffer, their offset in it, and their size in bytes."""
 
     def write(self, key: bytes, at: int, planes: bytes) -> None:
-        """Write a picture.  OSError, MemoryError: there is no room."""
+        """Write a picture.  Raises OSError or MemoryError if there is no room."""
 
     def note(self, slot: int, word: int) -> None:
-        """The table has a new word."""
+        """Record that the table has a new word."""
 
     def why_full(self, before: int, after: int) -> str:
-        """Why nothing more is to be kept, where bytes up to `after` were given out; empty where there is room."""
+        """Why no more pictures are kept, once the bytes up to `after` are given out; empty while there is room."""
 
 
 def slots_for(wanted: float) -> int:

@@ -1,4 +1,4 @@
-"""Hugging Face datasets with a column of pictures: their bytes go from Arrow to the row, undecoded in between."""
+"""Hugging Face datasets with a column of pictures: the bytes go from Arrow to the row, and are decoded only there."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ __all__ = ["Columns", "OnColumn", "columns", "on_column"]
 
 
 class Columns(Dataset[Any]):
-    """What fuse() gives for a Hugging Face dataset: samples (image, label).
+    """The result of fuse() for a Hugging Face dataset: samples (image, label).
 
     Args:
         dataset: with the pictures' column as it is stored.
-        image, label: names of columns; no label: a sample is the image alone.
-        reader: what makes images.
+        image, label: names of columns; without a label, a sample is the image alone.
+        reader: makes images of files.
     """
 
     is_fused = True
@@ -40,15 +40,15 @@ class Columns(Dataset[Any]):
         return self._sample(self.dataset[int(index)], None)
 
     def __getitem_into__(self, index: int, row: Any) -> Any:
-        """The sample, its image written in its place in a batch where that has its shape: see docs/images.md."""
+        """The sample; its image is written to its place in a batch if it has that shape: see docs/images.md."""
         return self._sample(self.dataset[int(index)], row if self._label is None else row[0])
 
     def explain(self, measure: bool = False) -> str:
         """What is fused, and what is not and why: a line for each transform.
 
         Args:
-            measure: whether the text also says what each part of a sample costs: microseconds of CPU, over up to 32
-                samples that are made for it.  The generators are left as they were.
+            measure: whether to add the cost of each part of a sample: microseconds of CPU, over up to 32 samples that
+                are made for it.  The states of the generators do not change.
         """
 
         def file(at: int) -> bytes:
@@ -66,7 +66,7 @@ class Columns(Dataset[Any]):
 
 
 def _bytes_of(picture: dict[str, Any]) -> bytes:
-    """A picture's file, which is in the column, or beside the dataset."""
+    """The bytes of a picture's file, from the column or from a file that the column names."""
     data: bytes | None = picture["bytes"]
     if data is None:
         with open(picture["path"], "rb") as file:
@@ -75,26 +75,28 @@ def _bytes_of(picture: dict[str, Any]) -> bytes:
 
 
 def columns(dataset: Any, transform: Any, image: str, label: str | None, exact: bool, scale_on_device: bool) -> Columns:
-    """A Hugging Face dataset, fused: see fuse().
+    """Fuse a Hugging Face dataset: see fuse().
 
     Raises:
-        ValueError: it has no such column, or the column has no pictures.
+        ValueError: the dataset has no such column, or the column has no pictures.
     """
     feature = dataset.features.get(image) if dataset.features else None
     if type(feature).__name__ != "Image":
-        names = ", ".join(name for name, of in dataset.features.items() if type(of).__name__ == "Image") or "none"
+        names = (
+            ", ".join(name for name, column in dataset.features.items() if type(column).__name__ == "Image") or "none"
+        )
         raise ValueError(f"{image!r} is no column of pictures. The columns of pictures are: {names}. Give image=NAME.")
     if label is not None and label not in dataset.features:
         names = ", ".join(dataset.features)
-        raise ValueError(f"There is no column {label!r}. The columns are: {names}. Give label=NAME, or label=None.")
-    kept = [image] if label is None else [image, label]
-    stored = dataset.with_format(None).select_columns(kept)
+        raise ValueError(f"there is no column {label!r}. The columns are: {names}. Give label=NAME, or label=None.")
+    columns = [image] if label is None else [image, label]
+    stored = dataset.with_format(None).select_columns(columns)
     stored = stored.cast_column(image, import_module("datasets").Image(decode=False))
     return Columns(stored, image, label, Following(transform, exact, scale_on_device))
 
 
 class OnColumn:
-    """What on_column() gives."""
+    """The result of on_column()."""
 
     def __init__(self, transform: Any, image: str, exact: bool) -> None:
         self._image, self._reader = image, Following(transform, exact)
@@ -108,21 +110,21 @@ class OnColumn:
 
     def _made(self, picture: Any) -> Any:
         if picture is None:
-            raise ValueError(f"a row has no picture in the column {self._image!r}: filter such rows out before")
+            raise ValueError(f"a row has no picture in the column {self._image!r}. Filter such rows out first.")
         if not isinstance(picture, dict):
             raise TypeError(
-                f"the column {self._image!r} gives {type(picture).__name__}, and not the bytes of files. Give the "
-                f"dataset as it is stored: dataset.cast_column({self._image!r}, datasets.Image(decode=False))"
+                f"the column {self._image!r} gives {type(picture).__name__}, but on_column needs the bytes of files. "
+                f"Cast the column: dataset.cast_column({self._image!r}, datasets.Image(decode=False))."
             )
         return self._reader(_bytes_of(picture), is_turned=True)
 
 
 def on_column(transform: Any, image: str = "image", *, exact: bool = True) -> OnColumn:
-    """A function for `set_transform` or `with_transform` of a Hugging Face dataset: a transform, fused.
+    """Fuse a transform into a function for a Hugging Face dataset's `set_transform` or `with_transform`.
 
-    The dataset must give its pictures as they are stored, so cast the column first.  All columns stay, and each picture
-    becomes what the transform makes of it, turned upright and RGB, as with fuse().  fuse() is faster where samples are
-    (image, label): it writes them in their place in the batch, and a function for `set_transform` cannot.
+    The dataset must give its pictures as they are stored, so cast the column first.  All columns stay.  Each picture
+    is turned upright and converted to RGB, as with fuse(), and then transformed.  If your samples are (image, label),
+    use fuse(): it writes them to their place in the batch, which a function for `set_transform` cannot do.
 
     Args:
         transform: see fuse().
@@ -130,7 +132,7 @@ def on_column(transform: Any, image: str = "image", *, exact: bool = True) -> On
         exact: see fuse().
 
     Returns:
-        A function of a dictionary of columns.  Its explain() says what is fused.
+        A function of a dictionary of columns.  Its explain() lists what is fused.
 
     Example:
         >>> pictures = dataset.cast_column("image", datasets.Image(decode=False))

@@ -1,7 +1,7 @@
-"""What cuts, flips and resizes a picture: torchvision's transforms, as changes of what is seen of it.
+"""Transforms that crop, flip and resize a picture: they only change the view of it.
 
-Each makes the draws that torchvision's makes, in its order, and comes to the same box: computed as there (0.29), with
-the same roundings.
+Each draws what torchvision's transform (0.29) draws, in the same order, and computes the same box with the same
+roundings.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from shmloader.images.random_numbers import Draws
 
 __all__ = ["CenterCrop", "RandomCrop", "RandomHorizontalFlip", "RandomResizedCrop", "Resize", "Seen"]
 
-_TRIES = 10  # of RandomResizedCrop, before it takes the middle
+_TRIES = 10  # of RandomResizedCrop, before it takes the centre
 
 
 class Seen(Protocol):
-    """What can be cut, resized and flipped: a View, or a Canvas."""
+    """What can be cropped, resized and flipped: a View, or a Canvas."""
 
     @property
     def width(self) -> int: ...
@@ -37,10 +37,10 @@ class RandomResizedCrop:
     """A box of random area and shape, resized.
 
     Args:
-        size: height and width that it is resized to.
-        scale: the smallest and the largest area of the box, as a part of the picture's.
-        ratio: the smallest and the largest width of the box, as a multiple of its height.
-        resample: Pillow's number of the filter that it is resized by.
+        size: height and width of the result.
+        scale: the smallest and the largest area of the box, as a fraction of the picture's area.
+        ratio: the smallest and the largest ratio of the box's width to its height.
+        resample: Pillow's number of the filter.
     """
 
     size: tuple[int, int]
@@ -76,11 +76,11 @@ class RandomResizedCrop:
 
 @dataclass(frozen=True)
 class Resize:
-    """Another size.
+    """Resizes.
 
     Args:
-        size: height and width; or the shorter side alone, which keeps the shape.
-        longest: the longer side at most, where `size` is the shorter.
+        size: height and width; or only the shorter side, and the shape stays.
+        longest: the longer side at most, if `size` is the shorter side.
         resample: Pillow's number of the filter.
     """
 
@@ -102,44 +102,44 @@ class Resize:
 
 @dataclass(frozen=True)
 class CenterCrop:
-    """The middle, black where the picture is smaller."""
+    """Crops to the centre; black where the picture is smaller."""
 
     size: tuple[int, int]  # height and width
 
     def apply(self, view: Seen, draws: Draws) -> None:
         top, left = (
-            round((there - wanted) / 2.0) if wanted <= there else -((wanted - there) // 2)
-            for there, wanted in zip((view.height, view.width), self.size, strict=True)
+            round((side - wanted) / 2.0) if wanted <= side else -((wanted - side) // 2)
+            for side, wanted in zip((view.height, view.width), self.size, strict=True)
         )
         view.cut(left, top, self.size[1], self.size[0])
 
 
 @dataclass(frozen=True)
 class RandomCrop:
-    """A box of a given size anywhere in the picture.
+    """Crops to a box of a given size at a random place.
 
     Args:
-        size: its height and width.
-        draws_all: whether both its places are drawn where only one is in doubt: torchvision's v1 does, v2 does not.
+        size: height and width of the box.
+        draws_all: whether to draw both coordinates if only one is undetermined: torchvision's v1 does, v2 does not.
     """
 
     size: tuple[int, int]
     draws_all: bool = True
 
     def apply(self, view: Seen, draws: Draws) -> None:
-        (height, width), there = self.size, (view.height, view.width)
-        if there[0] < height or there[1] < width:
+        (height, width), size = self.size, (view.height, view.width)
+        if size[0] < height or size[1] < width:
             end = "" if self.draws_all else "."
-            raise ValueError(f"Required crop size {self.size} is larger than input image size {there}{end}")
-        both = self.draws_all and there != self.size
-        top = draws.below(there[0] - height + 1) if both or there[0] > height else 0
-        left = draws.below(there[1] - width + 1) if both or there[1] > width else 0
+            raise ValueError(f"Required crop size {self.size} is larger than input image size {size}{end}")
+        both = self.draws_all and size != self.size
+        top = draws.below(size[0] - height + 1) if both or size[0] > height else 0
+        left = draws.below(size[1] - width + 1) if both or size[1] > width else 0
         view.cut(left, top, width, height)
 
 
 @dataclass(frozen=True)
 class RandomHorizontalFlip:
-    """Left and right exchanged, with a given probability."""
+    """Mirrors left and right, with a given probability."""
 
     p: float = 0.5
 

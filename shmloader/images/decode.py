@@ -1,8 +1,8 @@
-"""One picture from a file to rows of pixels.
+"""One picture, from a file to rows of pixels.
 
-Nearly all photographs are baseline JPEG files.  These go through a decoder of our own (cython_ext/jpeg), which decodes
-no more than the crop and resizes it on the way.  Everything else goes through Pillow, with the same result.  Our
-decoder takes a file only if nothing about it is doubtful, so what becomes of a broken file is up to Pillow.
+Nearly all photographs are baseline JPEG files.  Our own decoder (cython_ext/jpeg) reads these: it decodes no more than
+the crop, and resizes it on the way.  Pillow decodes everything else, with the same result.  Our decoder refuses a file
+if anything about it is doubtful, so a broken file gets Pillow's result or Pillow's error.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ __all__ = ["Picture", "counts", "decode"]
 
 Crop = tuple[int, int, int, int]
 
-_LARGEST = 65535  # pixels across or down, of a result: what a JPEG may have
-_ORIENTATION = 0x0112  # EXIF's
-_XMP = b"tiff:Orientation"  # where Pillow looks too
+_LARGEST = 65535  # pixels across or down of a result: the most that a JPEG file can have
+_ORIENTATION = 0x0112  # the EXIF tag
+_XMP = b"tiff:Orientation"  # Pillow reads the orientation here, too
 _MOST_PIXELS = 1024**3 // 4 // 3  # Pillow's MAX_IMAGE_PIXELS
 
-# Decoders that nobody uses now.  One is taken for a picture and put back, so its memory serves the next picture.  Two
-# threads, or a signal's handler that strikes in the middle of a picture, never have the same one.
+# Idle decoders.  A picture takes one and puts it back, so its memory serves the next picture.  Two threads, or a signal
+# handler and what it interrupts, never share one.
 _idle: list[Decoder] = []
 _counts = {"decoded": 0, "cached": 0, "pillow": 0}
 
 
 def counts() -> dict[str, int]:
-    """How many pictures this process got from its own decoder ("decoded"), from a cache of pictures that were decoded
-    before ("cached"), and from Pillow ("pillow")."""
+    """How many pictures this process decoded itself ("decoded"), found in a cache of decoded pictures ("cached"), and
+    had Pillow decode ("pillow")."""
     return dict(_counts)
 
 
@@ -57,30 +57,32 @@ def decode(
 ) -> Any:
     """Decode a picture, or a crop of it, as RGB.
 
-    Baseline JPEG files need no Pillow; all others do (`pip install 'shmloader[images]'`).
+    Baseline JPEG files need no Pillow.  All others do (`pip install 'shmloader[images]'`).
 
     Args:
         data_or_path: The file: its path (str or os.PathLike), or its bytes as any object with a buffer, or as a
             one-dimensional tensor of uint8.
 
-        crop: Left, top, width and height of the part to decode, in pixels as the file stores them (default: all of it).
+        crop: Left, top, width and height of the part to decode, in pixels as the file stores them (default: the whole
+            picture).
 
-        size: Height and width that the crop is resized to (default: it is not resized).
+        size: Height and width to which the crop is resized (default: it is not resized).
 
-        flip: Exchange left and right in the result (default False).
+        flip: Mirror the result left and right (default False).
 
-        out: Where the result goes: a uint8 tensor or array of its shape (default: a new tensor).  Its strides may be
-            any, so it may be (height, width, 3) in memory.
+        out: Where to write the result: a uint8 tensor or array of its shape (default: a new tensor).  It may have any
+            strides, so it may be (height, width, 3) in memory.
 
-        exact: Whether the result equals Pillow's convert("RGB"), crop and resize to the bit (default True).  If not, it
-            is faster: luma and chroma are resized before they become RGB, without rounding in between, and a pixel
-            differs by less than 1 on average.
+        exact: Whether the result equals Pillow's convert("RGB"), crop and resize bit for bit (default True).  If not,
+            decoding is faster: luma and chroma are resized before they become RGB, without rounding in between, and a
+            pixel differs by less than 1 on average.
 
-        rotate: Turn the result upright, as the file's EXIF orientation says, after crop and resize (default False, as
-            in Pillow and torchvision).  `size` is that of the result; `crop` is in the picture as stored.
+        rotate: Turn the result upright after crop and resize, as the file's EXIF orientation tells (default False, as
+            in Pillow and torchvision).  `size` is the size of the result.  `crop` is in the picture as stored.
 
-        interpolation: The filter that it is resized by: "nearest", "box", "bilinear" (default), "hamming", "bicubic" or
-            "lanczos", as Pillow has them, so antialiased; or Pillow's Resampling, or torchvision's InterpolationMode.
+        interpolation: The filter for resizing: "nearest", "box", "bilinear" (default), "hamming", "bicubic" or
+            "lanczos".  They are Pillow's, so they are antialiased.  Pillow's Resampling and torchvision's
+            InterpolationMode are accepted, too.
 
     Returns:
         A uint8 tensor of shape (3, height, width), or `out`.
@@ -89,8 +91,9 @@ def decode(
         ValueError: The crop lies outside the picture, or `size`, `out` or `interpolation` is impossible.
         ImportError: The file is no baseline JPEG, and Pillow is not installed.
         OSError: The file cannot be read.
-        Exception: Whatever Pillow raises for a broken file, with its path; and its DecompressionBombError for a picture
-            of more than twice PIL.Image.MAX_IMAGE_PIXELS, before any of it is decoded (above once, its warning).
+        Exception: Any exception of Pillow's for a broken file, with the file's path.  Pillow's DecompressionBombError
+            for a picture of more than twice PIL.Image.MAX_IMAGE_PIXELS, before any of it is decoded (its warning from
+            once that number on).
 
     Example:
         >>> row = torch.empty(3, 224, 224, dtype=torch.uint8)
@@ -105,16 +108,16 @@ def decode(
 
 
 class Picture:
-    """One picture that is open: its size is known, and parts of it can be read.  A context manager.
+    """A picture that is open: its size is known, and parts of it can be read.  A context manager.
 
     Args:
         source: see decode().
-        is_upright: whether its orientation is wanted.
-        is_turned: whether the picture is turned upright before anything else, as its EXIF data or its XMP says; then by
-            Pillow, and `width` and `height` are those of the turned one.  Of bytes alone.
+        is_upright: whether the caller wants its orientation.
+        is_turned: whether Pillow first turns the picture upright, as its EXIF data or its XMP tells.  Then `width` and
+            `height` are those of the turned picture.  Only for bytes.
         is_kept: whether more than one part will be read: then the file is read once.
-        rows, at: where marks of its rows are kept, and which sample of these it is; only of a file by its path.
-        cache: where it is kept decoded; only of a file by its path.
+        rows, at: a file of marks, and the picture's number in it; only for a file by its path.
+        cache: a cache of decoded pictures; only for a file by its path.
 
     Attributes:
         width, height: in pixels, as the file stores it.
@@ -137,11 +140,11 @@ class Picture:
         self._is_turned = is_turned
         self._is_kept = is_kept
         self._is_upright = is_upright
-        self._rows: Rows | None = None  # none, or it has none for this picture
+        self._rows: Rows | None = None  # None: there is no file of marks, or none for this picture
         self._at = at
         self._marks: bytes | None = None
         self._source: Any = source.numpy() if isinstance(source, torch.Tensor) else source
-        self._image: Any = None  # by Pillow
+        self._image: Any = None  # Pillow's
         self._decoder = _idle.pop() if _idle else Decoder()
         try:
             is_file = isinstance(source, (str, os.PathLike))
@@ -174,14 +177,14 @@ class Picture:
     def read_part(
         self, crop: Crop, pixels: Any, exact: bool, window: Crop | None = None, resample: int = BILINEAR
     ) -> None:
-        """Write a part, resized to whatever size `pixels` has.
+        """Write a part, resized to the size of `pixels`.
 
         Args:
             crop: inside the picture.
             pixels: uint8 of shape (3, height, width), with any strides.
             exact: see decode().
-            window: left, top, width and height: the part is resized to that width and height, and `pixels` is what is
-                seen of it from left and top on.
+            window: left, top, width and height: the part is resized to that width and height, and `pixels` shows the
+                section of the result that begins at left and top.
             resample: Pillow's number of the filter.
         """
         if self._image is None:
@@ -202,12 +205,12 @@ class Picture:
         self, pixels: np.ndarray[Any, Any], crop: Crop, exact: bool, window: Crop | None, resample: int
     ) -> bool:
         if self._cache is not None and not self._is_found:
-            cache, self._cache = self._cache, None  # of several parts, the first
+            cache, self._cache = self._cache, None  # only the first of several parts is put there
             self._is_kept |= cache.keep(os.fsdecode(self._source), self._decoder)
         decoder, rows = self._decoder, self._rows if not self._is_kept else None
         down_first = not exact or _goes_down_first()
         if rows is None:
-            return decoder.decode(crop, pixels, exact, down_first, window=window, filter=resample, kept=self._is_kept)
+            return decoder.decode(crop, pixels, exact, down_first, window=window, filter=resample, keep=self._is_kept)
         decode = partial(decoder.decode, crop, pixels, exact, down_first, window=window, filter=resample)
         if self._marks is not None and decode(marks=self._marks):
             return True
@@ -220,19 +223,19 @@ class Picture:
         return is_good
 
     def _find(self, path: str) -> tuple[int, int, int] | None:
-        """Open what the cache has of it."""
+        """Open the picture from the cache, if it is there."""
         assert self._cache is not None
         found = self._cache.find(path)
         return None if found is None else self._decoder.open_planes(*found)
 
     def image(self) -> Any:
-        """All of it as a PIL image of mode RGB, as torchvision's loader gives it."""
+        """The whole picture as a PIL image of mode RGB, as torchvision's loader gives it."""
         if self._image is None:
             self._open_by_pillow()
         return self._image.copy()
 
     def info(self) -> dict[str, Any]:
-        """What Pillow has beside the pixels, in `Image.info`: EXIF, the resolution, a profile."""
+        """What Pillow reads beside the pixels, in `Image.info`: EXIF, the resolution, a profile."""
         if self._image is None:
             source = self._source
             is_file = isinstance(source, (str, os.PathLike))
@@ -241,32 +244,33 @@ class Picture:
         return dict(self._image.info)
 
     def _open_by_pillow(self) -> None:
-        """The same by Pillow, for whatever Pillow can read."""
+        """Open by Pillow whatever Pillow can read."""
         source: Any = self._source
         try:
             Image: Any = import_module("PIL.Image")
         except ImportError as error:
             raise ImportError(
-                f"{_name(source)} is no baseline JPEG, and other pictures need Pillow: pip install 'shmloader[images]'"
+                f"{_name(source)} is no baseline JPEG. Other pictures need Pillow, which is not installed. Run pip "
+                "install 'shmloader[images]'."
             ) from error
         try:
             with Image.open(source if isinstance(source, (str, os.PathLike)) else io.BytesIO(source)) as file:
-                said = file.getexif().get(_ORIENTATION, 1) if self._is_upright else 1
+                orientation = file.getexif().get(_ORIENTATION, 1) if self._is_upright else 1
                 is_lying = self._is_turned and file.getexif().get(_ORIENTATION) is not None
                 upright = import_module("PIL.ImageOps").exif_transpose(file) if is_lying else file
                 self._image = upright.convert("RGB")
         except Exception as error:
-            # Pillow names the file where it cannot tell what it is, and nowhere else.
+            # Pillow names the file only if it cannot identify it.
             name = _name(source)
             if len(error.args) == 1 and isinstance(error.args[0], str) and name not in error.args[0]:
                 error.args = (f"{error.args[0]}: {name}",)
             raise
         self.width, self.height = self._image.size
-        self.orientation = said if said in range(1, 9) else 1
+        self.orientation = orientation if orientation in range(1, 9) else 1
 
 
 def _is_huge(width: int, height: int) -> bool:
-    """Whether Pillow would warn of a picture of this size, or refuse it: a small file can ask for gigabytes."""
+    """Whether Pillow would warn of a picture of this size, or refuse it, because a small file can ask for gigabytes."""
     pillow: Any = sys.modules.get("PIL.Image")
     most = _MOST_PIXELS if pillow is None else pillow.MAX_IMAGE_PIXELS  # a user may have set another one, or None
     return most is not None and width * height > most and find_spec("PIL") is not None
@@ -277,7 +281,7 @@ def _name(source: Any) -> str:
 
 
 def _goes_down_first() -> bool:
-    """Whether the Pillow that is installed resizes some pictures down before across: since its version 13."""
+    """Whether the installed Pillow resizes some pictures down before across: it does since version 13."""
     global _down_first
     if _down_first is None:
         try:
@@ -291,14 +295,14 @@ _down_first: bool | None = None
 
 
 def _inside(crop: Crop | None, width: int, height: int) -> Crop:
-    """The crop, which lies in the picture."""
+    """The crop; raises if it is not inside the picture."""
     if crop is None:
         return 0, 0, width, height
     left, top, wide, high = crop
     if wide < 1 or high < 1 or left < 0 or top < 0 or left + wide > width or top + high > height:
         raise ValueError(
-            f"crop={crop!r} (left, top, width, height) is not inside a picture of {width} x {height} pixels: choose "
-            "one that is, or pad the result"
+            f"crop={crop!r} (left, top, width, height) is not inside a picture of {width} x {height} pixels. Choose "
+            "one that is, or pad the result."
         )
     return left, top, wide, high
 
@@ -306,27 +310,27 @@ def _inside(crop: Crop | None, width: int, height: int) -> Crop:
 def _result(
     out: Any, crop: Crop, size: tuple[int, int] | None, flip: bool, orientation: int
 ) -> tuple[Any, np.ndarray[Any, Any]]:
-    """The result, and a view of it into which the picture goes as the file stores it."""
+    """The result, and a view of it to which the picture is written as the file stores it."""
     is_lying = orientation > 4  # rows become columns
     if size is None:
         height, width = (crop[2], crop[3]) if is_lying else (crop[3], crop[2])
     else:
         height, width = size
         if not (1 <= height <= _LARGEST and 1 <= width <= _LARGEST):
-            raise ValueError(f"size={size!r} (height, width) must be 1 to {_LARGEST} each")
+            raise ValueError(f"size={size!r} (height, width) should be from 1 to {_LARGEST} each.")
     if out is None:
         out = torch.empty((3, height, width), dtype=torch.uint8)
     pixels = out.numpy() if isinstance(out, torch.Tensor) else out
     if not isinstance(pixels, np.ndarray):
-        raise TypeError(f"out is a {type(out).__name__}: give a tensor or an array of uint8")
+        raise TypeError(f"out is a {type(out).__name__}. Give a tensor or an array of uint8.")
     if pixels.dtype != np.uint8 or pixels.shape != (3, height, width):
         raise ValueError(
-            f"out is {pixels.dtype} of shape {tuple(pixels.shape)}, and the result uint8 of (3, {height}, {width}): "
-            "give an `out` of that shape (permute one that is (height, width, 3)), or another size"
+            f"out is {pixels.dtype} of shape {tuple(pixels.shape)}. The result is uint8 of shape (3, {height}, "
+            f"{width}). Give an `out` of that shape (permute one that is (height, width, 3)), or another size."
         )
     if flip:
         pixels = pixels[:, :, ::-1]
-    # What stands upright in the result, as the file stores it (EXIF 2.3, tag 0x0112).
+    # The orientation of the result, in terms of the file's rows and columns (EXIF 2.3, tag 0x0112).
     if orientation in (3, 4, 7, 8):
         pixels = pixels[:, ::-1]
     if orientation in (2, 3, 6, 7):

@@ -1,4 +1,4 @@
-"""What a fused dataset's explain() answers: what is fused, and what each part of a sample costs."""
+"""The text of a fused dataset's explain(): what is fused, and what each part of a sample costs."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ _MEASURED = 32  # samples
 
 
 def explained(heading: str, reader: Any, measure: bool, count: int, file: Callable[[int], Any]) -> str:
-    """The text.
+    """The text of explain().
 
     Args:
         heading: Its first line.
-        reader: What makes the images: its `notes` are the lines that follow.
-        measure: Whether it also says what each part of a sample costs: microseconds of CPU, over up to 32 samples that
-            are made for it.  The generators are left as they were.
-        count: How many samples there are.
-        file: Gives the path or the bytes of a sample's file.
+        reader: Makes the images; its `notes` are the lines that follow.
+        measure: Whether to add the cost of each part of a sample: microseconds of CPU, over up to 32 samples that are
+            made for it.  The states of the generators do not change.
+        count: The number of samples.
+        file: Returns the path or the bytes of a sample's file.
     """
     notes = [heading, *reader.notes]
     if measure and count:
@@ -36,7 +36,7 @@ def _costs(reader: Any, files: Sequence[Any]) -> list[str]:
     states = torch.get_rng_state(), random.getstate(), np.random.get_state()
     read, failed = [], []
     try:
-        for file in files:  # each once before, because the first of all finds nothing in the caches
+        for file in files:  # once before the measurement, because the first run finds nothing in the caches
             try:
                 reader.costs([file])
                 read.append(file)

@@ -1,4 +1,4 @@
-"""The filters that pictures are resized by: their names, and Pillow's numbers for them."""
+"""The filters for resizing: their names, and Pillow's numbers for them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What becomes of decoded bytes: numbers in a row, or bytes that travel and become numbers on the device.
+"""The last step of a sample: bytes become numbers in a row, or travel as bytes and become numbers on the device.
 
-The same operations in the same order as torchvision's, so that every number is the same to the bit (on a CPU; a GPU may
-divide in another way).
+The operations and their order are torchvision's, so each number is the same bit for bit (on a CPU; a GPU may divide
+differently).
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ class Multiply:
 
 
 class Normalize:
-    """Less a mean, by a standard deviation: a value of each for each channel, or one for all."""
+    """Subtracts a mean and divides by a standard deviation: one value of each for each channel, or one for all."""
 
     def __init__(self, mean: Sequence[float] | float, std: Sequence[float] | float, dtype: torch.dtype) -> None:
-        self._mean, self._std = (torch.as_tensor(of, dtype=dtype).reshape(-1, 1, 1) for of in (mean, std))
-        # By device and stream: memory that was allocated on one stream may not be in use on another when it is freed.
+        self._mean, self._std = (torch.as_tensor(values, dtype=dtype).reshape(-1, 1, 1) for values in (mean, std))
+        # By device and stream: if memory was allocated on one stream, no other may still use it when it is freed.
         self._there: dict[tuple[torch.device, Any], tuple[torch.Tensor, torch.Tensor]] = {}
 
     def apply(self, numbers: torch.Tensor) -> None:
@@ -67,24 +67,24 @@ class Normalize:
         return self._mean.dtype, tuple(self._mean.flatten().tolist()), tuple(self._std.flatten().tolist())
 
     def by_channel(self, channels: int) -> tuple[list[float], list[float]]:
-        """Mean and deviation of each channel."""
-        mean, std = (of.flatten().expand(channels).tolist() for of in (self._mean, self._std))
+        """Mean and standard deviation of each channel."""
+        mean, std = (values.flatten().expand(channels).tolist() for values in (self._mean, self._std))
         return mean, std
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_there": {}}  # a dataset is pickled with it, and sent where there is no such device
+        return {**self.__dict__, "_there": {}}  # it is pickled with a dataset, and may arrive where there is no device
 
 
 @dataclass(frozen=True)
 class Finish:
-    """How bytes become what a sample has.
+    """How bytes become the numbers of a sample.
 
     Args:
-        dtype: of the sample; torch.uint8: they stay as they are.
+        dtype: of the sample; torch.uint8: the bytes stay as they are.
         operations: on the numbers, in this order; none for bytes.
         is_image: whether the sample is a torchvision.tv_tensors.Image.
-        is_lying: whether what comes after it gets a pixel's three channels side by side in memory, as PIL has them:
-            torch may compute in another way where they are not, with other roundings.
+        is_lying: whether the transforms that follow get the three channels of a pixel side by side in memory, as PIL
+            stores them: for another layout torch may compute differently, with other roundings.
         is_array: whether the sample is a NumPy array.
         channels: of the sample, 3 or 1.
     """
@@ -97,14 +97,14 @@ class Finish:
     channels: int = _CHANNELS
 
     def calculate(self, row: torch.Tensor) -> None:
-        """Do the operations on a row that has the bytes already, as numbers."""
+        """Apply the operations to a row that has the bytes as numbers."""
         for operation in self.operations:
             operation.apply(row)
 
     def table(self) -> np.ndarray[Any, Any] | None:
-        """What becomes of each byte of each channel: of shape (channels, 256), with the dtype's size; None of bytes.
+        """The number for each byte in each channel: of shape (channels, 256), in the sample's dtype; None for bytes.
 
-        All operations work on one element at a time, so this is the same to the bit as doing them on a row.
+        All operations are elementwise, so a look-up gives the same number bit for bit as the operations themselves.
         """
         if self.dtype is torch.uint8:
             return None
@@ -114,7 +114,7 @@ class Finish:
         return (table.view(torch.int16) if self.dtype is torch.bfloat16 else table).numpy()
 
     def scales(self) -> np.ndarray[Any, Any] | None:
-        """What scale() of shmloader.core.pixels makes the same numbers by; None where these operations are others."""
+        """Arguments with which scale() of shmloader.core.pixels computes the same numbers; None if it cannot."""
         first, *rest = self.operations or (None,)
         if self.dtype is not torch.float32 or not isinstance(first, (Divide, Multiply)) or len(rest) > 1:
             return None
@@ -137,10 +137,10 @@ class Finish:
 
 
 class OnDevice(OfImages):
-    """A function for `DataLoader(on_device=...)`: makes of images that travelled as bytes what a Finish says.
+    """A function for `DataLoader(on_device=...)`: turns images that travelled as bytes into numbers, as a Finish does.
 
-    Every uint8 tensor of the batch of shape N x 3 x H x W is an image; everything else is left as it is.  Pictures of
-    one channel are of shape N x 1 x H x W.
+    Every uint8 tensor of shape N x 3 x H x W in the batch is a stack of images (N x 1 x H x W if these are grey).
+    Everything else stays as it is.
     """
 
     def __init__(self, finish: Finish) -> None:

@@ -1,4 +1,4 @@
-"""images.ImageFolder: torchvision's, without torchvision."""
+"""images.ImageFolder: torchvision's ImageFolder, without torchvision."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from shmloader.images.rows import Rows
 
 __all__ = ["ImageFolder", "from_bytes"]
 
-# torchvision's, in its order, for its message has them
+# In torchvision's order, because its error message lists them.
 _EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 
 
 def from_bytes(transform: Any = None, *, exact: bool = True, scale_on_device: bool = False) -> Following:
-    """A function that makes samples of files' bytes, for datasets that come in archives: WebDataset, LMDB, Streaming.
+    """Make a function that turns files' bytes into samples, for datasets in archives: WebDataset, LMDB, Streaming.
 
     Args:
-        transform: images.training(...) or images.evaluation(...); a torchvision transform, of which as much is fused
-            as by fuse(); images.views(...) of several of these, which gives a list; any other function, which is given
-            a PIL image; None: samples are whole pictures.
-        exact: to the bit as Pillow makes them; else faster: see fuse().
+        transform: images.training(...) or images.evaluation(...); a torchvision transform, which is fused as by fuse();
+            images.views(...) of several of these, for a list of tensors; any other function, which gets a PIL image;
+            None: samples are whole pictures.
+        exact: whether pixels equal Pillow's bit for bit; otherwise it is faster: see fuse().
         scale_on_device: samples stay uint8, and the function's `on_device` makes numbers of whole batches: see fuse().
 
     Returns:
-        A function of a file's bytes (any object with a buffer, or a path), and of `out`, a tensor of the sample's shape
-        and dtype that it is written to, if one is given.  It returns the sample: a tensor of shape (3, height, width),
-        or what the transform makes of it.  It can be pickled.  `on_device` is as fuse() has it.
+        A function of a file's bytes (any object with a buffer, or a path), and optionally of `out`, a tensor of the
+        sample's shape and dtype to write to.  It returns the sample: a tensor of shape (3, height, width), or what the
+        transform returns.  It can be pickled.  `on_device` is as in fuse().
 
     Example:
         >>> read = images.from_bytes(images.training(224))
@@ -40,25 +40,25 @@ def from_bytes(transform: Any = None, *, exact: bool = True, scale_on_device: bo
 
 
 class ImageFolder(PictureDataset):
-    """Pictures in a folder a class, as torchvision.datasets.ImageFolder has them: the same order, the same errors.
+    """Pictures in one folder for each class: the same order and the same errors as torchvision.datasets.ImageFolder.
 
     Args:
         root: the folder, with a folder for each class: root/cat/1.jpg, root/dog/deep/2.png.
         transform: see from_bytes().
-        target_transform: a function of a class's number, whose result stands in the sample instead.
-        is_valid_file: a function of a path that says whether it is a picture.  By default the name's ending says it.
-        allow_empty: whether a class may be without pictures.
+        target_transform: a function of a class's number; its result takes the number's place in the sample.
+        is_valid_file: a function of a path that returns whether it is a picture.  By default the extension decides.
+        allow_empty: whether a class may have no pictures.
         exact, scale_on_device, rows, cache: see fuse().
 
     Attributes:
-        classes: the names of the classes, sorted; a target is a place in this list.
-        class_to_idx: the place of each.
-        samples, imgs: path and target of each picture, by class, and sorted by their paths' parts in it.
-        targets: the targets alone.
+        classes: the names of the classes, sorted; a target is an index of this list.
+        class_to_idx: the index of each class.
+        samples, imgs: path and target of each picture, sorted by class and then by path.
+        targets: only the targets.
         on_device: see fuse().
 
     Raises:
-        FileNotFoundError: there is no class in it, or a class has no picture and allow_empty is False.
+        FileNotFoundError: there is no class in `root`, or a class has no picture and allow_empty is False.
 
     Example:
         >>> train = images.ImageFolder("train", images.training(224), exact=False)
@@ -97,15 +97,15 @@ class ImageFolder(PictureDataset):
         if empty and not allow_empty:
             known = f"Supported extensions are: {', '.join(_EXTENSIONS)}" if is_valid_file is None else ""
             raise FileNotFoundError(f"Found no valid file for the classes {', '.join(empty)}. {known}")
-        kept = None if rows is None else Rows(rows, (path for path, _ in self.samples))
+        marks = None if rows is None else Rows(rows, (path for path, _ in self.samples))
         cached = None if cache is None else Cache(cache, len(self.samples))
-        super().__init__(Following(transform, exact, scale_on_device, kept, cached), "ImageFolder:")
+        super().__init__(Following(transform, exact, scale_on_device, marks, cached), "ImageFolder:")
 
     def __repr__(self) -> str:
         return f"ImageFolder of {len(self.samples)} pictures in {len(self.classes)} classes, in {self.root}"
 
     def _files(self, name: str, is_valid_file: Callable[[str], bool] | None) -> list[str]:
-        """A class's pictures: folder by folder, sorted, through links too."""
+        """The paths of a class's pictures, sorted folder by folder.  Links are followed."""
         found: list[str] = []
         for folder, _, names in sorted(os.walk(os.path.join(self.root, name), followlinks=True)):
             paths = [os.path.join(folder, file) for file in sorted(names)]

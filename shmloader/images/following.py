@@ -1,6 +1,6 @@
-"""A reader that follows its transform: what a user changes after it was read counts from the next sample on.
+"""A reader that follows changes of its transform: each takes effect with the next sample.
 
-Programs do change transforms: a larger crop for the last epochs, a stronger augmentation after the first ones.
+Programs do change transforms: to a larger crop for the last epochs, or to a stronger augmentation after the first ones.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from shmloader.images.views import Views, ViewsReader
 
 __all__ = ["Following"]
 
-# Where a transform has others in it: Compose, RandomApply and such; what timm and open_clip do by chance; Sequential.
+# Attributes by which a transform holds others: Compose, RandomApply; timm's and open_clip's random choices; Sequential.
 _INNER = ("transforms", "transf", "_modules")
 
 
 class Following:
-    """Reads samples by a transform; where the transform was changed since the last sample, it is read again first.
+    """Reads samples by a transform.  If the transform has changed since the last sample, it is analysed again first.
 
-    It costs a comparison of each known transform's attributes a sample: 3 microseconds for the four of a recipe with a
-    crop, 5 with TrivialAugmentWide and RandomErasing (one core of an AMD EPYC).
+    The comparison of each known transform's attributes costs 3 microseconds a sample for a recipe of four with a crop,
+    and 5 with TrivialAugmentWide and RandomErasing (one core of an AMD EPYC).
 
     Args:
         transform, exact: see Making.
         scale_on_device, rows, cache: see Reader.
 
     Attributes:
-        cache: that.
+        cache: the cache that it was given.
     """
 
     def __init__(
@@ -47,12 +47,12 @@ class Following:
     ) -> None:
         self._exact, self._scale_on_device, self._rows, self.cache = exact, scale_on_device, rows, cache
         self._reader: Reader | ViewsReader
-        self._has_given = False  # the function for the device, which a loader may have by now
+        self._has_given = False  # whether a loader may have the function for the device
         self._read(transform)
 
     @property
     def transform(self) -> Any:
-        """What samples are made by.  Another one may be set."""
+        """The transform that makes samples.  You may assign another one."""
         return self._transform
 
     @transform.setter
@@ -61,7 +61,7 @@ class Following:
 
     @property
     def is_fused(self) -> bool:
-        """Whether any of it is fused."""
+        """Whether any part of the transform is fused."""
         return self._making.is_fused
 
     @property
@@ -85,14 +85,14 @@ class Following:
         """Make the sample of a picture: see Reader and ViewsReader.
 
         Raises:
-            RuntimeError: the numbers that a picture becomes were changed, and a loader may have the function that makes
-                the old ones on the device.
+            RuntimeError: the numbers that a picture becomes were changed, and a loader may still have the function that
+                computes the old ones on the device.
             Exception: see Reader.
         """
         return self._current()(source, out, **options)
 
     def costs(self, sources: list[Any]) -> list[tuple[str, float]]:
-        """What each part of a sample costs: see Reader."""
+        """The cost of each part of a sample: see Reader."""
         return self._current().costs(sources)
 
     def _current(self) -> Reader | ViewsReader:
@@ -105,14 +105,14 @@ class Following:
         reader: Reader | ViewsReader = making.reader(self._scale_on_device, self._rows, self.cache)
         if self._has_given and reader.on_device != self._reader.on_device:
             raise RuntimeError(
-                "The transform makes other numbers than when on_device was asked for. A loader may have that function: "
-                "fuse the dataset again, and give the new on_device to a new loader."
+                "the transform has changed since on_device was read. A loader may still use the old on_device, which "
+                "normalises otherwise. Fuse the dataset again, and give its on_device to a new loader."
             )
         if self._has_given:
             reader.on_device = self._reader.on_device  # a loader compares its functions by identity
         self._transform = transform
         self._before = [(one, _attributes(one)) for one in _known(transform)]
-        self._dtype = torch.get_default_dtype()  # of what ToTensor makes
+        self._dtype = torch.get_default_dtype()  # ToTensor uses it
         self._making, self._reader = making, reader
 
     def _is_changed(self) -> bool:
@@ -123,12 +123,12 @@ class Following:
                 if one.__dict__ != before:
                     return True
         except Exception:
-            return True  # what cannot be compared, as two tensors that are not one object
+            return True  # two attributes that cannot be compared, such as two tensors
         return False
 
 
 def _known(transform: Any) -> Iterator[Any]:
-    """The transforms in it that are read by their attributes.  A user's own may change itself at each call."""
+    """The transforms in it whose attributes were read.  A transform of the user's may change itself at each call."""
     if type(transform) is Views:
         for one in transform.transforms:
             yield from _known(one)
@@ -145,7 +145,7 @@ def _known(transform: Any) -> Iterator[Any]:
 
 
 def _attributes(transform: Any) -> dict[str, Any]:
-    """Its attributes, of lists and dicts copies: these are changed in place."""
+    """Its attributes; lists and dicts are copied, because they are changed in place."""
     return {
         name: list(value) if type(value) is list else dict(value) if isinstance(value, dict) else value
         for name, value in vars(transform).items()

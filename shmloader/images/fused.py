@@ -1,4 +1,4 @@
-"""images.fuse: a dataset of picture files with torchvision's transforms, made to decode no more than its crops."""
+"""images.fuse: makes a dataset of picture files decode no more of each picture than its crop."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ _WITHOUT_PATHS = ("datasets.arrow_dataset", "timm.data.dataset", "shmloader.stor
 
 
 class Unfused(Wrapped):
-    """What fuse() gives where nothing can be fused: the dataset as it is, that says why.
+    """The result of fuse() if nothing can be fused: the dataset as it is; explain() gives the reason.
 
     Args:
-        dataset: it.
-        notes: why.
+        dataset: the dataset.
+        notes: why it is not fused.
     """
 
     is_fused = False
@@ -59,12 +59,12 @@ class Unfused(Wrapped):
 
 
 class Fused(PictureDataset, Wrapped):
-    """What fuse() gives: the dataset's samples, made in another way.
+    """The result of fuse(): the same samples as the dataset's, made in another way.
 
     Args:
-        dataset: it.
-        heading: what explain() begins with.
-        reader: of its transform.
+        dataset: the dataset.
+        heading: the first line of explain().
+        reader: reads samples by its transform.
     """
 
     def __init__(self, dataset: Any, heading: str, reader: Following) -> None:
@@ -78,9 +78,9 @@ class Fused(PictureDataset, Wrapped):
 
     @property
     def _reader(self) -> Any:
-        of = self.dataset
-        if of.loader is not self._loader or of.transform is None:
-            return _Itself(of, _why_not(of))
+        dataset = self.dataset
+        if dataset.loader is not self._loader or dataset.transform is None:
+            return _Itself(dataset, _why_not(dataset))
         return super()._reader
 
     def __repr__(self) -> str:
@@ -88,11 +88,11 @@ class Fused(PictureDataset, Wrapped):
 
 
 class _Itself:
-    """Makes samples as a dataset does that was fused, and that was changed since so that it cannot be.
+    """Makes the samples of a fused dataset that was changed so that it can no longer be fused.
 
     Args:
-        dataset: it.
-        why: it cannot be.
+        dataset: the dataset, which makes its own samples.
+        why: it cannot be fused.
     """
 
     on_device = None
@@ -122,53 +122,56 @@ def fuse(
     image: str = "image",
     label: str | None = "label",
 ) -> Fused | Unfused | Columns | ShardPictures | timm_dataset.TimmPictures | FusedSubset | FusedConcat:
-    """Make a dataset of picture files decode each picture once, no more of it than its crop, straight to its size.
+    """Make a dataset of picture files decode each picture once, and no more of it than its crop, straight to its size.
 
-    The samples stay the same: the same draws from torch's, Python's and NumPy's generators in the same order, so the
-    same boxes, flips and augmentations for the same seed, the same targets, and the same pixels.  A transform that is
-    not known is called as it is; `explain()` says which one that is, and why.  docs/images.md lists what is known of
-    torchvision's transforms of either version, timm's and open_clip's.
+    The samples stay the same.  The draws from torch's, Python's and NumPy's generators are the same, in the same order.
+    So the same seed gives the same boxes, flips and augmentations, the same targets and the same pixels.  A transform
+    that shmloader does not know is called as it is; `explain()` names it, with the reason.  docs/images.md lists the
+    known transforms: torchvision's, of both versions, timm's and open_clip's.
 
     Args:
-        dataset: a torchvision.datasets.ImageFolder, or another one with `samples` (paths and targets), `loader` and
-            `transform`, and a `target_transform` where it has one.  If its class has a __getitem__ of its own, it is
-            fused only where three of its samples are the same either way and draw the same random numbers.  Or a
-            Hugging Face datasets.Dataset with a column of pictures: its samples become (image, label), each picture is
-            turned upright as `datasets` does, and is RGB.  Or timm's ImageDataset.  Or shmloader.Shards: its samples
-            become (image, label) too, a label of a tar decoded as WebDataset does.  Or torch's Subset or ConcatDataset
-            of any of these, fused or not.
-        transform: of a Hugging Face dataset, or of shards: torchvision's, timm's, images.views(...),
+        dataset: One of these:
+            a torchvision.datasets.ImageFolder, or another dataset with `samples` (paths and targets), `loader` and
+            `transform`, and optionally a `target_transform`.  If its class has a __getitem__ of its own, it is fused
+            only if three of its samples are the same either way and draw the same random numbers;
+            a Hugging Face datasets.Dataset with a column of pictures.  Its samples become (image, label), and each
+            picture is turned upright, as `datasets` does, and converted to RGB;
+            timm's ImageDataset;
+            shmloader.Shards.  Its samples become (image, label) too, and labels in tars are decoded as by WebDataset;
+            torch's Subset or ConcatDataset of any of these, fused or not.
+        transform: for a Hugging Face dataset or for shards: torchvision's, timm's, images.views(...),
             images.training(...), or any function of a PIL image.
-        exact: to the bit as Pillow and torchvision make them.  Else faster, and a pixel differs by less than 1 of 255
-            on average.
-        scale_on_device: samples stay uint8, a quarter of the bytes of float32; give the loader `fused.on_device`,
-            which scales and normalises whole batches.  Only where Normalize, or what makes numbers, comes last.
+        exact: whether pixels equal Pillow's and torchvision's bit for bit.  Otherwise decoding is faster, and a pixel
+            differs by less than 1 of 255 on average.
+        scale_on_device: samples stay uint8, which is a quarter of the bytes of float32.  Give the loader
+            `fused.on_device`, which scales and normalises whole batches.  It has an effect only if Normalize, or the
+            transform that makes numbers, comes last.
         rows: a file that keeps where the rows of each picture begin, about half a KB a picture.  The first epoch fills
-            it and takes a little longer.  From the second one on, also in later runs, only the crop's rows of a picture
-            are decoded, each up to the crop's right edge.  An entry holds while the picture's path, size and time of
-            change stay the same.  The file belongs to this list of pictures: give each dataset a file of its own.
-        cache: keeps pictures decoded, as they come, so that no later epoch and no other worker, rank or job of yours
-            decodes them again: a budget of memory ("16 GB", or 0.3 of what this process may have), a file
-            ("train.cache"), which later runs find, or a file and its budget, ("train.cache", "200 GB").  Nothing is
-            evicted.  A picture takes 1.5 bytes a pixel where its chroma is halved (4:2:0).  Samples stay the same, to
-            the bit.  docs/caching.md has the figures.
-        image, label: of a Hugging Face dataset, or of shards, the names of the columns; label=None: a sample is the
-            image alone.  In tars "image" is the first of jpg, jpeg, png, webp and such that a sample has, and "label"
-            is cls.
+            it and takes a little longer.  From the second epoch on, also in later runs, only the crop's rows of a
+            picture are decoded, each up to the crop's right edge.  An entry is valid while the picture's path, size and
+            time of change stay the same.  The file belongs to one list of pictures, so give each dataset its own.
+        cache: keeps decoded pictures, so that no later epoch, and no other worker, rank or job of yours, decodes them
+            again: a budget of memory ("16 GB", or 0.3 of what this process may have), a file ("train.cache"), which
+            later runs find, or a file and its budget, ("train.cache", "200 GB").  Nothing is evicted.  A picture takes
+            1.5 bytes a pixel if its chroma is halved (4:2:0).  Samples stay the same bit for bit.  docs/caching.md has
+            the figures.
+        image, label: for a Hugging Face dataset or for shards, the names of the columns; label=None: a sample is the
+            image alone.  In tars, "image" is the first of jpg, jpeg, png, webp and similar extensions that a sample
+            has, and "label" is cls.
 
     Returns:
-        A dataset with the attributes of the other one, and:
-        explain(measure=False): what is fused, and what is not and why; measure=True: and what each part costs;
-        is_fused: whether anything is;
-        on_device: for `DataLoader(on_device=...)`; None where nothing is left for the device;
+        A dataset with the attributes of the given one, and:
+        explain(measure=False): what is fused, and what is not and why; measure=True adds the cost of each part;
+        is_fused: whether any part is fused;
+        on_device: for `DataLoader(on_device=...)`; None if nothing is left for the device;
         read_into(index, out): writes an image to a tensor, and returns its target.
 
     Raises:
-        TypeError: the dataset has no `samples`, `loader` or `transform`; or `transform` is given with one that has its
-            own; or `cache` is none of these, or is given with a dataset whose pictures are not files with paths.
-        OSError: `rows` cannot be made, or there is no folder for `cache`.
-        ValueError: `cache` names a file that is something else; `rows` is another file, or the file of another dataset
-            of this process; there is no such column, or it has no pictures; `scale_on_device`, and the datasets of a
+        TypeError: the dataset has no `samples`, `loader` or `transform`; or `transform` is given with a dataset that
+            has its own; or `cache` has another type, or is given with a dataset whose pictures have no paths.
+        OSError: `rows` cannot be made, or the folder of `cache` does not exist.
+        ValueError: `cache` or `rows` names a file that is something else; `rows` belongs to another dataset of this
+            process; the column does not exist, or has no pictures; or with `scale_on_device` the datasets of a
             ConcatDataset leave different work to the device.
 
     Example:
@@ -183,9 +186,9 @@ def fuse(
         return parts
     if cache is not None and type(dataset).__module__ in _WITHOUT_PATHS:
         raise TypeError(
-            f"{type(dataset).__module__.partition('.')[0]}'s {type(dataset).__name__} gives pictures as bytes, and "
-            "cache= knows a picture by its path, size and time of change. Leave cache out; or have the pictures as "
-            "files, and fuse a torchvision.datasets.ImageFolder, or use images.ImageFolder"
+            f"{type(dataset).__module__.partition('.')[0]}'s {type(dataset).__name__} gives pictures as bytes, but "
+            "cache= needs the path of each picture. Leave cache out. Or write the pictures to files, and use "
+            "images.ImageFolder."
         )
     if type(dataset).__module__ == "datasets.arrow_dataset":
         return columns(dataset, transform, image, label, exact, scale_on_device)
@@ -196,8 +199,8 @@ def fuse(
         return shard_pictures(dataset, transform, image, label, exact, scale_on_device)
     if transform is not None:
         raise TypeError(
-            f"{type(dataset).__name__} got a transform beside its own. Give `transform` with a Hugging Face dataset, "
-            "or with shards, alone."
+            f"fuse() got a transform, but {type(dataset).__name__} has its own. Only a Hugging Face dataset or Shards "
+            "take `transform`. Leave it out."
         )
     if type(dataset).__module__ == "timm.data.dataset" and type(dataset).__name__ == "ImageDataset":
         why = timm_dataset.why_not(dataset)
@@ -207,8 +210,8 @@ def fuse(
     lacks = [name for name in _NEEDED if not hasattr(dataset, name)]
     if lacks:
         raise TypeError(
-            f"{type(dataset).__name__} has no {' and no '.join(lacks)}: fuse a torchvision.datasets.ImageFolder or one "
-            "like it, or read bytes by images.from_bytes"
+            f"{type(dataset).__name__} cannot be fused, because it has no {' and no '.join(lacks)}. Give a "
+            "torchvision.datasets.ImageFolder or one like it, or read bytes by images.from_bytes."
         )
     name = type(dataset).__name__
     why = _why_not(dataset)
@@ -218,25 +221,25 @@ def fuse(
     if not reader.is_fused:
         heading = f"{name} is not fused, because none of its transforms can be:"
         return _unfused(dataset, "\n".join([heading, *reader.notes]), cache)
-    said = ""
+    remark = ""
     if not _is_stock(dataset):
         if not _agrees(dataset, Fused(dataset, "", Following(dataset.transform, exact=True))):
             why = f"{name} is not fused: its __getitem__ gives other samples than its loader and transform do"
             return _unfused(dataset, why, cache)
-        said = ", whose __getitem__ gave the same for three samples"
-    kept = None if rows is None else Rows(rows, (path for path, *_ in dataset.samples))
+        remark = ", whose __getitem__ gave the same for three samples"
+    marks = None if rows is None else Rows(rows, (path for path, *_ in dataset.samples))
     cached = None if cache is None else Cache(cache, len(dataset.samples))
-    reader = Following(dataset.transform, exact, scale_on_device, kept, cached)
+    reader = Following(dataset.transform, exact, scale_on_device, marks, cached)
     if scale_on_device and not reader.is_scaled_on_device:
-        said += "; nothing can be scaled on the device"
-    return Fused(dataset, f"{name} is fused{'' if exact else ', not exact'}{said}:", reader)
+        remark += "; nothing can be scaled on the device"
+    return Fused(dataset, f"{name} is fused{'' if exact else ', not exact'}{remark}:", reader)
 
 
 def _unfused(dataset: Any, notes: str, cache: Any) -> Unfused:
     if cache is not None:
         warnings.warn(
-            f"cache={cache!r} has no effect: {notes}. Pictures are decoded each time. docs/images.md says what can be "
-            "fused",
+            f"cache={cache!r} has no effect: {notes}. Pictures are decoded each time. docs/images.md lists what can be "
+            "fused.",
             RuntimeWarning,
             stacklevel=3,
         )
@@ -244,7 +247,7 @@ def _unfused(dataset: Any, notes: str, cache: Any) -> Unfused:
 
 
 def _why_not(dataset: Any) -> str:
-    """What speaks against it before its transforms are looked at."""
+    """Why it cannot be fused, whatever its transforms are; empty if nothing is known yet."""
     loader = dataset.loader
     if getattr(loader, "__module__", "") != _FOLDER or getattr(loader, "__name__", "") not in _LOADERS:
         return "its loader is not torchvision's, so what a file becomes is not known"
@@ -266,7 +269,7 @@ def _is_stock(dataset: Any) -> bool:
 
 
 def _agrees(dataset: Any, fused: Fused) -> bool:
-    """Whether three samples are what loader and transform make of them, and leave the generators alike."""
+    """Whether three samples equal what loader and transform make, and leave the generators in the same states."""
     length = len(dataset.samples)
     if not length or len(dataset) != length:
         return False
@@ -274,9 +277,9 @@ def _agrees(dataset: Any, fused: Fused) -> bool:
     try:
         for index in sorted({0, length // 2, length - 1}):
             _set_states(states)
-            there = dataset[index], _states()
+            expected = dataset[index], _states()
             _set_states(states)
-            if not _same((fused[index], _states()), there):
+            if not _same((fused[index], _states()), expected):
                 return False
         return True
     except Exception:

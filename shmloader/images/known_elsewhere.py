@@ -1,4 +1,4 @@
-"""timm's transforms and open_clip's: a function for each, which gives its steps, or why there are none."""
+"""timm's transforms and open_clip's: one function for each, which returns its steps, or why it has none."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from shmloader.images.timm_steps import (
 __all__ = ["ELSEWHERE", "IN_PLACE", "NUMBERS"]
 
 _TIMM, _AUGMENT, _CLIP = "timm.data.transforms", "timm.data.auto_augment", "open_clip.transform"
-# What makes numbers of a picture, and the transform of torchvision's that does the same.
+# Transforms that make numbers of a picture, and torchvision's that do the same.
 NUMBERS = {
     (_TIMM, "MaybeToTensor"): "ToTensor",
     (_TIMM, "MaybePILToTensor"): "PILToTensor",
@@ -104,7 +104,7 @@ def _by_chance(nest: Nest, transform: Any, version: int) -> Steps:
 
 
 def _nothing(nest: Nest, transform: Any, version: int) -> Steps:
-    """Makes RGB of what is RGB."""
+    """Converts to RGB, which the picture already is."""
     return () if getattr(transform, "mode", "RGB") == "RGB" else "it converts to another mode"
 
 

@@ -1,4 +1,4 @@
-"""torchvision's transforms that change pixels: a function for each, which gives its steps, or why there are none."""
+"""torchvision's transforms that change pixels: one function for each, which returns its steps, or why it has none."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _MOVED_BY = (0, 2, 3)  # nearest, bilinear, bicubic
 
 
 class Nest(Protocol):
-    """What reads transforms inside others.
+    """Reads the transforms inside another one.
 
     Attributes:
         exact: see decode().
@@ -42,10 +42,10 @@ class Nest(Protocol):
 
     def nested(self, transforms: Sequence[Any]) -> Steps: ...
     def draws_by(self, *generators: str) -> None:
-        """Note that these are drawn from, PYTHON and NUMPY."""
+        """Note that the generators PYTHON or NUMPY are drawn from."""
 
     def has_channels(self, channels: int) -> None:
-        """Note that pictures have as many channels from here on."""
+        """Note that pictures have this number of channels from here on."""
 
 
 def _moved(make: Callable[[int, Any], Step], transform: Any, version: int) -> Steps:
@@ -57,14 +57,14 @@ def _moved(make: Callable[[int, Any], Step], transform: Any, version: int) -> St
 
 def sides_of(padding: Any) -> tuple[int, int, int, int]:
     """Left, top, right and bottom of a `padding` of 1, 2 or 4 numbers."""
-    of = [padding] if isinstance(padding, int) else list(padding)
-    of = of * 4 if len(of) == 1 else of * 2 if len(of) == 2 else of
-    left, top, right, bottom = (int(value) for value in of)
+    sides = [padding] if isinstance(padding, int) else list(padding)
+    sides = sides * 4 if len(sides) == 1 else sides * 2 if len(sides) == 2 else sides
+    left, top, right, bottom = (int(value) for value in sides)
     return left, top, right, bottom
 
 
 def _random(transform: Any, version: int, *steps: Step) -> Steps:
-    """By v1 compared as Python's numbers, by v2 as torch's."""
+    """v1 compares the probability with a Python float, v2 with torch's."""
     return (Chance(float(transform.p), "item" if version == 1 else "below", steps),)
 
 
@@ -99,7 +99,7 @@ def _order(nest: Nest, transform: Any, version: int) -> Steps:
 
 def _jitter(nest: Nest, transform: Any, version: int) -> Steps:
     for name in ("get_params", "brightness", "contrast", "saturation", "hue"):
-        getattr(transform, name)  # an AttributeError says that it is another one
+        getattr(transform, name)  # an AttributeError means that the class is another one
     return (Jitter(transform),)
 
 
@@ -135,21 +135,31 @@ OPERATIONS: dict[str, Callable[[Nest, Any, int], Steps]] = {
     "RandomChoice": _choice,
     "RandomOrder": _order,
     "ColorJitter": _jitter,
-    "RandomPhotometricDistort": lambda nest, of, version: (Distort(of),),
+    "RandomPhotometricDistort": lambda nest, transform, version: (Distort(transform),),
     "Grayscale": _grey,
-    "RandomGrayscale": lambda nest, of, version: (Chance(float(of.p), "below", (Greyscale(),)),),
-    "RandomInvert": lambda nest, of, version: _random(of, version, Act("invert")),
-    "RandomPosterize": lambda nest, of, version: _random(of, version, Posterize(int(of.bits))),
-    "RandomSolarize": lambda nest, of, version: _random(of, version, Act("solarize", (of.threshold,))),
-    "RandomAdjustSharpness": lambda nest, of, version: _random(of, version, Act("sharpness", (of.sharpness_factor,))),
-    "RandomAutocontrast": lambda nest, of, version: _random(of, version, Act("autocontrast")),
-    "RandomEqualize": lambda nest, of, version: _random(of, version, Act("equalize")),
+    "RandomGrayscale": lambda nest, transform, version: (Chance(float(transform.p), "below", (Greyscale(),)),),
+    "RandomInvert": lambda nest, transform, version: _random(transform, version, Act("invert")),
+    "RandomPosterize": lambda nest, transform, version: _random(transform, version, Posterize(int(transform.bits))),
+    "RandomSolarize": lambda nest, transform, version: _random(
+        transform, version, Act("solarize", (transform.threshold,))
+    ),
+    "RandomAdjustSharpness": lambda nest, transform, version: _random(
+        transform, version, Act("sharpness", (transform.sharpness_factor,))
+    ),
+    "RandomAutocontrast": lambda nest, transform, version: _random(transform, version, Act("autocontrast")),
+    "RandomEqualize": lambda nest, transform, version: _random(transform, version, Act("equalize")),
     "RandomVerticalFlip": _vertical_flip,
-    "RandomAffine": lambda nest, of, version: _moved(lambda by, fill: Affine(of, version, by, fill), of, version),
-    "RandomRotation": lambda nest, of, version: _moved(lambda by, fill: Rotate(of, by, fill), of, version),
+    "RandomAffine": lambda nest, transform, version: _moved(
+        lambda by, fill: Affine(transform, version, by, fill), transform, version
+    ),
+    "RandomRotation": lambda nest, transform, version: _moved(
+        lambda by, fill: Rotate(transform, by, fill), transform, version
+    ),
     "RandomPerspective": _perspective,
-    "Pad": lambda nest, of, version: (Pad(sides_of(of.padding), str(of.padding_mode), fill_of(of, version)),),
-    "GaussianBlur": lambda nest, of, version: (Blur(of, version, nest.exact),),
+    "Pad": lambda nest, transform, version: (
+        Pad(sides_of(transform.padding), str(transform.padding_mode), fill_of(transform, version)),
+    ),
+    "GaussianBlur": lambda nest, transform, version: (Blur(transform, version, nest.exact),),
     "AutoAugment": _policy(policies.AutoAugment),
     "RandAugment": _policy(policies.RandAugment),
     "TrivialAugmentWide": _policy(policies.TrivialAugment),

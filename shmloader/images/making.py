@@ -1,4 +1,4 @@
-"""From a transform to what reads samples by it, and to the lines that explain it."""
+"""From a transform to the reader that makes samples by it, and to the lines that explain it."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ __all__ = ["Making"]
 
 
 class Making:
-    """What makes samples by a transform.
+    """Analyses a transform, and makes the reader for it.
 
     Args:
-        transform: images.training(...) or images.evaluation(...); images.views(...) of several; what recognise() takes;
-            None: samples are whole pictures.
+        transform: images.training(...) or images.evaluation(...); images.views(...) of several; anything that
+            recognise() takes; None: samples are whole pictures.
         exact: see fuse().
 
     Attributes:
         is_fused: whether any of it is fused.
-        notes: a line for each part: what it is, and what is done about it.
+        notes: a line for each part: what it is, and whether it is fused or called.
     """
 
     def __init__(self, transform: Any, exact: bool) -> None:
         self._exact = exact
         self._is_several = type(transform) is Views
         several = transform.transforms if self._is_several else [transform]
-        known: dict[int, Recipe] = {}  # the same transform may be there more than once
+        known: dict[int, Recipe] = {}  # several views may share one transform
         self._recipes = [known.get(id(one)) or known.setdefault(id(one), _recipe(one, exact)) for one in several]
         self.is_fused = self._is_several or _is_fused(self._recipes[0])
         self.notes: list[str] = []
@@ -43,12 +43,12 @@ class Making:
                 self.notes.append(f"  view {number}{':' if first == number else f': as view {first}'}")
             if first == number:
                 indent = "    " if self._is_several else "  "
-                self.notes += [f"{indent}{transform}: {said}" for transform, said in recipe.notes]
+                self.notes += [f"{indent}{transform}: {reason}" for transform, reason in recipe.notes]
 
     def reader(
         self, scale_on_device: bool, rows: Rows | None = None, cache: Cache | None = None
     ) -> Reader | ViewsReader:
-        """What reads samples; see Reader."""
+        """The reader that makes samples; see Reader."""
         if self._is_several:
             return ViewsReader([Reader(recipe, self._exact, False) for recipe in self._recipes], cache)
         return Reader(self._recipes[0], self._exact, scale_on_device, rows, cache)

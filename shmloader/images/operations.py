@@ -1,6 +1,6 @@
-"""What changes a picture's pixels: one small object for each transform, which draws as the transform does.
+"""Operations on a picture's pixels: one small object for each transform, which draws as the transform does.
 
-Whatever a transform draws by a function of its own (get_params), that function draws here too.
+If a transform draws by a function of its own (get_params), we call that function, too.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ __all__ = [
 
 
 def colour(fill: Any, channels: int) -> tuple[int, ...]:
-    """What torchvision's `fill` comes to, with a value for each of the picture's channels.
+    """torchvision's `fill`, with a value for each of the picture's channels.
 
     Raises:
-        ValueError: it has another number of channels.
+        ValueError: `fill` has another number of channels.
     """
     if fill is None:
         fill = 0
@@ -70,9 +70,9 @@ def affine_matrix(
     shear: Sequence[float],
     center: Any,
 ) -> list[float]:
-    """torchvision's matrix, by its own function: of the results' pixels' places in the picture.
+    """torchvision's matrix, by its own function: it maps pixels of the result to places in the picture.
 
-    v2 has a function of its own, which rounds in another way.
+    v2 has another function, with other roundings.
     """
     module = import_module(f"torchvision.transforms{'' if version == 1 else '.v2'}.functional")
     matrix = (module if version == 1 else module._geometry)._get_inverse_affine_matrix
@@ -87,7 +87,7 @@ class Act:
 
     Args:
         name: of the method of shmloader.core.pixels.Picture.
-        values: that it is called with.
+        values: arguments of the method.
     """
 
     name: str
@@ -98,7 +98,7 @@ class Act:
 
 
 def posterize(canvas: Canvas, bits: int) -> None:
-    """Keep the upper bits; what becomes of numbers that cannot be is up to the Pillow that is installed."""
+    """Keep the upper bits.  For an impossible number of bits, the installed Pillow decides what happens."""
     if 1 <= bits <= 8:
         canvas.picture.posterize(bits)
     else:
@@ -107,7 +107,7 @@ def posterize(canvas: Canvas, bits: int) -> None:
 
 @dataclass(frozen=True)
 class Posterize:
-    """Fewer bits."""
+    """Keeps the upper bits of each channel."""
 
     bits: int
 
@@ -117,7 +117,7 @@ class Posterize:
 
 @dataclass(frozen=True)
 class Greyscale:
-    """Shades of grey, in as many channels as the picture has."""
+    """Turns the picture grey; the number of channels stays."""
 
     def apply(self, canvas: Canvas, draws: Draws) -> None:
         canvas.picture.grayscale(canvas.channels)
@@ -125,11 +125,11 @@ class Greyscale:
 
 @dataclass(frozen=True)
 class Call:
-    """A transform that is not known: it gets the PIL image that it would have got.
+    """A transform that shmloader does not know: it gets the PIL image that it would get without shmloader.
 
     Args:
-        transform: it.
-        rest: all transforms that come after it, which are called as they are if it makes something else than a picture.
+        transform: the transform.
+        rest: all transforms after it, which are called as they are if it returns something other than a picture.
     """
 
     transform: Callable[[Any], Any]
@@ -156,9 +156,9 @@ class Chance:
 
     Args:
         p: the probability.
-        how: which number is compared in which way: "below", as torch.rand(1) < p; "at most", as torch.rand(1) <= p;
-            "item", as torch.rand(1).item() < p; "python", as random.random() < p.
-        steps: what is done.
+        how: the comparison: "below": torch.rand(1) < p; "at most": torch.rand(1) <= p; "item":
+            torch.rand(1).item() < p; "python": random.random() < p.
+        steps: the steps.
     """
 
     p: float
@@ -181,7 +181,7 @@ class Chance:
 
 @dataclass(frozen=True)
 class Choice:
-    """One of several: drawn by Python's generator in v1, by torch's in v2."""
+    """One step of several: drawn by Python's generator in v1, by torch's in v2."""
 
     options: tuple[tuple[Step, ...], ...]
     weights: Any
@@ -198,7 +198,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Order:
-    """All of several, in a random order: drawn by Python's generator in v1, by torch's in v2."""
+    """All of several steps, in a random order: drawn by Python's generator in v1, by torch's in v2."""
 
     options: tuple[tuple[Step, ...], ...]
     version: int
@@ -224,8 +224,10 @@ class Jitter:
     transform: Any
 
     def apply(self, canvas: Canvas, draws: Draws) -> None:
-        of = self.transform
-        order, *factors = of.get_params(of.brightness, of.contrast, of.saturation, of.hue)
+        transform = self.transform
+        order, *factors = transform.get_params(
+            transform.brightness, transform.contrast, transform.saturation, transform.hue
+        )
         picture = canvas.picture
         acts = picture.brightness, picture.contrast, picture.saturation, picture.hue
         for at in order.tolist():
@@ -240,11 +242,11 @@ class Distort:
     transform: Any
 
     def apply(self, canvas: Canvas, draws: Draws) -> None:
-        of, picture = self.transform, canvas.picture
-        ranges = of.brightness, of.contrast, of.saturation, of.hue
-        factors = [draws.uniform(low, high) if draws.is_below(of.p) else None for low, high in ranges]
+        transform, picture = self.transform, canvas.picture
+        ranges = transform.brightness, transform.contrast, transform.saturation, transform.hue
+        factors = [draws.uniform(low, high) if draws.is_below(transform.p) else None for low, high in ranges]
         is_contrast_first = draws.is_below(0.5)
-        order = torch.randperm(canvas.channels).tolist() if draws.is_below(of.p) else None
+        order = torch.randperm(canvas.channels).tolist() if draws.is_below(transform.p) else None
         brightness, contrast, saturation, hue = factors
         if brightness is not None:
             picture.brightness(brightness)
@@ -265,9 +267,9 @@ class Blur:
     """torchvision's GaussianBlur: see torch_blur.
 
     Args:
-        transform: it.
+        transform: torchvision's.
         version: 1 or 2.
-        exact: if not, a separable one is used, within 1 of 255.
+        exact: whether the result equals torchvision's; otherwise a separable blur is used, within 1 of 255.
     """
 
     transform: Any
@@ -275,18 +277,18 @@ class Blur:
     exact: bool
 
     def apply(self, canvas: Canvas, draws: Draws) -> None:
-        of, picture = self.transform, canvas.picture
-        sigma = draws.uniform(float(of.sigma[0]), float(of.sigma[1]))
+        transform, picture = self.transform, canvas.picture
+        sigma = draws.uniform(float(transform.sigma[0]), float(transform.sigma[1]))
         if not self.exact:
-            across, down = of.kernel_size
+            across, down = transform.kernel_size
             weights = _gaussian(across, sigma)
             picture.convolve(weights, weights if down == across else _gaussian(down, sigma))
             return
-        blur(picture, of, self.version, sigma)
+        blur(picture, transform, self.version, sigma)
 
 
 def _gaussian(size: int, sigma: float) -> np.ndarray[Any, Any]:
-    """Weights of a row, as torchvision has them."""
+    """The weights of one row, as torchvision computes them."""
     middle = (size - 1) * 0.5
     weights = [math.exp(-0.5 * ((at - middle) / sigma) ** 2) for at in range(size)]
     total = sum(weights)
@@ -306,10 +308,12 @@ class Affine:
     fill: Any
 
     def apply(self, canvas: Canvas, draws: Draws) -> None:
-        of, width, height = self.transform, canvas.width, canvas.height
-        angle, moved, scale, shear = of.get_params(of.degrees, of.translate, of.scale, of.shear, [width, height])
+        transform, width, height = self.transform, canvas.width, canvas.height
+        angle, moved, scale, shear = transform.get_params(
+            transform.degrees, transform.translate, transform.scale, transform.shear, [width, height]
+        )
         fill = colour(self.fill, canvas.channels)
-        matrix = affine_matrix(self.version, width, height, angle, moved, scale, shear, of.center)
+        matrix = affine_matrix(self.version, width, height, angle, moved, scale, shear, transform.center)
         canvas.picture.affine(matrix, self.resample, fill)
 
 
@@ -322,14 +326,16 @@ class Rotate:
     fill: Any
 
     def apply(self, canvas: Canvas, draws: Draws) -> None:
-        of = self.transform
-        angle = of.get_params(of.degrees)
-        canvas.picture.rotate(angle, self.resample, of.expand, of.center, colour(self.fill, canvas.channels))
+        transform = self.transform
+        angle = transform.get_params(transform.degrees)
+        canvas.picture.rotate(
+            angle, self.resample, transform.expand, transform.center, colour(self.fill, canvas.channels)
+        )
 
 
 @dataclass(frozen=True)
 class Perspective:
-    """What RandomPerspective does where it does something."""
+    """RandomPerspective, once its chance was drawn."""
 
     transform: Any
     resample: int
@@ -343,12 +349,12 @@ class Perspective:
 
 @dataclass(frozen=True)
 class Pad:
-    """More of it at its edges; less where a number is negative.
+    """Pads the picture at its edges; crops it where a number is negative.
 
     Args:
         sides: left, top, right and bottom, in pixels.
         mode: constant, edge, reflect or symmetric.
-        fill: of a constant one.
+        fill: the colour for "constant".
     """
 
     sides: tuple[int, int, int, int]
@@ -366,14 +372,14 @@ class Pad:
 
 @dataclass(frozen=True)
 class PaddedCrop:
-    """RandomCrop of a picture that is padded before.
+    """RandomCrop of a picture that is padded first.
 
     Args:
         size: height and width.
-        sides: see Pad; None: not padded before.
-        is_padded_to_size: whether it is padded where it is too small.
-        crop: the same without padding.
-        version: 1 pads once for each reason, and 2 by all at once; a mirrored edge shows which.
+        sides: see Pad; None: no padding.
+        is_padded_to_size: whether a picture that is too small is padded to the size.
+        crop: the crop without padding.
+        version: v1 pads once for each of the two reasons, v2 once for both; a mirrored edge shows the difference.
     """
 
     size: tuple[int, int]

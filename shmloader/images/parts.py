@@ -12,11 +12,11 @@ __all__ = ["FusedConcat", "FusedSubset", "fused_parts"]
 
 
 class FusedSubset(Subset[Any]):
-    """Some samples of a fused dataset.
+    """A part of a fused dataset.
 
     Args:
-        dataset: what fuse() gave for the whole one.
-        indices: which samples of it.
+        dataset: the result of fuse() for the whole dataset.
+        indices: its samples in this part.
     """
 
     @property
@@ -30,7 +30,7 @@ class FusedSubset(Subset[Any]):
         return self.dataset.on_device  # type: ignore[attr-defined]
 
     def explain(self, measure: bool = False) -> str:
-        """What of the whole dataset is fused: see fuse()."""
+        """What is fused in the whole dataset: see fuse()."""
         return str(self.dataset.explain(measure))  # type: ignore[attr-defined]
 
     def __getitem_into__(self, index: int, row: Any) -> Any:
@@ -38,10 +38,10 @@ class FusedSubset(Subset[Any]):
 
 
 class FusedConcat(ConcatDataset[Any]):
-    """Fused datasets one behind the other.
+    """Several fused datasets in a row.
 
     Args:
-        datasets: what fuse() gave for each.
+        datasets: the results of fuse().
 
     Raises:
         ValueError: they leave different work to the device.
@@ -49,16 +49,17 @@ class FusedConcat(ConcatDataset[Any]):
 
     def __init__(self, datasets: list[Any]) -> None:
         super().__init__(datasets)
-        if any(of.on_device != datasets[0].on_device for of in datasets):
+        if any(dataset.on_device != datasets[0].on_device for dataset in datasets):
             raise ValueError(
-                "The datasets of a ConcatDataset leave different work to the device, and a batch may have samples of "
-                "several. Give them the same last transforms, or leave out scale_on_device."
+                "the datasets of a ConcatDataset leave different work to the device. A batch may have samples of "
+                "several, and on_device treats all alike. Give them the same last transforms, or leave out "
+                "scale_on_device."
             )
 
     @property
     def is_fused(self) -> bool:
-        """Whether any of them is."""
-        return any(of.is_fused for of in self.datasets)  # type: ignore[attr-defined]
+        """Whether any of them is fused."""
+        return any(dataset.is_fused for dataset in self.datasets)  # type: ignore[attr-defined]
 
     @property
     def on_device(self) -> Any:
@@ -66,27 +67,27 @@ class FusedConcat(ConcatDataset[Any]):
         return self.datasets[0].on_device  # type: ignore[attr-defined]
 
     def explain(self, measure: bool = False) -> str:
-        """What of each dataset is fused: see fuse()."""
-        return "\n".join(of.explain(measure) for of in self.datasets)  # type: ignore[attr-defined]
+        """What is fused in each dataset: see fuse()."""
+        return "\n".join(dataset.explain(measure) for dataset in self.datasets)  # type: ignore[attr-defined]
 
     def __getitem_into__(self, index: int, row: Any) -> Any:
         if not 0 <= index < len(self):
-            return self[index]  # from the end, or torch's error
+            return self[index]  # counted from the end, or torch's IndexError
         which = bisect_right(self.cumulative_sizes, index)
         return _into(self.datasets[which], index - (self.cumulative_sizes[which - 1] if which else 0), row)
 
 
 def fused_parts(dataset: Any, fuse: Callable[[Any], Any]) -> FusedSubset | FusedConcat | None:
-    """The same of fused datasets; None where it is no dataset of others.
+    """The same arrangement of fused datasets; None if the dataset is no Subset or ConcatDataset.
 
     Args:
-        dataset: it.
+        dataset: the dataset.
         fuse: fuses a dataset inside it.
     """
     if type(dataset) is Subset:
         return FusedSubset(_fused(dataset.dataset, fuse), dataset.indices)
     if type(dataset) is ConcatDataset:
-        return FusedConcat([_fused(of, fuse) for of in dataset.datasets])
+        return FusedConcat([_fused(part, fuse) for part in dataset.datasets])
     return None
 
 

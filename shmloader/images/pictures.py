@@ -1,4 +1,4 @@
-"""A dataset of pictures and their classes: what a fused dataset and a folder have in common."""
+"""A dataset of pictures and their classes: the common part of a fused dataset and a folder."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ __all__ = ["PictureDataset"]
 
 
 class PictureDataset(Dataset[Any]):
-    """Samples (image, target).  Who sets another `transform`, also of the dataset inside, gets samples by that one.
+    """Samples (image, target).  If you set another `transform`, also on the dataset inside, it makes the next samples.
 
     Args:
-        reader: what makes images.
-        heading: what explain() begins with.
+        reader: makes images.
+        heading: the first line of explain().
     """
 
     is_fused = True
@@ -30,7 +30,7 @@ class PictureDataset(Dataset[Any]):
 
     @property
     def _reader(self) -> Any:
-        """What makes images now."""
+        """The reader for the current transform."""
         if self._of.transform is not self._following.transform:
             self._following.transform = self._of.transform
         return self._following
@@ -39,25 +39,25 @@ class PictureDataset(Dataset[Any]):
         """What is fused, and what is not and why: a line for each transform.
 
         Args:
-            measure: whether the text also says what each part of a sample costs: microseconds of CPU, over up to 32
-                samples that are made for it.  The generators are left as they were.
+            measure: whether to add the cost of each part of a sample: microseconds of CPU, over up to 32 samples that
+                are made for it.  The states of the generators do not change.
         """
         samples = self._of.samples
         return explained(self._heading, self._reader, measure, len(samples), lambda at: samples[at][0])
 
     @property
     def _of(self) -> Any:
-        """What has the samples (paths and targets), and a target_transform where there is one."""
+        """The dataset that has the samples (paths and targets), and perhaps a target_transform."""
         return self
 
     @property
     def on_device(self) -> Callable[[Any], Any] | None:
-        """For `DataLoader(device=..., on_device=...)`: makes of batches what samples did not become; None: nothing."""
+        """For `DataLoader(device=..., on_device=...)`: finishes batches there; None if nothing is left to do."""
         on_device: Callable[[Any], Any] | None = self._reader.on_device
         return on_device
 
     def __report_lines__(self) -> list[tuple[str, str]]:
-        """What report() of a loader says of this dataset: titles and texts."""
+        """Lines of this dataset for a loader's report(): titles and texts."""
         text = "" if self._following.cache is None else self._following.cache.report()
         return [("cache", text)] if text else []
 
@@ -69,12 +69,12 @@ class PictureDataset(Dataset[Any]):
         return self._reader(path, at=index), self._target(target)
 
     def __getitem_into__(self, index: int, row: Any) -> tuple[Any, Any]:
-        """The sample, its image written in its place in a batch where that has its shape: see docs/images.md."""
+        """The sample; its image is written to its place in a batch if it has that shape: see docs/images.md."""
         path, target = self._of.samples[index]
         return self._reader(path, row[0], at=index, must_fit=False), self._target(target)
 
     def read_into(self, index: int, out: torch.Tensor) -> Any:
-        """Write a sample's image where it is to be.
+        """Write a sample's image to a tensor of yours.
 
         Args:
             index: of the sample.

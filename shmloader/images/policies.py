@@ -1,6 +1,6 @@
 """torchvision's automatic augmentation: AutoAugment, RandAugment and TrivialAugmentWide of both versions.
 
-The magnitudes are torchvision's own, asked of the transform once for each size of picture.
+The magnitudes are torchvision's own: we ask the transform for them once for each size of picture.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from shmloader.images.random_numbers import Draws
 
 __all__ = ["AutoAugment", "Policy", "RandAugment", "Space", "TrivialAugment", "knows"]
 
-# Of each operation: its name, its magnitudes (None: it has none), and whether a magnitude may be negative.
+# For each operation: its name, its magnitudes (None: it has none), and whether a magnitude may be negative.
 Space = list[tuple[str, list[float] | None, bool]]
 
 
 @dataclass(frozen=True)
 class Policy:
-    """What the three have in common.
+    """The common part of the three.
 
     Args:
         transform: torchvision's.
         version: 1 or 2.
-        resample, fill: of operations that move pixels.
+        resample, fill: for operations that move pixels.
     """
 
     transform: Any
@@ -42,7 +42,7 @@ class Policy:
     def _space(self, bins: int, height: int, width: int) -> Space:
         key = bins, height, width
         if key not in self._spaces:
-            if len(self._spaces) > 1000:  # pictures of any size, which are not resized before
+            if len(self._spaces) > 1000:  # pictures of many sizes, because nothing resizes them first
                 self._spaces.clear()
             self._spaces[key] = self._asked(bins, height, width)
         return self._spaces[key]
@@ -51,7 +51,10 @@ class Policy:
         if self.version == 1:
             sizes = () if isinstance(self, TrivialAugment) else ((height, width),)
             asked = self.transform._augmentation_space(bins, *sizes)
-            return [(name, of.tolist() if of.ndim else None, signed) for name, (of, signed) in asked.items()]
+            return [
+                (name, magnitudes.tolist() if magnitudes.ndim else None, signed)
+                for name, (magnitudes, signed) in asked.items()
+            ]
         space: Space = []
         for name, (magnitudes_of, signed) in self.transform._AUGMENTATION_SPACE.items():
             magnitudes = magnitudes_of(bins, height, width)
@@ -120,13 +123,13 @@ class RandAugment(Policy):
     """RandAugment: several operations of one magnitude."""
 
     def apply(self, canvas: Canvas, draws: Draws) -> None:
-        of, height, width = self.transform, canvas.height, canvas.width
-        for _ in range(of.num_ops):
-            space = self._space(of.num_magnitude_bins, height, width)
+        transform, height, width = self.transform, canvas.height, canvas.width
+        for _ in range(transform.num_ops):
+            space = self._space(transform.num_magnitude_bins, height, width)
             name, magnitudes, signed = space[draws.below(len(space))]
             magnitude = 0.0
             if magnitudes is not None:
-                magnitude = self._negated(magnitudes[of.magnitude], signed, draws)
+                magnitude = self._negated(magnitudes[transform.magnitude], signed, draws)
             self._act(canvas, name, magnitude)
 
 
@@ -134,19 +137,19 @@ class AutoAugment(Policy):
     """AutoAugment: two operations of a policy, each with a probability."""
 
     def apply(self, canvas: Canvas, draws: Draws) -> None:
-        of = self.transform
+        transform = self.transform
         space = {
             name: (magnitudes, signed) for name, magnitudes, signed in self._space(10, canvas.height, canvas.width)
         }
         if self.version == 1:
-            chosen, probabilities, signs = of.get_params(len(of.policies))
-            for at, (name, p, magnitude_at) in enumerate(of.policies[chosen]):
+            chosen, probabilities, signs = transform.get_params(len(transform.policies))
+            for at, (name, p, magnitude_at) in enumerate(transform.policies[chosen]):
                 if probabilities[at] <= p:
                     magnitudes, signed = space[name]
                     magnitude = magnitudes[magnitude_at] if magnitude_at is not None and magnitudes else 0.0
                     self._act(canvas, name, -magnitude if signed and signs[at] == 0 else magnitude)
             return
-        for name, p, magnitude_at in of._policies[draws.below(len(of._policies))]:
+        for name, p, magnitude_at in transform._policies[draws.below(len(transform._policies))]:
             if draws.is_at_most(p):
                 magnitudes, signed = space[name]
                 magnitude = 0.0
@@ -156,6 +159,6 @@ class AutoAugment(Policy):
 
 
 def knows(policy: Policy) -> bool:
-    """Whether all operations that it may draw are known: a later torchvision could have others."""
+    """Whether we know all operations that it may draw: a later torchvision could have others."""
     names = {name for name, *_ in policy._space(10, 224, 224)}
     return names <= NAMES

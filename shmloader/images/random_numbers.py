@@ -1,7 +1,9 @@
-"""Random numbers from torch's generator: the same, in the same order, as from torch's own functions, in half the time.
-Python's and NumPy's are drawn from where they are needed; here they are only put back.
+"""Random numbers from torch's generator: those of torch's own functions, in the same order, in half the time.
 
-A tensor of one element serves all draws; making one a draw, as torch.rand(1) does, takes as long as the draw.
+Other files draw from Python's and NumPy's generators; this one only restores their states.
+
+One tensor of one element serves all draws, because making a tensor for each, as torch.rand(1) does, takes as long as
+the draw itself.
 """
 
 from __future__ import annotations
@@ -15,22 +17,22 @@ import torch
 
 __all__ = ["NUMPY", "PYTHON", "Draws", "drawing"]
 
-PYTHON, NUMPY = "python", "numpy"  # generators beside torch's
+PYTHON, NUMPY = "python", "numpy"  # the other generators
 
-_MOST_SHARES = 100  # whose rounding is remembered; a transform has one or two
+_MOST_SHARES = 100  # whose rounded values are kept; a transform has one or two
 
 
 class Draws:
-    """What can be drawn from torch's default generator.  Not for two threads at once.
+    """Draws from torch's default generator.  Not for two threads at once.
 
-    A context manager: at its end the next one may draw with it.
+    A context manager: at its end the object is free for the next picture.
 
     Attributes:
         dtype: of torch.rand(1).
     """
 
     def __init__(self) -> None:
-        self.dtype = torch.get_default_dtype()  # as torch.rand(1) has it
+        self.dtype = torch.get_default_dtype()  # the dtype of torch.rand(1)
         self._real = torch.empty(1)
         self._whole = torch.empty(1, dtype=torch.int64)
         self._before = torch.default_generator.get_state()
@@ -45,13 +47,13 @@ class Draws:
         _idle.append(self)
 
     def begin(self, others: Collection[str] = ()) -> None:
-        """Keep the generator's state for undo(), and those of others: NumPy's takes some 30 microseconds."""
+        """Save the generator's state for undo(), and those of the others: NumPy's takes some 30 microseconds."""
         self._before = torch.default_generator.get_state()
         self._pythons = random.getstate() if PYTHON in others else None
         self._numpys = np.random.get_state() if NUMPY in others else None
 
     def undo(self) -> None:
-        """Put the generators back to where they were at begin(): nothing was drawn."""
+        """Restore the states of the generators at begin(), as if nothing had been drawn."""
         torch.default_generator.set_state(self._before)
         if self._pythons is not None:
             random.setstate(self._pythons)
@@ -83,7 +85,7 @@ class Draws:
         return bool(self._real.uniform_(0, 1).item() < self._as_drawn(share))
 
     def _as_drawn(self, share: float) -> float:
-        """The number as the tensor's dtype has it."""
+        """The number, rounded to the tensor's dtype."""
         if share not in self._rounded:
             if len(self._rounded) > _MOST_SHARES:
                 self._rounded.clear()
@@ -91,11 +93,11 @@ class Draws:
         return self._rounded[share]
 
 
-_idle: list[Draws] = []  # as with decoders: a thread, and a signal's handler, find one each
+_idle: list[Draws] = []  # as with decoders, a thread and a signal handler get one each
 
 
 def drawing(others: Collection[str] = ()) -> Draws:
-    """Draws that nobody else uses, begun: see Draws.begin()."""
+    """An idle Draws, after begin()."""
     draws = _idle.pop() if _idle else Draws()
     if draws.dtype is not torch.get_default_dtype():
         draws = Draws()

@@ -1,4 +1,4 @@
-"""One sample out of one file: drawn, decoded, changed, and finished in its row."""
+"""One sample from one file: drawn, decoded, changed, and finished in its row."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from shmloader.images.cache import Cache
 from shmloader.images.canvas import Canvas, Step
 from shmloader.images.decode import Picture
 from shmloader.images.finish import Finish, OnDevice
-from shmloader.images.known import said
+from shmloader.images.known import text_of
 from shmloader.images.operations import Act, Call, Chance
 from shmloader.images.random_numbers import Draws, drawing
 from shmloader.images.recipe import Recipe
@@ -24,23 +24,23 @@ from shmloader.images.rows import Rows
 
 __all__ = ["Reader", "copied"]
 
-# Room for a picture's bytes on their way to numbers, that nobody uses now: as with decoders.
+# Idle buffers for bytes that are about to become numbers; as with decoders, no two threads share one.
 _idle: list[np.ndarray[Any, Any]] = []
-_KEPT = 4 << 20  # bytes of it that serve the next picture too
+_KEPT = 4 << 20  # bytes: a larger buffer is not kept for the next picture
 
 
 class Reader:
-    """Reads samples as a recipe says.
+    """Reads samples by a recipe.
 
     Args:
-        recipe: what a sample is made by.
-        exact: pixels as Pillow's, to the bit; else faster: see decode().
-        scale_on_device: samples stay bytes, and `on_device` makes numbers of a batch of them.
-        rows: where marks of the pictures' rows are kept, if they are.
-        cache: where pictures are kept decoded, if they are.
+        recipe: how a picture becomes a sample.
+        exact: whether pixels equal Pillow's bit for bit; otherwise it is faster: see decode().
+        scale_on_device: samples stay bytes, and `on_device` makes numbers of whole batches.
+        rows: a file of marks of the pictures' rows, or None.
+        cache: a cache of decoded pictures, or None.
 
     Attributes:
-        on_device: a function for `DataLoader(on_device=...)`; None where nothing is left for the device to do.
+        on_device: a function for `DataLoader(on_device=...)`; None if nothing is left for the device to do.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Reader:
             recipe = replace(recipe, finish=Finish(channels=finish.channels))
         self._recipe = recipe
         self._exact = exact
-        is_narrow = recipe.finish is not None and recipe.finish.dtype.itemsize <= 4  # what a table may have
+        is_narrow = recipe.finish is not None and recipe.finish.dtype.itemsize <= 4  # as a table's items
         self._table = recipe.finish.table() if recipe.finish is not None and is_narrow else None
         self._scales = recipe.finish.scales() if recipe.finish is not None else None
 
@@ -77,27 +77,27 @@ class Reader:
 
         Args:
             source: the file: its path (str or os.PathLike), or its bytes as any object with a buffer.
-            out: a tensor of the sample's shape and dtype, which it is written to.  By default a new tensor.
-            at: which sample it is, of those whose marks are kept.
+            out: a tensor of the sample's shape and dtype to write to.  By default a new tensor.
+            at: the number of the sample in the file of marks.
             is_turned: see Picture.
-            must_fit: whether `out` must be like the sample; else it is written to where it is.
+            must_fit: whether an `out` of another shape or dtype is an error; otherwise a new tensor is made instead.
 
         Returns:
-            `out`, or the sample: a contiguous tensor of shape (3, height, width), or whatever transforms that could
-            not be fused make of it.
+            `out`, or the sample: a contiguous tensor of shape (3, height, width), or the result of the transforms that
+            could not be fused.
 
         Raises:
             ValueError: `out` has another shape or dtype, or the picture is smaller than a random crop.
-            Exception: whatever Pillow raises for a broken file; OSError where it cannot be read.
+            Exception: any exception of Pillow's for a broken file; OSError if the file cannot be read.
         """
         with Picture(source, rows=self._rows, at=at, is_turned=is_turned, cache=self._cache) as picture:
             return self.make(picture, out, must_fit)
 
     def make(self, picture: Picture, out: torch.Tensor | None, must_fit: bool) -> Any:
-        """The sample of a picture that is open: see __call__().
+        """Make the sample of an open picture: see __call__().
 
-        Where a step fails, the transforms themselves are called, from the same states of the generators: whoever gives
-        a colour of four numbers gets torchvision's error, and what only torchvision can make is made.
+        If a step fails, the transforms themselves are called, with the generators in the same states.  So a colour of
+        four numbers raises torchvision's own error, and what only torchvision can make is made.
         """
         with drawing(self._recipe.draws_by) as draws, Canvas(picture, draws, self._exact) as canvas:
             try:
@@ -133,7 +133,9 @@ class Reader:
         self, canvas: Canvas, draws: Draws, finish: Finish, out: torch.Tensor | None, must_fit: bool = True
     ) -> Any:
         if canvas.channels != finish.channels:
-            raise ValueError(f"the picture has {canvas.channels} channels, and {finish.channels} are known of")
+            raise ValueError(
+                f"the picture has {canvas.channels} channels. Its transform needs {finish.channels}. Convert it first."
+            )
         shape = (finish.channels, canvas.height, canvas.width)
         if not must_fit and out is not None and (out.shape != shape or out.dtype != finish.dtype or finish.is_array):
             out = None
@@ -144,8 +146,8 @@ class Reader:
         elif out.shape != shape or out.dtype != finish.dtype:
             canvas.is_final = True
             raise ValueError(
-                f"out is {out.dtype} of shape {tuple(out.shape)}, and the sample {finish.dtype} of {shape}: give "
-                "an `out` of that shape and dtype"
+                f"out is {out.dtype} of shape {tuple(out.shape)}. The sample is {finish.dtype} of shape {shape}. Give "
+                "an `out` of that shape and dtype."
             )
         if finish.dtype is torch.uint8:
             canvas.write(out.numpy())
@@ -159,7 +161,7 @@ class Reader:
         return finish.wrapped(out)
 
     def _calculate(self, canvas: Canvas, finish: Finish, shape: tuple[int, int, int], out: torch.Tensor) -> None:
-        """Decoded plane by plane, and calculated: quicker than through the buffer of pixels and a table."""
+        """Decode plane by plane, and calculate: quicker than by way of the buffer of pixels and a table."""
         size = math.prod(shape)
         room = _idle.pop() if _idle else None
         if room is None or room.size < size:
@@ -173,9 +175,9 @@ class Reader:
             _idle.append(room)
 
     def costs(self, sources: Sequence[Any]) -> list[tuple[str, float]]:
-        """What each part of a sample costs: its name, and microseconds of this thread's CPU a sample.
+        """The cost of each part of a sample: its name, and microseconds of this thread's CPU a sample.
 
-        Look-ups are done at once here, and not together with what comes after them, so they seem dearer than they are.
+        Look-ups are applied at once here, instead of together with the next step, so they seem dearer than they are.
         """
         recipe, totals = self._recipe, [0.0] * (len(self._recipe.steps) + 2)
         for source in sources:
@@ -204,16 +206,18 @@ class Reader:
 
 
 def _name(step: Step) -> str:
-    """What a step is called where costs are listed."""
+    """The name of a step in the list of costs."""
     if isinstance(step, Chance):
         return f"by chance: {', '.join(map(_name, step.steps))}"
     if isinstance(step, Act):
         return step.name
-    return said(step.transform) if isinstance(step, Call) else type(step).__name__
+    return text_of(step.transform) if isinstance(step, Call) else type(step).__name__
 
 
 def copied(sample: Any, out: torch.Tensor) -> torch.Tensor:
     if not isinstance(sample, torch.Tensor) or sample.shape != out.shape or sample.dtype != out.dtype:
-        of = f"{sample.dtype} of {tuple(sample.shape)}" if isinstance(sample, torch.Tensor) else type(sample).__name__
-        raise ValueError(f"out is {out.dtype} of shape {tuple(out.shape)}, and the sample {of}: give an `out` like it")
+        kind = f"{sample.dtype} of {tuple(sample.shape)}" if isinstance(sample, torch.Tensor) else type(sample).__name__
+        raise ValueError(
+            f"out is {out.dtype} of shape {tuple(out.shape)}. The sample is {kind}. Give an `out` like it."
+        )
     return out.copy_(sample)

@@ -1,6 +1,6 @@
-"""What a sample is made of a picture by: where it is looked at, what becomes of the bytes, and what comes after.
+"""The recipe of a sample: which part of the picture is used, what its bytes become, and what is called after that.
 
-A recipe comes from torchvision's transforms (recognise.py) or from the two functions here, which need no torchvision.
+A recipe comes from torchvision's transforms (recognise.py), or from the two functions here, which need no torchvision.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ class Recipe:
     """How a picture becomes a sample.
 
     Args:
-        steps: which part of the picture, at which size, and what changes its pixels.
-        finish: what becomes of its bytes; None: they become a PIL image.
-        rest: functions that are called with that, one after the other.
-        notes: of each transform what it is, and what is done about it.
-        row_steps: what changes the numbers in their row, after `finish` and before `rest`.
-        draws_by: which generators may be drawn from beside torch's: PYTHON and NUMPY.
-        transforms: all transforms as they were given, one after the other; none of a recipe that is not of transforms.
+        steps: crop, resize and change the pixels.
+        finish: turns the bytes into numbers; None: they become a PIL image.
+        rest: functions that are called with the result, one after the other.
+        notes: what each transform is, and whether it is fused or called.
+        row_steps: change the numbers in their row, after `finish` and before `rest`.
+        draws_by: the other generators that it may draw from, beside torch's: PYTHON and NUMPY.
+        transforms: all transforms as the user gave them, one after the other; empty if the recipe is not made of any.
     """
 
     steps: tuple[Step, ...] = ()
@@ -57,21 +57,22 @@ def training(
     interpolation: Any = "bilinear",
     augment: str | None = None,
 ) -> Recipe:
-    """What pictures are trained on: a random box, resized, flipped at random, and augmented.
+    """The usual recipe for training: a random box, resized, mirrored at random, and augmented.
 
     The draws come from torch's generator, and are those of torchvision's RandomResizedCrop, RandomHorizontalFlip and
     TrivialAugmentWide.
 
     Args:
         size: height and width of a sample in pixels, or one number for both.
-        scale: the smallest and the largest area of the box, as a part of the picture's.
-        ratio: the smallest and the largest width of the box, as a multiple of its height.
-        flip: how likely left and right are exchanged, 0 to 1; at 0 nothing is drawn for it.
-        mean, std: of each channel, of values between 0 and 1.  With them a sample is float32 and normalised, as by
+        scale: the smallest and the largest area of the box, as a fraction of the picture's area.
+        ratio: the smallest and the largest ratio of the box's width to its height.
+        flip: the probability that left and right are exchanged, 0 to 1; at 0 nothing is drawn for it.
+        mean, std: of each channel, for values between 0 and 1.  With them a sample is float32 and normalised, as by
             torchvision's ToTensor and Normalize; without them it is uint8.
-        interpolation: the filter that the box is resized by, "bilinear" by default: see decode().
-        augment: "trivial": one operation on the pixels, drawn at random with its strength, as TrivialAugmentWide makes
-            it with `interpolation` (bilinear, where that is none of nearest, bilinear and bicubic).  None: none.
+        interpolation: the filter for resizing the box, "bilinear" by default: see decode().
+        augment: "trivial": one operation on the pixels, of random kind and strength, as TrivialAugmentWide draws it.
+            It uses `interpolation` if that is nearest, bilinear or bicubic, and otherwise bilinear.  None: no
+            augmentation.
 
     Returns:
         A recipe, for ImageFolder and from_bytes.
@@ -102,11 +103,11 @@ def evaluation(
     std: Sequence[float] | None = None,
     interpolation: Any = "bilinear",
 ) -> Recipe:
-    """What pictures are tested on: the middle of the resized picture.  Nothing is drawn.
+    """The usual recipe for validation: the centre of the resized picture.  It draws nothing.
 
     Args:
         size: height and width of a sample in pixels, or one number for both.
-        resize: what the shorter side becomes before, in pixels, or height and width; None: nothing is resized.
+        resize: the length of the shorter side after resizing, in pixels, or height and width; None: no resizing.
         mean, std, interpolation: as for training().
 
     Returns:
@@ -126,7 +127,7 @@ def evaluation(
 def _both(size: int | tuple[int, int]) -> tuple[int, int]:
     height, width = (size, size) if isinstance(size, int) else size
     if height < 1 or width < 1:
-        raise ValueError(f"size={size!r} (height, width) must be at least 1 each")
+        raise ValueError(f"size={size!r} (height, width) should be at least 1 each.")
     return height, width
 
 
@@ -135,7 +136,7 @@ def _finish(mean: Sequence[float] | None, std: Sequence[float] | None) -> Finish
         return Finish()
     if mean is None or std is None or len(mean) != 3 or len(std) != 3 or not all(std):
         raise ValueError(
-            f"mean and std should have one value for each of 3 channels, std none that is 0, but got mean={mean!r}, "
-            f"std={std!r}"
+            f"mean and std should have one value for each of 3 channels, and no std may be 0, but got mean={mean!r}, "
+            f"std={std!r}."
         )
     return Finish(torch.float32, (Divide(255.0), Normalize(mean, std, torch.float32)))

@@ -1,10 +1,10 @@
-"""Transforms as a recipe: which of them are fused, which stay as they are, and why.
+"""From transforms to a recipe: which of them are fused, which are called as they are, and why.
 
-A transform is known by its class's module and name, and read by its public attributes, so torchvision, timm and
-open_clip are never imported here.
+A transform is recognised by its class's module and name, and described by its public attributes.  So this file imports
+neither torchvision nor timm nor open_clip.
 
-A transform that is not known gets the PIL image that it would have got, and what comes after it is fused again.  Once
-a picture has become numbers, the first one that is not known ends that: it and all after it are called as they are.
+A transform that is not known gets the PIL image that it would get without shmloader, and those after it are fused
+again.  Once a picture has become numbers, the first unknown transform and all after it are called as they are.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from shmloader.images.canvas import Step
 from shmloader.images.crops import CenterCrop, RandomCrop, RandomHorizontalFlip, RandomResizedCrop, Resize
 from shmloader.images.filters import BICUBIC, BILINEAR
 from shmloader.images.finish import Divide, Finish, Multiply, Normalize
-from shmloader.images.known import fill_of, is_changed, key_of, pair, resample_of, said, version_of
+from shmloader.images.known import fill_of, is_changed, key_of, pair, resample_of, text_of, version_of
 from shmloader.images.known_elsewhere import ELSEWHERE, IN_PLACE, NUMBERS
 from shmloader.images.known_operations import OPERATIONS, Steps, sides_of
 from shmloader.images.operations import Call, PaddedCrop
@@ -40,7 +40,7 @@ def recognise(transform: Any, exact: bool) -> Recipe:
     Args:
         transform: a stock Compose (or nn.Sequential), one stock transform, a preset of torchvision's weights, or any
             function of a PIL image.
-        exact: whether samples are to be torchvision's to the bit.
+        exact: whether samples must equal torchvision's bit for bit.
     """
     reading = _Reading(exact)
     for part in _parts(transform):
@@ -60,19 +60,19 @@ def _parts(transform: Any) -> Iterator[Any]:
 
 
 class _Reading:
-    """A recipe as far as it has been read."""
+    """A recipe while its transforms are read."""
 
     def __init__(self, exact: bool) -> None:
         self.exact = exact
         self._steps: list[Step] = []
-        self._finish: Finish | None = None  # none yet: what the next transform gets is a picture
+        self._finish: Finish | None = None  # None: the next transform still gets a picture
         self._row_steps: list[RowStep] = []
         self._rest: list[Callable[[Any], Any]] = []
         self._notes: list[tuple[str, str]] = []
         self._read: list[Callable[[Any], Any]] = []
-        self._calls: list[tuple[int, int]] = []  # of those that are called: places in the steps, and in what is read
+        self._calls: list[tuple[int, int]] = []  # for each transform that is called: its index in _steps and in _read
         self._draws_by: set[str] = set()
-        self._channels = 3  # of pictures, as far as they have been read
+        self._channels = 3  # of the picture after the transforms read so far
 
     def recipe(self) -> Recipe:
         steps = list(self._steps)
@@ -103,10 +103,10 @@ class _Reading:
         if why_not:
             self._leave(transform, why_not)
         else:
-            self._notes.append((said(transform), _FUSED))
+            self._notes.append((text_of(transform), _FUSED))
 
     def nested(self, transforms: Sequence[Any]) -> Steps:
-        """The steps of transforms inside another one; why there are none."""
+        """The steps of the transforms inside another one; or why there are none."""
         inside = _Reading(self.exact)
         for transform in transforms:
             for part in _parts(transform):
@@ -119,11 +119,11 @@ class _Reading:
         return tuple(inside._steps)
 
     def draws_by(self, *generators: str) -> None:
-        """Note that these are drawn from, PYTHON and NUMPY."""
+        """Note that the generators PYTHON or NUMPY are drawn from."""
         self._draws_by.update(generators)
 
     def has_channels(self, channels: int) -> None:
-        """Note that pictures have as many channels from here on."""
+        """Note that pictures have this number of channels from here on."""
         self._channels = channels
 
     def _leave(self, transform: Any, why: str) -> None:
@@ -133,10 +133,10 @@ class _Reading:
             self.draws_by(PYTHON, NUMPY)
         else:
             self._rest.append(transform)
-        self._notes.append((said(transform), f"called as it is: {why}"))
+        self._notes.append((text_of(transform), f"called as it is: {why}"))
 
     def _fuse(self, transform: Any) -> str:
-        """Take it up; why not, where it cannot be."""
+        """Fuse a transform; returns why it cannot be fused, or nothing."""
         key = key_of(transform)
         if key == (_PRESETS, "ImageClassification"):
             return self._preset(transform)
@@ -180,7 +180,7 @@ class _Reading:
     # ---------------------------------------------------------------------------------------------- where and how large
 
     def _resizes(self, transform: Any) -> str:
-        """Why a resize cannot be fused; nothing where it can."""
+        """Why a resize cannot be fused; empty if it can."""
         resample = resample_of(transform.interpolation)
         if resample is None:
             return f"Pillow has no interpolation {transform.interpolation}"
@@ -217,7 +217,7 @@ class _Reading:
         return ""
 
     def _CenterCrop(self, transform: Any, version: int) -> str:
-        if self._finish is not None and any(isinstance(of, Normalize) for of in self._finish.operations):
+        if self._finish is not None and any(isinstance(operation, Normalize) for operation in self._finish.operations):
             return "its black edges would not be those of a picture that is normalised later"
         self._steps.append(CenterCrop(pair(transform.size)))
         return ""
@@ -232,7 +232,7 @@ class _Reading:
         sides = None
         if transform.padding is not None:
             left, top, right, bottom = sides_of(transform.padding)
-            # v2 keeps them as left, right, top and bottom
+            # v2 stores them as left, right, top and bottom
             sides = (left, top, right, bottom) if version == 1 else (left, right, top, bottom)
         fill = fill_of(transform, version)
         if not isinstance(fill, (int, float, tuple, list, type(None))):
@@ -311,7 +311,7 @@ class _Reading:
         return ""
 
     def _preset(self, transform: Any) -> str:
-        """What torchvision's weights come with: resize, middle, numbers, normalised."""
+        """The preset of torchvision's weights: resize, centre, numbers, normalised."""
         if self._finish is not None or is_changed(transform):
             return "it comes after others"
         why_not = self._resizes(transform) or self._resized(transform, transform.resize_size, None)

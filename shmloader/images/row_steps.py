@@ -1,4 +1,4 @@
-"""What changes a sample's numbers in their row, in place, after the picture has become numbers."""
+"""Operations on a sample's numbers, in place in their row, after the picture has become numbers."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class Erase:
     transform: Any
 
     def apply(self, row: torch.Tensor, draws: Draws) -> None:
-        of = self.transform
-        if not draws.is_below(of.p):
+        transform = self.transform
+        if not draws.is_below(transform.p):
             return
-        value = of.value
+        value = transform.value
         if isinstance(value, (int, float)):
             value = [float(value)]
         elif isinstance(value, str):
@@ -39,8 +39,8 @@ class Erase:
                 "If value is a sequence, it should have either a single value or "
                 f"{row.shape[-3]} (number of input channels)"
             )
-        top, left, height, width, values = of.get_params(row, of.scale, of.ratio, value)
-        if values is not row:  # which it gives where no box fits
+        top, left, height, width, values = transform.get_params(row, transform.scale, transform.ratio, value)
+        if values is not row:  # it returns the row itself if no box fits
             row[..., top : top + height, left : left + width] = values
 
 

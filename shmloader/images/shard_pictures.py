@@ -1,4 +1,4 @@
-"""Pictures that lie in shards: their bytes go from a tar archive, or a column, to the row, undecoded in between."""
+"""Pictures in shards: their bytes go from a tar archive, or a column, to the row, and are decoded only there."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from shmloader.storage.shards import Shards, named_columns
 
 __all__ = ["ShardPictures", "shard_pictures"]
 
-# What "image" and "label" stand for in tar archives.
+# The extensions that "image" and "label" mean in tar archives.
 _IMAGE, _LABEL = "jpg;jpeg;png;webp;ppm;bmp;tif;tiff", "cls"
 
 
 class ShardPictures(Dataset[Any]):
-    """What fuse() gives for shards: samples (image, label).
+    """The result of fuse() for shards: samples (image, label).
 
     Args:
-        shards: Where the pictures lie.
-        image, label: Names of members or columns, see Shards; no label: a sample is the image alone.
-        reader: What makes images.
+        shards: The shards with the pictures.
+        image, label: Names of members or columns, see Shards; without a label, a sample is the image alone.
+        reader: Makes images.
     """
 
     is_fused = True
@@ -46,7 +46,7 @@ class ShardPictures(Dataset[Any]):
         return self._sample(index, None)
 
     def __getitem_into__(self, index: int, row: Any) -> Any:
-        """The sample, its image written in its place in a batch where that has its shape: see docs/images.md."""
+        """The sample; its image is written to its place in a batch if it has that shape: see docs/images.md."""
         return self._sample(index, row if len(self._columns) == 1 else row[0])
 
     def __place__(self, index: int) -> Any:
@@ -61,8 +61,8 @@ class ShardPictures(Dataset[Any]):
         """What is fused, and what is not and why: a line for each transform.
 
         Args:
-            measure: whether the text also says what each part of a sample costs: microseconds of CPU, over up to 32
-                samples that are made for it.  The generators are left as they were.
+            measure: whether to add the cost of each part of a sample: microseconds of CPU, over up to 32 samples that
+                are made for it.  The states of the generators do not change.
         """
 
         def file(at: int) -> Any:
@@ -76,7 +76,7 @@ class ShardPictures(Dataset[Any]):
 
     def _sample(self, index: int, out: Any) -> Any:
         picture, *label = self.dataset.values(index, self._columns, self._decoded)
-        # A struct of bytes and path is written by `datasets`, which turns its pictures upright.
+        # `datasets` writes a struct of bytes and path, and turns pictures upright when it reads them.
         is_turned = isinstance(picture, tuple)
         image = self._reader(picture[0] if is_turned else picture, out, must_fit=False, is_turned=is_turned)
         return (image, *label) if label else image
@@ -85,7 +85,7 @@ class ShardPictures(Dataset[Any]):
 def shard_pictures(
     shards: Shards, transform: Any, image: str, label: str | None, exact: bool, scale_on_device: bool
 ) -> ShardPictures:
-    """Shards, fused: see fuse()."""
+    """Fuse shards: see fuse()."""
     if shards.is_tar:
         image = _IMAGE if image == "image" else image
         label = _LABEL if label == "label" else label

@@ -1,4 +1,4 @@
-"""timm's ImageDataset, fused: whatever its reader reads, and a picture that is broken is skipped."""
+"""timm's ImageDataset, fused, with any reader of timm's.  A broken picture is skipped, as timm does."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from shmloader.images.wrapped import Wrapped
 
 __all__ = ["TimmPictures", "why_not"]
 
-_LOG = logging.getLogger("timm.data.dataset")  # where timm itself says what it skips
+_LOG = logging.getLogger("timm.data.dataset")  # timm itself logs skipped pictures here
 
 
 class TimmPictures(Wrapped):
-    """What fuse() gives for timm's ImageDataset.
+    """The result of fuse() for timm's ImageDataset.
 
     Args:
-        dataset: it; its images have the mode RGB.
+        dataset: timm's; its images have the mode RGB.
         exact, scale_on_device: see fuse().
 
     Attributes:
-        transform: as timm's.  If another one is set, as timm's create_loader does, that one is fused.
+        transform: timm's.  If you set another one, as timm's create_loader does, that one is fused.
     """
 
     is_fused = True
@@ -33,7 +33,7 @@ class TimmPictures(Wrapped):
 
     @property
     def _reader(self) -> Following:
-        """What makes images now."""
+        """The reader for the current transform."""
         transform = _of(self.dataset)
         if transform is not self._following.transform:
             self._following.transform = transform
@@ -48,15 +48,15 @@ class TimmPictures(Wrapped):
         return self._sample(index, None)
 
     def __getitem_into__(self, index: int, row: Any) -> Any:
-        """The sample, its image written in its place in a batch where that has its shape: see docs/images.md."""
+        """The sample; its image is written to its place in a batch if it has that shape: see docs/images.md."""
         return self._sample(index, row[0])
 
     def explain(self, measure: bool = False) -> str:
         """What is fused, and what is not and why: a line for each transform.
 
         Args:
-            measure: whether the text also says what each part of a sample costs: microseconds of CPU, over up to 32
-                samples that are made for it.  The generators are left as they were.
+            measure: whether to add the cost of each part of a sample: microseconds of CPU, over up to 32 samples that
+                are made for it.  The states of the generators do not change.
         """
 
         def file(at: int) -> bytes:
@@ -70,29 +70,29 @@ class TimmPictures(Wrapped):
         return f"Fused: {self.dataset!r}"
 
     def _sample(self, index: int, out: Any) -> Any:
-        of = self.dataset
-        tries = getattr(of, "_max_retries", 10)
+        dataset = self.dataset
+        tries = getattr(dataset, "_max_retries", 10)
         for _ in range(tries):
             try:
-                file, target, *features = of.reader[index]
+                file, target, *features = dataset.reader[index]
                 with file:
                     data = file.read()
                 image = self._reader(data, out, must_fit=False)
                 break
             except OSError as error:
                 _LOG.warning("Skipped sample (index %s). %s", index, error)
-                index = (index + 1) % len(of.reader)
+                index = (index + 1) % len(dataset.reader)
         else:
             raise RuntimeError(f"Failed to load {tries} consecutive samples")
         if target is None:
             target = -1
-        elif of.target_transform is not None:
-            target = of.target_transform(target)
-        return (image, target) if of.additional_features is None else (image, target, *features)
+        elif dataset.target_transform is not None:
+            target = dataset.target_transform(target)
+        return (image, target) if dataset.additional_features is None else (image, target, *features)
 
 
 def why_not(dataset: Any) -> str:
-    """Why timm's dataset cannot be fused; nothing where it can."""
+    """Why timm's dataset cannot be fused; empty if it can."""
     if dataset.load_bytes:
         return "its samples are files' bytes"
     if dataset.input_img_mode != "RGB":

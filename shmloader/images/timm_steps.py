@@ -1,6 +1,6 @@
-"""timm's transforms and open_clip's, as steps: what they draw from Python's and NumPy's generators, and what they do.
+"""timm's and open_clip's transforms as steps: they draw from Python's and NumPy's generators, as the transforms do.
 
-Magnitudes are calculated by timm's own functions; timm's names of what an operation does are looked up here.
+timm's own functions calculate the magnitudes.  This file maps timm's name of each operation to ours.
 """
 
 from __future__ import annotations
@@ -21,52 +21,57 @@ __all__ = ["Augment", "Augments", "CenterCropOrPad", "Mix", "Policies", "RandomB
 
 
 def _like(canvas: Canvas) -> torch.Tensor:
-    """What has the size of a picture, and no pixels: for functions that ask for no more."""
+    """A tensor of the picture's size, without memory, for functions that ask only for the size."""
     return torch.empty((3, canvas.height, canvas.width), device="meta")
 
 
 def _drawn(resamples: tuple[int, ...]) -> int:
-    """One filter; of several it is drawn.  random.choice() would draw of one, too."""
+    """One of the filters, drawn if there are several.  (random.choice() would draw for one, too.)"""
     return resamples[0] if len(resamples) == 1 else random.choice(resamples)
 
 
 @dataclass(frozen=True)
 class RandomBox:
-    """timm's RandomResizedCropAndInterpolation: drawn by Python's generator, and resized by one of its filters."""
+    """timm's RandomResizedCropAndInterpolation: draws from Python's generator, and resizes by one of its filters."""
 
     transform: Any
     resamples: tuple[int, ...]
 
     def apply(self, canvas: Canvas, draws: Draws) -> None:
-        of = self.transform
-        top, left, height, width = of.get_params(_like(canvas), of.scale, of.ratio)
+        transform = self.transform
+        top, left, height, width = transform.get_params(_like(canvas), transform.scale, transform.ratio)
         resample = _drawn(self.resamples)
         canvas.cut(left, top, width, height)
-        canvas.resize(int(of.size[0]), int(of.size[1]), resample)
+        canvas.resize(int(transform.size[0]), int(transform.size[1]), resample)
 
 
 @dataclass(frozen=True)
 class ResizeKeepRatio:
-    """timm's and open_clip's."""
+    """ResizeKeepRatio of timm and of open_clip."""
 
     transform: Any
     resamples: tuple[int, ...]
 
     def apply(self, canvas: Canvas, draws: Draws) -> None:
-        of = self.transform
-        options = [of.random_scale_prob, of.random_scale_range, of.random_aspect_prob, of.random_aspect_range]
+        transform = self.transform
+        options = [
+            transform.random_scale_prob,
+            transform.random_scale_range,
+            transform.random_aspect_prob,
+            transform.random_aspect_range,
+        ]
         like: Any = SimpleNamespace(size=(canvas.width, canvas.height))
-        if hasattr(of, "random_scale_area"):  # timm's, which asks torchvision for the size
-            options.insert(2, of.random_scale_area)
+        if hasattr(transform, "random_scale_area"):  # timm's, which reads the size by torchvision
+            options.insert(2, transform.random_scale_area)
             like = _like(canvas)
-        height, width = of.get_params(like, of.size, of.longest, *options)
+        height, width = transform.get_params(like, transform.size, transform.longest, *options)
         resample = _drawn(self.resamples)
         canvas.resize(int(height), int(width), resample)
 
 
 @dataclass(frozen=True)
 class CenterCropOrPad:
-    """The middle, padded where the picture is smaller: timm's and open_clip's."""
+    """Crops to the centre, and pads where the picture is smaller: timm's and open_clip's."""
 
     size: tuple[int, int]
     fill: Any
@@ -92,7 +97,7 @@ class Augment:
     """timm's AugmentOp: one operation, with a probability.
 
     Args:
-        transform: it.
+        transform: timm's.
         name: of the function that it calls.
     """
 
@@ -100,18 +105,18 @@ class Augment:
     name: str
 
     def apply(self, canvas: Canvas, draws: Draws) -> None:
-        of = self.transform
-        if of.prob < 1.0 and random.random() > of.prob:
+        transform = self.transform
+        if transform.prob < 1.0 and random.random() > transform.prob:
             return
-        magnitude = of.magnitude
-        if of.magnitude_std > 0:
-            if of.magnitude_std == float("inf"):
+        magnitude = transform.magnitude
+        if transform.magnitude_std > 0:
+            if transform.magnitude_std == float("inf"):
                 magnitude = random.uniform(0, magnitude)
             else:
-                magnitude = random.gauss(magnitude, of.magnitude_std)
-        magnitude = max(0.0, min(magnitude, of.magnitude_max or 10.0))
-        values = of.level_fn(magnitude, of.hparams) if of.level_fn is not None else ()
-        _ACTS[self.name](canvas, of.kwargs, *values)
+                magnitude = random.gauss(magnitude, transform.magnitude_std)
+        magnitude = max(0.0, min(magnitude, transform.magnitude_max or 10.0))
+        values = transform.level_fn(magnitude, transform.hparams) if transform.level_fn is not None else ()
+        _ACTS[self.name](canvas, transform.kwargs, *values)
 
 
 @dataclass(frozen=True)
@@ -122,9 +127,9 @@ class Augments:
     steps: tuple[Augment, ...]
 
     def apply(self, canvas: Canvas, draws: Draws) -> None:
-        of = self.transform
-        is_even = of.choice_weights is None
-        chosen = np.random.choice(len(self.steps), of.num_layers, replace=is_even, p=of.choice_weights)
+        transform = self.transform
+        is_even = transform.choice_weights is None
+        chosen = np.random.choice(len(self.steps), transform.num_layers, replace=is_even, p=transform.choice_weights)
         for at in chosen:
             self.steps[at].apply(canvas, draws)
 
@@ -151,11 +156,11 @@ class Mix:
     steps: tuple[Augment, ...]
 
     def apply(self, canvas: Canvas, draws: Draws) -> None:
-        of = self.transform
-        weights = np.float32(np.random.dirichlet([of.alpha] * of.width))
-        share = np.float32(np.random.beta(of.alpha, of.alpha))
-        if of.blended:
-            self._blend(canvas, draws, of._calc_blended_weights(weights, share))
+        transform = self.transform
+        weights = np.float32(np.random.dirichlet([transform.alpha] * transform.width))
+        share = np.float32(np.random.beta(transform.alpha, transform.alpha))
+        if transform.blended:
+            self._blend(canvas, draws, transform._calc_blended_weights(weights, share))
         else:
             self._add(canvas, draws, weights, share)
 
@@ -184,7 +189,7 @@ class Mix:
 
 
 def augment_of(transform: Any) -> Augment | str:
-    """The step of an AugmentOp; why there is none."""
+    """The step of an AugmentOp; or why it has none."""
     function = transform.aug_fn
     name = getattr(function, "__name__", "")
     if getattr(function, "__module__", "") != "timm.data.auto_augment" or name not in _ACTS:
@@ -197,10 +202,10 @@ def _moved(canvas: Canvas, options: dict[str, Any], matrix: tuple[float, ...]) -
 
 
 def _fill(canvas: Canvas, options: dict[str, Any]) -> Any:
-    """The colour, as it is: timm does not repeat a number for each channel, and Pillow raises where it has others."""
+    """The colour as given: timm does not repeat a number for each channel, and Pillow raises if the count is wrong."""
     fill = options.get("fillcolor")
     if isinstance(fill, (tuple, list)) and len(fill) != canvas.channels:
-        raise ValueError(f"fillcolor={fill!r} is none of a picture of {canvas.channels} channels")
+        raise ValueError(f"fillcolor={fill!r} should have one value for each of {canvas.channels} channels.")
     return fill
 
 

@@ -1,9 +1,9 @@
-"""torchvision's GaussianBlur in C, where that gives what torch's own convolution gives.
+"""torchvision's GaussianBlur in C, if that gives what torch's own convolution gives.
 
-torch does not promise in which order it adds up a window, and the last bit of a sum depends on it.  All that was seen
-add row by row, from the left, one fused multiply-add a weight.  So the order is looked at before it is relied on, in
-each process and for each size of picture and window: in sums that cancel, where what is left is the roundings alone.
-Where it is another one, torchvision's function is called as it is.
+torch does not promise in which order it adds up a window, and the last bit of a sum depends on the order.  Every torch
+that we saw adds row by row, from the left, with one fused multiply-add for each weight.  So each process checks the
+order before it relies on it, for each size of picture and window.  The check uses sums that cancel, so that only the
+roundings remain.  If the order differs, torchvision's function is called.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from shmloader.core.pixels import Picture
 
 __all__ = ["blur"]
 
-_MOST_SIZES = 32  # that are looked at; pictures that were not resized have one each, and looking takes five blurs
+_MOST_SIZES = 32  # to check: pictures that are not resized have one size each, and a check takes as long as five blurs
 _TRIES = 4
-_LARGE = 2.0**16  # weights whose sums have roundings of some whole numbers
+_LARGE = 2.0**16  # weights so large that their sums are rounded by whole numbers
 _is_alike: dict[tuple[Any, ...], bool] = {}
 
 
 def blur(picture: Any, transform: Any, version: int, sigma: float) -> None:
-    """Do what torchvision's GaussianBlur does.
+    """Blur as torchvision's GaussianBlur does.
 
     Args:
         picture: a shmloader.core.pixels.Picture.
-        transform: it.
+        transform: torchvision's.
         version: 1 or 2.
-        sigma: that was drawn.
+        sigma: the drawn value.
     """
     across, down = transform.kernel_size
     key = version, picture.channels, picture.height, picture.width, across, down, torch.get_num_threads()
@@ -59,14 +59,14 @@ def _by_torch(picture: Any, transform: Any, version: int, sigma: float) -> None:
 
 
 def _weights(size: Sequence[int], version: int, sigma: float) -> Any:
-    """By torchvision's function, because the two versions round in two ways."""
+    """Weights by torchvision's own functions, because the two versions round differently."""
     name = "torchvision.transforms._functional_tensor" if version == 1 else "torchvision.transforms.v2.functional._misc"
     window = import_module(name)._get_gaussian_kernel2d
     return window(list(size), [sigma, sigma], torch.float32, torch.device("cpu")).contiguous().numpy()
 
 
 def _agrees(like: Any, transform: Any, version: int) -> bool:
-    """Whether C and torch make the same of a picture of this size."""
+    """Whether C and torch give the same result for a picture of this size."""
     across, down = transform.kernel_size
     if across // 2 >= like.width or down // 2 >= like.height:
         return False
@@ -81,11 +81,11 @@ def _agrees(like: Any, transform: Any, version: int) -> bool:
         _by_torch(theirs, transform, version, 1.0)
         return _bytes(ours) == _bytes(theirs) and all(_adds_alike(size, down, across, random) for _ in range(_TRIES))
     except (ImportError, AttributeError, TypeError):
-        return False  # torchvision's functions have other names, or take something else
+        return False  # this torchvision has functions of other names or arguments
 
 
 def _adds_alike(size: tuple[int, int, int], down: int, across: int, random: np.random.Generator) -> bool:
-    """Whether sums round alike whose terms cancel: each place of a picture of one colour has the same sum."""
+    """Whether sums of terms that cancel round alike: in a picture of one colour, each place has the same sum."""
     colour = random.integers(50, 256, size[2], np.uint8)
     weights = random.uniform(-_LARGE, _LARGE, (down, across)).astype(np.float32)
     weights.flat[-1] -= weights.sum(dtype=np.float64) - 128 / float(colour[0])

@@ -18,8 +18,8 @@ class OwnTrivialAugment(TrivialAugment):
     """torchvision's TrivialAugmentWide, with its defaults.
 
     Args:
-        resample: Pillow's number of the filter that pixels are moved by.  Only nearest, bilinear and bicubic can move
-            pixels; in place of another one, bilinear does.
+        resample: Pillow's number of the filter for operations that move pixels.  Only nearest, bilinear and bicubic can
+            move pixels; for any other filter bilinear is used.
     """
 
     def __init__(self, resample: int) -> None:
@@ -51,7 +51,7 @@ class OwnTrivialAugment(TrivialAugment):
     def _matrix(
         self, width: int, height: int, translate: Sequence[float], shear: Sequence[float], center: Any
     ) -> list[float]:
-        """As torchvision's, rounded in the same places."""
+        """torchvision's matrix, with the same roundings."""
         across, down = math.radians(shear[0]), math.radians(shear[1])
         x, y = (width * 0.5, height * 0.5) if center is None else center
         sine, cosine = math.sin(-down) / math.cos(down), math.cos(-down) / math.cos(down)
@@ -61,6 +61,6 @@ class OwnTrivialAugment(TrivialAugment):
 
 
 class _Bins:
-    """What a policy asks of its transform."""
+    """The attributes that a policy reads of its transform."""
 
     num_magnitude_bins = 31

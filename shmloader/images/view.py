@@ -1,4 +1,4 @@
-"""Which part of a picture is wanted, and at which size: what all crops, flips and the resize of a sample come to."""
+"""The part of a picture that a sample shows, and its size: the sum of all crops, flips and the resize of a sample."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ __all__ = ["View"]
 
 
 class View:
-    """A view of a picture: of all of it, till it is cut, resized or flipped.
+    """A view of a picture: the whole picture, until it is cropped, resized or flipped.
 
-    It is resized at most once.  What is cut out later may lie beyond the edges, and is black there.
+    It is resized at most once.  A later crop may extend beyond the edges, and is black there.
 
     Args:
         width, height: of the picture, in pixels.
     """
 
     def __init__(self, width: int, height: int) -> None:
-        self.crop: Crop = (0, 0, width, height)  # of the picture
-        self.size: tuple[int, int] | None = None  # height and width that the crop is resized to
-        self.resample = BILINEAR  # by this
-        self.window: Crop = self.crop  # of what that gives: what is seen
+        self.crop: Crop = (0, 0, width, height)  # in the picture
+        self.size: tuple[int, int] | None = None  # height and width to which the crop is resized
+        self.resample = BILINEAR  # the filter for that
+        self.window: Crop = self.crop  # the visible part of the resized crop
         self.is_flipped = False
 
     @property
@@ -37,27 +37,27 @@ class View:
         return self.window[3]
 
     def cut(self, left: int, top: int, width: int, height: int) -> None:
-        """See a part alone, in pixels of what is seen now."""
+        """Crop the view; the numbers are pixels of the view as it is now."""
         if self.is_flipped:
             left = self.width - left - width
         self.window = (self.window[0] + left, self.window[1] + top, width, height)
 
     def resize(self, height: int, width: int, resample: int = BILINEAR) -> None:
-        """See the same at another size, by a filter of Pillow's number."""
+        """Resize the view, by the filter of Pillow's number."""
         self.crop, self.size, self.window = self.window, (height, width), (0, 0, width, height)
         self.resample = resample
 
     def can_be_resized(self, exact: bool) -> bool:
-        """Whether a resize now is the decoder's: the first one, of the picture alone.
+        """Whether the decoder can do a resize now: only the first one, and only within the picture.
 
-        A flipped picture is resized with other roundings, so not where it is to be exact.
+        A mirrored picture is resized with other roundings, so an exact view is not resized after a flip.
         """
         left, top, width, height = self.window
         is_inside = left >= 0 and top >= 0 and left + width <= self.crop[2] and top + height <= self.crop[3]
         return self.size is None and is_inside and not (exact and self.is_flipped)
 
     def can_be_cut(self, left: int, top: int, width: int, height: int) -> bool:
-        """Whether what lies beyond the edges is black, and was not cut away before."""
+        """Whether the pixels beyond the edges would be black, because no earlier crop has cut them away."""
         all_high, all_wide = self.size or (self.crop[3], self.crop[2])
         if self.is_flipped:
             left = self.width - left - width
@@ -70,11 +70,11 @@ class View:
         )
 
     def flip(self) -> None:
-        """Exchange left and right."""
+        """Mirror left and right."""
         self.is_flipped = not self.is_flipped
 
     def draw(self, picture: Picture, pixels: np.ndarray[Any, Any], exact: bool) -> None:
-        """Write what is seen.
+        """Write the pixels of the view.
 
         Args:
             picture: of the size that the view was made for.
@@ -88,7 +88,7 @@ class View:
         begin, above, end, below = max(left, 0), max(top, 0), min(left + width, all_wide), min(top + height, all_high)
         if (end - begin, below - above) != (width, height):
             pixels[...] = 0
-            if end <= begin or below <= above:  # nothing of the picture is seen; a broken file is an error all the same
+            if end <= begin or below <= above:  # no pixel of the picture is visible, but a broken file must still raise
                 picture.read_part((0, 0, 1, 1), np.empty((3, 1, 1), np.uint8), exact)
                 return
             pixels = pixels[:, above - top : below - top, begin - left : end - left]

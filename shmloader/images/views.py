@@ -1,4 +1,4 @@
-"""Several views of one picture, as SimCLR, BYOL, DINO and SwAV train on: decoded once."""
+"""Several views of one picture, decoded once, for training like SimCLR, BYOL, DINO and SwAV."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["Views", "ViewsReader", "views"]
 
 
 class Views:
-    """A transform that gives a list: what each of several transforms makes of one picture.
+    """A transform that returns a list: the results of several transforms for one picture.
 
     Attributes:
         transforms: these, in the order of the list.
@@ -32,14 +32,14 @@ class Views:
 
 
 def views(*transforms: Callable[[Any], Any]) -> Views:
-    """A transform that gives a list of views of a picture, one by each transform.
+    """Make a transform that returns a list of views of a picture, one for each given transform.
 
-    It can be used with any dataset.  fuse(), ImageFolder and from_bytes decode the picture once for all views, and fuse
-    each of them; for the same seed the views are the same as without.
+    It works with any dataset.  fuse(), ImageFolder and from_bytes decode the picture once for all views, and fuse each
+    of them.  For the same seed the views are the same with and without fuse().
 
     Args:
-        transforms: what fuse() takes: torchvision's, timm's, or any function of a PIL image.  The same one may be given
-            more than once.
+        transforms: any that fuse() takes: torchvision's, timm's, or a function of a PIL image.  You may give the same
+            one more than once.
 
     Returns:
         A function of a PIL image.  It can be pickled if the transforms can.
@@ -58,11 +58,11 @@ def views(*transforms: Callable[[Any], Any]) -> Views:
 
 
 class ViewsReader:
-    """Reads lists of views: as Reader, with a list of rows instead of a row.
+    """Reads lists of views: like Reader, with a list of rows instead of a row.
 
     Args:
-        readers: of each view.
-        cache: where pictures are kept decoded, if they are.
+        readers: one for each view.
+        cache: a cache of decoded pictures, or None.
     """
 
     def __init__(self, readers: Sequence[Reader], cache: Cache | None = None) -> None:
@@ -70,7 +70,7 @@ class ViewsReader:
         self.on_device: Callable[[Any], Any] | None = None
 
     def costs(self, sources: Sequence[Any]) -> list[tuple[str, float]]:
-        """What each part of each view costs, made alone; see Reader."""
+        """The cost of each part of each view, made on its own; see Reader."""
         return [
             (f"view {number}, {name}", cost)
             for number, reader in enumerate(self._readers, 1)
@@ -87,13 +87,13 @@ class ViewsReader:
             out: a list of tensors, one for each view.  By default new tensors.
 
         Raises:
-            ValueError: `out` is no list of as many tensors, or one of them has another shape or dtype than its view.
+            ValueError: `out` is no list of that many tensors, or one of them has another shape or dtype than its view.
             Exception: as Reader.
         """
         count = len(self._readers)
         is_list = isinstance(out, (list, tuple)) and len(out) == count
         if out is not None and must_fit and not is_list:
-            raise ValueError(f"out is no list of {count} tensors: give one for each view")
+            raise ValueError(f"out is no list of {count} tensors. Give one for each view.")
         rows: Sequence[torch.Tensor | None] = out if is_list else [None] * count
         with Picture(source, is_kept=count > 1, is_turned=is_turned, cache=self._cache) as picture:
             return [reader.make(picture, row, must_fit) for reader, row in zip(self._readers, rows, strict=True)]

@@ -10,7 +10,7 @@ __all__ = ["Wrapped"]
 
 
 class Wrapped(Dataset[Any]):
-    """A dataset inside another, whose samples the outer one may make in another way.  All else is the inner one's own.
+    """A dataset around another one, which may make its samples in another way.  All else comes from the inner one.
 
     Args:
         dataset: the inner one.
@@ -23,13 +23,13 @@ class Wrapped(Dataset[Any]):
         return len(self.dataset)
 
     def __getattr__(self, name: str) -> Any:
-        # Of a copy that is being made nothing is there yet; and no protocol is the dataset's but what it lists here.
+        # While a copy is made it has no attributes.  Of protocols, the outer dataset has only those that it defines.
         if name == "dataset" or (name.startswith("__") and name != "__getitems__"):
             raise AttributeError(name)
         return getattr(self.dataset, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        # Samples come from the inner one: a `transform` or `samples` that is set out here would change nothing.
+        # The samples come from the inner dataset, so a `transform` or `samples` set on the outer one would do nothing.
         is_own = name == "dataset" or name.startswith("_") or name in self.__dict__ or hasattr(type(self), name)
         if is_own or not hasattr(self.__dict__.get("dataset"), name):
             super().__setattr__(name, value)

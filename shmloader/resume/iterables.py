@@ -126,17 +126,17 @@ def at_start(streams: Any) -> Any:
     return streams
 
 
-def _read(said: bytes | None, worker: int, lost: list[str]) -> Any:
+def _read(report: bytes | None, worker: int, lost: list[str]) -> Any:
     """Whether a stream has ended, its state, and the samples that it has given if these are not whole batches."""
-    if not said:
-        if said is not None:
+    if not report:
+        if report is not None:
             lost.append(
                 f"worker {worker} had no shared memory to write it into (have its state_dict() return less, or make "
                 "/dev/shm larger)"
             )
         return False, None, None
     try:
-        found: Any = pickle.loads(said)
+        found: Any = pickle.loads(report)
     except Exception as error:
         raise RuntimeError(
             f"the state of worker {worker}'s stream cannot be unpickled in the trainer "
@@ -162,14 +162,14 @@ def _raise(error: bytes, text: str) -> NoReturn:
     raise RuntimeError(f"the stream's state_dict() raised in its worker:\n{text}")
 
 
-def _at_edge(said: bytes | None, worker: int, lost: list[str]) -> dict[str, Any]:
+def _at_edge(report: bytes | None, worker: int, lost: list[str]) -> dict[str, Any]:
     """The state of a stream at the start of the next epoch, from the one at the end of this epoch.
 
     If its state_dict() raised there, that is a warning and not an error, because some streams have a state only in
     mid-epoch.
     """
     try:
-        _, state, _ = _read(said, worker, lost)
+        _, state, _ = _read(report, worker, lost)
     except Exception as error:
         lost.append(
             f"in worker {worker} its state_dict() raised {type(error).__name__} at the end of the epoch, where it must "

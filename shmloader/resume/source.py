@@ -256,8 +256,8 @@ class Notes:
 
     def behind(self, batches: int) -> dict[str, Any]:
         """The fields of State for the sampler's state after this number of batches, with more to come or not."""
-        said, used_up = self._states[batches]
-        return {"sampler_state": pickle.loads(said), "used_up": used_up}
+        pickled, used_up = self._states[batches]
+        return {"sampler_state": pickle.loads(pickled), "used_up": used_up}
 
     def put_back(self) -> None:
         """Have the sampler be where it was before the first index."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 VERSION = 1
+_UNCHANGED = "Load it as state_dict() returned it."
 # accelerate takes what state_dict() returns for torchdata's state, and raises without these keys.  It changes them if
 # they are not zero.  Here they have no meaning.
 _ACCELERATES = {"_sampler_iter_yielded": 0, "_num_yielded": 0, "_index_sampler_state": None}
@@ -145,7 +146,7 @@ def opened(given: Any) -> Any:
         value = found.get(name)
         if value is not None:
             if not isinstance(value, list | tuple) or len(value) != 1:
-                raise ValueError(f"the state was changed since it was saved: {name} is {value!r}")
+                raise ValueError(f"the state was changed since it was saved: {name} is {value!r}. {_UNCHANGED}")
             found[name] = value[0]
     return found
 
@@ -166,7 +167,7 @@ def _check(name: str, value: Any) -> None:
     elif name == "streams":
         right = value is None or (isinstance(value, (list, tuple)) and all(map(_is_a_stream, value)))
     if not right:
-        raise ValueError(f"the state was changed since it was saved: {name} is {value!r}")
+        raise ValueError(f"the state was changed since it was saved: {name} is {value!r}. {_UNCHANGED}")
 
 
 def _are_two_counts(value: Any) -> bool:

@@ -91,14 +91,14 @@ def first_batch(evidence: Evidence) -> Cause | None:
     if first.count < 2 or evidence.first_share < 0.5 or rest >= 0.25:
         return None
     settings = evidence.settings
-    early = evidence.stats.why_not_ring is None and settings.in_order and not settings.is_stream
+    can_prefetch = evidence.stats.why_not_ring is None and settings.in_order and not settings.is_stream
     if not settings.num_workers:
         change = "num_workers=2, persistent_workers=True, so that the first batch is made before the loop asks for it"
     elif not settings.persistent_workers:
         change = "persistent_workers=True, so that workers and what they have opened live on"
-        if early:
+        if can_prefetch:
             change += "; prefetch_epochs=True as well, so that the next epoch's first batches are made during this one"
-    elif not settings.prefetch_epochs and early:
+    elif not settings.prefetch_epochs and can_prefetch:
         change = "prefetch_epochs=True, so that the next epoch's first batches are made during this one"
     elif evidence.stats.why_not_ring is not None:
         change = "have workers open and read less before their first batch"

@@ -39,7 +39,7 @@ class Recorded:
         taken: The ring's record of each sequence.
         turns: The user's calls of next().
         sent: Batches that went through a stage: to a device, or `on_device`.
-        ahead: Whether a prefetch thread did that, which takes the batches from the ring.
+        by_thread: Whether a prefetch thread did that, which takes the batches from the ring.
         began_at: When recording began.
     """
 
@@ -49,13 +49,13 @@ class Recorded:
     taken: list[Taken]
     turns: list[Span]
     sent: list[Span]
-    ahead: bool
+    by_thread: bool
     began_at: int
 
 
 def trace_of(recorded: Recorded) -> dict[str, Any]:
     """The whole file, as JSON."""
-    taker = AHEAD if recorded.ahead else TRAINER
+    taker = AHEAD if recorded.by_thread else TRAINER
     events = [*_names(recorded, taker), *_turns(recorded.turns)]
     events += [_slice(taker, "to device", span.began_at, span.ended_at, {}) for span in recorded.sent]
     for number, taken in enumerate(recorded.taken):

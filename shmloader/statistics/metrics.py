@@ -83,20 +83,20 @@ def serve_once(all_stats: Callable[[], Named]) -> None:
 def _serve(port: str, address: str, all_stats: Callable[[], Named]) -> None:
     if not port.isdecimal() or not 0 < int(port) + rank_here() < 1 << 16:
         behind = f", {rank_here()} higher for this rank," if rank_here() else ""
-        _warn(f"{PORT}={port!r}{behind} is no port: name one from 1 to 65535")
+        _warn(f"{PORT}={port!r}{behind} is no port. Name one from 1 to 65535.")
         return
     number = int(port) + rank_here()
     try:
         from prometheus_client import CollectorRegistry, start_http_server
     except ImportError:
-        _warn(f"{PORT}={port} needs prometheus_client, which is not installed: pip install prometheus_client")
+        _warn(f"{PORT}={port} needs prometheus_client, which is not installed. Run pip install prometheus_client.")
         return
     registry = CollectorRegistry()  # our own, because the user's may be served elsewhere
     registry.register(Collector(all_stats))
     try:
         served: Any = start_http_server(number, addr=address, registry=registry)
     except (OSError, UnicodeError, RuntimeError) as error:  # no such address; not a name; no more threads
-        _warn(f"{PORT}={port}, and {address}:{number} cannot be listened on ({error}): name another one")
+        _warn(f"{PORT}={port}, but {address}:{number} cannot be listened on ({error}). Name another port or address.")
         return
     if served is not None:  # the client returns the server since 0.19
         os.register_at_fork(after_in_child=served[0].socket.close)

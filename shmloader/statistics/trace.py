@@ -82,13 +82,13 @@ class Trace:
             if stage is not None:
                 self._time(stage, "send", self._sent.append)
 
-    def _time(self, of: Any, name: str, tell: Callable[[Span], None]) -> None:
+    def _time(self, owner: Any, name: str, tell: Callable[[Span], None]) -> None:
         """Time the calls of a method of this object, and of no other."""
-        if not hasattr(of, name) or any(one() is of for one, _, _ in self._replaced):
+        if not hasattr(owner, name) or any(one() is owner for one, _, _ in self._replaced):
             return
-        before = vars(of).get(name)  # the statistics may have replaced it as well
-        vars(of)[name] = _timed(of, getattr(type(of), name), before, tell)
-        self._replaced.append((weakref.ref(of), name, before))
+        before = vars(owner).get(name)  # the statistics may have replaced it as well
+        vars(owner)[name] = _timed(owner, getattr(type(owner), name), before, tell)
+        self._replaced.append((weakref.ref(owner), name, before))
 
     def _returned(self, span: Span) -> None:
         self._turns.append(span)
@@ -113,9 +113,9 @@ class Trace:
     def _write(self) -> None:
         atexit.unregister(self.close_or_warn)
         for one, name, before in self._replaced:
-            if (of := one()) is not None:
-                vars(of).pop(name, None)
-                vars(of).update({} if before is None else {name: before})
+            if (owner := one()) is not None:
+                vars(owner).pop(name, None)
+                vars(owner).update({} if before is None else {name: before})
         recorded = Recorded(
             self._label,
             self._owner,

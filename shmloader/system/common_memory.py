@@ -1,31 +1,30 @@
-"""Memory without a name that all processes of a user find: every job on a machine has the same.
+"""Memory without a name that all processes of a user find, so that all jobs on a machine share it.
 
 NOTE [ Common memory ]
 
-Jobs that were started apart are to share memory, and it is to be gone when the last of them is, however they end.  What
-has a name in a folder stays behind after kill -9, so the memory has none that outlives it.
+Jobs that were started separately should share memory, and it should be gone with the last of them, however they end.  A
+name in a folder stays behind after kill -9, so this memory has no name that outlives it.
 
-    1. It is a memfd: the kernel frees it with the last descriptor and the last mapping, whoever dies how.
-    2. It is found in /proc.  Each process that uses it holds a descriptor, and the kernel shows that to all processes
-       of the same user as /proc/PID/fd/NUMBER, a link to "/memfd:NAME (deleted)".  Who opens that link has the same
-       memory, and keeps it, even if the other one ends in that moment.  So there is nothing to pass on, no server, and
-       nobody whose death would take it away from the others.
-    3. Two that look at the same time find nothing and would make two.  So whoever finds nothing looks again, and makes
-       it, under a lock on the file of its pid namespace, /proc/self/ns/pid, which every process has and none can leave
-       behind.  The kernel releases it with its holder.  Its reach is that of /proc: a process that does not see the
-       other's processes does not wait for them either.  It is held for milliseconds, when a machine's first dataset
-       is made, and never while samples are.
-    4. Any user of the namespace could keep that lock.  So it is waited for no longer than PATIENCE.  Then two memories
-       may come to be, each with a budget of its own: a waste, and no error.
-    5. It is sealed when it is whole, and only sealed memory of this process's user counts as found.  So nobody sees
-       half of a beginning, no mapping loses its end, and nobody reads what another user put there.
-    6. A process that is given a dataset by pickle knows in which process and where the memory was, and looks there
-       first.
+    1. It is a memfd: the kernel frees it with the last descriptor and the last mapping, however the processes died.
+    2. Processes find it in /proc.  Each process that uses it holds a descriptor, and the kernel shows that to all
+       processes of the same user as /proc/PID/fd/NUMBER, a link to "/memfd:NAME (deleted)".  A process that opens that
+       link has the same memory, and keeps it, even if the other one ends at that moment.  So nothing is passed on,
+       there is no server, and no death takes the memory away from the others.
+    3. Two processes that search at the same time find nothing, and would make two memories.  So a process that finds
+       nothing searches again, and makes it, under a lock on the file of its pid namespace, /proc/self/ns/pid.  Every
+       process has that file, and none can leave it behind.  The kernel releases the lock when its holder ends.  The
+       lock reaches as far as /proc does: a process that does not see another one does not wait for it either.  It is
+       held for milliseconds, when a machine's first dataset is made, and never while samples are made.
+    4. Any user of the namespace could keep that lock, so nobody waits for it longer than PATIENCE.  Then there may
+       be two memories, each with its own budget, which is a waste but no error.
+    5. The memory is sealed when it is complete, and only sealed memory of this process's user counts as found.  So no
+       process sees it half made, no mapping loses its end, and no process reads what another user put there.
+    6. A process that gets a dataset by pickle knows which process had the memory and where, and looks there first.
 
-Rejected: a name in /dev/shm or a file in a temporary folder (left behind); System V memory (as well, and limited);
-passing descriptors through a socket (whoever serves it must live as long as all others); a name in the abstract
-namespace of sockets (any user may take it, and it belongs to the network namespace, which containers share or not
-whatever their processes do).
+Rejected: a name in /dev/shm or a file in a temporary folder (they stay behind); System V memory (it stays behind, too,
+and is limited); passing descriptors through a socket (its server would have to live as long as all others); a name in
+the abstract namespace of sockets (any user may take it, and it belongs to the network namespace, which containers share
+or not, independently of their processes).
 """
 
 from __future__ import annotations
@@ -44,15 +43,15 @@ __all__ = ["Place", "held", "open_common"]
 PATIENCE = 10.0  # seconds
 _LOCK = "/proc/self/ns/pid"
 
-Place = tuple[int, int, int]  # a process, its descriptor, the file's number
+Place = tuple[int, int, int]  # a pid, its descriptor, the file's inode
 
 
 def open_common(name: str, make: Callable[[int], Any], first: Place | None = None) -> int:
-    """A descriptor of the memory of this name, made where there is none.
+    """A descriptor of the memory of this name, which is made if it does not exist.
 
     Args:
         name: of the memory, of up to 200 letters.
-        make: writes what is to be in new memory, whose descriptor it is given; nobody finds that before it returns.
+        make: writes the first contents of new memory, by its descriptor; no process finds the memory before it returns.
         first: where it was found before.
 
     Returns:
@@ -63,7 +62,7 @@ def open_common(name: str, make: Callable[[int], Any], first: Place | None = Non
     """
     if first is not None and (fd := _opened(f"/proc/{first[0]}/fd/{first[1]}", first[2])) is not None:
         return fd
-    os.stat(_LOCK)  # without /proc each process would make memory of its own
+    os.stat(_LOCK)  # raises without /proc, where each process would make its own memory
     if (fd := _found(name)) is not None:
         return fd
     with _alone():
@@ -86,7 +85,7 @@ def held(fd: int) -> Place:
 
 @contextlib.contextmanager
 def _alone() -> Iterator[None]:
-    """Nobody else looks for memory meanwhile, or has done so for too long."""
+    """No other process searches for memory at this time, unless that took too long."""
     lock = os.open(_LOCK, os.O_RDONLY | os.O_CLOEXEC)
     try:
         until = time.monotonic() + PATIENCE
@@ -109,7 +108,7 @@ def _found(name: str) -> int | None:
         folder = f"/proc/{pid}/fd"
         try:
             numbers = os.listdir(folder)
-        except OSError:  # it has ended, or may not be seen
+        except OSError:  # the process has ended, or may not be seen
             continue
         for number in numbers:
             with contextlib.suppress(OSError):
@@ -120,7 +119,7 @@ def _found(name: str) -> int | None:
 
 def _opened(path: str, inode: int | None = None) -> int | None:
     with contextlib.suppress(OSError):
-        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)  # it may be anything by now
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)  # it may be any file now
         if _is_common(fd, inode):
             return fd
         os.close(fd)
@@ -128,10 +127,10 @@ def _opened(path: str, inode: int | None = None) -> int | None:
 
 
 def _is_common(fd: int, inode: int | None) -> bool:
-    """Whether it is such memory, of this user, and whole: it is sealed last, and nothing but a memfd has seals."""
+    """Whether it is such memory, of this user, and complete: it is sealed last, and only a memfd has seals."""
     try:
-        there = os.fstat(fd)
+        status = os.fstat(fd)
         is_sealed = bool(fcntl.fcntl(fd, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK)
     except OSError:
         return False
-    return is_sealed and there.st_uid == os.geteuid() and inode in (None, there.st_ino)
+    return is_sealed and status.st_uid == os.geteuid() and inode in (None, status.st_ino)

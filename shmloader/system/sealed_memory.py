@@ -209,9 +209,9 @@ def no_room(size: int, why: str) -> str:
 
     Args:
         size: Bytes that would be taken.
-        why: A clause: what stands against it.
+        why: A clause that names the limit.
     """
     return (
-        f"freezing the dataset takes {size // MiB} MiB more of memory: {why}. Freeze fewer attributes, or load fewer "
-        "samples"
+        f"freezing the dataset needs {size // MiB} MiB more of memory: {why}. Freeze fewer attributes, or load fewer "
+        "samples."
     )

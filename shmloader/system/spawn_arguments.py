@@ -173,7 +173,7 @@ class Pages:
 def _no_room(size: int, why: str) -> str:
     return (
         f"the dataset, pickled for the workers, takes more than {size // MiB} MiB of memory: {why}. Have it hold less "
-        "(file names instead of contents), or start the workers by fork, which pickles nothing"
+        "(file names instead of contents), or start the workers by fork, which pickles nothing."
     )
 
 
@@ -187,7 +187,7 @@ def _too_many_tensors(shared: int) -> str:
     return (
         f"the dataset has more tensors than this process may open files: {shared} were shared with the workers. The "
         f"limit is {most} (ulimit -n), and each tensor takes a descriptor. Store them as one tensor, freeze "
-        "the dataset (shmloader.freeze), raise the limit, or use multiprocessing_context='fork', which shares nothing"
+        "the dataset (shmloader.freeze), raise the limit, or use multiprocessing_context='fork', which shares nothing."
     )
 
 

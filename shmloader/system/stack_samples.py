@@ -64,11 +64,11 @@ class Sheet:
     def write(self, worker: int, counts: Counts, looks: int) -> None:
         """In the worker: write its counts, and the number of samples."""
         most = MOST
-        while len(said := json.dumps([[*place, count] for place, count in counts.most_common(most)]).encode()) > (
+        while len(text := json.dumps([[*place, count] for place, count in counts.most_common(most)]).encode()) > (
             ROOM - _HEADER.size
         ):
             most //= 2  # paths are long
-        os.pwrite(self._fd, _HEADER.pack(zlib.crc32(said), len(said), looks) + said, worker * ROOM)
+        os.pwrite(self._fd, _HEADER.pack(zlib.crc32(text), len(text), looks) + text, worker * ROOM)
 
     def read(self, worker: int) -> tuple[Counts, int]:
         """The counts of a worker, and its number of samples."""

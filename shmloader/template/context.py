@@ -1,4 +1,4 @@
-"""A context of multiprocessing whose processes a template process forks; where it cannot, they start as without one."""
+"""A multiprocessing context that has a template process fork its workers; if it cannot, they start the plain way."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ class Share:
 
     templates: DatasetTemplates
     loader: weakref.ref[Any]
-    refused: bool = False  # its workers start as without a template, and it was warned
+    refused: bool = False  # whether its workers start without a template, after a warning
 
 
 class TemplateContext:
-    """What a crew starts its workers with.
+    """Starts a crew's workers by way of a template process.
 
     Args:
         share: The templates of the loader's dataset.
         plain: The loader's own context.
         timeout: Seconds that unpickling the dataset may take; 0: any number.
-        outlives: Whether workers go on when their group is sent a signal.
+        outlives: Whether the workers ignore a signal that is sent to their group.
     """
 
     def __init__(self, share: Share, plain: Any, timeout: float, outlives: bool) -> None:
@@ -40,7 +40,7 @@ class TemplateContext:
         self._outlives = outlives
 
     def get_start_method(self) -> str:
-        """No start method of multiprocessing's."""
+        """A name that is no start method of multiprocessing's."""
         return "template"
 
     def Process(self, **arguments: Any) -> TemplateProcess:

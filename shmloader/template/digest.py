@@ -1,8 +1,8 @@
-"""Whether what workers are given is what it was: a hash of its pickle, without its long lists.
+"""A hash of the objects that workers get, to see whether they have changed.  It does not pickle their long lists.
 
-To pickle a list of a million paths takes a third of a second, and the same again in each epoch.  Text and numbers do
-not change, so a list of them has changed only if it has other items, and 20 milliseconds are enough to compare them.
-The same holds for lists, tuples and dicts of such lists: what is in them is compared level by level.
+Pickling a list of a million paths takes a third of a second, and would again in each epoch.  Text and numbers cannot
+change, so a list of them has changed only if it has other items, and comparing them takes 20 milliseconds.  The same
+holds for lists, tuples and dicts of such lists: their contents are compared level by level.
 """
 
 from __future__ import annotations
@@ -17,33 +17,33 @@ from shmloader.system.opened_by_path import file_of
 from shmloader.system.spawn_arguments import Pickler
 from shmloader.template.forked import Spawning
 
-LONG = 1000  # items from which on a list is compared, and not pickled
+LONG = 1000  # items: lists of this length and more are compared instead of pickled
 CHANGING: set[type] = {list, dict}
 CONTAINERS: set[type] = CHANGING | {tuple}
 UNCHANGING: set[type] = {str, bytes, int, float, bool, complex, type(None)}
 
 
-DEEPEST = 8  # levels of containers in a long list; one that contains itself has no last level
+DEEPEST = 8  # levels of containers in a long list; a list that contains itself has no last level
 
 
 class _Level(NamedTuple):
-    """Items that lie equally deep, in their order."""
+    """All items at one depth, in order."""
 
     items: tuple[Any, ...]
     kinds: set[type]
-    lengths: tuple[int, ...]  # of its lists and dicts
+    lengths: tuple[int, ...]  # of the lists and dicts at this depth
 
 
 class _Known(NamedTuple):
-    """A list, tuple or dict, and what was in it when it was first seen."""
+    """A list, tuple or dict, and its contents when it was first seen."""
 
     number: int
-    value: Any  # as long as it is kept, no other object has its id
+    value: Any  # kept alive, so that no other object gets its id
     levels: list[_Level]
 
 
 class Digests:
-    """Hashes of what workers are given, each comparable with the one before."""
+    """Hashes of the objects that workers get, each comparable with the one before."""
 
     def __init__(self) -> None:
         self._known: dict[int, _Known] = {}  # by the object's id
@@ -51,21 +51,21 @@ class Digests:
         self._numbers = itertools.count()
 
     def take(self, given: dict[str, Any]) -> bytes:
-        """A hash of what workers are given; the same as last time, unless something has changed.
+        """Hash the objects that workers get.  The hash is the same as last time unless something has changed.
 
         Raises:
-            Exception: It cannot be pickled.
+            Exception: They cannot be pickled.
         """
         spawning, file = Spawning(), _Hash()
         self._seen = {}
         spawning.pickle(given, file, lambda file: _Short(file, self))
-        self._known = self._seen  # what is not there any more is let go
-        for fd in spawning.descriptors:  # those of shared tensors, say
+        self._known = self._seen  # forgets the containers that are gone
+        for fd in spawning.descriptors:  # of shared tensors, for example
             file.hash.update(repr(file_of(fd)).encode())
         return bytes(file.hash.digest())
 
     def number_of(self, value: Any) -> int | None:
-        """What stands for a long list in the pickle: another number once it has other items.  None: it is pickled."""
+        """A number that stands for a long list in the pickle; it changes with the items.  None: pickle the list."""
         seen = self._seen.get(id(value)) or self._known.get(id(value))
         if seen is None or not _is_unchanged(seen):
             levels = _levels(value)
@@ -77,7 +77,7 @@ class Digests:
 
 
 class _Short(Pickler):
-    """Pickles numbers in place of long lists."""
+    """Pickles a number in place of each long list."""
 
     def __init__(self, file: Any, digests: Digests) -> None:
         super().__init__(file)
@@ -90,7 +90,7 @@ class _Short(Pickler):
 
 
 class _Hash:
-    """A file for a pickler, of which a hash is kept."""
+    """A file for a pickler that only hashes what is written."""
 
     def __init__(self) -> None:
         self.hash = hashlib.sha256()
@@ -101,9 +101,9 @@ class _Hash:
 
 
 def _levels(value: Any) -> list[_Level] | None:
-    """What is in a container, level by level; None if not all of it is text, numbers and containers.
+    """The contents of a container, level by level; None if it has more than text, numbers and containers.
 
-    The last level is the one behind which nothing can change.
+    The last level is the one below which nothing can change.
     """
     levels: list[_Level] = []
     within: Iterable[Any] = (value,)
@@ -126,7 +126,7 @@ def _is_unchanged(known: _Known) -> bool:
     above: _Level | None = None
     for level in known.levels:
         within = (known.value,) if above is None else _within(above.items, above.kinds)
-        # as many as before, because the containers above are as long as before
+        # as many items as before, because the containers one level up have their old lengths
         if not all(map(operator.is_, within, level.items)) or _lengths(level.items, level.kinds) != level.lengths:
             return False
         above = level
@@ -138,7 +138,7 @@ def _lengths(items: tuple[Any, ...], kinds: set[type]) -> tuple[int, ...]:
 
 
 def _within(items: tuple[Any, ...], kinds: set[type]) -> Iterable[Any]:
-    """What lies one level deeper: the items of lists and tuples, then the keys of dicts, then their values."""
+    """The next level: the items of lists and tuples, then the keys of dicts, then their values."""
     chained = itertools.chain.from_iterable
     within = chained(_of(items, kinds, {list, tuple}))
     if dict not in kinds:

@@ -1,4 +1,4 @@
-"""A worker that a template process has forked, as a process of multiprocessing's."""
+"""A worker that a template process forks, as a process object of multiprocessing's."""
 
 from __future__ import annotations
 
@@ -24,27 +24,27 @@ from shmloader.template.surroundings import Surroundings
 if TYPE_CHECKING:
     from shmloader.template.running import Running
 
-SHARED = ("dataset", "collate_fn", "init_fn")  # what the template unpickles; the rest may be another in each epoch
-ANSWERED = 2.0  # seconds that a fork may take; an interrupt meanwhile would leave a worker that nobody knows
-REAPED = 0.5  # seconds that the template has to reap a worker, and to say how it ended
+SHARED = ("dataset", "collate_fn", "init_fn")  # the template unpickles these; the rest may change from epoch to epoch
+ANSWERED = 2.0  # seconds that a fork may take; an interrupt during that time would leave a worker that nobody knows
+REAPED = 0.5  # seconds that the template may take to reap a worker and to report how it ended
 
 
 class Spawning:
-    """What multiprocessing asks, while something is pickled for another process, which descriptors go along."""
+    """Tells multiprocessing, while something is pickled for another process, which descriptors go along."""
 
     DupFd = Given
 
     def __init__(self) -> None:
         self.descriptors: list[int] = []
-        self._kept: list[Any] = []  # otherwise a tensor that was made to be pickled is gone, and its descriptor closed
+        self._kept: list[Any] = []  # otherwise a tensor that pickling made would be freed, and its descriptor closed
 
     def duplicate_for_child(self, fd: int) -> int:
-        """Have a descriptor go along.  Returns its place."""
+        """Send a descriptor along.  Returns its place."""
         self.descriptors.append(fd)
         return len(self.descriptors) - 1
 
     def refer(self, parcel: Parcel) -> tuple[Any, ...]:
-        """What stands for the arguments of a worker: those that the template does not hold."""
+        """The arguments of a worker that the template does not hold, as the pickle names them."""
         return arguments_with, ({name: value for name, value in parcel.items() if name not in SHARED},)
 
     def pickle(self, value: Any, file: Any, pickler: Callable[[Any], Any] = Pickler) -> None:
@@ -59,12 +59,12 @@ class Spawning:
 
 
 def write_prepared(file: Pages) -> None:
-    """Write what makes a process like this one, apart from what it is given."""
+    """Write multiprocessing's description of this process, without the objects for the worker."""
     file.write(pickle.dumps(Surroundings(dict(os.environ), _path(), _folder())))
 
 
 def _folder() -> str | None:
-    """The folder that it is in; None where that was removed."""
+    """The current folder; None if it was removed."""
     try:
         return os.getcwd()
     except FileNotFoundError:
@@ -72,12 +72,12 @@ def _folder() -> str | None:
 
 
 def _path() -> list[str]:
-    """The folders of modules, as multiprocessing gives them to what it spawns."""
+    """The folders of modules, as multiprocessing passes them to the processes that it spawns."""
     return [os.path.abspath(process.ORIGINAL_DIR) if folder == "" else folder for folder in sys.path]  # type: ignore
 
 
 class TemplateProcess(BaseProcess):
-    """A process that `start` of its context starts.
+    """A process object whose `start` goes through its context.
 
     Args:
         start: Starts it, and returns a Popen.
@@ -91,18 +91,18 @@ class TemplateProcess(BaseProcess):
 
     @property
     def parcel(self) -> Any:
-        """The last of its arguments, before it is started: what all workers are given alike."""
+        """The last of its arguments before it is started: the objects that all workers get."""
         return self._args[-1]  # type: ignore[attr-defined]
 
     @property
     def death(self) -> int | None:
-        """A descriptor that becomes readable when it ends; None where this process can open one by itself."""
+        """A descriptor that becomes readable when the process ends; None if this process can open one itself."""
         popen = self._popen  # type: ignore[attr-defined]
         return popen.sentinel if isinstance(popen, Popen) else None
 
     @property
     def end_of_template(self) -> str:
-        """How the template process ended, where that has ended this one; otherwise empty."""
+        """How the template process ended, if that ended this worker; otherwise empty."""
         popen = self._popen  # type: ignore[attr-defined]
         return popen.template.how_it_ended() if isinstance(popen, Popen) and popen.returncode == UNKNOWN else ""
 
@@ -115,15 +115,15 @@ class TemplateProcess(BaseProcess):
 
 
 class Popen:
-    """The trainer's hold on a worker.
+    """The trainer's handle for a worker.
 
     Args:
         worker: The process.
         template: The process that forks it.
-        outlives: Whether the worker goes on when its group is sent a signal.
+        outlives: Whether the worker ignores a signal that is sent to its group.
 
     Raises:
-        Threaded: The template has threads by now, and forks nothing.
+        Threaded: The template now has threads, so it forks nothing.
         EOFError: The template is gone.
         OSError: The worker could not be forked.
     """
@@ -147,7 +147,7 @@ class Popen:
                 os.close(body)
             theirs.close()
             if not _readable(ours.fileno(), ANSWERED):
-                with let_through():  # the template was stopped, or has no core: Ctrl-C may end the wait
+                with let_through():  # the template may be stopped or get no core, and Ctrl-C must end the wait
                     _readable(ours.fileno(), None)
             how, self.pid, self.sentinel = messages.receive_answer(ours.fileno())
             if how != FORKED:
@@ -158,7 +158,7 @@ class Popen:
 
     @property
     def runs(self) -> bool:
-        """Whether its process is there."""
+        """Whether the process exists."""
         return self.returncode is None and not _readable(self.sentinel, 0)
 
     def poll(self, flag: int = os.WNOHANG) -> int | None:
@@ -166,7 +166,7 @@ class Popen:
         return self.wait(0 if flag == os.WNOHANG else None)
 
     def wait(self, timeout: float | None = None) -> int | None:
-        """The same, after it has been waited for so many seconds at most; None: for ever."""
+        """The exit code, after waiting at most `timeout` seconds; None: without a limit."""
         if self.returncode is None and _readable(self.sentinel, timeout):
             code = messages.receive_code(self._channel) if _readable(self._channel, REAPED) else None
             self.returncode = UNKNOWN if code is None else code
@@ -190,16 +190,16 @@ class Popen:
         self._send(signal.SIGKILL)
 
     def close(self) -> None:
-        """Close what the trainer has of it, once it has ended."""
+        """Close the trainer's descriptors of it, once it has ended."""
         self.finalizer()
 
 
 class Threaded(Exception):
-    """The template has threads now, and forks nothing."""
+    """The template now has threads, so it forks nothing."""
 
 
 def _readable(fd: int, timeout: float | None) -> bool:
-    """Whether a descriptor is readable, or its other end closed, within so many seconds; None: however long it takes"""
+    """Whether a descriptor is readable, or its other end closed, within `timeout` seconds; None: without a limit."""
     poll = select.poll()
     poll.register(fd, select.POLLIN)
     return bool(poll.poll(None if timeout is None else max(0.0, timeout) * 1000))

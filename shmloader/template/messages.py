@@ -1,7 +1,7 @@
-"""What the trainer and its template process send each other.
+"""The messages between the trainer and its template process.
 
 A message is a packet with the length of its body, followed by packets with descriptors.  The first descriptor is a file
-in memory that holds the body, because a body may be larger than what fits into a packet.
+in memory that holds the body, because a body may not fit into a packet.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ import struct
 from typing import NamedTuple
 
 LOAD, FORK = 1, 2
-FORKED, REFUSED, THREADS = 1, 2, 3  # how a request to fork was answered
-UNKNOWN = 255  # the exit code of a process whose end nobody tells, as under forkserver
+FORKED, REFUSED, THREADS = 1, 2, 3  # the answers to a request to fork
+UNKNOWN = 255  # the exit code of a process whose end nobody reports, as under forkserver
 AT_ONCE = 200  # descriptors in a packet; the kernel takes 253
 LONGEST = 32 << 10  # bytes of a text that a packet carries
 
 _HEADER = struct.Struct("=iii")  # kind, whether the worker outlives signals, descriptors
-_ANSWER = struct.Struct("=ii")  # how it was answered, and a pid or an error's number
+_ANSWER = struct.Struct("=ii")  # the answer, and a pid or an errno
 _CODE = struct.Struct("=i")
 
 
@@ -31,12 +31,12 @@ class Request(NamedTuple):
 
     kind: int
     outlives: bool
-    descriptors: list[int]  # the body's first
+    descriptors: list[int]  # the first is the body's
     lost: bool  # whether there are fewer than were sent, because this process may open no more files
 
 
 def send_request(channel: socket.socket, kind: int, outlives: bool, descriptors: list[int]) -> None:
-    """Send a message, with copies of these descriptors, of which the first one is the body's.
+    """Send a message, with copies of these descriptors.  The first one is the body's.
 
     Raises:
         OSError: The template process is gone.
@@ -47,7 +47,7 @@ def send_request(channel: socket.socket, kind: int, outlives: bool, descriptors:
 
 
 def receive_request(channel: socket.socket) -> Request | None:
-    """The next message, whose descriptors are to be closed by the caller; None: the trainer has ended the template."""
+    """The next message; the caller closes its descriptors.  None: the trainer has ended the template."""
     descriptors: list[int] = []
     sent, lost = 0, False
     while True:
@@ -65,13 +65,13 @@ def receive_request(channel: socket.socket) -> Request | None:
 
 
 def send_text(channel: socket.socket, text: str) -> None:
-    """Send a line of one word, and what there is to say.  Of a long text the end is sent, which says most."""
+    """Send a line with one word, and further text.  A long text is cut at its beginning, because its end tells most."""
     word, line, rest = text.encode(errors="replace").partition(b"\n")
     channel.send(word + line + rest[-(LONGEST - len(word) - 1) :])
 
 
 def receive_text(channel: socket.socket) -> str:
-    """What was sent by send_text(); empty where the other process is gone."""
+    """The text that send_text() sent; empty if the other process is gone."""
     try:
         return channel.recv(LONGEST).decode(errors="replace")
     except ConnectionError:
@@ -85,7 +85,7 @@ def answer(channel: int, how: int, number: int, death: int | None = None) -> Non
         channel: The descriptor of the worker's channel.
         how: FORKED, REFUSED or THREADS.
         number: The worker's pid, or the number of an error.
-        death: The descriptor that tells of the worker's end.
+        death: A descriptor that becomes readable when the worker ends.
     """
     given = [] if death is None else [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [death]))]
     with _as_socket(channel) as end, contextlib.suppress(ConnectionError):  # the trainer may have closed its end
@@ -120,15 +120,15 @@ def is_closed(channel: int) -> bool:
 
 
 def send_code(channel: int, code: int) -> None:
-    """Say with which exit code a worker has ended."""
+    """Report the exit code of a worker."""
     with contextlib.suppress(OSError):  # the trainer may have closed its end
         os.write(channel, _CODE.pack(code))
 
 
 def receive_code(channel: int) -> int | None:
-    """The exit code of a worker; None where the template process has ended without a word.
+    """The exit code of a worker; None if the template process ended without sending one.
 
-    It stays there to be read once more, because two threads may ask at once.
+    The message stays in the socket, because two threads may ask at once.
     """
     with _as_socket(channel) as end:
         try:

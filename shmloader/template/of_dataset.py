@@ -1,4 +1,4 @@
-"""The templates of one dataset, which all loaders over it share, also one after another."""
+"""The templates of one dataset, shared by all loaders over it, at the same time or one after another."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from shmloader.template.template import Refused, Template, why_not
 
 
 class DatasetTemplates:
-    """What forks the workers of the loaders over one dataset.
+    """Forks the workers of the loaders over one dataset.
 
-    There is one template, unless loaders with different functions are used by turns, or one of them needs the dataset
-    as it was when its epoch began.
+    It has one template, unless loaders with different functions take turns, or one of them needs the dataset as it was
+    when its epoch began.
     """
 
     def __init__(self) -> None:
@@ -27,16 +27,16 @@ class DatasetTemplates:
 
     @property
     def is_mine(self) -> bool:
-        """Whether this process made it, and not the one that this was forked from."""
+        """Whether this process made it, and not the process that this one was forked from."""
         return self._owner == os.getpid()
 
     def fork(self, worker: TemplateProcess, loader: Any, outlives: bool, timeout: float) -> Popen:
-        """Have a worker forked, by a process that has unpickled what the worker is to be given.
+        """Fork a worker, from a process that has unpickled the worker's objects.
 
         Args:
             worker: The worker.
-            loader: Whose worker it is; None where the loader is gone.
-            outlives: Whether it goes on when its group is sent a signal.
+            loader: The worker's loader; None if it is gone.
+            outlives: Whether the worker ignores a signal that is sent to its group.
             timeout: Seconds that unpickling may take; 0: any number.
 
         Raises:
@@ -54,7 +54,7 @@ class DatasetTemplates:
     def _fork(self, worker: TemplateProcess, loader: Any, outlives: bool, timeout: float) -> Popen:
         if why := why_not():
             raise Refused(why)
-        with let_through():  # to import torch, and to unpickle the dataset, takes long
+        with let_through():  # importing torch and unpickling the dataset take long
             template = self._having(worker.parcel, loader, timeout)
         if template.refusal:
             raise Refused(template.refusal)
@@ -64,7 +64,7 @@ class DatasetTemplates:
             raise Refused("threads were started there after the dataset was unpickled") from None
 
     def _having(self, parcel: Parcel, loader: Any, timeout: float) -> Template:
-        """A template that holds what is in the parcel, as that is now, or as it was when it was served first."""
+        """A template that holds the parcel's objects as they are now, or were when it first served the parcel."""
         own_first = sorted(self._templates, key=lambda template: loader not in template.users)
         for found in own_first:
             if found.serves(parcel):
@@ -81,22 +81,22 @@ class DatasetTemplates:
         return found
 
     def _note(self, used: Template | None, loader: Any) -> None:
-        """The loader uses this one from now on, or none."""
+        """Record that the loader now uses this template, or none."""
         for template in [*self._templates, *([used] if used else ())]:
             users = [user for user in template.users if user is not loader]
             if template is used and loader is not None:
                 users.append(loader)
-            template.users = weakref.WeakSet(users)  # another one, because another thread may be looking through it
+            template.users = weakref.WeakSet(users)  # a new set, because another thread may be iterating over the old
 
     def leave(self, loader: Any) -> None:
-        """The loader was closed, and its iterators with it: end what no other loader uses."""
+        """The loader and its iterators were closed: end the templates that no other loader uses."""
         if not self.is_mine:
             return
         with held():  # an interrupt before `try` would leave it locked
             if not self._lock.acquire(blocking=False):
                 for template in self._templates:
                     if list(template.users) == [loader]:
-                        template.kill()  # who has the lock may be waiting for its answer
+                        template.kill()  # the thread that has the lock may be waiting for its answer
                 self._lock.acquire()
             try:
                 self._note(None, loader)

@@ -1,4 +1,4 @@
-"""A template process that runs, in the trainer: started, killed, and how it ended."""
+"""A running template process, as the trainer sees it: how it is started and killed, and how it ended."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from shmloader.template.server import serve
 if TYPE_CHECKING:
     from shmloader.template.forked import Popen
 
-_GONE = 5.0  # seconds after which a killed process is waited for no longer: the kernel does not let go of it
+_GONE = 5.0  # seconds to wait for a killed process; after that the kernel seems not to let go of it
 
 
 class _Name(FollowingName):
     """The template's name, which it unpickles before it imports the user's script.
 
-    What FollowingName does, it does; then threads that modules start are counted.
+    It does what FollowingName does, and then begins to count the threads that modules start.
     """
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -44,7 +44,7 @@ class Running:
 
     Attributes:
         channel: To the process.
-        workers: Those that it has forked, as the trainer has them.
+        workers: The workers that it has forked.
     """
 
     def __init__(self) -> None:
@@ -66,27 +66,27 @@ class Running:
 
     @property
     def lives(self) -> bool:
-        """Whether the process is there."""
+        """Whether the process exists."""
         return not self._ended and bool(self._process.is_alive())
 
     @property
     def has_workers(self) -> bool:
-        """Whether a worker that it has forked is there."""
+        """Whether any worker that it has forked still exists."""
         return any(worker.runs for worker in list(self.workers))
 
     @property
     def pid(self) -> int | None:
-        """The process."""
+        """The pid of the process."""
         pid: int | None = self._process.pid
         return pid
 
     def kill(self) -> None:
-        """Kill the process, and with it the workers that it has forked.  Who waits for its answer gets none."""
+        """Kill the process, and with it the workers that it has forked.  A thread that awaits an answer gets none."""
         if self._owner == os.getpid() and self._process.pid is not None:
-            self._process.kill()  # it has nothing to put in order
+            self._process.kill()  # it has nothing to clean up
 
     def end(self) -> None:
-        """Kill the process, and give back what this one has of it.  Called again, it does nothing."""
+        """Kill the process, and release this process's resources for it.  A second call does nothing."""
         if self._ended or self._owner != os.getpid():
             return
         with held():
@@ -119,11 +119,11 @@ class Running:
                 self.end()
 
 
-_running: dict[int, weakref.WeakSet[Running]] = {}  # by process: those that it made
+_running: dict[int, weakref.WeakSet[Running]] = {}  # by the pid of the process that made them
 
 
 def _enlist(template: Running) -> None:
-    """Have it killed at the interpreter's exit, where multiprocessing would wait for one that was stopped."""
+    """Kill it at the interpreter's exit, because multiprocessing would wait for a template that was stopped."""
     if os.getpid() not in _running:
         Finalize(None, _kill_all, exitpriority=0)
         _running[os.getpid()] = weakref.WeakSet()

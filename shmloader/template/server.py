@@ -1,4 +1,4 @@
-"""What a template process does: it imports torch and the user's script, unpickles the dataset once, and forks workers.
+"""A template process: it imports torch and the user's script, unpickles the dataset once, and forks workers.
 
 NOTE [ Template ]
 
@@ -7,22 +7,22 @@ NOTE [ Template ]
        dataset, and lives as long as one of them or the dataset (trainer/templates.py).  So a later epoch, or a later
        loader, only forks.
     2. The trainer spawns it, whatever the start method is.  So the trainer is its parent, and the kernel ends it when
-       the trainer ends; under forkserver only a thread could see to that, and nothing is forked beside a thread.
-       The template is the parent of its workers, and they end when it does, in the same way (parents_death.py).
-    3. The trainer waits for a worker's end on a pidfd.  The template opens it before it reaps the worker, because later
-       the number may be another process's, and sends it through the worker's channel, a pair of sockets.  Later it
-       sends the exit code there.
-    4. A channel that the trainer has closed means that nobody wants its worker any more: it is killed.  So a trainer
-       that was interrupted while it waited for an answer leaves no worker behind.
-    5. In each epoch the trainer compares a hash of the dataset with the one of what the template has unpickled
-       (digest.py).  If it is another one, the template drops what it has and unpickles the new one.  It does not while
-       a worker may have to be replaced that has seen the old one, nor while loaders with functions of their own use it
-       by turns: then there is another template (of_dataset.py).
-    6. A process that is forked beside threads may wait for ever for a lock that one of them held.  So the template
-       counts its threads (threads.py), before each fork too.  Where there are any, the trainer starts workers without a
+       the trainer ends.  (Under forkserver only a thread could notice that, and nothing is forked beside a thread.)
+       In the same way the template is the parent of its workers, and they end when it does (parents_death.py).
+    3. The trainer waits for a worker's end on a pidfd.  The template opens the pidfd before it reaps the worker,
+       because later the pid may be another process's, and sends it through the worker's channel, a pair of sockets.
+       Later it sends the exit code there.
+    4. If the trainer closes a channel, nobody wants its worker, and the template kills the worker.  So a trainer that
+       was interrupted while it waited for an answer leaves no worker behind.
+    5. In each epoch the trainer compares a hash of the dataset with the hash of what the template has unpickled
+       (digest.py).  If they differ, the template drops the old dataset and unpickles the new one.  There are two
+       exceptions, in which another template is made (of_dataset.py): a worker that has seen the old dataset may have
+       to be replaced, or loaders with different functions take turns.
+    6. A process that is forked beside threads may wait forever for a lock that one of them held.  So the template
+       counts its threads (threads.py), also before each fork.  If there are any, the trainer starts workers without a
        template.
-    7. The template drops signals to its group, whatever `workers_outlive_signals` says: whether its workers end is for
-       them to decide.  They are forked with these signals blocked, until their own handlers are in place.
+    7. The template ignores signals to its group, whatever `workers_outlive_signals` is, because its workers decide
+       themselves whether they end.  They are forked with these signals blocked, until their own handlers are in place.
 """
 
 from __future__ import annotations
@@ -49,31 +49,31 @@ from shmloader.system.parents_death import begin
 from shmloader.template import messages, threads
 from shmloader.template.messages import FORK, FORKED, LOAD, REFUSED, THREADS, UNKNOWN, Request
 
-_held: dict[str, Any] = {}  # what all workers are given alike, unpickled
-_given: list[int] = []  # descriptors that came with what is being unpickled
+_held: dict[str, Any] = {}  # the unpickled objects that all workers get
+_given: list[int] = []  # the descriptors that came with the pickle
 
 
 class Given:
-    """Stands for a descriptor in a pickle, by its place among those that came with it."""
+    """Stands for a descriptor in a pickle, by its place among those that came along."""
 
     def __init__(self, place: int) -> None:
         self._place = place
 
     def detach(self) -> int:
-        """The descriptor.  Whoever asks closes it."""
+        """The descriptor.  The caller closes it."""
         return os.dup(_given[self._place])
 
 
 def arguments_with(others: dict[str, Any]) -> dict[str, Any]:
-    """In a worker: its arguments, of which the template holds some.
+    """In a worker: all its arguments, some of which the template holds.
 
-    The worker holds them until it ends, as a forked one does: to free a million paths would copy all their pages.
+    The worker keeps them until it ends, as a forked one does: freeing a million paths would copy all their pages.
     """
     return {**_held, **others}
 
 
 def serve(channel: socket.socket, trainer: int) -> NoReturn:
-    """Be the template process of a loader, until the trainer ends it.
+    """Run as the template process of a loader, until the trainer ends it.
 
     Args:
         channel: To the trainer.
@@ -82,7 +82,7 @@ def serve(channel: socket.socket, trainer: int) -> NoReturn:
     outlive_signals(trainer)
     for needed in ("shmloader.worker.loop", "shmloader.template.forked"):
         importlib.import_module(needed)
-    torch.set_num_threads(1)  # as in workers: otherwise the dataset may start more, where it computes while unpickled
+    torch.set_num_threads(1)  # as in workers; otherwise a dataset that computes while it is unpickled starts threads
     _Template(channel, trainer).serve()
 
 
@@ -93,12 +93,12 @@ class _Template:
         self._trainers_death = os.pidfd_open(trainer)
         self._poll = select.poll()
         self._poll.register(channel.fileno(), select.POLLIN)
-        self._workers: dict[int, tuple[int, int]] = {}  # by descriptor of its death: a worker's pid and channel
-        self._deaths: dict[int, int] = {}  # by channel: the descriptor of its worker's death
+        self._workers: dict[int, tuple[int, int]] = {}  # a worker's pid and channel, by the descriptor of its death
+        self._deaths: dict[int, int] = {}  # the descriptor of a worker's death, by its channel
 
     def serve(self) -> NoReturn:
         while True:
-            fd, _ = self._poll.poll()[0]  # one at a time: what is done for it may close others, and open new ones
+            fd, _ = self._poll.poll()[0]  # one at a time, because handling it may close others and open new ones
             if fd in self._workers:
                 self._bury(fd)
             elif fd in self._deaths:
@@ -107,9 +107,9 @@ class _Template:
                 self._obey()
 
     def _kill(self, channel: int) -> None:
-        """The trainer has closed the channel of a worker."""
+        """Kill a worker, because the trainer has closed its channel."""
         self._poll.unregister(channel)
-        with contextlib.suppress(ProcessLookupError):  # it has ended, and is to be reaped
+        with contextlib.suppress(ProcessLookupError):  # it has ended, and will be reaped
             signal.pidfd_send_signal(self._deaths[channel], signal.SIGKILL)
 
     def _obey(self) -> None:
@@ -127,10 +127,10 @@ class _Template:
             messages.send_text(self._channel, _load(request))
 
     def _refuse(self, request: Request) -> None:
-        """Say that no descriptor is left for what was sent along."""
+        """Answer that this process has no descriptor left for those that were sent along."""
         if request.kind == LOAD:
             messages.send_text(self._channel, f"failed\n{os.strerror(errno.EMFILE)}")
-        elif len(request.descriptors) > 1:  # otherwise it is the channel that was lost, whose end says enough
+        elif len(request.descriptors) > 1:  # otherwise the channel itself was lost, and its end is the answer
             messages.answer(request.descriptors[1], REFUSED, errno.EMFILE)
         messages.close_all(request.descriptors)
 
@@ -159,7 +159,7 @@ class _Template:
             messages.close_all([fd for fd in (body, channel, *given) if fd >= 0])
 
     def _watch(self, pid: int, channel: int) -> int:
-        """Tell the trainer of a worker.  Returns what of the channel is left to be closed: nothing."""
+        """Report a worker to the trainer.  Returns the list of descriptors left to close, which is empty."""
         try:
             death = os.pidfd_open(pid)
         except OSError:
@@ -169,27 +169,27 @@ class _Template:
         self._workers[death] = pid, channel
         self._deaths[channel] = death
         self._poll.register(death, select.POLLIN)
-        self._poll.register(channel, 0)  # it is heard of when the other end is closed
+        self._poll.register(channel, 0)  # poll() reports it when the other end is closed
         messages.answer(channel, FORKED, pid, death)
         return -1
 
     def _bury(self, death: int) -> None:
-        """Reap a worker that has ended, and say how it did."""
+        """Reap a worker that has ended, and report its exit code."""
         pid, channel = self._workers.pop(death)
         del self._deaths[channel]
         try:
             _, status = os.waitpid(pid, 0)
             messages.send_code(channel, os.waitstatus_to_exitcode(status))
-        except ChildProcessError:  # a handler of the dataset's has reaped it, or SIGCHLD is ignored
+        except ChildProcessError:  # a handler of the dataset's reaped it, or SIGCHLD is ignored
             messages.send_code(channel, UNKNOWN)
         self._poll.unregister(death)
         messages.close_all([death])
-        with contextlib.suppress(KeyError):  # the trainer had closed it
+        with contextlib.suppress(KeyError):  # the trainer had closed the channel
             self._poll.unregister(channel)
         messages.close_all([channel])
 
     def _be_worker(self, outlives: bool, template: int, body: int, given: list[int]) -> NoReturn:
-        """In the child: do what a process does that multiprocessing has spawned, and end."""
+        """In the child: run as a process that multiprocessing has spawned, and end."""
         code = 1
         try:
             begin(self._trainer, outlives, template)
@@ -210,20 +210,20 @@ class _Template:
 
 
 def _load(request: Request) -> str:
-    """Unpickle what all workers are given.  Returns a word, and in further lines what there is to say about it."""
+    """Unpickle the objects that all workers get.  Returns a word, and details on further lines."""
     body, *given = request.descriptors
     gc.unfreeze()
     if _held:
         _held.clear()
         gc.collect()
     collecting = gc.isenabled()
-    gc.disable()  # otherwise it walks through a list of a million tuples again and again while that grows
+    gc.disable()  # otherwise it walks again and again through a list of a million tuples while the list grows
     _given[:] = given
     try:
         with open(body, "rb", closefd=False) as file:
             pickle.load(file).enter()
             _held.update(pickle.load(file))
-    except BaseException:  # sys.exit() too: the trainer has to say where it was called
+    except BaseException:  # sys.exit() too, because the trainer has to report where it was called
         _held.clear()
         return f"failed\n{traceback.format_exc()}"
     finally:
@@ -236,5 +236,5 @@ def _load(request: Request) -> str:
         return "\n".join(["threads", *started])
     if torch.cuda.is_initialized():
         return "cuda"
-    gc.freeze()  # what is here is here to stay, and no collection is to copy its pages in a worker
+    gc.freeze()  # these objects stay, and a collection in a worker must not copy their pages
     return "loaded"

@@ -1,7 +1,7 @@
-"""The variables, folders of modules and folder of the trainer, which its template and its workers have too.
+"""The trainer's environment variables, module folders and current folder, which its template and its workers get.
 
-A spawned worker is given them before it imports the user's modules and unpickles the dataset, and both may change them.
-In a template that has happened when a worker is forked.  So the worker changes only what the trainer has changed since.
+A spawned worker gets them before it imports the user's modules and unpickles the dataset, and both may change them.  In
+a template both have happened when a worker is forked.  So the worker only applies what the trainer has changed since.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ import os
 import sys
 from typing import NamedTuple
 
-ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1"}  # numpy's OpenBLAS, which starts a thread for each core, is to start none
+ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1"}  # numpy's OpenBLAS starts a thread for each core, and here it must not
 
-_entered: Surroundings | None = None  # those that the template had when it began to unpickle the dataset
+_entered: Surroundings | None = None  # the template's when it began to unpickle the dataset
 
 
 class Surroundings(NamedTuple):
-    """What of the trainer a process of it is to have.
+    """The surroundings of the trainer that its processes get.
 
     Args:
         environment: Variables.
         path: Folders of modules.
-        folder: The one that it is in; None where that was removed.
+        folder: The current folder; None if it was removed.
     """
 
     environment: dict[str, str]
@@ -30,7 +30,7 @@ class Surroundings(NamedTuple):
     folder: str | None
 
     def enter(self) -> None:
-        """In a template: have these, before the dataset is unpickled."""
+        """In a template: take these over, before the dataset is unpickled."""
         global _entered
         _entered = self
         os.environ.clear()
@@ -39,7 +39,7 @@ class Surroundings(NamedTuple):
         self._go_to_folder()
 
     def follow(self) -> None:
-        """In a worker that the template has forked: have what is another one in the trainer now."""
+        """In a worker that the template forked: take over what has changed in the trainer."""
         before = _entered or Surroundings({}, [], None)
         was = before.environment | ONE_THREAD
         for name in was.keys() | self.environment.keys():

@@ -1,4 +1,4 @@
-"""A template process and what it has unpickled, in the trainer.  NOTE [ Template ] in server.py."""
+"""A template process and what it has unpickled, as the trainer sees it.  NOTE [ Template ] in server.py."""
 
 from __future__ import annotations
 
@@ -25,45 +25,44 @@ OUT_OF_MEMORY = (
 
 
 class Refused(Exception):
-    """The template cannot fork workers; the text says why."""
+    """The template cannot fork workers; the text is the reason."""
 
 
 class Template:
-    """A process that forks workers, and what it holds for them.
+    """A process that forks workers, and the objects that it holds for them.
 
-    The process is started when it is first given something, and again when it is gone.  One that is not wanted any
-    more, because the dataset could not be unpickled there, lives on as long as workers that it has forked: it is their
-    parent.
+    The process is started by the first give(), and again if it is gone.  If the dataset could not be unpickled there,
+    the process is not used again, but it lives as long as the workers that it has forked, because it is their parent.
 
     Attributes:
         users: The loaders whose last workers it has forked.
-        refusal: Why what it was given last can have no template; empty if it can.
+        refusal: Why the last objects can have no template; empty if they can.
     """
 
     def __init__(self) -> None:
         self.users: weakref.WeakSet[Any] = weakref.WeakSet()
         self.refusal = ""
-        self._functions: tuple[int, ...] = ()  # by their ids, the functions it was given last
+        self._functions: tuple[int, ...] = ()  # the ids of the functions of the last give()
         self._running: Running | None = None
-        self._loading: Running | None = None  # what is unpickling at the moment
+        self._loading: Running | None = None  # the process that is unpickling now
         self._digests = Digests()
-        self._digest: bytes | None = None  # of what the process has unpickled
-        self._parcels: list[weakref.ref[Parcel]] = []  # those whose processes it may fork
+        self._digest: bytes | None = None  # of the objects that the process has unpickled
+        self._parcels: list[weakref.ref[Parcel]] = []  # those for which it may fork processes
 
     def serves(self, parcel: Parcel) -> bool:
-        """Whether it has forked a process for this parcel, and can fork another one."""
+        """Whether it has forked a process for this parcel, and can fork another."""
         return self._lives() and any(known() is parcel for known in self._parcels)
 
     def holds(self, parcel: Parcel) -> bool:
-        """Whether it has unpickled, or refused, what is in this parcel as that is now."""
+        """Whether it has unpickled, or refused, this parcel's objects as they are now."""
         known = self._digest is not None and bool(self._lives() or self.refusal)
         return known and self._digest == self._digests.take(_shared(parcel))
 
     def may_be_given(self, parcel: Parcel, loader: Any) -> bool:
-        """Whether it may unpickle this parcel in place of what it holds.
+        """Whether it may replace its objects by this parcel's.
 
-        It may not where a worker that is started later has to find what the other ones have found, nor where two
-        loaders with functions of their own would have it unpickle in each epoch.
+        It may not if a worker that starts later must see the same dataset as the others, nor if two loaders with
+        different functions would make it unpickle in each epoch.
         """
         if self._lives() and any(known is not parcel and known.is_open for known in self._living_parcels()):
             return False
@@ -77,18 +76,18 @@ class Template:
         return self._running is not None and self._running.lives
 
     def give(self, parcel: Parcel, timeout: float) -> None:
-        """Have the process unpickle this, in place of what it holds.
+        """Have the process unpickle this parcel's objects, in place of those that it holds.
 
         Args:
-            parcel: What a loader's workers are given alike.
+            parcel: The objects that all workers of a loader get.
             timeout: Seconds that it may take; 0: any number.
 
         Raises:
-            Refused: No process can be forked with it.
+            Refused: The process cannot fork workers with these objects.
             RuntimeError: The process ended, or did not answer in time, or the dataset could not be unpickled there.
         """
         running = self._running if self._lives() else None
-        self._running = self._digest = None  # an exception below leaves no process that may still be unpickling
+        self._running = self._digest = None  # after an exception below, a process that still unpickles is not used
         self._parcels, self.refusal = [], ""
         self._functions = _functions(parcel)
         if running is None or not self._give(running, parcel, timeout):
@@ -102,7 +101,7 @@ class Template:
         self._running = running
 
     def _give(self, running: Running, parcel: Parcel, timeout: float) -> bool:
-        """The same with a process; False if that has ended."""
+        """Send them to a process; False if it has ended."""
         self._loading = running
         try:
             digest = self._digests.take(_shared(parcel))  # while the process imports torch
@@ -117,14 +116,14 @@ class Template:
         return loaded
 
     def fork(self, worker: TemplateProcess, outlives: bool) -> Popen:
-        """Have a worker forked with what was given last.
+        """Fork a worker with the objects of the last give().
 
         Args:
             worker: The worker.
-            outlives: Whether it goes on when its group is sent a signal.
+            outlives: Whether the worker ignores a signal that is sent to its group.
 
         Raises:
-            Threaded: It has threads by now, and forks nothing.
+            Threaded: The process now has threads, so it forks nothing.
             EOFError, ConnectionError: It was killed a moment ago.
             OSError: No descriptor, process or memory is left.
         """
@@ -140,13 +139,13 @@ class Template:
             raise
 
     def kill(self) -> None:
-        """Kill the process, where no worker of it is left.  Who waits for its answer gets none."""
+        """Kill the process if it has no worker left.  A thread that waits for an answer gets none."""
         for running in (self._running, self._loading):
             if running is not None and not running.has_workers:
                 running.kill()
 
     def end(self) -> None:
-        """End the process, once no worker of it is left.  Called again, it does nothing."""
+        """End the process, once it has no worker left.  A second call does nothing."""
         running, self._running = self._running, None
         if running is not None and not running.has_workers:
             running.end()
@@ -161,7 +160,7 @@ def _functions(parcel: Parcel) -> tuple[int, ...]:
 
 
 def _load(running: Running, shared: dict[str, Any], timeout: float) -> bool:
-    """Have a template process unpickle this; False if the process has ended."""
+    """Have a template process unpickle these objects; False if the process has ended."""
     body = os.memfd_create("shmloader_template", os.MFD_CLOEXEC)
     try:
         spawning, file = Spawning(), Pages(body)
@@ -170,14 +169,14 @@ def _load(running: Running, shared: dict[str, Any], timeout: float) -> bool:
         if file.counts_its_reader:
             raise Refused("the dataset has tensors on a GPU, and CUDA does not survive a fork")
         os.lseek(body, 0, os.SEEK_SET)
-        with contextlib.suppress(ConnectionError):  # it has ended, and there is no answer
+        with contextlib.suppress(ConnectionError):  # it has ended, so no answer comes
             messages.send_request(running.channel, LOAD, True, [body, *spawning.descriptors])
     except OSError as error:
         if error.errno != errno.ETOOMANYREFS:
             raise
         raise Refused(
-            f"Linux sends no more descriptors for one user than `ulimit -n` says, and the dataset's tensors need "
-            f"{len(spawning.descriptors)} (shmloader.freeze has one for all)"
+            f"its dataset has {len(spawning.descriptors)} descriptors for tensors, and Linux sends one user no more "
+            "than `ulimit -n` at a time (shmloader.freeze makes it one descriptor)"
         ) from None
     finally:
         os.close(body)
@@ -202,14 +201,14 @@ def _answer(running: Running, timeout: float) -> str:
     """The process's answer.
 
     Raises:
-        RuntimeError: It has not come within so many seconds.
+        RuntimeError: It did not come within `timeout` seconds.
     """
     poll = select.poll()
     poll.register(running.channel, select.POLLIN)
     if not poll.poll(timeout * 1000 or None):
         raise RuntimeError(
             f"DataLoader timed out after {timeout} seconds: the template process (pid {running.pid}), which forks "
-            "workers, has not imported the script and unpickled the dataset yet"
+            "workers, has not yet imported the script and unpickled the dataset. Raise timeout if that takes longer."
         )
     return messages.receive_text(running.channel)
 

@@ -1,8 +1,8 @@
-"""Which modules start threads while a template process imports them.
+"""Finds the modules that start threads while a template process imports them.
 
-A process that is forked beside other threads has none of them, and their locks may stay locked in it.  So a template
-process must have no thread but its first one.  This file is run by its path before the user's script is imported, when
-sys.path is not the trainer's yet.  So it imports nothing of the package.
+A process that is forked beside other threads has none of them, and the locks that they held stay locked in it.  So a
+template process must have only its first thread.  This file is run by its path before the user's script is imported,
+when sys.path is not the trainer's yet.  So it imports nothing from the package.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 
 class Threads:
-    """Counts the threads of this process at each import, as the first finder of sys.meta_path.  It finds nothing."""
+    """Counts the threads of this process at each import, as the first finder of sys.meta_path.  It finds no module."""
 
     started_threads: list[str]  # the modules that were imported while native threads started
 
@@ -24,7 +24,7 @@ class Threads:
         self._count = count()
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> None:
-        """Called when the import of a module begins."""
+        """Python calls this when the import of a module begins."""
         self.look(_importer() if name.partition(".")[0] in sys.stdlib_module_names else name)
 
     def look(self, next_import: str) -> None:
@@ -36,7 +36,7 @@ class Threads:
 
 
 def _importer() -> str:
-    """The module that imports another one now."""
+    """The module that is importing another one."""
     frame = sys._getframe()
     while frame.f_back is not None and frame.f_code.co_name != "<module>":
         frame = frame.f_back
@@ -44,21 +44,21 @@ def _importer() -> str:
 
 
 def count() -> int:
-    """How many threads this process has."""
+    """The number of threads of this process."""
     return os.stat("/proc/self/task").st_nlink - 2  # a folder's links: its name, its own ".", and ".." of each folder
 
 
 def begin() -> None:
-    """Count from now on.  numpy's OpenBLAS, which starts a thread for each core, is to start none."""
+    """Begin to count.  Before that, have numpy's OpenBLAS start no threads."""
     os.environ["OPENBLAS_NUM_THREADS"] = "1"
     sys.meta_path.insert(0, Threads())
 
 
 def end() -> list[str]:
-    """Count no more.
+    """End the count.
 
     Returns:
-        The modules that have started threads, where some are left; otherwise none.
+        The modules that started threads, if any of these are left; otherwise none.
     """
     native: list[str] = []
     counters: list[Any] = [each for each in sys.meta_path if hasattr(each, "started_threads")]
@@ -70,10 +70,10 @@ def end() -> list[str]:
 
 
 def names_of_threads(native: list[str]) -> list[str]:
-    """What started the threads that this process has beside its first one.
+    """The names of whatever started the threads that this process has beside its first one.
 
     Args:
-        native: Modules that may have started threads of which Python does not know.
+        native: Modules that may have started threads that Python does not know of.
     """
     others = [thread for thread in threading.enumerate() if thread is not threading.main_thread()]
     left = count() - 1
@@ -86,7 +86,7 @@ def names_of_threads(native: list[str]) -> list[str]:
 
 
 def _module_of(thread: threading.Thread) -> str:
-    """Where the code of a thread of Python's is defined."""
+    """The module that defines the code of a Python thread."""
     target = getattr(thread, "_target", None)
     if target is None:
         target = type(thread)
@@ -94,7 +94,7 @@ def _module_of(thread: threading.Thread) -> str:
 
 
 def _command() -> str:
-    """The kernel's name of a thread beside the first."""
+    """The kernel's name of a thread other than the first."""
     for task in os.listdir("/proc/self/task"):
         if int(task) != os.getpid():
             with open(f"/proc/self/task/{task}/comm", encoding="utf-8", errors="replace") as file:

@@ -13,7 +13,7 @@ from shmloader.options import Options
 from shmloader.system.signals import held
 
 SHARE = 0.001  # of the samples asked for, if the user gives no other limit
-AT_LEAST = 10  # bad samples that any share allows: else the first of an epoch would be too many
+AT_LEAST = 10  # bad samples that any share allows; otherwise the first of an epoch could be too many
 KEPT = 10
 _SHOWN = 3  # tracebacks in an error
 
@@ -62,13 +62,13 @@ _accounts: weakref.WeakKeyDictionary[Any, _Account] = weakref.WeakKeyDictionary(
 
 
 def bad_samples_of(loader: Any) -> BadSamples:
-    """Those of this loader, until now."""
+    """The bad samples of this loader so far."""
     account = _accounts.get(loader)
     return BadSamples() if account is None else account.all
 
 
 class Tally:
-    """Notes what an iterator's batches report.
+    """Counts the bad samples that an iterator's batches report.
 
     Args:
         loader: The loader.
@@ -81,25 +81,25 @@ class Tally:
         self.begin()
 
     def begin(self) -> None:
-        """Another epoch begins, or what is left of one: the limit is for each."""
+        """Start from zero for another epoch, or the rest of one, because the limit is for each epoch."""
         self._here = BadSamples()
         self._noted: int | None = None
 
     def note(self, report: list[bytes], asked: int, number: int) -> None:
-        """Note what was replaced in a batch.
+        """Count the samples that were replaced in a batch.
 
         Args:
-            report: What was said of the batch, or of each of its chunks.
+            report: The workers' report on the batch, or on each of its chunks.
             asked: How many samples were asked for in this epoch, up to and with this batch.
-            number: The batch's.  It may be noted again, as a signal may have come since, and counts once.
+            number: The batch's.  After a signal this may be called again for the same batch, which counts once.
 
         Raises:
             RuntimeError: There were too many in this epoch.
         """
         with held(), _lock:
             if self._noted != number:
-                for said in filter(None, report):
-                    count, first = pickle.loads(said)
+                for pickled in filter(None, report):
+                    count, first = pickle.loads(pickled)
                     self._here = self._here.more(count, first)
                     self._account.all = self._account.all.more(count, first)
                 self._noted = number
@@ -109,7 +109,7 @@ class Tally:
             bad = self._here.first[0]
             warnings.warn(
                 f"sample {bad.index} raised, and sample {bad.instead} came in its place (on_bad_sample='skip'). This "
-                f"is said once: loader.bad_samples has the count and the first errors. This one is\n{bad.error}",
+                f"warning comes once. loader.bad_samples has the count and the first errors. This is one:\n{bad.error}",
                 RuntimeWarning,
                 stacklevel=5,
             )
@@ -121,11 +121,11 @@ class Tally:
             shown = "\n".join(f"sample {bad.index}: {bad.error}" for bad in self._here.first[:_SHOWN])
             given = "the default" if self._limit is None else f"max_bad_samples={self._limit!r}"
             raise RuntimeError(
-                f"{self._here.count} of the {asked} samples asked for in this epoch raised, and {given} allows {most}: "
-                f"mend them, or raise max_bad_samples. The first were\n\n{shown}"
+                f"{self._here.count} of the {asked} samples asked for in this epoch raised, and {given} allows {most}. "
+                f"Repair the samples, or raise max_bad_samples. The first errors were\n\n{shown}"
             )
 
 
 def tally_of(loader: Any, options: Options) -> Tally | None:
-    """What notes the bad samples of an iterator that begins; None where none are skipped."""
+    """The tally for a new iterator; None if bad samples are not skipped."""
     return Tally(loader, options) if options.skips_bad_samples else None

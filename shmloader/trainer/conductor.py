@@ -1,6 +1,6 @@
-"""One epoch after another of an iterator: each is begun in here, and its batches are opened.
+"""Begins the epochs of an iterator, one after another, and opens their batches.
 
-What is drawn from the generators, in which order, and what from which seed, is torch's, because people rely on that.
+The draws from the generators, their order and the seeds are torch's, because people rely on these.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ class Conductor(ConductorSide):
     Args:
         place: The loader's place.
         options: The loader's options.
-        iterator: What torch's iterator reads of the loader: its sampler, dataset, base seed.
+        iterator: Has the attributes of torch's iterator: the sampler, the dataset, the base seed.
         ring: The trainer's side.
         schedule: Opens batches.
-        tally: Notes the samples that were bad; None: none are skipped.
-        served: How many epochs were begun with this base seed before the first one here.
+        tally: Counts the bad samples; None: none are skipped.
+        served: How many epochs began with this base seed before the first one here.
     """
 
     def __init__(
@@ -70,9 +70,9 @@ class Conductor(ConductorSide):
     # ----------------------------------------------------------------------------------------- the user's next epoch
 
     def begin(self, first: bool) -> None:
-        """Begin an epoch, or what is left of one: as in torch, ask the sampler for an iterator.
+        """Begin an epoch, or the rest of one: as in torch, ask the sampler for an iterator.
 
-        Nothing may be under way.  Its first batches are opened by Steps.begin(), and then it has begun().
+        No batch may be under way.  Then Steps.begin() opens the first batches, and begun() follows.
 
         Args:
             first: Whether it is the iterator's first.
@@ -105,7 +105,7 @@ class Conductor(ConductorSide):
             self._tally.begin()
 
     def begun(self) -> None:
-        """The first batches of the epoch that was begun last are open: it is under way."""
+        """Record that the first batches of the epoch are open, so that it is under way."""
         epoch = self._ring.current
         assert isinstance(epoch, Epoch)
         self._place.begin(epoch)
@@ -116,7 +116,7 @@ class Conductor(ConductorSide):
         source.belongs_to(epoch)
 
     def _states_weakly(self) -> Callable[[], list[bytes | None]]:
-        """A function that reads what the streams say of themselves.  It keeps neither the ring nor this."""
+        """A function that reads the states of the streams.  It keeps neither the ring nor this object alive."""
         mine, workers = weakref.ref(self), self._streams
 
         def states() -> list[bytes | None]:
@@ -129,12 +129,12 @@ class Conductor(ConductorSide):
 
     @property
     def next(self) -> Epoch | None:
-        """The epoch that was begun while the current one is the user's; None if none was."""
+        """The prefetched epoch after the user's current one; None if there is none."""
         epoch = self._ring.next
         return epoch if isinstance(epoch, Epoch) else None
 
     def begin_next(self) -> None:
-        """Begin the epoch after the current one, unless nothing can be assumed of it yet."""
+        """Prefetch the epoch after the current one, unless its sampler or seed cannot be known yet."""
         place, current = self._place, self._ring.current
         if place.loader is None or place.current is not current or place.loaded is not None or place.then is not None:
             return
@@ -153,7 +153,7 @@ class Conductor(ConductorSide):
                 place.next = epoch
 
     def holds_next(self) -> bool:
-        """Whether iter() goes on with the epoch that was begun early; if it does not, that epoch is given up."""
+        """Whether iter() continues with the prefetched epoch; if not, that epoch is dropped."""
         epoch, place = self.next, self._place
         if epoch is None or place.next is not epoch:
             return False
@@ -163,13 +163,13 @@ class Conductor(ConductorSide):
         return True
 
     def drop_next(self) -> None:
-        """The iterator ends, so nobody will ask for the epoch that was begun early."""
+        """Drop the prefetched epoch, because the iterator ends."""
         epochs = self._ring.current, self._ring.next
         self._ring.drop_next()
         self._place.drop_next(epochs)
 
     def turn(self) -> None:
-        """The epoch that was begun early is the user's.  Nothing of the one before may be under way."""
+        """Make the prefetched epoch the user's.  No batch of the one before may be under way."""
         epoch = self.next
         assert epoch is not None
         with held():

@@ -14,19 +14,19 @@ NOTE [ Shutdown ]
        collected, whichever comes first.  At interpreter exit little is done (at_exit.py): multiprocessing terminates
        the workers, which are daemons, and the kernel frees memory that has no name.
     2. The order: `stop` is raised, and every worker's bell is tolled.  The watching thread is ended.  All workers are
-       joined, with one deadline for all, then terminated, then killed.  Only then is the memory given back, for a
-       worker that is still filling a slot must not fault.  If one lives even then, because the kernel does not let go
-       of it, the memory stays until the last process that maps it is gone.
+       joined, with one deadline for all, then terminated, then killed.  Only then is the memory given back, because a
+       worker that is still filling a slot must not fault.  If the kernel does not let go of a killed worker, the memory
+       stays until the last process that maps it is gone.
     3. A worker whose trainer is gone ends, whatever it is doing (parents_death.py); a spawned one also while it imports
        the trainer's script.
     4. A forked child that drops its copy of an iterator must end nobody.  Its pid tells that it is a child.
     5. Batches that are still lent live on; see NOTE [ Lease ].
-    6. Threads that call the device (prefetch.py, pinning.py) are the exception to 1.  An atexit hook ends them, for a
-       thread that comes back from a call into an interpreter that is gone takes the process down with it.
-    7. No signal interrupts the end.  Handlers are called when it is over, with one exception: while workers have time
-       to leave, Ctrl-C cuts that short (NOTE [ Signals ]).  If anything else breaks the end off, the iterator has not
-       ended: each step is taken whatever became of the others, no step does harm when it is taken twice, and the next
-       call takes them all.
+    6. Threads that call the device (prefetch.py, pinning.py) are the exception to 1.  An atexit hook ends them, because
+       a thread that returns from a call into an interpreter that is gone takes the process down with it.
+    7. No signal interrupts the end.  Handlers run when it is over, with one exception: while workers have time to
+       leave, Ctrl-C cuts that short (NOTE [ Signals ]).  If anything else breaks the end off, the iterator has not
+       ended, and the next call takes all steps again.  Each step is taken whatever became of the others, and taking a
+       step twice is harmless.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
 
     def _make_ring(self, loader: Any, options: Options, place: Place, served: int) -> None:
         """Make the ring and everything around it.  Nobody works on it yet."""
-        self._spin = may_spin(self._num_workers + 1)  # else a side that pauses on its core keeps another from it
+        self._spin = may_spin(self._num_workers + 1)  # with too few cores, a side that spins would keep another waiting
         self._schedule = schedule_of(loader, options)
         size, spare, memory = self._schedule.size, options.spare_slots, self._schedule.size.memory
         device = accelerator_of(loader, options)
@@ -129,7 +129,7 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
             spare += IN_TRANSIT
         read_elsewhere = 0 if self._audience is None else self._audience.spares
         if (device is not None or self._audience is not None) and memory == "auto":
-            memory = "memfd"  # at once, for a slot that is page-locked, or that others map, may not move there
+            memory = "memfd"  # from the start, because a slot that is page-locked, or that others map, may not move
         board = None if options.crew is None else shared_by(options.crew).board_memory
         self._segment = Segment(
             self._num_workers,
@@ -356,7 +356,7 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
                     self._pinning.close()
                 if hasattr(self, "_segment"):
                     self._account.end_sheet(self._segment.sheet)
-                if hasattr(self, "_ring"):  # else there was no memory for it
+                if hasattr(self, "_ring"):  # otherwise there was no memory for it
                     self._keep_states()
                     self._ring.close()
         finally:
@@ -372,8 +372,8 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
                 delivered.states = self._ring.states()
 
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
-        try:  # first, for a signal may come behind any call
-            if not is_finalizing() and not self._ended:  # else the names of this module, and of others, may be None
+        try:  # first, because a signal may come after any call
+            if not is_finalizing() and not self._ended:  # otherwise global names may be None
                 with held_in_del(self):
                     self._shutdown_workers()
         finally:  # a signal may have come before signals were held back

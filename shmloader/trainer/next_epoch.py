@@ -1,22 +1,22 @@
-"""The next epoch, begun while the last batches of this one are under way: `prefetch_epochs=True`.
+"""The next epoch, prefetched while the last batches of this one are under way: `prefetch_epochs=True`.
 
 NOTE [ Overlap ]
 
-When the sampler has no more, workers would stand idle, one after the other, until the user has come to the end and
-calls iter() again; then the trainer waits for a first batch that nobody has begun.  Here the sampler is asked for its
-next epoch at once, and what there is room for is opened (NOTE [ One step ], 5).  So two epochs may be in the ring,
-never three: an epoch is begun early only while the one before it is the user's.
+Without it, workers fall idle one after another once the sampler is exhausted, until the user reaches the end and calls
+iter() again.  Then the trainer waits for a first batch that nobody has begun.  With it, the sampler's next epoch begins
+at once, and its batches are opened as far as there is room (NOTE [ One step ], 5).  So the ring may hold two epochs,
+but never three, because an epoch is prefetched only while the one before it is the user's.
 
-    1. Each task says for which epoch its batch is, with which seed, and what set_epoch() is to say to the dataset.
-       The ring keeps their order, and each epoch counts its own batches: while any of the current one is under way, the
-       first one is of that.  So workers need not know of overlaps.
-    2. Draws come in torch's order, but earlier: when the last index of an epoch was drawn, and not at iter().  With
-       workers that persist, that is the sampler's draws alone.
-    3. set_epoch() comes between the epochs, as a rule, and so too late.  What it will say is assumed: that it goes on
-       as it did.  A DistributedSampler is not told, but a copy of it.  Any other sampler that has a set_epoch may do
-       in there what it likes, so its next epoch is not begun early.
-    4. iter() looks whether what was assumed holds.  If not, all is drained, and the epoch is begun once more, with the
-       seeds that were drawn for it: NOTE [ Place ], 6.
+    1. Each task names its batch's epoch, seed, and the argument of the dataset's set_epoch().  The ring keeps the
+       order, and each epoch counts its own batches: while any batch of the current epoch is under way, the next one to
+       be delivered belongs to it.  So workers need not know of overlaps.
+    2. The draws come in torch's order, but earlier: after the last index of an epoch, instead of at iter().  With
+       persistent workers, only the sampler draws.
+    3. The user usually calls set_epoch() between the epochs, which is too late.  So we assume that it continues as
+       before.  A copy of the DistributedSampler is set to that epoch, and not the sampler itself.  The set_epoch() of
+       any other sampler may do anything, so its next epoch is not prefetched.
+    4. iter() checks what was assumed.  If it was wrong, the ring is drained and the epoch begins again, with the same
+       drawn seeds: NOTE [ Place ], 6.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from shmloader.resume.source import Source
 
 
 def source_of(place: Place, current: Epoch, index_sampler: Any) -> tuple[Source, int | None, int | None] | None:
-    """What the epoch after the current one is drawn from; None if that cannot be known yet.
+    """The source of the epoch after the current one; None if it cannot be known yet.
 
     Returns:
-        The source; and the epochs that its sampler and the dataset are assumed to be told by set_epoch().
+        The source; and the epochs that set_epoch() is assumed to set on its sampler and on the dataset.
     """
     of_sampler, of_dataset = place.assumed(current)
     sampler = with_epoch(index_sampler, of_sampler)
@@ -51,7 +51,7 @@ def source_of(place: Place, current: Epoch, index_sampler: Any) -> tuple[Source,
 
 
 def with_epoch(sampler: Any, epoch: int | None) -> Any:
-    """A copy of a sampler that was told this epoch; itself if it is told none; None if nobody knows what that does."""
+    """A copy of a sampler, set to this epoch; the sampler itself without an epoch; None if set_epoch() is unknown."""
     if not any(callable(getattr(part, "set_epoch", None)) for part in seek.within(sampler)):
         return sampler
     parts = seek.chain(sampler)

@@ -1,6 +1,6 @@
-"""Which samples may come in place of bad ones: those that the sampler may give.  See NOTE [ Bad samples ].
+"""The samples that may replace bad ones: those that the sampler may give.  See NOTE [ Bad samples ].
 
-A sampler may leave samples out, those of the validation set for instance, and they must not come that way.
+A sampler may leave samples out, such as those of the validation set.  They must not enter the training as replacements.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _WITHIN = ("sampler", "batch_sampler", "_sampler")  # how samplers, and what lis
 
 
 def pool_of(loader: Any) -> Sequence[int]:
-    """What may replace a bad sample: the indices that the sampler may give, as an array or a range.
+    """The indices that may replace a bad sample, as an array or a range: those that the sampler may give.
 
-    Those of the whole dataset, where a sampler of the user's does not say.
+    If a sampler of the user's does not list its indices, these are all indices of the dataset.
 
     Raises:
-        ValueError: The sampler does not say which indices it gives, and the dataset has no length.
+        ValueError: The sampler does not list its indices, and the dataset has no length.
     """
     met: list[Any] = []
     part = sampler_of(loader)
@@ -48,19 +48,19 @@ def pool_of(loader: Any) -> Sequence[int]:
         return range(len(loader.dataset))
     except TypeError:
         raise ValueError(
-            "on_bad_sample='skip' needs to know which samples there are to replace a bad one, but "
-            f"{type(loader.dataset).__name__} has no __len__ and {type(met[-1]).__name__} no indices: give one of them"
+            "on_bad_sample='skip' cannot choose a replacement for a bad sample, because "
+            f"{type(loader.dataset).__name__} has no __len__ and {type(met[-1]).__name__} no indices. Give one of them."
         ) from None
 
 
 def given_pool(loader: Any) -> Sequence[int]:
-    """The same, for workers that start now."""
+    """The same, and remember it for the workers that start now."""
     pool = _given[loader] = pool_of(loader)
     return pool
 
 
 def end_workers_of_another_pool(loader: Any) -> None:
-    """End workers that persist, if the sampler gives other samples than when they started: they know only those."""
+    """End persistent workers if the sampler gives other samples than when they started, because they have the old."""
     given = _given.get(loader)
     if given is None or loader._iterator is None or _same(given, pool_of(loader)):
         return
@@ -75,7 +75,7 @@ def _same(one: Sequence[int], other: Sequence[int]) -> bool:
 
 
 def _own_indices(sampler: Any) -> Any:
-    """The indices that a sampler gives by itself; None where it does not say, or only hands on what another gives."""
+    """The indices that a sampler gives by itself; None if it does not list them, or only passes on another's."""
     if isinstance(sampler, WeightedRandomSampler):
         return sampler.weights.nonzero().flatten().numpy()
     if isinstance(sampler, _COLLECTIONS):
@@ -87,7 +87,7 @@ def _own_indices(sampler: Any) -> Any:
 
 
 def _source(sampler: Any) -> Any:
-    """What has the samples that one of torch's samplers counts: the dataset, or something that is shorter."""
+    """The object whose length one of torch's samplers uses: the dataset, or something shorter."""
     if isinstance(sampler, (RandomSampler, SequentialSampler)):
         return sampler.data_source
     return sampler.dataset if isinstance(sampler, DistributedSampler) else None
@@ -103,7 +103,7 @@ def _within(sampler: Any) -> Any:
 
 
 def _indices(given: Any) -> Any:
-    """An array or a range of these indices, or of those of these batches; None where they are something else."""
+    """These indices, or the indices of these batches, as an array or a range; None if they are something else."""
     if given is None or callable(given):
         return None
     if isinstance(given, range):
@@ -120,7 +120,7 @@ def _indices(given: Any) -> Any:
 
 
 def _array(given: Any) -> Any:
-    """None where batches are of different sizes."""
+    """None if the batches have different sizes."""
     try:
         return numpy.asarray(given)
     except ValueError:

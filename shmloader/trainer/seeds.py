@@ -1,4 +1,4 @@
-"""How an iterator begins: with seeds that are drawn, or with those of a state that was loaded."""
+"""The seeds of an iterator: drawn, or taken from a loaded state."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _MOST_SEED = (1 << 63) - 1
 
 
 def begin_iterator(place: Place, begin: Callable[[], Any]) -> tuple[int | None, int]:
-    """Begin one of torch's iterators, which draws its base seed; not if the loaded state has one.
+    """Begin an iterator of torch's class.  It draws a base seed, unless the loaded state has one.
 
     Args:
         place: The place of the loader whose iterator it is.
         begin: Begins it.
 
     Returns:
-        The base seed of the state, None where it was drawn; and how many epochs it has served before this one.
+        The base seed of the state, None if it was drawn; and how many epochs it has served before this one.
     """
     loader, start = place.loader, place.starting()
     if start is None:
@@ -49,10 +49,10 @@ def draw_base_seed(generator: torch.Generator | None) -> int:
 
 
 def seed_of_workers(place: Place, base_seed: int) -> int:
-    """What workers that are started now are seeded from, each by its number: the base seed, as in torch.
+    """The seed of the workers that start now, to which each adds its number: the base seed, as in torch.
 
-    What they have drawn by now cannot be told by a small state.  So in the midst of an epoch, or behind one, they are
-    seeded from the base seed and the place, and no two ranks alike.
+    A small state cannot record what the workers have drawn.  So after the first batch the seed follows from the base
+    seed, the place and the rank.
     """
     start = place.loaded
     if start is None or start.base_seed is None or not (start.served or start.batches or start.beyond):
@@ -62,7 +62,7 @@ def seed_of_workers(place: Place, base_seed: int) -> int:
 
 
 def left_of_streams(place: Place) -> list[Left] | None:
-    """Where each worker's stream goes on, for the epoch that is about to begin; None: they begin."""
+    """The place of each worker's stream in the epoch that is about to begin; None: they start at the beginning."""
     start = place.loaded
     if start is None or not start.streams:
         return None

@@ -1,7 +1,7 @@
-"""An iterator that is begun before it is asked for: `loader.start()`.
+"""An iterator that begins its epoch before the user asks for it: `loader.start()`.
 
-It is kept beside the loader, and not in it, for frameworks copy a loader's __dict__, and two loaders must not take one
-iterator.  It goes with its loader: nothing else holds it, and it holds none.
+It is kept beside the loader, and not in it, because frameworks copy a loader's __dict__, and two loaders must not take
+the same iterator.  It dies with its loader: nothing else refers to it, and it refers to no loader.
 """
 
 from __future__ import annotations
@@ -24,26 +24,27 @@ _started: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 
 
 def start(loader: Any, iterators: Iterable[Any], begin: Callable[[], Any]) -> None:
-    """Begin the loader's next epoch early, unless it was begun.
+    """Begin the loader's next epoch early, unless it has already begun.
 
     Args:
         loader: The loader.
-        iterators: Its iterators that there are.
+        iterators: Its living iterators.
         begin: Begins the epoch, and returns its iterator.
 
     Raises:
-        RuntimeError: The user is in the midst of an epoch.
+        RuntimeError: The user is in the middle of an epoch.
     """
     place = place_of(loader)
     if place.next is not None:
         return
     epoch = place.current
     if epoch is not None and not epoch.ended and any(_is_in(iterator, epoch) for iterator in iterators):
-        if Options.of(loader).prefetch_epochs:  # which begins it when it is time
+        if Options.of(loader).prefetch_epochs:  # it begins by itself in time
             return
         raise RuntimeError(
-            f"start() begins the next epoch, and an iterator is in the midst of epoch {epoch.number}: call start() "
-            "before an epoch or behind its last batch, or close() the iterator first, or give prefetch_epochs=True"
+            f"start() cannot begin the next epoch, because an iterator is in the middle of epoch {epoch.number}. Call "
+            "start() before an epoch or after its last batch. Or close() the iterator first, or give "
+            "prefetch_epochs=True."
         )
     with place.beginning_next(), undrawn_if_it_fails(loader.generator):
         _started[loader] = begin()
@@ -59,8 +60,8 @@ def goes_on(iterator: Any) -> bool:
 
 
 def taken(loader: Any) -> Any:
-    """The iterator that was started, for whoever asks for one; None where there is none, or the epoch it has begun is
-    not the one that is asked for now."""
+    """The iterator that start() made, for the caller of iter(); None if there is none, or if it has begun another epoch
+    than the one that is asked for now."""
     started = _started.pop(loader, None)
     place = place_of(loader)
     if started is None or not goes_on(started) or (epoch := place.next) is None:
@@ -69,16 +70,16 @@ def taken(loader: Any) -> Any:
         place.turn(epoch)
         return started
     place.give_up(epoch)
-    # workers that persist have read on in their streams, which are to go on from where they were
+    # persistent workers have read on in their streams, which must continue from their old places
     if not loader.persistent_workers or isinstance(loader.dataset, IterableDataset):
         started.close()
     return None
 
 
 def is_asked_for(loader: Any, iterator: Any) -> bool:
-    """Whether torch's own `__iter__` resets an iterator to get the epoch that it has begun early.
+    """Whether torch's own `__iter__` resets an iterator in order to get its prefetched epoch.
 
-    Where workers persist, torch's method keeps the loader's iterator and calls its `_reset`.
+    With persistent workers, torch's method keeps the loader's iterator and calls its `_reset`.
 
     Raises:
         RuntimeError: Another epoch is asked for, and the workers have read on in their streams.
@@ -90,14 +91,14 @@ def is_asked_for(loader: Any, iterator: Any) -> bool:
     if not goes_on(iterator):
         loader._iterator = None
         raise RuntimeError(
-            "start() began another epoch than the one that is asked for now. torch's DataLoader.__iter__ keeps the "
+            "start() began another epoch than the one that iter() is asked for. torch's DataLoader.__iter__ keeps the "
             "workers, and they have read on in their streams. Call set_epoch() and load_state_dict() before start(), "
-            "or call iter() once more"
+            "or call iter() again."
         )
     return False
 
 
 def drop(loader: Any) -> None:
-    """The loader was closed, and what was begun early with it."""
+    """Drop the iterator that start() made, because the loader was closed."""
     _started.pop(loader, None)
     place_of(loader).next = None

@@ -1,7 +1,7 @@
-"""Which loader has which templates: NOTE [ Template ] in server.py.
+"""The templates of each loader: NOTE [ Template ] in server.py.
 
-Loaders over one dataset share its templates, also one after another, because frameworks and scripts make loaders again
-in each epoch.  So a template lives as long as one of its loaders or the dataset.
+Loaders over one dataset share its templates, also one after another, because frameworks and scripts make new loaders in
+each epoch.  So a template lives as long as one of its loaders or the dataset.
 
 They are kept beside loader and dataset, and not in them, because frameworks copy a loader's __dict__, and a dataset is
 pickled with all its attributes.
@@ -24,7 +24,7 @@ _of_datasets: dict[int, tuple[weakref.ref[Any], DatasetTemplates]] = {}  # by th
 
 
 def context_of(loader: Any, options: Options) -> Any:
-    """What the workers of a loader are started with: multiprocessing, or a context of it or of ours."""
+    """What starts the workers of a loader: multiprocessing, or a context of it or of ours."""
     plain = loader.multiprocessing_context or torch.multiprocessing
     if not options.template:
         return plain
@@ -34,7 +34,7 @@ def context_of(loader: Any, options: Options) -> Any:
 
 
 def end_template(loader: Any) -> None:
-    """The loader was closed: end the templates that no other loader uses."""
+    """End the templates that no other loader uses, because this loader was closed."""
     share = _shares.pop(loader, None)
     if share is not None:
         share.templates.leave(loader)
@@ -51,7 +51,7 @@ def _share_of(loader: Any) -> Share:
 
 
 def _templates_of(dataset: Any, known: Share | None) -> DatasetTemplates:
-    """The dataset's; a list, say, cannot be referred to weakly, and is known only by the loader that has it."""
+    """The dataset's templates.  A dataset without weak references, such as a list, is only found by its loader."""
     mine = known.templates if known is not None and known.templates.is_mine else None
     at = id(dataset)
     try:
@@ -65,6 +65,6 @@ def _templates_of(dataset: Any, known: Share | None) -> DatasetTemplates:
 
 
 def _forget(at: int, gone: weakref.ref[Any]) -> None:
-    """A dataset has died; by now another one may have its id."""
+    """Forget a dataset that has died, unless another one has its id now."""
     if at in _of_datasets and _of_datasets[at][0] is gone:
         del _of_datasets[at]

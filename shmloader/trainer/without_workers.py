@@ -1,7 +1,7 @@
-"""A loader without workers: torch's iterator makes its batches, and the epoch counts what the user has got of them.
+"""A loader without workers: torch's iterator makes its batches, and the epoch counts the batches handed out.
 
 A batch counts when it is made, or when an exception of the dataset comes in its place.  A Ctrl-C is neither: the index
-stays in hand, and the next call makes that batch.
+stays pending, and the next call makes that batch.
 """
 
 from __future__ import annotations
@@ -246,9 +246,9 @@ class _Skipping(_InPlace):
         try:
             return self._make(index)
         finally:
-            if said := self._skips.report():
+            if report := self._skips.report():
                 asked = self._delivered.samples + _samples_of(index, self._batched)
-                self._tally.note([said], asked, self._delivered.batches)
+                self._tally.note([report], asked, self._delivered.batches)
 
 
 class _Seeding(_InPlace):
@@ -261,8 +261,8 @@ class _Seeding(_InPlace):
         self._fetcher = fetcher
         self._make = fetcher.fetch
         if not isinstance(fetcher, _Skipping):  # torch's own would have a Subset of a Subset set all seeds first
-            of = fetcher.dataset, fetcher.auto_collation, fetcher.collate_fn, fetcher.drop_last
-            self._make = fetch_from(*of, None)
+            arguments = fetcher.dataset, fetcher.auto_collation, fetcher.collate_fn, fetcher.drop_last
+            self._make = fetch_from(*arguments, None)
         self._epoch = epoch
         self._stride = ranks_of(loader)[1]
         self._seeded = random_states.seed_one if loader.batch_sampler is None else random_states.seed_all

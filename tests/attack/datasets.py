@@ -136,7 +136,7 @@ def _timer(data: Any, i: int) -> None:
 
 
 def _keep(data: Any, i: int) -> None:
-    data.kept.append(data.made)
+    data.keepers.append(data.made)
 
 
 HABITS: dict[str, Callable[[Any, int], None]] = {
@@ -157,7 +157,7 @@ class _Samples:
     def __init__(self, length: int, form: str = "number", *, noise: str = "", habit: str = "", at: int = 0) -> None:
         self.length, self.form, self.noise, self.habit, self.at = length, form, noise, habit, at
         self.exit, self.error = Once(), error_of_program()
-        self.kept: list[Any] = []
+        self.keepers: list[Any] = []
         self.made: Any = None
         self.grandchild: _Grandchild | None = None
 

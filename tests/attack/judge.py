@@ -46,7 +46,7 @@ def compared(
     if found := _alone(program, mine):
         return found
     if expected.status != 0:
-        return Finding(f"what is expected: {_end_of(expected)}", expected.said[-2000:])
+        return Finding(f"what is expected: {_end_of(expected)}", expected.errors[-2000:])
     return _compared(program, mine, expected)
 
 
@@ -64,7 +64,7 @@ def check(program: Program, ours: User, theirs: User, plant: Plant | None = None
 def _alone(program: Program, ours: Outcome) -> Finding | None:
     """What is wrong whatever torch does."""
     if ours.status != 0:
-        return Finding(_end_of(ours), ours.said[-3000:])
+        return Finding(_end_of(ours), ours.errors[-3000:])
     if ours.left:
         return Finding(f"left behind: {ours.left}", "")
     if program.may_lack_memory and any(event[:2] == ("raised", "iter()") for event in ours.events):
@@ -80,8 +80,8 @@ def _alone(program: Program, ours: Outcome) -> Finding | None:
             return Finding("the state counts other batches than were handed out", f"(epoch, batches) {event[1:]}")
         if event[0] == "warned" and (why := _false_alarm(program, event[2])):
             return Finding(f"a false warning: {_neutral(event[2])[:70]}", f"{why}: {event[2]}")
-    if words := _unexpected_words(ours.said):
-        return Finding(f"said on stderr: {_neutral(words)[:80]}", ours.said[-3000:])
+    if words := _unexpected_words(ours.errors):
+        return Finding(f"said on stderr: {_neutral(words)[:80]}", ours.errors[-3000:])
     return None
 
 
@@ -91,9 +91,9 @@ def _end_of(outcome: Outcome) -> str:
     return f"killed by signal {-outcome.status}" if outcome.status < 0 else f"ends with status {outcome.status}"
 
 
-def _not_as_it_rides(program: Program, num_workers: int, told: bool, rides: bool) -> str | None:
+def _not_as_it_rides(program: Program, num_workers: int, reported: bool, rides: bool) -> str | None:
     """What is wrong with what serves the loader; None if nothing is."""
-    if told != rides:
+    if reported != rides:
         return "rides_ring is False, and it rides" if rides else "rides_ring is True, and torch's iterator was made"
     if rides != (num_workers > 0 and program.loader not in OFF_THE_RING):
         return "it rides without workers" if rides else "it does not ride"

@@ -220,7 +220,7 @@ def _actions(program: Program) -> str | None:
                 return "what was drawn for an epoch that was prefetched at the save stays drawn"
             if action.what == "batch_size" and program.batch_size is None:
                 return "no batches"
-            if action.what == "weights in place" and program.data.length < 2:
+            if action.what in ("weights", "weights in place") and program.data.length < 2:
                 return "no weight is left, and workers meet the sampler's error earlier than the twin, which has none"
             shortened += action.what == "length"  # by one sample each time
             if shortened > program.data.length:

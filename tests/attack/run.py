@@ -28,7 +28,7 @@ class Outcome:
     """What became of a program."""
 
     events: list[tuple[Any, ...]] = field(default_factory=list)
-    said: str = ""  # on the error output
+    errors: str = ""  # on the error output
     status: int | None = None  # of the child; None: it did not end before the deadline
     left: str = ""  # what it left behind
 

@@ -60,12 +60,17 @@ def test_the_limit_is_the_slower_of_loading_and_inference(flow: str) -> None:
 
 
 def test_a_loader_measured_over_fewer_steps_is_shown_for_as_many() -> None:
-    def of(at: int, loader: str, counted: int, total: float) -> dict[str, Any]:
+    def measured(at: int, loader: str, counted: int, total: float) -> dict[str, Any]:
         figures = {"counted": counted, "total": total, "blocked": total / 4, "first": 1.0, "touch": 0.1, "late": at}
         return {"round": at, "case": "Middle", "flow": "slow", "subject": loader} | figures
 
     failure = {"round": 1, "case": "Middle", "flow": "slow", "subject": "torch", "failure": "killed after 1 s"}
-    measurements = [of(0, "torch-0", 5, 8.0), of(1, "torch-0", 5, 6.0), of(0, "torch", 20, 7.0), failure]
+    measurements = [
+        measured(0, "torch-0", 5, 8.0),
+        measured(1, "torch-0", 5, 6.0),
+        measured(0, "torch", 20, 7.0),
+        failure,
+    ]
     cell = summary(["Middle"], ["slow"], ["torch-0", "torch"], SETTINGS, {"Middle": 0.0}, measurements)["Middle"][
         "slow"
     ]

@@ -55,7 +55,7 @@ def test_who_is_missing_is_skipped_and_named(
 ) -> None:
     def measured(turn: Turn) -> dict[str, Any]:
         figures = {"images_per_cpu_second": 2.0, "images_per_second": 3.0, "trainer_cpu": 0.1, "ratio": 1.0}
-        return {"failure": turn.failure or "crashed"} if turn.of["subject"] in ("dali", "kornia") else figures
+        return {"failure": turn.failure or "crashed"} if turn.labels["subject"] in ("dali", "kornia") else figures
 
     monkeypatch.setattr(Turn, "measure", measured)
     monkeypatch.setattr("bench.core.loaders.importlib.util.find_spec", lambda name: None if name == "nvidia" else name)

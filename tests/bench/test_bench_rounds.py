@@ -151,12 +151,12 @@ def test_ctrl_c_leaves_the_rounds_and_no_process(tmp_path: Path) -> None:
         while not (tmp_path / "transport.json").exists() and bench.poll() is None and time.monotonic() < deadline:
             time.sleep(0.05)
         bench.send_signal(signal.SIGINT)
-        said, _ = bench.communicate(timeout=90)
+        output, _ = bench.communicate(timeout=90)
     finally:
         bench.kill()
-    assert bench.returncode == 130, said
+    assert bench.returncode == 130, output
     rounds = _read(tmp_path)["settings"]["rounds"]
-    assert rounds >= 1 and f"interrupted after {rounds} of 1000 rounds" in said
+    assert rounds >= 1 and f"interrupted after {rounds} of 1000 rounds" in output
     assert not [pid for pid in os.listdir("/proc") if pid.isdigit() and str(bench.pid) in _arguments(pid)[-1:]]
 
 

@@ -29,11 +29,13 @@ def test_ratios_are_of_one_round() -> None:
         found(1, "load", way="shards", failure="killed"),
         found(0, "far", depth="32", samples=500.0),
     ]
-    of = summary(measurements)
-    assert of["samples"]["shards"]["to_files"] == pytest.approx({"median": 0.98, "min": 0.909, "max": 1.053}, abs=0.001)
-    assert of["load"]["shards"]["to_files"]["median"] == pytest.approx(1.1)
-    assert of["load"]["shards"]["to_webdataset"] is None
-    assert of["far"]["32 under way"]["samples"]["median"] == 500
+    figures = summary(measurements)
+    assert figures["samples"]["shards"]["to_files"] == pytest.approx(
+        {"median": 0.98, "min": 0.909, "max": 1.053}, abs=0.001
+    )
+    assert figures["load"]["shards"]["to_files"]["median"] == pytest.approx(1.1)
+    assert figures["load"]["shards"]["to_webdataset"] is None
+    assert figures["far"]["32 under way"]["samples"]["median"] == 500
 
 
 def _get(url: str, part: str | None = None) -> bytes:
@@ -62,6 +64,6 @@ def test_it_measures_files_shards_and_an_index(tmp_path: Path) -> None:
     asked = ["storage", "--rounds", "1", "--parts", "samples", "load", "index", "--pictures", "80", "--shards", "2"]
     asked += ["--seconds", "0.1", "--members", "20000", "--into", str(tmp_path)]
     assert run(parser().parse_args(asked)) == 0
-    of = json.loads((tmp_path / "storage.json").read_text())["summary"]
-    assert of["samples"]["shards"]["to_files"]["median"] > 0
-    assert of["load"]["shards"]["figure"]["median"] > 0 and of["index"]["one archive"]["made"]["median"] > 0
+    figures = json.loads((tmp_path / "storage.json").read_text())["summary"]
+    assert figures["samples"]["shards"]["to_files"]["median"] > 0
+    assert figures["load"]["shards"]["figure"]["median"] > 0 and figures["index"]["one archive"]["made"]["median"] > 0

@@ -93,7 +93,7 @@ class Chaos:
         more = " --template" if self.template else ""
         print(f"  again: python -m tests.chaos --seed {self.seed} --only {scenario.name} --trial {trial}{more}")
         print(f"  case: {json.dumps(case)}")
-        print(f"  told: {told.said[-6:]}")
+        print(f"  told: {told.events[-6:]}")
         if lines := told.of("line"):
             print("  interrupted at:", *(line for (line,) in lines), sep="\n    ")
         if told.err:

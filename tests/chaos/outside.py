@@ -32,7 +32,7 @@ NOISE = re.compile(
 class Told:
     """All that is known of a trial in the end."""
 
-    said: list[list[Any]]
+    events: list[list[Any]]
     status: int  # as os.waitstatus_to_exitcode has it
     hangs: bool
     processes: list[str]
@@ -41,12 +41,12 @@ class Told:
     seconds: float
 
     def of(self, what: str) -> list[list[Any]]:
-        return [words[1:] for words in self.said if words[0] == what]
+        return [words[1:] for words in self.events if words[0] == what]
 
     def within(self, what: str, epoch: int) -> int:
         """How often something was said in an epoch."""
         at, count = -1, 0
-        for word, *_ in self.said:
+        for word, *_ in self.events:
             at += word == "epoch"
             count += word == what and at == epoch
         return count
@@ -54,7 +54,7 @@ class Told:
     def epochs(self) -> list[list[Any]]:
         """What each epoch gave: digests, and [kind, text] of errors in their places."""
         found: list[list[Any]] = []
-        for what, *words in self.said:
+        for what, *words in self.events:
             if what == "epoch":
                 found.append([])
             elif what == "batch":
@@ -78,7 +78,7 @@ class Outside:
     ) -> None:
         self.random = random
         self._has_template = ours and has_template(case)
-        self.said: list[list[Any]] = []
+        self.events: list[list[Any]] = []
         self._began = self._heard = time.monotonic()
         self._names = set(os.listdir("/dev/shm"))
         self._err = os.memfd_create("chaos_err", os.MFD_CLOEXEC)
@@ -117,13 +117,13 @@ class Outside:
 
     def has_said(self, *words: Any) -> bool:
         self._read()
-        return list(words) in self.said
+        return list(words) in self.events
 
     def until(self, *what: str, times: int = 1) -> bool:
         """Read until one of these lines came this often; False if the process ended, or hangs, before that."""
-        while sum(words[0] in what for words in self.said) < times:
+        while sum(words[0] in what for words in self.events) < times:
             if time.monotonic() - self._heard > SILENCE or not self._listen_to_one():
-                return sum(words[0] in what for words in self.said) >= times
+                return sum(words[0] in what for words in self.events) >= times
         return True
 
     def _listen_to_one(self) -> bool:
@@ -141,7 +141,7 @@ class Outside:
                 return
             self._heard = time.monotonic()
             *lines, self._half = (self._half + data).split(b"\n")
-            self.said += [json.loads(line) for line in lines]
+            self.events += [json.loads(line) for line in lines]
 
     def pause(self, most: float) -> float:
         """Let up to so many seconds pass; short ones are as likely as long ones."""
@@ -191,7 +191,7 @@ class Outside:
         err = os.pread(self._err, 1 << 20, 0).decode(errors="replace")
         for fd in (self._err, self._pipe, self._end):
             os.close(fd)
-        return Told(self.said, status, hangs, processes, names, err, time.monotonic() - self._began)
+        return Told(self.events, status, hangs, processes, names, err, time.monotonic() - self._began)
 
     def _tell_stacks(self) -> None:
         os.write(self._err, b"\n--- it hangs; the stacks of its processes:\n")

@@ -2,7 +2,7 @@
 
 A scenario draws a case, runs it in a process of its own (`inside`), does something to that process meanwhile
 (`outside`), and judges what it told: with `expected`, what torch's loader gives for the same case undisturbed, and for
-scenarios that nobody disturbs with what torch's told in the same trial.
+scenarios that nobody disturbs with what torch's loader reported in the same trial.
 """
 
 from __future__ import annotations
@@ -142,11 +142,11 @@ class Kills(Scenario):
 
     name = "kills"
     kills = 1
-    whom = DEADLY + sorted(map(int, IGNORED))
+    victims = DEADLY + sorted(map(int, IGNORED))
 
     def draw(self, random: random.Random) -> Case:
         case = super().draw(random)
-        case["signals"] = [random.choice(self.whom) for _ in range(self.kills)]
+        case["signals"] = [random.choice(self.victims) for _ in range(self.kills)]
         case["at"] = random.choice([0, 0, random.randrange(case["batches"])])  # so many batches came; 0: it starts
         case["start"] = random.choice(["fork"] * 30 + ["forkserver", "spawn"])
         return case
@@ -185,7 +185,7 @@ class Respawn(Kills):
 
     name = "respawn"
     kills = 2
-    whom = DEADLY
+    victims = DEADLY
 
     def draw(self, random: random.Random) -> Case:
         case = super().draw(random)
@@ -371,7 +371,7 @@ class Interrupts(Scenario):
         del loader
         trial.count_again()
 
-    def disturbed(self, trial: Inside, loader: Any, number: int, kept: list[Any]) -> None:
+    def disturbed(self, trial: Inside, loader: Any, number: int, iterators: list[Any]) -> None:
         """An epoch that is interrupted."""
         iterator, came, most = None, 0, trial.case["most"]
         trial.say("epoch", number)
@@ -408,7 +408,7 @@ class Interrupts(Scenario):
             trial.armed = True
             self.enter(number, "end")
             if then == "keep":
-                kept.append(iterator)
+                iterators.append(iterator)
             elif then == "close" and trial.ours:
                 (iterator or loader).close()
             del iterator
@@ -632,11 +632,11 @@ class Orphans(Scenario):
 # it ends with a traceback.
 EXITS = {
     "the end, mid-epoch": ("it = iter(loader); next(it)", 0, False),
-    "the end, kept batches": ("it = iter(loader); kept = [next(it), next(it)]", 0, False),
-    "the end, a whole epoch": ("kept = list(loader)", 0, False),
+    "the end, kept batches": ("it = iter(loader); held = [next(it), next(it)]", 0, False),
+    "the end, a whole epoch": ("held = list(loader)", 0, False),
     "the end, two iterators": ("a, b = iter(loader), iter(other()); next(a); next(b)", 0, False),
-    "the end, in a module": ("import json; json.kept = iter(loader); next(json.kept)", 0, False),
-    "the end, in main": ("import __main__; __main__.kept = iter(loader); next(__main__.kept)", 0, False),
+    "the end, in a module": ("import json; json.held = iter(loader); next(json.held)", 0, False),
+    "the end, in main": ("import __main__; __main__.held = iter(loader); next(__main__.held)", 0, False),
     "the end, in a cycle": ("it = iter(loader); next(it); box = [it]; box.append(box); del it, box", 0, False),
     "the end, a generator": ("def g():\n    for b in loader: yield b\nx = g(); next(x)", 0, False),
     "the end, a generator dropped": ("def g():\n    for b in loader: yield b\nx = g(); next(x); del x", 0, False),
@@ -645,7 +645,7 @@ EXITS = {
     "sys.exit at once": ("it = iter(loader); sys.exit(3)", 3, False),
     "an exception": ("for b in loader: raise ValueError('training')", 1, True),
     "an exception that keeps frames": (
-        "try:\n    for b in loader: raise ValueError('x')\nexcept ValueError as e: kept = e\nraise kept",
+        "try:\n    for b in loader: raise ValueError('x')\nexcept ValueError as e: held = e\nraise held",
         1,
         True,
     ),
@@ -690,14 +690,14 @@ EXITS = {
     "shut down in atexit": ("it = iter(loader); next(it); atexit.register(it._shutdown_workers)", 0, False),
     "next in __del__": (
         "class D:\n    def __del__(self):\n        try: next(self.it)\n        except BaseException: pass\n"
-        "import json; json.kept = D(); json.kept.it = iter(loader); next(json.kept.it)",
+        "import json; json.held = D(); json.held.it = iter(loader); next(json.held.it)",
         0,
         False,
     ),
     "an epoch in __del__": (
         "class D:\n    def __del__(self):\n        try:\n            for b in self.loader: pass\n"
         "        except BaseException: pass\n"
-        "import json; json.kept = D(); json.kept.loader = loader; next(iter(loader))",
+        "import json; json.held = D(); json.held.loader = loader; next(iter(loader))",
         0,
         False,
     ),
@@ -1005,7 +1005,7 @@ class Closes(Scenario):
             thread.start()
             time.sleep(trial.random.random() * trial.case["most"])
             if trial.ours:
-                eval(trial.case["how"], {"loader": loader, "iterator": iterator})  # else this frame keeps both
+                eval(trial.case["how"], {"loader": loader, "iterator": iterator})  # otherwise this frame keeps both
             else:
                 iterator._shutdown_workers()
             thread.join()
@@ -1092,14 +1092,14 @@ class Errors(Scenario):
         return self.judge_end(told)
 
     def compare(self, case: Case, ours: Told, theirs: Told) -> list[str]:
-        for mine, its in zip(ours.said, theirs.said, strict=False):
+        for mine, its in zip(ours.events, theirs.events, strict=False):
             if mine[0] in ("batch", "epoch", "end") or its[0] != "error":
                 same = mine == its
             else:  # with its first words; below that it says where
                 same = mine[:2] == its[:2] and mine[2].split("\n")[0] == its[2].split("\n")[0]
             if not same:
                 return [f"otherwise than torch: {mine} for {its}"]
-        return [] if len(ours.said) == len(theirs.said) else ["otherwise than torch: more, or less"]
+        return [] if len(ours.events) == len(theirs.events) else ["otherwise than torch: more, or less"]
 
 
 class Epochs(Errors):

@@ -70,7 +70,7 @@ def test_a_loader_that_does_one_thing_wrong(flaw: str) -> None:
 def test_a_loader_whose_workers_a_template_forks() -> None:
     """It does nothing wrong; and where it does, that is found: its template lives on."""
     assert run("return batches", "stops", "--template") == (0, "nothing", "nothing")
-    status, _, ours = run("Wrong.kept = self; return batches", "stops", "--template")
+    status, _, ours = run("Wrong.held = self; return batches", "stops", "--template")
     assert status == 1 and "processes left" in ours, ours
 
 

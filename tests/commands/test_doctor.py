@@ -121,7 +121,7 @@ def test_tune_counts_the_quota(groups: pathlib.Path, monkeypatch: pytest.MonkeyP
     (groups / "membership").write_text("0::/pod/box\n")
     write_files(groups / "pod", cpu__max="600000 100000")
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(64)))
-    monkeypatch.setattr(os, "sched_setaffinity", lambda pid, of: None)
+    monkeypatch.setattr(os, "sched_setaffinity", lambda pid, cores: None)
     granted = []
     for ranks in (1, 2, 100):
         with cores.share_of_cores(ranks, 0) as share:
@@ -129,9 +129,9 @@ def test_tune_counts_the_quota(groups: pathlib.Path, monkeypatch: pytest.MonkeyP
     assert granted == [6, 3, 6]  # with fewer cores than ranks nothing is shared
 
 
-@pytest.mark.parametrize(("said", "ranks"), [("4", 4), ("", 1), ("0", 1), ("many", 1)])
-def test_ranks(said: str, ranks: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LOCAL_WORLD_SIZE", said)
+@pytest.mark.parametrize(("ranks_text", "ranks"), [("4", 4), ("", 1), ("0", 1), ("many", 1)])
+def test_ranks(ranks_text: str, ranks: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", ranks_text)
     assert cores.ranks_here() == ranks
 
 
@@ -142,13 +142,13 @@ def test_ranks(said: str, ranks: int, monkeypatch: pytest.MonkeyPatch) -> None:
 def mount(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """A /dev/shm of this size, with so much free."""
 
-    def of(size: int, free: int, flags: int = 0, mounts: str = "tmpfs /dev/shm tmpfs rw 0 0") -> None:
+    def disk(size: int, free: int, flags: int = 0, mounts: str = "tmpfs /dev/shm tmpfs rw 0 0") -> None:
         (tmp_path / "mounts").write_text(f"{mounts}\ndisk / ext4 rw 0 0\n".lstrip())
         monkeypatch.setattr(memory, "MOUNTS", tmp_path / "mounts")
         figures = os.statvfs_result((4096, 4096, size // 4096, free // 4096, free // 4096, 0, 0, 0, flags, 255))
         monkeypatch.setattr(os, "statvfs", lambda path: figures)
 
-    return of
+    return disk
 
 
 def test_shm_that_holds_the_rings(mount: Any) -> None:
@@ -376,9 +376,9 @@ def test_transport(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transport, "SECONDS", 0.2)
     found = transport.transport(SMALL)
     assert "batches/s of 1.0 MiB" in found.state and "GB/s" in found.state
-    monkeypatch.setattr(transport, "_copied", lambda *of: 1e15)
+    monkeypatch.setattr(transport, "_copied", lambda *arguments: 1e15)
     assert transport.transport(SMALL).level == "attention"
-    monkeypatch.setattr(transport, "_through_a_ring", lambda *of: 1 / 0)
+    monkeypatch.setattr(transport, "_through_a_ring", lambda *arguments: 1 / 0)
     assert transport.transport(SMALL) == Finding(
         "transport", "attention", "no batch comes through a ring", "division by zero"
     )

@@ -23,8 +23,8 @@ def test_it_makes_what_shards_finds(tmp_path: Path, capsys: Any) -> None:
     made = path.stat().st_ino
     assert len(shmloader.Shards(urls)) == 60 and path.stat().st_ino == made
     assert main(["index", urls, "--json"]) == 0
-    said = json.loads(capsys.readouterr().out)
-    assert (said["shards"], said["samples"], said["parts"], said["index"]) == (3, 60, 180, str(path))
+    printed = json.loads(capsys.readouterr().out)
+    assert (printed["shards"], printed["samples"], printed["parts"], printed["index"]) == (3, 60, 180, str(path))
     assert path.stat().st_ino == made
     assert main(["index", urls, "--rebuild"]) == 0 and path.stat().st_ino != made
 

@@ -41,10 +41,10 @@ MiB = 1 << 20
 def test_bursts_are_counted_whole_and_what_was_made_ahead_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    ahead = [100.0] * 8  # two bursts
+    first = [100.0] * 8  # two bursts
     bursts = (100.0 + second + 0.01 * k for second in itertools.count() for k in range(4))  # a batch after the other
     took = Took(4)
-    for came in itertools.chain(ahead, bursts):
+    for came in itertools.chain(first, bursts):
         now[0] = came
         if took.is_over(8.005, 2):
             break
@@ -224,12 +224,12 @@ def test_a_stream() -> None:
     assert all(row.setting.chunk_size is None for row in found.rows)
 
 
-@pytest.mark.parametrize(("workers", "is_stream", "said"), [(2, True, 1), (1, True, 0), (2, False, 0)])
-def test_a_stream_is_to_be_shared_out(workers: int, is_stream: bool, said: int) -> None:
+@pytest.mark.parametrize(("workers", "is_stream", "notes"), [(2, True, 1), (1, True, 0), (2, False, 0)])
+def test_a_stream_is_to_be_shared_out(workers: int, is_stream: bool, notes: int) -> None:
     pick = Row(Setting(workers), 0, [Sample(0.01, 0.5, 100)])
     searched: Any = SimpleNamespace(too_heavy=[], untried=[])
     text = notes_of(searched, pick, Memory(1), 1, 8, 64, is_stream)
-    assert len([note for note in text if "the stream must give each worker its own part, by get_" in note]) == said
+    assert len([note for note in text if "the stream must give each worker its own part, by get_" in note]) == notes
 
 
 def test_a_loader() -> None:

@@ -51,13 +51,13 @@ def test_a_consumer_that_never_waits_ends_it() -> None:
 
 
 def test_more_workers_that_make_it_worse() -> None:
-    model = Model(lambda of: 1 / of.num_workers + 0.05 * of.num_workers)
+    model = Model(lambda setting: 1 / setting.num_workers + 0.05 * setting.num_workers)
     assert model.search(Space(64)).run().setting.num_workers in (4, 5)
 
 
 def test_stealing_where_it_gains_with_fewer_workers_after_that() -> None:
-    def batch_s(of: Setting) -> float:
-        return (0.5 if of.schedule == "steal" else 1.0) / min(of.num_workers, 8)
+    def batch_s(setting: Setting) -> float:
+        return (0.5 if setting.schedule == "steal" else 1.0) / min(setting.num_workers, 8)
 
     assert Model(batch_s).search(Space(64)).run().setting == Setting(8, schedule="steal")
     assert Model(batch_s).search(Space(64, steals=False)).run().setting == Setting(8)
@@ -65,15 +65,15 @@ def test_stealing_where_it_gains_with_fewer_workers_after_that() -> None:
 
 
 def test_prefetch_and_chunks_where_they_gain() -> None:
-    deep = Model(lambda of: 1 / min(of.num_workers, 4) / min(of.prefetch_factor, 8))
+    deep = Model(lambda setting: 1 / min(setting.num_workers, 4) / min(setting.prefetch_factor, 8))
     assert deep.search(Space(64)).run().setting == Setting(4, 8)
-    cut = Model(lambda of: (0.25 if of.chunk_size else 1.0) / min(of.num_workers, 4))
+    cut = Model(lambda setting: (0.25 if setting.chunk_size else 1.0) / min(setting.num_workers, 4))
     assert cut.search(Space(64, batch_size=32)).run().setting == Setting(4, chunk_size=8)
     assert cut.search(Space(64, batch_size=0)).run().setting == Setting(4)
 
 
 def test_what_gains_nothing_is_not_picked() -> None:
-    model = Model(lambda of: 1 / min(of.num_workers, 4) * (0.99 if of.unusual else 1))
+    model = Model(lambda setting: 1 / min(setting.num_workers, 4) * (0.99 if setting.unusual else 1))
     assert model.search(Space(64, batch_size=32)).run().setting == Setting(4)
 
 
@@ -92,8 +92,8 @@ def test_what_the_memory_does_not_hold_is_never_measured() -> None:
 
 def test_a_row_that_turns_out_too_heavy_is_not_picked() -> None:
     grown: list[int] = []
-    model = Model(lambda of: 1 / min(of.num_workers, 8))
-    search = model.search(Space(8), lambda of: of.num_workers * (200 if grown else 1), budget=1000)
+    model = Model(lambda setting: 1 / min(setting.num_workers, 8))
+    search = model.search(Space(8), lambda setting: setting.num_workers * (200 if grown else 1), budget=1000)
     measure = search._measure
 
     def grows(setting: Setting, seconds: float) -> Sample:
@@ -115,11 +115,11 @@ def test_a_setting_that_fails_is_passed_over() -> None:
 
 
 def test_the_time_is_kept_and_what_it_did_not_allow_is_said() -> None:
-    model = Model(lambda of: 1 / min(of.num_workers, 64), beside=4.0)
+    model = Model(lambda setting: 1 / min(setting.num_workers, 64), beside=4.0)
     search = model.search(Space(64, batch_size=64), seconds=30)
     search.run()
     assert model.now <= 31 and search.untried
-    slow = Model(lambda of: 8 / of.num_workers)
+    slow = Model(lambda setting: 8 / setting.num_workers)
     search = slow.search(Space(64), seconds=60)
     search.run()
     assert slow.now <= 61
@@ -127,7 +127,7 @@ def test_the_time_is_kept_and_what_it_did_not_allow_is_said() -> None:
 
 def test_slow_batches_are_given_the_time_for_three_of_one_worker() -> None:
     given: list[float] = []
-    model = Model(lambda of: 2.5 / of.num_workers)
+    model = Model(lambda setting: 2.5 / setting.num_workers)
     search = model.search(Space(4))
     measure = search._measure
     search._measure = lambda setting, seconds: given.append(seconds) or measure(setting, seconds)  # type: ignore[func-returns-value]
@@ -136,7 +136,7 @@ def test_slow_batches_are_given_the_time_for_three_of_one_worker() -> None:
 
 
 def test_contenders_are_measured_again_in_turns() -> None:
-    model = Model(lambda of: 1 / min(of.num_workers, 4))
+    model = Model(lambda setting: 1 / min(setting.num_workers, 4))
     search = model.search(Space(16, steals=False))
     search.run()
     last = model.measured[-4:]
@@ -144,21 +144,23 @@ def test_contenders_are_measured_again_in_turns() -> None:
 
 
 def test_an_option_that_is_given_is_not_varied() -> None:
-    model = Model(lambda of: 1 / of.num_workers)
+    model = Model(lambda setting: 1 / setting.num_workers)
     fixed = {"num_workers": 3, "prefetch_factor": 4, "schedule": "steal"}
     assert model.search(Space(3, fixed=fixed)).run().setting == Setting(3, 4, "steal")
     assert set(model.measured) == {Setting(3, 4, "steal")}
 
 
 def test_unusual_options_are_measured_again_beside_the_usual_ones() -> None:
-    model = Model(lambda of: 1.25 if of == Setting(1) and model.measured.count(of) == 1 else 1.0)  # the first was cold
+    model = Model(
+        lambda setting: 1.25 if setting == Setting(1) and model.measured.count(setting) == 1 else 1.0
+    )  # the first was cold
     search = model.search(Space(1))
     assert search.run().setting == Setting(1)
     assert len(search.rows[Setting(1)].samples) > 2
 
 
 def test_measurements_that_differ_tell_less_apart() -> None:
-    search = Model(lambda of: 1.0).search(Space(8))
+    search = Model(lambda setting: 1.0).search(Space(8))
     for workers, times in {4: [1.045] * 5, 8: [1.0] * 5}.items():
         search.rows[Setting(workers)] = Row(Setting(workers), 1, [Sample(each, 0.0, 9) for each in times])
     assert search.pick().setting == Setting(8)
@@ -168,6 +170,6 @@ def test_measurements_that_differ_tell_less_apart() -> None:
 
 def test_noise_does_not_make_a_small_gain_a_pick() -> None:
     noise = itertools.cycle([1.0, 1.01, 0.99, 1.015, 0.985])
-    model = Model(lambda of: next(noise) / min(of.num_workers, 8))
+    model = Model(lambda setting: next(noise) / min(setting.num_workers, 8))
     assert 6 <= model.search(Space(64)).run().setting.num_workers <= 9
     assert GAIN > 0.03

@@ -16,7 +16,7 @@ from shmloader.core.lease import Lease
 from shmloader.core.sequences import Sequences
 from shmloader.core.trainer import TrainerSide
 
-ERROR = "RuntimeError: this iterator has been shut down: iterate over the DataLoader again"
+ERROR = "RuntimeError: this iterator has been shut down. Iterate over the DataLoader again."
 
 # What each method is called with; one that is missing here fails the test.  These raise:
 RAISE: dict[str, tuple[Any, ...]] = {
@@ -104,19 +104,19 @@ for name, arguments in CALLS.items():
     if child == 0:
         try:
             kind, _, method = name.partition(".")
-            of = lease if kind == "lease" else ring.trainer if kind == "ring" else getattr(ring.trainer, kind)
-            what = getattr(of, method)
+            owner = lease if kind == "lease" else ring.trainer if kind == "ring" else getattr(ring.trainer, kind)
+            what = getattr(owner, method)
             value = what(*[lease if a == "lease" else a for a in arguments]) if callable(what) else what
-            told = ["returned", list(value) if isinstance(value, (tuple, set)) else value]
+            answer = ["returned", list(value) if isinstance(value, (tuple, set)) else value]
         except Exception as error:
-            told = ["raised", f"{type(error).__name__}: {error}"]
-        os.write(write, json.dumps(told).encode())
+            answer = ["raised", f"{type(error).__name__}: {error}"]
+        os.write(write, json.dumps(answer).encode())
         os._exit(0)
     _, status = os.waitpid(child, 0)
     os.close(write)
-    told = ["killed by signal", status] if status else json.loads(os.read(read, 4096))
+    answer = ["killed by signal", status] if status else json.loads(os.read(read, 4096))
     os.close(read)
-    print(json.dumps([name, *told]), flush=True)
+    print(json.dumps([name, *answer]), flush=True)
 os._exit(0)
 """
 
@@ -160,10 +160,10 @@ def test_interrupting_an_iterator_that_is_closed() -> None:
         """
         import shmloader
         iterator = iter(shmloader.DataLoader(list(range(20)), num_workers=1))
-        kept = next(iterator)
+        batch = next(iterator)
         iterator.close()
         iterator.interrupt()
-        print(kept.tolist(), next(iterator, "over"))
+        print(batch.tolist(), next(iterator, "over"))
         """
     )
     assert (ran.status, ran.out) == (0, "[0] over\n"), (ran.status, ran.err)

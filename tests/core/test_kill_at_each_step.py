@@ -67,12 +67,12 @@ def died(expected, start, deaths, options):
         **{"num_workers": 2, **options})
     iterator = iter(loader)
     assert isinstance(iterator, RingIterator)
-    got, kept = [], []
+    got, held = [], []
     for k, batch in enumerate(iterator):
         got.append({key: value.clone() for key, value in batch.items()})
-        if k % 5 == 0: kept.append((k, batch))  # lent for long: a slot that is free by mistake would change them
+        if k % 5 == 0: held.append((k, batch))  # lent for long: a slot that is free by mistake would change them
         if k % 4 == 0: time.sleep(0.01)
-    assert all(same(batch, got[k]) for k, batch in kept)
+    assert all(same(batch, got[k]) for k, batch in held)
     if options.get("chunk_size") and not options.get("schedule"):  # in chunks, each worker draws for other samples
         got, expected = ([{"k": b["k"], "wide": b["wide"]} for b in batches] for batches in (got, expected))
     if in_order:

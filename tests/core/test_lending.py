@@ -106,24 +106,24 @@ def value_of(held: Any) -> bytes:
 def test_what_is_kept_of_a_batch_never_changes(keep: Any, closing: str) -> None:
     loader = ours(60, spare_slots=2)
     iterator = iter(loader)
-    kept, values = [], []
+    held, values = [], []
     for _ in range(3):
         batch = next(iterator)
-        kept.append(keep(batch))
+        held.append(keep(batch))
         del batch
-        values.append(value_of(kept[-1]))
+        values.append(value_of(held[-1]))
     for _ in range(30):
         next(iterator)
-        assert [value_of(those) for those in kept] == values
+        assert [value_of(those) for those in held] == values
     if closing == "epoch end":
         list(iterator)
     elif closing == "close":
         loader.close()
     del iterator, loader
     gc.collect()
-    assert [value_of(those) for those in kept] == values
+    assert [value_of(those) for those in held] == values
     list(ours(20))
-    assert [value_of(those) for those in kept] == values
+    assert [value_of(those) for those in held] == values
 
 
 def test_tensors_saved_for_backward() -> None:
@@ -178,7 +178,7 @@ def test_a_batch_may_die_with_the_interpreter() -> None:
         batches = list(loader)
         cycle = [batches.pop()["x"]]
         cycle.append(cycle)
-        torch.kept = batches.pop()["x"]
+        torch.held = batches.pop()["x"]
         drops = DropsInAThread(batches.pop()["x"])
         """
     )
@@ -292,13 +292,13 @@ class KeepsAll:
     """Keeps every batch it has made, and checks them all the while."""
 
     def __init__(self, how: Any = default_collate) -> None:
-        self.kept: list[Any] = []
+        self.batches: list[Any] = []
         self.how = how
 
     def __call__(self, items: list[Any]) -> Any:
-        assert all(bits(batch["x"]) == value for batch, value in self.kept)
+        assert all(bits(batch["x"]) == value for batch, value in self.batches)
         batch = self.how(items)
-        self.kept.append((batch, bits(batch["x"])))
+        self.batches.append((batch, bits(batch["x"])))
         return batch
 
 
@@ -306,7 +306,7 @@ class KeepsAndFails(KeepsAll):
     """What it returns first cannot be sent, and yet it keeps the tensors."""
 
     def __call__(self, items: list[Any]) -> Any:
-        first = not self.kept
+        first = not self.batches
         batch = super().__call__(items)
         return {**batch, "bad": lambda: 1} if first else batch
 
@@ -322,7 +322,7 @@ def _fail() -> None:
 
 class KeepsAndCannotBeRead(KeepsAll):
     def __call__(self, items: list[Any]) -> Any:
-        first = not self.kept
+        first = not self.batches
         batch = super().__call__(items)
         return {**batch, "bad": Unloadable()} if first else batch
 

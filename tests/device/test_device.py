@@ -51,7 +51,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     yield from installed(monkeypatch)
 
 
-def there(dataset: Any = None, **options: Any) -> shmloader.DataLoader[Any]:
+def on_device_loader(dataset: Any = None, **options: Any) -> shmloader.DataLoader[Any]:
     options = {"num_workers": 2, "batch_size": None, "device": "cuda", **options}
     return shmloader.DataLoader(dataset or Numbered(), **options)
 
@@ -68,14 +68,14 @@ def right(double: DoubleGpu, batches: list[Any]) -> bool:
 @pytest.mark.parametrize("lag", [0, 5, 60])
 def test_all_batches_arrive_in_order(gpu: Any, workers: int, lag: int) -> None:
     double = gpu(lag=lag)
-    batches = list(there(Numbered(200), num_workers=workers))
+    batches = list(on_device_loader(Numbered(200), num_workers=workers))
     assert len(batches) == 200 and right(double, batches)
     assert "shmloader_ahead" in double.threads
 
 
 def test_slots_are_page_locked_and_not_copied_on_the_host(gpu: Any) -> None:
     double = gpu()
-    iterator = iter(there(Numbered(300)))
+    iterator = iter(on_device_loader(Numbered(300)))
     for _ in range(100):
         next(iterator)
     time.sleep(0.2)
@@ -88,7 +88,7 @@ def test_slots_are_page_locked_and_not_copied_on_the_host(gpu: Any) -> None:
 
 def test_the_consumers_stream_waits_and_not_the_consumer(gpu: Any) -> None:
     double = gpu(lag=10**6)
-    iterator = iter(there(Numbered(20)))
+    iterator = iter(on_device_loader(Numbered(20)))
     with double.stream(7):
         batches = [next(iterator) for _ in range(6)]  # the ninth is timed, so its copy is waited for
         assert not right_now(batches[0]), "nothing was done yet"
@@ -114,7 +114,7 @@ def test_the_thread_is_as_far_ahead_as_it_may_be(gpu: Any) -> None:
 
     for depth in (1, 4):
         sent.clear()
-        iterator = iter(there(Numbered(30), on_device=count, device_prefetch=depth))
+        iterator = iter(on_device_loader(Numbered(30), on_device=count, device_prefetch=depth))
         for k in range(6):
             wait_for(lambda: len(sent) >= depth + k)  # noqa: B023
             time.sleep(0.05)
@@ -136,7 +136,7 @@ def test_same_batches_as_torch(gpu: Any) -> None:
 @pytest.mark.parametrize("start", [{"num_workers": 2}, {"num_workers": 2, "persistent_workers": True}, {}])
 def test_epoch_after_epoch(gpu: Any, start: dict[str, Any]) -> None:
     double = gpu(lag=2)
-    loader = there(Numbered(30), **{"num_workers": 0, **start})
+    loader = on_device_loader(Numbered(30), **{"num_workers": 0, **start})
     for _ in range(3):
         assert right(double, list(loader))
     for _ in range(2):
@@ -154,7 +154,7 @@ def test_epoch_after_epoch(gpu: Any, start: dict[str, Any]) -> None:
 )
 def test_with_other_options(gpu: Any, options: dict[str, Any]) -> None:
     double = gpu()
-    iterator = iter(there(Numbered(40), **options))
+    iterator = iter(on_device_loader(Numbered(40), **options))
     batches = [next(iterator)]
     if "on_worker_death" in options:
         iterator._workers[0].kill()
@@ -173,7 +173,7 @@ class Slow(Numbered):
 
 def test_batches_in_chunks(gpu: Any) -> None:
     double = gpu(lag=5)
-    loader = there(Numbered(400), batch_size=8, chunk_size=2, schedule="steal", ring_memory="auto")
+    loader = on_device_loader(Numbered(400), batch_size=8, chunk_size=2, schedule="steal", ring_memory="auto")
     batches = list(loader)
     double.synchronize()
     assert all(torch.equal(batch[:, 0], torch.arange(8 * k, 8 * k + 8)) for k, batch in enumerate(batches))
@@ -190,7 +190,7 @@ def test_jobs(gpu: Any) -> None:
 
 def test_a_worker_that_dies_is_an_error_that_says_what_it_held(gpu: Any) -> None:
     gpu()
-    iterator = iter(there(Slow(), num_workers=1))
+    iterator = iter(on_device_loader(Slow(), num_workers=1))
     next(iterator)
     threading.Timer(0.3, iterator._workers[0].kill).start()
     with pytest.raises(RuntimeError, match=r"(?s)DataLoader worker \(pid.*It held batch 1 of this epoch"):
@@ -201,7 +201,7 @@ def test_a_worker_that_dies_is_an_error_that_says_what_it_held(gpu: Any) -> None
 @pytest.mark.filterwarnings("ignore:the ring could not be page-locked")
 def test_where_slots_cannot_be_locked(gpu: Any) -> None:
     double = gpu(lag=9, refuses=lambda size: "no")
-    assert right(double, list(there()))
+    assert right(double, list(on_device_loader()))
     assert double.clones == 100
 
 
@@ -287,7 +287,7 @@ def test_tensors_of_a_cycle_and_of_slots() -> None:
 def test_objects_with_a_to_of_their_own_are_asked(gpu: Any, workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
     double = gpu()
     monkeypatch.setattr(double, "to", lambda value: value.to("double"))
-    loader = there(Numbered(4), collate_fn=lambda item: [Movable(item), "text"], num_workers=workers)
+    loader = on_device_loader(Numbered(4), collate_fn=lambda item: [Movable(item), "text"], num_workers=workers)
     for k, (movable, text) in enumerate(loader):
         assert movable.moved == "double" and text == "text" and int(movable.data[0]) == k + 1
 
@@ -299,7 +299,7 @@ def test_objects_with_a_to_of_their_own_are_asked(gpu: Any, workers: int, monkey
 @pytest.mark.parametrize("kind", [ValueError, KeyError])
 def test_what_the_dataset_raises_is_raised_at_its_place(gpu: Any, workers: int, kind: type[Exception]) -> None:
     double = gpu(lag=2)
-    iterator = iter(there(Numbered(20, errors={0: kind, 7: kind, 8: kind, 19: kind}), num_workers=workers))
+    iterator = iter(on_device_loader(Numbered(20, errors={0: kind, 7: kind, 8: kind, 19: kind}), num_workers=workers))
     got: list[Any] = []
     for k in range(20):
         if k in (0, 7, 8, 19):
@@ -317,7 +317,7 @@ def test_what_the_dataset_raises_is_raised_at_its_place(gpu: Any, workers: int, 
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
 def test_what_is_no_error_is_raised_too(gpu: Any, kind: type[BaseException]) -> None:
     gpu()
-    iterator = iter(there(Numbered(20, errors={3: kind}), num_workers=0))
+    iterator = iter(on_device_loader(Numbered(20, errors={3: kind}), num_workers=0))
     for _ in range(3):
         next(iterator)
     with pytest.raises(kind, match="item 3"):
@@ -327,7 +327,7 @@ def test_what_is_no_error_is_raised_too(gpu: Any, kind: type[BaseException]) -> 
 
 def test_a_stop_iteration_of_the_dataset_ends_the_epoch(gpu: Any) -> None:
     gpu()
-    assert len(list(there(Numbered(20, errors={5: StopIteration}), num_workers=0))) == 5
+    assert len(list(on_device_loader(Numbered(20, errors={5: StopIteration}), num_workers=0))) == 5
 
 
 @pytest.mark.parametrize("device", ["cuda", "cpu"])
@@ -342,7 +342,7 @@ def test_what_on_device_raises_is_raised_at_its_place(gpu: Any, device: str) -> 
             raise ValueError("the fourth")
         return batch * 2
 
-    iterator = iter(there(Numbered(10), on_device=on_device, device=device))
+    iterator = iter(on_device_loader(Numbered(10), on_device=on_device, device=device))
     for k in range(3):
         assert int(next(iterator)[0]) == 2 * k
     with pytest.raises(ValueError, match="the fourth"):
@@ -354,7 +354,7 @@ def test_what_on_device_raises_is_raised_at_its_place(gpu: Any, device: str) -> 
 def test_a_stop_iteration_of_on_device_is_an_error_and_no_end(gpu: Any, device: str) -> None:
     gpu()
     numbers = iter([1, 2])
-    iterator = iter(there(Numbered(4), on_device=lambda batch: next(numbers), device=device))
+    iterator = iter(on_device_loader(Numbered(4), on_device=lambda batch: next(numbers), device=device))
     assert [next(iterator), next(iterator)] == [1, 2]
     for _ in range(2):
         with pytest.raises(RuntimeError, match="on_device raised StopIteration"):
@@ -402,7 +402,7 @@ def test_ctrl_c_while_a_batch_is_late() -> None:
 @pytest.mark.parametrize("end", ["close", "drop", "with"])
 def test_nothing_is_left_of_what_is_left_half_way(gpu: Any, workers: int, end: str) -> None:
     double = gpu(lag=4)
-    loader = there(num_workers=workers)
+    loader = on_device_loader(num_workers=workers)
     iterator = iter(loader)
     batches = [next(iterator) for _ in range(5)]
     thread = iterator._pin_memory_thread
@@ -436,7 +436,7 @@ def test_the_collector_may_end_it_in_its_own_thread(gpu: Any) -> None:
         return batch
 
     workers: list[Any] = []
-    held.append(iter(there(on_device=on_device, device_prefetch=8)))
+    held.append(iter(on_device_loader(on_device=on_device, device_prefetch=8)))
     held[0].cycle = held[0]  # it goes when the collector comes, and that is in the thread
     is_held.set()
     assert dropped.wait(100)
@@ -460,7 +460,7 @@ def test_closing_while_a_batch_is_waited_for(gpu: Any) -> None:
             time.sleep(min(index, 1))
             return index
 
-    iterator = iter(there(OneSecond(30), num_workers=1))
+    iterator = iter(on_device_loader(OneSecond(30), num_workers=1))
 
     def consume() -> None:
         got = [next(iterator)]
@@ -479,7 +479,7 @@ def test_closing_while_a_batch_is_waited_for(gpu: Any) -> None:
 
 def test_the_iterator_is_what_frameworks_know(gpu: Any) -> None:
     gpu()
-    loader = there(num_workers=2, persistent_workers=True)
+    loader = on_device_loader(num_workers=2, persistent_workers=True)
     iterator = iter(loader)
     assert isinstance(iterator, Prefetcher) and isinstance(
         iterator, torch.utils.data.dataloader._MultiProcessingDataLoaderIter
@@ -493,14 +493,14 @@ def test_the_iterator_is_what_frameworks_know(gpu: Any) -> None:
     iterator._shutdown_workers()
     assert not any(worker.is_alive() for worker in iterator._workers)
     loader._iterator = None
-    assert isinstance(iter(there(num_workers=0)), torch.utils.data.dataloader._SingleProcessDataLoaderIter)
+    assert isinstance(iter(on_device_loader(num_workers=0)), torch.utils.data.dataloader._SingleProcessDataLoaderIter)
 
 
 # ------------------------------------------------------------------------------------------------------------- the cpu
 
 
 def test_on_the_cpu_it_is_plain_delivery() -> None:
-    loader = there(device="cpu")
+    loader = on_device_loader(device="cpu")
     iterator = iter(loader)
     assert not isinstance(iterator, Prefetcher)
     assert [int(batch[0]) for batch in iterator] == list(range(100))
@@ -510,7 +510,9 @@ def test_on_the_cpu_it_is_plain_delivery() -> None:
 @pytest.mark.parametrize("persistent", [False, True])
 def test_on_the_cpu_the_function_runs(workers: int, persistent: bool) -> None:
     options = {"persistent_workers": True} if persistent and workers else {}
-    loader = there(device=torch.device("cpu"), num_workers=workers, on_device=lambda batch: batch + 1, **options)
+    loader = on_device_loader(
+        device=torch.device("cpu"), num_workers=workers, on_device=lambda batch: batch + 1, **options
+    )
     for _ in range(2):
         iterator = iter(loader)
         assert [int(batch[0]) for batch in iterator] == list(range(1, 101))

@@ -78,8 +78,8 @@ class Wrong:
         self.count = torch.zeros((), dtype=torch.int64, device="cuda")
         self.batches = 0
 
-    def look(self, there: torch.Tensor) -> None:
-        self.count += (there != self.batches).sum()
+    def look(self, batches: torch.Tensor) -> None:
+        self.count += (batches != self.batches).sum()
         self.batches += 1
 
     def elements(self) -> int:

@@ -87,7 +87,7 @@ class Loader:
 LOADER, ONE_EPOCH = Loader(True), Loader(False)
 
 
-def ahead(source: Source, stage: Stage | None = None, depth: int = 2) -> Any:
+def prefetched(source: Source, stage: Stage | None = None, depth: int = 2) -> Any:
     return Prefetcher(LOADER, source, stage or Stage(), depth)
 
 
@@ -159,7 +159,7 @@ def test_an_epoch_after_one_whose_function_takes_longer_than_any_patience(
 
 def test_a_reset_waits_for_the_thread_and_burns_no_cpu(impatient: None) -> None:
     source, gate = Source(), Gate(3)
-    iterator = ahead(source, Stage(gate))
+    iterator = prefetched(source, Stage(gate))
     assert [next(iterator) for _ in range(2)] == [0, 1] and gate.reached.wait(30)
     threading.Timer(0.7, gate.open.set).start()
     began = time.thread_time()
@@ -172,7 +172,7 @@ def test_a_reset_waits_for_the_thread_and_burns_no_cpu(impatient: None) -> None:
 def test_ctrl_c_ends_the_wait_and_not_the_promise(impatient: None) -> None:
     """The source is not reset under the thread, also where a join() was interrupted before."""
     source, gate = Source(), Gate(2)
-    iterator = ahead(source, Stage(gate))
+    iterator = prefetched(source, Stage(gate))
     assert next(iterator) == 0 and gate.reached.wait(30)
     for _ in range(2):
         with interrupted_after(0.2):
@@ -188,7 +188,7 @@ def test_ctrl_c_ends_the_wait_and_not_the_promise(impatient: None) -> None:
 def test_a_stopped_thread_takes_nothing_more(impatient: None) -> None:
     """However many batches it might still make."""
     source, gate = Source(100), Gate(0)
-    iterator = ahead(source, Stage(gate), depth=50)
+    iterator = prefetched(source, Stage(gate), depth=50)
     assert gate.reached.wait(30)
     with pytest.warns(RuntimeWarning, match="has not ended in 0.1 s: it is still in on_device"):
         iterator.close()
@@ -198,7 +198,7 @@ def test_a_stopped_thread_takes_nothing_more(impatient: None) -> None:
 
 
 def test_one_that_waits_for_its_caller_is_woken() -> None:
-    iterator = ahead(Source(100))
+    iterator = prefetched(Source(100))
     thread = iterator._pin_memory_thread
     next(iterator)
     time.sleep(0.05)
@@ -315,7 +315,7 @@ def test_exit_waits_once_for_functions_that_never_return() -> None:
 def test_several_threads_in_next(depth: int) -> None:
     """Each batch goes to one of them, and each finds the end."""
     for _ in range(20):
-        iterator = ahead(Source(200), depth=depth)
+        iterator = prefetched(Source(200), depth=depth)
         got: list[list[int]] = [[] for _ in range(4)]
         threads = [threading.Thread(target=mine.extend, args=(iterator,)) for mine in got]
         for thread in threads:
@@ -374,7 +374,7 @@ def test_in_next(depth: int) -> None:
     """No batch is lost, and none comes twice."""
 
     def act(n: int) -> str:
-        iterator = ahead(Source(6), depth=depth)
+        iterator = prefetched(Source(6), depth=depth)
         got, interrupt = [], Interrupt(n)
         for _ in range(20):
             with interrupt:
@@ -399,7 +399,7 @@ def test_in_next(depth: int) -> None:
 @pytest.mark.long
 def test_in_the_middle_of_a_line() -> None:
     """Interrupts of the real kind, some thousand a second: what comes is put down by the call that fetches it."""
-    iterator, got, came, armed = ahead(Source(10**6)), [], 0, False
+    iterator, got, came, armed = prefetched(Source(10**6)), [], 0, False
 
     def interrupt(*_: Any) -> None:
         nonlocal armed
@@ -430,7 +430,7 @@ def test_in_a_reset() -> None:
 
     def act(n: int) -> str:
         source, gate = Source(6), Gate(2)
-        iterator, interrupt = ahead(source, Stage(gate)), Interrupt(n)
+        iterator, interrupt = prefetched(source, Stage(gate)), Interrupt(n)
         assert next(iterator) == 0 and gate.reached.wait(30)
         threading.Timer(0.01, gate.open.set).start()
         with interrupt:
@@ -486,7 +486,7 @@ class Workers(Source, torch.utils.data.dataloader._MultiProcessingDataLoaderIter
 def test_where_a_thread_is_being_started() -> None:
     """One that comes late finds that it was stopped, and leaves the source alone."""
     source = Source()
-    iterator = ahead(source)
+    iterator = prefetched(source)
     living = iterator._run
     late = prefetch_thread.Run(source, Stage(), 2, None, None)
     late.stop()
@@ -502,6 +502,6 @@ def test_where_a_thread_is_being_started() -> None:
 def test_nothing_is_said_of_threads_that_end_in_time() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        iterator = ahead(Source())
+        iterator = prefetched(Source())
         next(iterator)
         iterator.close()

@@ -74,7 +74,7 @@ ROWS: dict[str, tuple[Any, dict[str, Any]]] = {
 def test_torchs_own_errors(row: str) -> None:
     dataset, options = ROWS[row]
 
-    def said(kind: type) -> Any:
+    def error_of(kind: type) -> Any:
         try:
             loader = kind(dataset(), **options)
         except Exception as error:
@@ -82,7 +82,7 @@ def test_torchs_own_errors(row: str) -> None:
         got = iterate(loader, 50)
         return [(batch.kind, batch.first_line) if isinstance(batch, Raised) else "batch" for batch in got]
 
-    theirs, ours = (said(kind) for kind in BOTH)
+    theirs, ours = (error_of(kind) for kind in BOTH)
     assert ours == theirs
 
 

@@ -117,17 +117,17 @@ class Stateful(torch.utils.data.DataLoader):
 
     def __init__(self, *arguments: Any, snapshot_every_n_steps: int = 1, **options: Any) -> None:
         torch.utils.data.DataLoader.__init__(self, *arguments, **options)
-        self.kept: Any = None
+        self.iterator: Any = None
 
     def __iter__(self) -> Any:
-        self.kept = self._get_iterator()
-        return self.kept
+        self.iterator = self._get_iterator()
+        return self.iterator
 
     def _get_iterator(self) -> Any:
         return OfStateful(torch.utils.data.dataloader._MultiProcessingDataLoaderIter(self))
 
     def state_dict(self) -> Any:
-        return {"given": self.kept.given}
+        return {"given": self.iterator.given}
 
 
 class OfStateful:
@@ -260,18 +260,18 @@ CHANGED_TORCH = """
                 assert outcome(survivor) == ours
             except RuntimeError as error:
                 assert not loader.rides_ring and name in str(error), error
-        said = [str(w.message) for w in caught if w.category is RuntimeWarning and name in str(w.message)]
-        assert len(said) == 1, said
+        messages = [str(w.message) for w in caught if w.category is RuntimeWarning and name in str(w.message)]
+        assert len(messages) == 1, messages
         print(name, change, "rides" if loader.rides_ring else "says so")
 
     def names():
-        told = os.pipe()
+        pipe = os.pipe()
         if not os.fork():
             from shmloader import _torch
-            os.write(told[1], repr((_torch.NAMES, _torch.CALLED)).encode())
+            os.write(pipe[1], repr((_torch.NAMES, _torch.CALLED)).encode())
             os._exit(0)
         os.wait()
-        return eval(os.read(told[0], 1 << 16))
+        return eval(os.read(pipe[0], 1 << 16))
 
     failed = False
     NAMES, CALLED = names()
@@ -351,8 +351,8 @@ ELSEWHERE = """
             jobs = shmloader.AsyncDataLoader(lambda n: [torch.ones(2)] * n, batch_size=2, device="cpu", num_workers=2)
             assert next(jobs).tolist() == [[1, 1], [1, 1]]
             jobs.close()
-        said = [str(w.message) for w in caught if w.category is RuntimeWarning]
-        assert len(said) == 1 and "needs 64-bit Linux, and this is darwin" in said[0], said
+        messages = [str(w.message) for w in caught if w.category is RuntimeWarning]
+        assert len(messages) == 1 and "needs 64-bit Linux, and this is darwin" in messages[0], messages
         for options in (dict(on_worker_death="respawn"), dict(schedule="steal"), dict(chunk_size=2)):
             try:
                 shmloader.DataLoader(data, batch_size=4, num_workers=2, **options)

@@ -75,7 +75,7 @@ class WithMeta(DataLoader, metaclass=Meta):
 
 class ReducesItself(DataLoader):
     def __reduce__(self) -> Any:
-        return ReducesItself, (self.dataset, self.batch_size), {"told": True}
+        return ReducesItself, (self.dataset, self.batch_size), {"reduced": True}
 
     def __setstate__(self, state: Any) -> None:
         self.__dict__.update(state)
@@ -341,7 +341,7 @@ def test_they_pickle(kind: Any, protocol: int, quietly: None) -> None:
         loader = build(kind)
     for other in pickle.loads(pickle.dumps(loader, protocol)), copy.copy(loader), copy.deepcopy(loader):
         assert type(other) is type(loader) and len(other.dataset) == 22
-        assert other.told if kind is ReducesItself else other.rides_ring
+        assert other.reduced if kind is ReducesItself else other.rides_ring
         assert isinstance(other, kind) and next(iter(other)) is not None
     assert pickle.loads(pickle.dumps(kind)) is kind
 
@@ -432,7 +432,7 @@ def test_what_cannot_be_covered(kind: Any, error: Any, says: str) -> None:
 # -------------------------------------------------------------------------------------------------------------- saying
 
 
-def said(**options: Any) -> tuple[Patch, list[str]]:
+def patched(**options: Any) -> tuple[Patch, list[str]]:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         patch = shmloader.patch_torch(**options)
@@ -446,7 +446,7 @@ def about(kind: type, messages: list[str]) -> list[str]:
 
 
 def test_a_subclass_that_is_not_reached_is_said_once_with_what_to_do() -> None:
-    patch, messages = said()
+    patch, messages = patched()
     (message,) = about(OfGraphs, messages)
     assert "patch_torch() does not reach test_patch_classes.OfGraphs" in message
     assert (
@@ -455,13 +455,13 @@ def test_a_subclass_that_is_not_reached_is_said_once_with_what_to_do() -> None:
     (message,) = about(OwnIterator, messages)
     assert "patch_torch() cannot cover it: test_patch_classes.OwnIterator has a _get_iterator() of its own." in message
     assert len(about(Mixed, messages)) == 1, "one that is derived from another"
-    assert said()[1] == []
+    assert patched()[1] == []
     assert OfGraphs in patch.uncovered and patch.covered == (DataLoader,)
 
     class Later(DataLoader):
         pass
 
-    assert [len(about(Later, said()[1])) for _ in range(2)] == [1, 0]
+    assert [len(about(Later, patched()[1])) for _ in range(2)] == [1, 0]
 
 
 def test_what_is_not_said(quietly: None) -> None:
@@ -476,14 +476,14 @@ def test_what_is_not_said(quietly: None) -> None:
 
     with shmloader.patch_torch(classes=[OfTwo]):
         made = build(OfTwo)
-    patch, messages = said(classes=[OfGraphs])
+    patch, messages = patched(classes=[OfGraphs])
     for kind in Ours, Both, Stateful, OfGraphs, type(made):
         assert kind not in patch.uncovered
     assert not about(OfGraphs, messages) and len(about(OfTwo, messages)) == 1
 
 
 def test_a_patch_tells_what_it_covers() -> None:
-    patch, _ = said(classes=[OfGraphs])
+    patch, _ = patched(classes=[OfGraphs])
     with patch:
         text = repr(patch)
     covers, _, rest = text.partition("; does not reach ")
@@ -494,5 +494,5 @@ def test_a_patch_tells_what_it_covers() -> None:
 
 def test_that_none_rides_where_the_ring_cannot_work(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.platform", "darwin")
-    patch, _ = said()
+    patch, _ = patched()
     assert re.search("none rides the ring: the ring needs 64-bit Linux, and this is darwin", repr(patch))

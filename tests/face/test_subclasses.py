@@ -140,21 +140,21 @@ def assert_as_torch(makers: list[Any], **options: Any) -> list[Any]:
     return ours
 
 
-def of(kind: type) -> torch.Tensor:
+def tagged(kind: type) -> torch.Tensor:
     return torch.arange(6.0).reshape(2, 3).as_subclass(kind)
 
 
 RIDING: dict[str, Callable[[], Any]] = {
-    "bare": lambda: of(Tagged),
-    "deeper": lambda: of(Deep),
-    "attribute": lambda: noted(of(Tagged), tag="kept"),
-    "attributes": lambda: noted(of(Tagged), a=1, b=None, c=[1, {"d": (2.5, "x")}], e={1: 2}),
-    "tensors inside": lambda: noted(of(Tagged), mask=torch.ones(2), other=[of(Deep), numpy.arange(3)]),
+    "bare": lambda: tagged(Tagged),
+    "deeper": lambda: tagged(Deep),
+    "attribute": lambda: noted(tagged(Tagged), tag="kept"),
+    "attributes": lambda: noted(tagged(Tagged), a=1, b=None, c=[1, {"d": (2.5, "x")}], e={1: 2}),
+    "tensors inside": lambda: noted(tagged(Tagged), mask=torch.ones(2), other=[tagged(Deep), numpy.arange(3)]),
     "meta": lambda: Meta([[1, 2], [3, 4]]),
     "made of meta": lambda: Meta([1.0, 2.0]) * 2,
-    "typed": lambda: of(Typed),
-    "silent": lambda: noted(of(Silent), x=1),
-    "guarded": lambda: noted(of(Guarded), note="one"),
+    "typed": lambda: tagged(Typed),
+    "silent": lambda: noted(tagged(Silent), x=1),
+    "guarded": lambda: noted(tagged(Guarded), note="one"),
     "scalar": lambda: torch.tensor(3).as_subclass(Tagged),
     "empty": lambda: torch.zeros(0, 4).as_subclass(Tagged),
     "half": lambda: torch.ones(3, dtype=torch.bfloat16).as_subclass(Tagged),
@@ -163,18 +163,22 @@ RIDING: dict[str, Callable[[], Any]] = {
     ),
     "across": lambda: torch.arange(6).reshape(2, 3).T.as_subclass(Tagged),
     "conjugate": lambda: torch.ones(2, dtype=torch.complex64).conj().as_subclass(Tagged),
-    "nested": lambda: {"image": noted(of(Meta), meta={"path": "a.png"}), "label": 3, "more": [of(Tagged), of(Typed)]},
+    "nested": lambda: {
+        "image": noted(tagged(Meta), meta={"path": "a.png"}),
+        "label": 3,
+        "more": [tagged(Tagged), tagged(Typed)],
+    },
 }
 ODD: dict[str, Callable[[], Any]] = {
-    "slots": lambda: noted(of(Slotted), mark="m", other=2),
-    "setstate": lambda: noted(of(Stately), x=1),
-    "getstate": lambda: noted(of(Sized), x=1),
-    "reduce": lambda: of(Reduced),
-    "registered": lambda: of(Registered),
-    "gradient": lambda: of(Tagged).requires_grad_(),
+    "slots": lambda: noted(tagged(Slotted), mark="m", other=2),
+    "setstate": lambda: noted(tagged(Stately), x=1),
+    "getstate": lambda: noted(tagged(Sized), x=1),
+    "reduce": lambda: tagged(Reduced),
+    "registered": lambda: tagged(Registered),
+    "gradient": lambda: tagged(Tagged).requires_grad_(),
     "parameter": lambda: torch.nn.Parameter(torch.ones(3)),
     "constant parameter": lambda: torch.nn.Parameter(torch.ones(3), requires_grad=False),
-    "twice": lambda: [made := of(Tagged), {"again": made}],
+    "twice": lambda: [made := tagged(Tagged), {"again": made}],
 }
 
 
@@ -220,14 +224,14 @@ def test_what_default_collate_makes_of_them(kind: Any, dtype: torch.dtype, optio
 def test_batches_that_default_collate_refuses_or_mixes() -> None:
     ones = torch.ones(2)
     batches = [
-        [of(Tagged), torch.ones(3).as_subclass(Tagged)],
-        [of(Tagged), torch.ones(2, 3)],
-        [torch.ones(2, 3), of(Tagged)],
-        [of(Tagged), of(Deep)],
-        [of(Deep), of(Tagged)],
-        [of(Tagged), of(Typed)],
-        [of(Tagged).requires_grad_(), of(Tagged)],
-        [of(Tagged), of(Tagged).double()],
+        [tagged(Tagged), torch.ones(3).as_subclass(Tagged)],
+        [tagged(Tagged), torch.ones(2, 3)],
+        [torch.ones(2, 3), tagged(Tagged)],
+        [tagged(Tagged), tagged(Deep)],
+        [tagged(Deep), tagged(Tagged)],
+        [tagged(Tagged), tagged(Typed)],
+        [tagged(Tagged).requires_grad_(), tagged(Tagged)],
+        [tagged(Tagged), tagged(Tagged).double()],
         [ones.as_subclass(Tagged), 3],
         [torch.zeros(0).as_subclass(Tagged)] * 2,
         [torch.tensor(1).as_subclass(Tagged)] * 2,
@@ -310,7 +314,7 @@ def test_views_of_one_hold_its_slot() -> None:
 
 
 def test_a_registered_way_to_pickle_is_taken() -> None:
-    assert pickle.loads(objects.dump(of(Registered))[0]).tolist() == [8, 8, 8]
+    assert pickle.loads(objects.dump(tagged(Registered))[0]).tolist() == [8, 8, 8]
 
 
 def test_classes_that_are_their_elements() -> None:

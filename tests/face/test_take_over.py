@@ -167,11 +167,11 @@ def test_options_of_the_patch_are_checked(options: Any, error: Any, says: str) -
 
 
 @pytest.mark.parametrize("build", [rebuilt, as_ray_does])
-@pytest.mark.parametrize("kept", [True, False])
-def test_that_torchs_loader_was_built_from_ours_is_said_once(build: Any, kept: bool) -> None:
+@pytest.mark.parametrize("keeps", [True, False])
+def test_that_torchs_loader_was_built_from_ours_is_said_once(build: Any, keeps: bool) -> None:
     loader: Any = shmloader.DataLoader(Augmented(), batch_size=2, num_workers=1, on_worker_death="respawn")
     theirs = build(loader)
-    loader = loader if kept else None
+    loader = loader if keeps else None
     gc.collect()
     with pytest.warns(RuntimeWarning, match="never iterated over.*respawn' has no effect.*patch_torch"):
         batches = len(list(theirs))
@@ -179,7 +179,7 @@ def test_that_torchs_loader_was_built_from_ours_is_said_once(build: Any, kept: b
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         list(theirs)
-    if kept:
+    if keeps:
         text = str(loader.report())
         assert "never iterated over" in text and "torch.utils.data.dataloader.DataLoader" in text
         assert "patch_torch" in text
@@ -267,7 +267,7 @@ def test_under_the_patch_what_it_does_not_reach_is_said() -> None:
 
 
 @pytest.mark.parametrize("call", ["self._iterator._shutdown_workers()", "self._iterator.close()", "self.close()"])
-@pytest.mark.parametrize("device", [None, "cpu"])
+@pytest.mark.parametrize("device", [None, pytest.param("cpu", marks=pytest.mark.long)])
 def test_a_del_that_ends_the_workers_is_silent_at_exit(call: str, device: str | None) -> None:
     """As that of Streaming's loader; by then the names of our modules are None."""
     ran = run_script(
@@ -280,7 +280,7 @@ def test_a_del_that_ends_the_workers_is_silent_at_exit(call: str, device: str | 
                 {call}
 
         loader = Theirs(range(8), num_workers=1, persistent_workers=True, device={device!r})
-        builtins.kept = loader
+        builtins.held = loader
         print(next(iter(loader)).item())
         """
     )

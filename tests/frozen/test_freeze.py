@@ -220,9 +220,9 @@ def test_a_change_is_refused_with_the_remedy(change: Any, error: type, words: st
 
 
 def test_adding_in_place_gives_a_list() -> None:
-    column = kept = frozen([1, 2])
+    column = copy = frozen([1, 2])
     column += [3]
-    assert column == [1, 2, 3] and type(column) is list and kept == [1, 2]
+    assert column == [1, 2, 3] and type(column) is list and copy == [1, 2]
 
 
 def test_a_change_of_a_dict_is_refused() -> None:
@@ -338,7 +338,7 @@ def test_what_is_small_stays() -> None:
 
 
 def test_a_negative_least_is_refused() -> None:
-    with pytest.raises(ValueError, match="least is -1"):
+    with pytest.raises(ValueError, match="least=-1"):
         shmloader.freeze(Holder(), least=-1)
 
 
@@ -346,7 +346,7 @@ def test_where_there_is_no_memory_the_dataset_is_as_it_was(monkeypatch: pytest.M
     dataset = Holder(numbers=list(range(1000)), array=numpy.zeros(1_000_000))
     before = dict(vars(dataset))
     monkeypatch.setattr("shmloader.system.sealed_memory.available_memory", lambda: 1 << 20)
-    with pytest.raises(MemoryError, match="freezing the dataset takes 7 MiB more of memory: 1 MiB are available"):
+    with pytest.raises(MemoryError, match="freezing the dataset needs 7 MiB more of memory: 1 MiB are available"):
         shmloader.freeze(dataset)
     assert all(vars(dataset)[name] is value for name, value in before.items())
 

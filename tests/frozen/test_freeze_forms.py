@@ -308,7 +308,7 @@ def test_a_full_address_space_is_an_error_with_a_remedy() -> None:
     assert resource.getrlimit(resource.RLIMIT_AS)[0] == resource.RLIM_INFINITY
     ran = subprocess.run([sys.executable, "-c", FULL], capture_output=True, text=True, timeout=120)
     assert ran.returncode == 0, ran.stderr
-    assert ran.stdout.splitlines()[0].startswith("freezing the dataset takes")
+    assert ran.stdout.splitlines()[0].startswith("freezing the dataset needs")
     assert "load fewer samples" in ran.stdout
 
 
@@ -318,7 +318,7 @@ def test_where_the_copy_cannot_be_mapped_the_dataset_is_as_it_was(monkeypatch: p
 
     held = Holder(items=list(range(100)))
     monkeypatch.setattr(sealed_memory.SealedMemory, "__new__", full)
-    with pytest.raises(MemoryError, match="freezing the dataset takes 0 MiB more of memory: the address space"):
+    with pytest.raises(MemoryError, match="freezing the dataset needs 0 MiB more of memory: the address space"):
         shmloader.freeze(held)
     assert type(held.items) is list
 

@@ -31,12 +31,15 @@ class Mapped(torch.utils.data.Dataset[Any]):
     def __getitem__(self, index: int) -> tuple[int, int, int, Any, Any]:
         path, label = self.samples[index]
         self.features[index, 0] = os.getpid()  # a write of this process alone
-        files = {inode_of(self.samples.pages.memory), *(inode_of(of(part)) for part in (self.features, self.table))}
+        files = {
+            inode_of(self.samples.pages.memory),
+            *(inode_of(sealed_memory_of(part)) for part in (self.features, self.table)),
+        }
         (inode,) = files
         return inode, label, int(path.removesuffix(".jpg")), self.features[index, 1], self.table[index]
 
 
-def of(part: Any) -> SealedMemory:
+def sealed_memory_of(part: Any) -> SealedMemory:
     found = memory_of(part)
     assert found is not None
     return found[0]
@@ -97,8 +100,8 @@ def test_nothing_is_kept_of_what_the_originals_took() -> None:
         fresh=True,
     )
     assert ran.status == 0, ran.err
-    took, kept = map(int, ran.out.split())
-    assert took > 30 << 20 and kept < took // 6, (took, kept)
+    took, remaining = map(int, ran.out.split())
+    assert took > 30 << 20 and remaining < took // 6, (took, remaining)
 
 
 def test_a_killed_trainer_leaves_nothing() -> None:
@@ -124,9 +127,9 @@ RANKS = """
         dist.init_process_group("gloo", init_method=f"file://{meet}", rank=number, world_size=3)
         dataset = Mapped(300 if number < 2 else 301)
         shmloader.freeze(dataset, share_with_ranks=True)
-        alone = shmloader.freeze(Mapped(), share_with_ranks=False)
+        unshared = shmloader.freeze(Mapped(), share_with_ranks=False)
         found = [None] * 3
-        dist.all_gather_object(found, (inode_of(dataset.samples.pages.memory), inode_of(alone.samples.pages.memory)))
+        dist.all_gather_object(found, (inode_of(dataset.samples.pages.memory), inode_of(unshared.samples.pages.memory)))
         results.put((number, found, dataset.samples[299]))
         dist.barrier()
         dist.destroy_process_group()
@@ -142,7 +145,7 @@ RANKS = """
         assert all(found == of_ranks[0][1] for _, found, _ in of_ranks), of_ranks
         assert all(last == ("299.jpg", 9) for *_, last in of_ranks), of_ranks
         (first, *_), (second, *_), (third, *_) = of_ranks[0][1]
-        print(first == second, first == third, len({alone for _, alone in of_ranks[0][1]}))
+        print(first == second, first == third, len({unshared for _, unshared in of_ranks[0][1]}))
 """
 
 

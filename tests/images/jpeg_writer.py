@@ -29,7 +29,7 @@ SAMPLINGS: dict[str, Factors] = {
 
 @dataclasses.dataclass
 class Noise:
-    """What a picture is made of."""
+    """The parameters of a picture."""
 
     seed: int
     width: int

@@ -1,4 +1,4 @@
-"""Folders of pictures with a cache, for its tests."""
+"""Folders of pictures with a cache: fixtures for the tests of the cache."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ SIZE = 120 * 160 * 3 // 2  # bytes that one's samples take, and a little more
 
 
 @pytest.fixture(autouse=True)
-def alone(monkeypatch: pytest.MonkeyPatch) -> str:
-    """Memory of this test alone: all tests of this machine, and its user's jobs, would have the same."""
+def own_memory(monkeypatch: pytest.MonkeyPatch) -> str:
+    """Common memory of this test alone: otherwise other tests, and this user's jobs, would share it."""
     name = f"shmloader_test_{os.getpid()}_{random.SystemRandom().getrandbits(40)}"
     monkeypatch.setattr(cache_stores, "NAME", name)
     return name
@@ -78,7 +78,7 @@ def warned(work: Callable[[], Any]) -> list[str]:
 
 
 def memories(name: str) -> list[str]:
-    """Descriptors of processes of this user on common memory of this name."""
+    """Descriptors of this user's processes on common memory of this name."""
     found = []
     for pid in common_memory.processes_of(os.getuid()):
         try:

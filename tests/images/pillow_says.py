@@ -1,4 +1,4 @@
-"""Random pictures and parameters for operations on the row, and what torchvision does to a PIL image."""
+"""Random pictures and parameters for operations on pixels, and the results of torchvision on PIL images."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MANY = 2000
 
 
 def any_picture(draw: random.Random, size: tuple[int, int] | None = None, mode: str | None = None) -> Image.Image:
-    """Noise, a soft picture, few colours, one colour, black; RGB or now and then L; 1 x 1 to 300 x 300."""
+    """Noise, a soft picture, few colours, one colour, or black; RGB, sometimes L; 1 x 1 to 300 x 300."""
     if size is None:
         most = draw.choice([3, 40, 40, 300])
         size = draw.randint(1, most), draw.randint(1, most)
@@ -44,7 +44,7 @@ def fill_of(draw: random.Random, image: Image.Image) -> Any:
 
 
 def affine_matrix(draw: random.Random, size: tuple[int, int]) -> tuple[float, ...]:
-    """A turn, a shear, a move by whole pixels or not, a scale, anything, and what is far outside."""
+    """A rotation, a shear, a move by whole pixels or not, a scale, any matrix, or places far outside."""
     kind, width, height = draw.randrange(8), *size
     by = draw.uniform(-1, 1)
     if kind == 0:

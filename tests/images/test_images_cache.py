@@ -1,4 +1,4 @@
-"""Pictures that are kept decoded: samples are the same to the bit, whoever kept them."""
+"""Decoded pictures in a cache: samples are the same bit for bit, whichever process kept them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from tests.images.kept_pictures import (
 )
 
 # Fixtures; each test has memory of its own, which no job of this user finds.
-alone, root = kept_pictures.alone, kept_pictures.root
+own_memory, root = kept_pictures.own_memory, kept_pictures.root
 
 
 # -------------------------------------------------------------------------------------------------- planes of a picture
@@ -64,7 +64,7 @@ def test_a_crop_of_planes_is_the_crop_of_the_file(path: str, sampling: str, is_w
                     got[...] = 0
                     how = {"down_first": draw.random() < 0.5, "filter": draw.randrange(6)}
                     assert file.decode(crop, expected, exact, **how)
-                    assert decoder.decode(crop, got, exact, **how, kept=decoder is maker)
+                    assert decoder.decode(crop, got, exact, **how, keep=decoder is maker)
                     assert np.array_equal(got, expected)
 
 
@@ -105,7 +105,7 @@ def test_samples_are_the_same(root: str, tmp_path: Path, exact: bool, where: str
 
 @pytest.mark.parametrize("exact", [True, False])
 def test_samples_of_a_fused_dataset(root: str, exact: bool) -> None:
-    """Whatever its transforms, also one of the user's own, and transforms that are changed later."""
+    """With any transforms, also one of the user's own, and transforms that are changed later."""
     paths = [path for path, _ in folder(root).samples]
     for last in (tv.PILToTensor(), tv.ToTensor()):
         transform = tv.Compose([tv.RandomResizedCrop(), tv.RandomHorizontalFlip(), last])
@@ -153,7 +153,7 @@ def test_pictures_that_are_no_baseline_jpeg(root: str) -> None:
 
 
 def test_a_changed_file_is_another_picture(root: str) -> None:
-    """Also one of the same size."""
+    """Also a file of the same size."""
     path = folder(root).samples[0][0]
 
     def write_picture(seed: int) -> None:
@@ -174,9 +174,9 @@ def test_a_changed_file_is_another_picture(root: str) -> None:
 
 def test_relative_paths_are_of_their_folder(root: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "other" / "train" / "class0").mkdir(parents=True)
-    for of, seed in ((tmp_path, 1), (tmp_path / "other", 2)):
-        Image.fromarray(np.full((64, 64, 3), 90 * seed, np.uint8)).save(of / "train" / "class0" / "0.jpg", "JPEG")
-        os.utime(of / "train" / "class0" / "0.jpg", ns=(7, 7))
+    for root, seed in ((tmp_path, 1), (tmp_path / "other", 2)):
+        Image.fromarray(np.full((64, 64, 3), 90 * seed, np.uint8)).save(root / "train" / "class0" / "0.jpg", "JPEG")
+        os.utime(root / "train" / "class0" / "0.jpg", ns=(7, 7))
     monkeypatch.chdir(tmp_path)
     one = images.ImageFolder("train", images.training(40), cache="8 MB")
     first = one[0][0]
@@ -186,12 +186,12 @@ def test_relative_paths_are_of_their_folder(root: str, tmp_path: Path, monkeypat
 
 def test_rows_are_used_for_what_is_not_kept(root: str, tmp_path: Path) -> None:
     dataset = folder(root, cache=1 << 20, rows=tmp_path / "train.rows")
-    keep, kept = dataset._following.cache.keep, []
+    keep, calls = dataset._following.cache.keep, []
     dataset._following.cache.keep = lambda path, decoder: bool(
-        len(kept) < 5 and keep(path, decoder) and not kept.append(1)
+        len(calls) < 5 and keep(path, decoder) and not calls.append(1)
     )
     plain = samples(folder(root))
-    assert same(samples(dataset), plain) and len(kept) == 5
+    assert same(samples(dataset), plain) and len(calls) == 5
     marks = dataset._following._rows
     assert sum(marks.find(k, path, (os.stat(path).st_size, os.stat(path).st_mtime_ns)) is not None
                for k, (path, _) in enumerate(dataset.samples)) == PICTURES - 5  # fmt: skip
@@ -256,14 +256,14 @@ def test_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (5 << 20, 5 << 20),
     ):
         assert (cache_options(value).path, cache_options(value).budget) == (None, budget)
-    there = str(tmp_path / "train.cache")
-    assert (cache_options(there).path, cache_options(there).budget) == (there, None)
+    path = str(tmp_path / "train.cache")
+    assert (cache_options(path).path, cache_options(path).budget) == (path, None)
     both = cache_options((tmp_path / "train.cache", "2 GB"))
-    assert (both.path, both.budget) == (there, 2 << 30)
+    assert (both.path, both.budget) == (path, 2 << 30)
 
 
 def test_a_control_group_without_room(root: str, groups: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its limit is near: nothing more is kept, one warning, and training goes on."""
+    """Memory is near its limit: no more pictures are kept, one warning comes, and training continues."""
     monkeypatch.setattr(cache_memory, "_STEP", SIZE)
     (groups / "membership").write_text("0::/box\n")
     write_files(groups / "box", memory__max=400 << 20, memory__current=9 << 20)
@@ -272,7 +272,7 @@ def test_a_control_group_without_room(root: str, groups: Path, monkeypatch: pyte
     samples(Subset(dataset, range(4)))
     write_files(groups / "box", memory__max=400 << 20, memory__current=395 << 20)
     (warning,) = warned(lambda: [check(same(samples(dataset), plain)) for _ in range(2)])
-    assert "cache=0.02" in warning and "5.0 MiB of memory are left" in warning and "Give a smaller budget" in warning
+    assert "cache=0.02" in warning and "has 5.0 MiB of memory left" in warning and "Give a smaller budget" in warning
     assert 4 <= counted(lambda: samples(dataset))["cached"] < PICTURES
     assert not warned(lambda: samples(folder(root, cache="8 MB")))  # one warning for all datasets of the machine
 
@@ -280,4 +280,4 @@ def test_a_control_group_without_room(root: str, groups: Path, monkeypatch: pyte
 def test_more_than_the_machine_has(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shmloader.images.cache.allowed_memory", lambda: 4 << 20)
     (text,) = warned(lambda: folder(root, cache="8 MB"))
-    assert "more than the 4.0 MiB" in text and "smaller budget" in text
+    assert "larger than the 4.0 MiB" in text and "smaller budget" in text

@@ -1,4 +1,4 @@
-"""Pictures kept in a file: the next run finds it warm, and nothing that is wrong with it changes a sample."""
+"""A cache in a file: the next run finds its pictures, and no damage to the file changes a sample."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.images.kept_pictures import (
 )
 
 # Fixtures; each test has memory of its own, which no job of this user finds.
-alone, root = kept_pictures.alone, kept_pictures.root
+own_memory, root = kept_pictures.own_memory, kept_pictures.root
 
 
 def test_the_next_run_finds_the_file_warm(root: str, tmp_path: Path) -> None:
@@ -87,7 +87,7 @@ def test_other_files_are_left_alone(root: str, tmp_path: Path) -> None:
     (tmp_path / "notes").write_bytes(b"not a cache" * 100)
     os.mkfifo(tmp_path / "fifo")
     for name in ("notes", "fifo"):
-        with pytest.raises(ValueError, match=f"{name} is no .*, and is not overwritten: give another path"):
+        with pytest.raises(ValueError, match=rf"{name} is no .*It is not overwritten\. Give another path"):
             folder(root, cache=tmp_path / name)
     assert (tmp_path / "notes").read_bytes() == b"not a cache" * 100
     with pytest.raises(IsADirectoryError):
@@ -124,10 +124,10 @@ def test_a_disk_that_fills_up(root: str) -> None:
     assert ran.out.strip() in ("1 True True", "not permitted"), ran
 
 
-@pytest.mark.parametrize("kept", [0, 5])
-def test_a_write_that_fails(root: str, tmp_path: Path, kept: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("fitting", [0, 5])
+def test_a_write_that_fails(root: str, tmp_path: Path, fitting: int, monkeypatch: pytest.MonkeyPatch) -> None:
     dataset, plain = folder(root, cache=tmp_path / "train.cache"), samples(folder(root))
-    left, pwritev = [kept], os.pwritev
+    left, pwritev = [fitting], os.pwritev
 
     def full(fd: int, parts: Any, at: int) -> int:
         left[0] -= 1
@@ -138,7 +138,7 @@ def test_a_write_that_fails(root: str, tmp_path: Path, kept: int, monkeypatch: p
     monkeypatch.setattr(os, "pwritev", full)
     (text,) = warned(lambda: [check(same(samples(dataset), plain)) for _ in range(2)])
     assert "train.cache" in text and "No space left on device" in text and "Make room" in text
-    assert counted(lambda: samples(dataset))["cached"] == kept
+    assert counted(lambda: samples(dataset))["cached"] == fitting
 
 
 def test_a_disk_without_room_for_the_file(root: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,7 +153,7 @@ def test_a_disk_without_room_for_the_file(root: str, tmp_path: Path, monkeypatch
 
 
 def test_a_file_that_others_use_is_read_alone(root: str, tmp_path: Path) -> None:
-    """Processes of another machine or container, which this one cannot see, hold its lock."""
+    """Processes of another machine or container, which this one cannot see, hold the file's lock."""
     path = tmp_path / "train.cache"
     samples(Subset(folder(root, cache=path), range(4)))
     gc.collect()

@@ -1,4 +1,4 @@
-"""Workers and jobs share kept pictures, and one that is killed leaves nothing that another waits for."""
+"""Workers and jobs share kept pictures; if one is killed, no other waits for it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from tests.images.kept_pictures import (
 )
 
 # Fixtures; each test has memory of its own, which no job of this user finds.
-alone, root = kept_pictures.alone, kept_pictures.root
+own_memory, root = kept_pictures.own_memory, kept_pictures.root
 
 
 # ------------------------------------------------------------------------------------------ what else reads the dataset
@@ -53,9 +53,9 @@ def test_workers_share_it(root: str, tmp_path: Path, method: str, where: str) ->
     }
     dataset = shmloader.freeze(folder(root, cache="8 MB" if where == "memory" else tmp_path / "train.cache"))
 
-    def epochs(of: Any) -> list[Any]:
+    def epochs(data: Any) -> list[Any]:
         torch.manual_seed(3)
-        loader = shmloader.DataLoader(of, **options)
+        loader = shmloader.DataLoader(data, **options)
         found = [[part.clone() for part in batch] for _ in range(2) for batch in loader]
         epochs.report = str(loader.report())  # type: ignore[attr-defined]
         return found
@@ -72,15 +72,15 @@ def test_workers_share_it(root: str, tmp_path: Path, method: str, where: str) ->
 
 
 def test_workers_that_stay_and_loaders_that_are_built_again(root: str) -> None:
-    """And a dataset that is built again while the other one is there."""
+    """Also a dataset that is built again while the first one exists."""
     dataset, plain = folder(root, cache="8 MB"), folder(root)
     for number in range(2):
         dataset = folder(root, cache="8 MB") if number else dataset
         found = []
-        for of in (dataset, plain):
+        for data in (dataset, plain):
             torch.manual_seed(number)
             with shmloader.DataLoader(
-                of, batch_size=4, num_workers=2, persistent_workers=True, multiprocessing_context="fork"
+                data, batch_size=4, num_workers=2, persistent_workers=True, multiprocessing_context="fork"
             ) as loader:
                 found.append([batch[0].clone() for _ in range(2) for batch in loader])
         assert same(*found)
@@ -107,7 +107,7 @@ def test_a_resumed_epoch_goes_on(root: str) -> None:
     assert same(resumed("8 MB"), resumed(None)) and len(resumed("8 MB")) == PICTURES // 3 - 1
 
 
-def test_jobs_that_were_started_apart_share_it(root: str, alone: str) -> None:
+def test_jobs_that_were_started_apart_share_it(root: str, own_memory: str) -> None:
     dataset = folder(root, cache="8 MB")
     samples(dataset)
     inode = dataset._following.cache._store.place[2]
@@ -115,7 +115,7 @@ def test_jobs_that_were_started_apart_share_it(root: str, alone: str) -> None:
         import torch
         from shmloader import images
         from shmloader.images import cache_memory, cache_stores
-        cache_stores.NAME = {alone!r}
+        cache_stores.NAME = {own_memory!r}
         dataset = images.ImageFolder({root!r}, images.training(40), cache="8 MB")
         [dataset[k] for k in range(len(dataset))]
         print(images.counts()["cached"], dataset._following.cache._store.place[2])
@@ -124,13 +124,13 @@ def test_jobs_that_were_started_apart_share_it(root: str, alone: str) -> None:
     assert ran.out.split() == [str(PICTURES), str(inode)], ran
     del dataset
     gc.collect()
-    assert not memories(alone)  # it is gone with the last that had it
+    assert not memories(own_memory)  # it is gone with the last that had it
 
 
 def test_datasets_whose_pictures_have_no_paths_are_refused() -> None:
     for module, name in (("datasets.arrow_dataset", "Dataset"), ("timm.data.dataset", "ImageDataset")):
         made = type(name, (), {"__module__": module})()
-        with pytest.raises(TypeError, match=r"cache= knows a picture by its path.*Leave cache out"):
+        with pytest.raises(TypeError, match=r"cache= needs the path of each picture.*Leave cache out"):
             images.fuse(made, cache="8 MB")
 
 
@@ -158,7 +158,7 @@ STEPS = ("claimed", "reserved", "half written", "written", "published")
 
 
 def die_at(step: str, cache: Cache) -> None:
-    """Have this process killed when it keeps a picture."""
+    """Kill this process when it keeps a picture."""
     store: Any = cache._store
 
     def die(*_: Any) -> Any:
@@ -236,7 +236,7 @@ def test_an_exception_leaves_no_claim(root: str, monkeypatch: pytest.MonkeyPatch
 
 
 def killed_at_random(root: str, cache: Any, kills: int) -> tuple[Any, list[int]]:
-    """Workers of a first epoch, killed at random times, and what the cache has then."""
+    """Kill the workers of a first epoch at random times, and check the cache."""
     dataset, draw, deaths = folder(root, cache=cache), random.Random(7), [0]
     paths = [path for path, _ in dataset.samples]
     while deaths[0] < kills:
@@ -263,7 +263,7 @@ def killed_at_random(root: str, cache: Any, kills: int) -> tuple[Any, list[int]]
 @pytest.mark.parametrize("kills", [6, pytest.param(300, marks=pytest.mark.long)])
 @pytest.mark.parametrize("where", ["memory", "file"])
 def test_killed_at_random_in_the_first_epoch(root: str, tmp_path: Path, kills: int, where: str) -> None:
-    """Each change of a file's time is another picture to keep, so processes keep pictures all the time."""
+    """After each change of a file's time the picture is a new one, so processes keep pictures all the time."""
     value = "32 MB" if where == "memory" else (tmp_path / "train.cache", "32 MB")
     dataset, _ = killed_at_random(root, value, kills)
     for changed in range(0, 50, 1 if kills > 100 else 10):

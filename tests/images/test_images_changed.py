@@ -1,4 +1,4 @@
-"""Whoever changes a transform, or a dataset, after it was fused gets the samples that the changed one makes."""
+"""A transform or a dataset that is changed after it was fused makes the changed samples."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def dataset_of(paths: list[str]) -> tv.DatasetFolder:
 
 
 def outcome(dataset: Any) -> list[Any]:
-    """All samples, and where the generators are then."""
+    """All samples, and the states of the generators after them."""
     torch.manual_seed(3)
     random.seed(3)
     samples = [(np.asarray(image).tolist(), target) for image, target in (dataset[at] for at in range(len(dataset)))]
@@ -135,7 +135,7 @@ def pickled(fused: Any) -> Any:
 
 @pytest.mark.parametrize("way", [copy.copy, copy.deepcopy, pickled])
 def test_copies(paths: list[str], way: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is read again in a copy, and each follows its own dataset."""
+    """A copy does not read the transforms again, and follows its own dataset."""
     dataset = dataset_of(paths)
     fused = way(images.fuse(dataset))
     reads: list[Any] = []
@@ -155,8 +155,8 @@ def test_each_of_several_views(paths: list[str]) -> None:
             paths, images.views(dataset_of(paths).transform, tv.Compose([tv.Resize((9, 9)), *FLOATS]))
         )
 
-    def change(of: Any) -> None:
-        of.transform.transforms[1].transforms[0].size = (12, 12)
+    def change(dataset: Any) -> None:
+        dataset.transform.transforms[1].transforms[0].size = (12, 12)
 
     one, other = dataset(), dataset()
     fused = images.fuse(one)
@@ -196,7 +196,7 @@ def test_torchs_default_dtype(paths: list[str]) -> None:
 
 
 def test_scaled_on_the_device(paths: list[str]) -> None:
-    """Another size is no matter; other numbers are, because the loader has a function of the old ones."""
+    """Another size is allowed; other numbers raise, because the loader has a function for the old ones."""
     dataset = dataset_of(paths)
     fused = images.fuse(dataset, scale_on_device=True)
     on_device = fused.on_device
@@ -204,7 +204,7 @@ def test_scaled_on_the_device(paths: list[str]) -> None:
     assert fused[0][0].shape == (3, 40, 30)
     assert fused.on_device is on_device
     dataset.transform.transforms[-1].mean = (0.1, 0.2, 0.3)
-    with pytest.raises(RuntimeError, match="The transform makes other numbers than when on_device was asked for"):
+    with pytest.raises(RuntimeError, match="the transform has changed since on_device was read"):
         fused[0]
     again = images.fuse(dataset, scale_on_device=True)
     again.transform = tv.Compose([tv.Resize((20, 20)), *FLOATS])  # before anybody has the function: no matter

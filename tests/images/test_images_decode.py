@@ -1,4 +1,4 @@
-"""images.decode: whatever the file, the pixels that Pillow gives, to the bit; and its errors."""
+"""images.decode gives Pillow's pixels bit for bit, whatever the file; and its errors."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ DOWN_FIRST = int(PIL.__version__.split(".")[0]) >= 13
 
 
 def photo(width: int, height: int, seed: int = 0) -> Image.Image:
-    """Smooth colours with edges and a little noise: what an encoder makes common coefficients of."""
+    """Smooth colours with edges and a little noise, which give an encoder common coefficients."""
     rng = np.random.default_rng(seed)
     y, x = np.mgrid[:height, :width]
     f = rng.uniform(0.02, 0.3, (3, 2))
@@ -57,7 +57,7 @@ def by_pillow(
 
 
 def ours(path: str, data: bytes, crop: tuple[int, int, int, int], out: Array, **options: Any) -> bool:
-    """Whether our own decoder took it, in this way of decoding."""
+    """Whether our own decoder took the file, with this way of decoding."""
     decoder = jpeg.Decoder(path)
     return decoder.open(data) is not None and decoder.decode(crop, out, down_first=DOWN_FIRST, **options)
 
@@ -90,7 +90,7 @@ def test_any_coefficients_in_any_sampling(path: str, sampling: str, is_wild: boo
 
 @pytest.mark.parametrize("sampling", ["4:1:0", "4:2:0", "grey"])
 def test_the_longest_mcus(path: str, sampling: str) -> None:
-    """A scan is read in pieces, each as near to its end as an MCU allows that takes all the bits that one can have."""
+    """A scan is read in pieces; each ends as close to its limit as the longest MCU allows."""
     for width in range(32, 168, 8):
         data = write(Noise(width, width, 96, SAMPLINGS[sampling], is_longest=True))
         assert np.array_equal(whole(path, data, width, 96), by_pillow(data)), width
@@ -170,7 +170,7 @@ def boxes(seed: int, count: int) -> Iterator[tuple[Noise, tuple[int, int, int, i
 
 
 def rows(size: tuple[int, int], is_interleaved: bool) -> Array:
-    """An array for a result, with room around it that must stay as it is."""
+    """An array for a result, with a margin that must not change."""
     height, width = size
     if is_interleaved:
         return np.full((height + 2, width + 2, 3), 7, np.uint8).transpose(2, 0, 1)
@@ -314,7 +314,7 @@ def test_markers_that_are_ours(path: str, options: dict[str, Any]) -> None:
 
 
 def exif(orientation: int, order: str) -> bytes:
-    """A marker with an orientation, in TIFF's little-endian or big-endian way."""
+    """A marker with an orientation, in TIFF's little-endian or big-endian order."""
     tiff = (b"II*\0" if order == "<" else b"MM\0*") + struct.pack(order + "I", 8)
     tiff += struct.pack(order + "HHHIIHHIHH", 2, 0x0100, 4, 1, 50, 0x0112, 3, 1, orientation, 0)
     tiff += struct.pack(order + "I", 0)
@@ -338,7 +338,7 @@ def test_upright_where_asked(orientation: int, order: str, monkeypatch: pytest.M
 
 
 class NobodysDecoder:
-    """It takes no file."""
+    """Our decoder takes no file."""
 
     def open(self, data: Any) -> None:
         pass

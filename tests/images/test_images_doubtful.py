@@ -1,4 +1,4 @@
-"""Files of which libjpeg makes something else than they seem to say: our decoder leaves them to Pillow."""
+"""Files that libjpeg reads in an unexpected way: our decoder leaves them to Pillow."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from shmloader.core import jpeg
 @pytest.mark.parametrize("restart", [0, 3])
 @pytest.mark.parametrize("which", [0, -1])
 def test_fill_bytes_in_the_data(path: str, restart: int, which: int) -> None:
-    """0xff 0xff 0 instead of 0xff 0: libjpeg-turbo leaves coefficients of a first attempt in such an MCU."""
+    """0xff 0xff 0 instead of 0xff 0: in such an MCU, libjpeg-turbo keeps coefficients of a first attempt."""
     data = write(Noise(5, 150, 130, SAMPLINGS["4:2:0"], restart=restart, is_wild=True))
     scan = data.index(b"\xff\xda") + 14
     at = [k for k in range(scan, len(data)) if data[k : k + 2] == b"\xff\0"][which]
@@ -36,7 +36,7 @@ def test_fill_bytes_in_the_data(path: str, restart: int, which: int) -> None:
 
 @pytest.mark.parametrize("length", [1, 11, 16])  # bits: of a code that is looked up, and of one that is not
 def test_a_code_of_ones_alone(length: int) -> None:
-    """No table may have it (T.81, annex C), and libjpeg refuses the file."""
+    """No table may have this code (T.81, annex C), and libjpeg refuses the file."""
 
     def grey(ones: bool) -> bytes:
         # Codes 0, 10, 110 and so on, and one or two of the last length.
@@ -44,7 +44,7 @@ def test_a_code_of_ones_alone(length: int) -> None:
         tables = (b"\xc4", b"\0" + dc), (b"\xc4", b"\x10" + bytes([1] + [0] * 15) + b"\0")
         frame = struct.pack(">BHHB", 8, 8, 8, 1) + b"\1\x11\0"
         segments = (b"\xdb", b"\0" + b"\1" * 64), (b"\xc0", frame), *tables, (b"\xda", b"\1\1\0\0\x3f\0")
-        parts = [b"\xff" + marker + struct.pack(">H", len(said) + 2) + said for marker, said in segments]
+        parts = [b"\xff" + marker + struct.pack(">H", len(content) + 2) + content for marker, content in segments]
         return b"\xff\xd8" + b"".join(parts) + b"\0\0\0\xff\xd9"
 
     assert jpeg.Decoder().open(grey(ones=False)) == (8, 8, 1)

@@ -1,4 +1,4 @@
-"""Resizing filters: the pixels that Pillow's resize gives by each of its filters, to the bit; near where not exact."""
+"""Resizing gives Pillow's pixels bit for bit with each of its filters, and similar ones with exact=False."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def by_pillow(
     return np.asarray(image.resize(size[::-1], resample)).transpose(2, 0, 1)
 
 
-@pytest.mark.parametrize("resample", FILTERS, ids=lambda of: of.name)
+@pytest.mark.parametrize("resample", FILTERS, ids=lambda filter: filter.name)
 @pytest.mark.parametrize("path", jpeg.paths())
 def test_any_crop_to_any_size(path: str, resample: Resampling) -> None:
     decoder, draw = jpeg.Decoder(path), random.Random(str(resample))
@@ -68,10 +68,10 @@ def test_any_crop_to_any_size(path: str, resample: Resampling) -> None:
             assert np.array_equal(pixels, by_pillow(data, crop, (down, across), resample)), (crop, out.shape)
 
 
-@pytest.mark.parametrize("resample", FILTERS, ids=lambda of: of.name)
+@pytest.mark.parametrize("resample", FILTERS, ids=lambda filter: filter.name)
 @pytest.mark.parametrize("path", jpeg.paths())
 def test_a_window_that_begins_where_a_filter_is_zero(path: str, resample: Resampling) -> None:
-    """Three times as large, every third column is one of the picture alone, and the next one needs more to its left."""
+    """Enlarged three times: every third column needs one of the picture's, and the next needs one more to its left."""
     decoder = jpeg.Decoder(path)
     data = write(Noise(5, 30, 20, SAMPLINGS["4:4:4"]))
     assert decoder.open(data) is not None
@@ -84,7 +84,7 @@ def test_a_window_that_begins_where_a_filter_is_zero(path: str, resample: Resamp
         assert np.array_equal(out, whole[:, begin : begin + 40, begin : begin + 50]), begin
 
 
-@pytest.mark.parametrize("resample", FILTERS, ids=lambda of: of.name)
+@pytest.mark.parametrize("resample", FILTERS, ids=lambda filter: filter.name)
 def test_not_exact_is_near_and_the_same_on_every_path(resample: Resampling) -> None:
     draw = random.Random(4)
     for subsampling in (0, 1, 2):
@@ -103,9 +103,9 @@ def test_not_exact_is_near_and_the_same_on_every_path(resample: Resampling) -> N
             assert 10 * math.log10(255**2 / max(1e-9, (differences**2).mean())) > 45
 
 
-@pytest.mark.parametrize("resample", [Resampling.BICUBIC, Resampling.LANCZOS], ids=lambda of: of.name)
+@pytest.mark.parametrize("resample", [Resampling.BICUBIC, Resampling.LANCZOS], ids=lambda filter: filter.name)
 def test_not_exact_overshoots_to_black_and_white_alone(resample: Resampling) -> None:
-    """Black beside white in the strongest colours: sums that go beyond both ends may not come out at the other one."""
+    """Black beside white in the strongest colours: a sum beyond either end must not wrap to the other."""
     for seed in range(30):
         data = write(Noise(seed, 60, 50, SAMPLINGS["4:2:0"], is_wild=True))
         outs = [np.zeros((3, 97, 131), np.uint8) for _ in jpeg.paths()]

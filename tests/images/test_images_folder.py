@@ -72,11 +72,11 @@ def test_empty_classes(root: Path) -> None:
     with pytest.raises(FileNotFoundError) as caught:
         images.ImageFolder(root)
     known = ".jpg, .jpeg, .png, .ppm, .bmp, .pgm, .tif, .tiff, .webp"
-    said = "Found no valid file for the classes also, empty. "
-    assert str(caught.value) == f"{said}Supported extensions are: {known}"
+    message = "Found no valid file for the classes also, empty. "
+    assert str(caught.value) == f"{message}Supported extensions are: {known}"
     with pytest.raises(FileNotFoundError) as caught:
         images.ImageFolder(root, is_valid_file=lambda path: True)
-    assert str(caught.value) == said
+    assert str(caught.value) == message
     assert images.ImageFolder(root, allow_empty=True).classes == ["a", "also", "b", "b.c", "c d", "empty"]
 
 
@@ -160,7 +160,7 @@ def test_from_bytes() -> None:
     assert read(data, out=row) is row and torch.equal(row, read(data)) and not batch[0].any()
     again = pickle.loads(pickle.dumps(read))
     assert torch.equal(again(data), read(data))
-    with pytest.raises(ValueError, match="give an `out`"):
+    with pytest.raises(ValueError, match="Give an `out`"):
         read(data, out=torch.zeros(3, 40, 32, dtype=torch.uint8))
 
 

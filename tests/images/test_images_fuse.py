@@ -1,4 +1,4 @@
-"""images.fuse: the samples that a dataset makes by itself, to the bit; and what it says where it cannot make them."""
+"""images.fuse gives the dataset's own samples bit for bit, and explains where it cannot."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def test_resized_where_the_decoder_cannot(name: str, paths: list[str]) -> None:
 
 
 def test_a_transform_of_ones_own_gets_what_pillow_has_beside_the_pixels(tmp_path: Path) -> None:
-    """Turned as EXIF says, by a function that fuse() does not know: before a crop and after it."""
+    """Turns by EXIF, by a function that fuse() does not know: before a crop and after it."""
     exif = Image.Exif()
     exif[0x0112] = 6
     file = io.BytesIO()
@@ -221,7 +221,7 @@ def test_ten_thousand_boxes() -> None:
 
 
 def test_a_flip_is_drawn_in_single_precision() -> None:
-    """A number that is drawn is a multiple of 2 ** -24, and `p` is rounded to one before they are compared."""
+    """Drawn numbers are multiples of 2 ** -24, and `p` is rounded to one before the comparison."""
     p = 0.7
     rounded = float(np.float32(p))
     assert rounded < p
@@ -232,7 +232,7 @@ def test_a_flip_is_drawn_in_single_precision() -> None:
 
 
 class Fixed:
-    """A generator's tensor that draws the same number again and again."""
+    """A generator's tensor that draws the same number each time."""
 
     def __init__(self, number: float) -> None:
         self._number = number
@@ -253,10 +253,10 @@ def test_a_broken_file_draws_nothing(tmp_path: Path, paths: list[str]) -> None:
     fused = images.fuse(dataset)
     for k in range(3):
         errors = []
-        for of in (dataset, fused):
+        for either in (dataset, fused):
             torch.manual_seed(k)
             with pytest.raises(OSError) as caught:
-                of[k]
+                either[k]
             errors.append((type(caught.value), torch.get_rng_state()))
         assert errors[0][0] is errors[1][0] and torch.equal(errors[0][1], errors[1][1])
     with pytest.raises(OSError, match=r"half\.jpg"):
@@ -280,7 +280,7 @@ def test_read_into_a_row(paths: list[str]) -> None:
         fused.read_into(2, lying)
         assert torch.equal(lying, expected[0])
         for wrong in (torch.empty((3, 32, 31), dtype=dtype), torch.empty((3, 32, 32), dtype=torch.int16)):
-            with pytest.raises(ValueError, match=r"out is .*: give"):
+            with pytest.raises(ValueError, match=r"out is .* Give"):
                 fused.read_into(2, wrong)
 
 
@@ -295,7 +295,7 @@ def assert_read_into_a_row(fused: Any) -> None:
     expected = fused[1]
     torch.manual_seed(1)
     assert fused.read_into(1, row) == expected[1] and torch.equal(row, expected[0])
-    with pytest.raises(ValueError, match=r"give an `out` (like it|of that shape)"):
+    with pytest.raises(ValueError, match=r"Give an `out` (like it|of that shape)"):
         fused.read_into(1, torch.empty(3, 32, 31))
 
 
@@ -336,9 +336,9 @@ def test_not_exact_is_close(paths: list[str]) -> None:
 def test_loaded(workers: int, paths: list[str]) -> None:
     dataset = tv.DatasetFolder(paths * 4, FUSED_WHOLLY["training, numbers"])
     batches = []
-    for of in (dataset, images.fuse(dataset)):
+    for data in (dataset, images.fuse(dataset)):
         torch.manual_seed(4)
-        loader = shmloader.DataLoader(of, batch_size=5, shuffle=True, num_workers=workers)
+        loader = shmloader.DataLoader(data, batch_size=5, shuffle=True, num_workers=workers)
         batches.append([[part.clone() for part in batch] for batch in loader])
     for one, other in zip(*batches, strict=True):
         assert torch.equal(one[0], other[0]) and torch.equal(one[1], other[1])
@@ -348,9 +348,9 @@ def test_scaled_by_the_loader(paths: list[str]) -> None:
     dataset = tv.DatasetFolder(paths[:6], FUSED_WHOLLY["training, numbers"])
     fused = images.fuse(dataset, scale_on_device=True)
     batches = []
-    for of, options in ((dataset, {}), (fused, {"device": "cpu", "on_device": fused.on_device})):
+    for data, options in ((dataset, {}), (fused, {"device": "cpu", "on_device": fused.on_device})):
         torch.manual_seed(4)
-        loader = shmloader.DataLoader(of, batch_size=3, num_workers=1, **options)
+        loader = shmloader.DataLoader(data, batch_size=3, num_workers=1, **options)
         batches.append([[part.clone() for part in batch] for batch in loader])
     for one, other in zip(*batches, strict=True):
         assert one[0].dtype is torch.float32 and torch.equal(one[0], other[0]) and torch.equal(one[1], other[1])
@@ -374,7 +374,7 @@ def test_it_is_the_dataset_in_all_else(paths: list[str]) -> None:
 
 
 class Spoken(tv.DatasetFolder):
-    """A folder with a __getitem__ of its own, which does as this says."""
+    """A folder with a __getitem__ of its own, which behaves as this parameter says."""
 
     says: Any = None
 
@@ -411,10 +411,10 @@ def test_a_dataset_of_another_class(saying: str | None, paths: list[str]) -> Non
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        (lambda of: setattr(of, "loader", Image.open), "its loader"),
-        (lambda of: setattr(of, "transform", None), "no transform"),
-        (lambda of: setattr(of, "__getitems__", lambda indices: []), "several samples"),
-        (lambda of: setattr(of, "transform", torch.sign), "not one of the transforms"),
+        (lambda dataset: setattr(dataset, "loader", Image.open), "its loader"),
+        (lambda dataset: setattr(dataset, "transform", None), "no transform"),
+        (lambda dataset: setattr(dataset, "__getitems__", lambda indices: []), "several samples"),
+        (lambda dataset: setattr(dataset, "transform", torch.sign), "not one of the transforms"),
     ],
 )
 def test_what_is_not_fused_stays(change: Any, why: str, paths: list[str]) -> None:
@@ -489,5 +489,5 @@ def test_version_two_draws_only_what_is_in_doubt(tmp_path: Path) -> None:
 def test_what_has_no_samples() -> None:
     tensors = torch.utils.data.TensorDataset(torch.zeros(3))
     for dataset in (tensors, torch.utils.data.Subset(tensors, [0]), torch.utils.data.ConcatDataset([tensors])):
-        with pytest.raises(TypeError, match=r"^TensorDataset has no samples and no loader and no transform: fuse a"):
+        with pytest.raises(TypeError, match=r"^TensorDataset cannot be fused, because it has no samples and no loader"):
             images.fuse(dataset)

@@ -1,4 +1,4 @@
-"""Pictures of more pixels than Pillow takes: its warning and its error, and not gigabytes of memory."""
+"""Pictures with more pixels than Pillow takes give its warning and its error, and take no gigabytes of memory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from shmloader import images
 
 
 def claiming(width: int, height: int) -> bytes:
-    """A small file that says it is a picture of this size."""
+    """A small file whose header claims this size."""
     data = bytearray(picture(1, 40, 30))
     frame = data.index(b"\xff\xc0")
     data[frame + 5 : frame + 9] = struct.pack(">HH", height, width)

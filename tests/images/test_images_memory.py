@@ -1,4 +1,4 @@
-"""What decoding leaves in memory: nothing of a large file, and no more after a million pictures than after a few."""
+"""The memory that decoding keeps: none of a large file's, and after a million pictures no more than after a few."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LARGE = 100 << 20  # bytes of a file
 
 @pytest.fixture
 def large(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
-    """A file of this kind, made that large by zeros behind the picture."""
+    """A file of this kind, enlarged by zeros after the picture."""
     file = tmp_path / f"large.{request.param}"
     Image.new("RGB", (40, 30), (9, 8, 7)).save(file, progressive=request.param == "jpeg")
     os.truncate(file, LARGE)

@@ -1,4 +1,4 @@
-"""fuse() of torch's Subset and ConcatDataset: the same samples, written in place, by every way that workers start."""
+"""fuse() of torch's Subset and ConcatDataset: the same samples, written in place, with every start method."""
 
 from __future__ import annotations
 
@@ -90,10 +90,10 @@ def test_the_same_samples(paths: list[str], name: str) -> None:
 def test_loaded(paths: list[str], name: str, workers: int, method: str | None) -> None:
     batches: list[Any] = []
     dataset = MAKES[name](paths)
-    for of in (dataset, images.fuse(dataset)):
+    for data in (dataset, images.fuse(dataset)):
         torch.manual_seed(4)
         loader = shmloader.DataLoader(
-            of, batch_size=2, shuffle=True, num_workers=workers, multiprocessing_context=method
+            data, batch_size=2, shuffle=True, num_workers=workers, multiprocessing_context=method
         )
         batches.append([(tensors(image), target.clone()) for image, target in loader])
     assert same(*batches)
@@ -101,7 +101,7 @@ def test_loaded(paths: list[str], name: str, workers: int, method: str | None) -
 
 @pytest.mark.parametrize("name", ["Subset", "ConcatDataset", "nested"])
 def test_images_are_written_in_their_rows(paths: list[str], name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Otherwise each sample would be a tensor of its own, and copied."""
+    """Otherwise each sample would be a new tensor, and copied."""
     fused = images.fuse(MAKES[name](paths))
     rows = torch.zeros(len(fused), 3, 24, 24)
     for at in range(len(fused)):

@@ -1,4 +1,4 @@
-"""Where rows begin, kept in a file: crops that are read from their own row on are the same, whatever the file says."""
+"""A file of marks: crops that are read from their own rows are the same, whatever the file contains."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_files_with_restart_markers_have_none() -> None:
 
 
 def test_marks_of_another_picture() -> None:
-    """They lead to other pixels or to none; tests/images/fuzz has the same under ASan."""
+    """Wrong marks lead to other pixels or to none; tests/images/fuzz tries the same under ASan."""
     decoder, draw = jpeg.Decoder(), random.Random(1)
     data = write(Noise(2, 90, 90))
     out = np.zeros((3, 30, 30), np.uint8)
@@ -138,7 +138,7 @@ def names(count: int) -> list[str]:
 
 
 class Kept:
-    """Counts what is found in files of rows and what is put there."""
+    """Counts the marks that are found in files of rows, and those that are put there."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.found = self.put = 0
@@ -202,7 +202,7 @@ def test_a_picture_that_changed(paths: list[str], tmp_path: Path, kept: Kept) ->
 
 
 def test_a_picture_that_changed_unseen(paths: list[str], tmp_path: Path) -> None:
-    """Another content of the same size and time: what cannot be decoded from its mark is decoded without."""
+    """Another content of the same size and time: if it cannot be decoded from its mark, it is decoded without."""
     fused = images.fuse(tv.DatasetFolder(paths[:1], TRANSFORM), rows=tmp_path / "rows")
     epoch(fused)
     content = Path(paths[0]).read_bytes()
@@ -236,12 +236,12 @@ def test_a_torn_file(paths: list[str], tmp_path: Path, kept: Kept) -> None:
 
 
 def test_other_pictures(paths: list[str], tmp_path: Path, kept: Kept) -> None:
-    """In a later run: some were added or removed, or the file was another dataset's."""
+    """In a later run: pictures were added or removed, or the file was another dataset's."""
     epoch(images.fuse(tv.DatasetFolder(paths, TRANSFORM), rows=tmp_path / "rows"))
     for others in (paths[:3], paths[:3] * 2, [*reversed(paths[:3])] * 2):
         dataset = tv.DatasetFolder(others, TRANSFORM)
         kept.since()
-        with pytest.warns(RuntimeWarning, match="was made from other pictures, and is made anew"):
+        with pytest.warns(RuntimeWarning, match="was made from other pictures, and is replaced"):
             fused = images.fuse(dataset, rows=tmp_path / "rows")
         assert (tmp_path / "rows").stat().st_size == 40 + 36 * len(others)
         assert_same(epoch(fused), epoch(dataset))
@@ -252,10 +252,10 @@ def test_other_pictures(paths: list[str], tmp_path: Path, kept: Kept) -> None:
 
 
 def test_two_datasets_with_one_file(paths: list[str], tmp_path: Path) -> None:
-    """As many pictures, and other ones: each epoch of one has replaced what the other's had put there."""
+    """The same number of other pictures: otherwise each epoch of one dataset would replace the other's marks."""
     train, val = (tv.DatasetFolder(part, TRANSFORM) for part in (paths[:3], paths[3:6]))
     fused = images.fuse(train, rows=tmp_path / "rows")
-    with pytest.raises(ValueError, match="is in use by another dataset, of other pictures: give each dataset a file"):
+    with pytest.raises(ValueError, match=r"is in use by another dataset, of other pictures\. Give each dataset a file"):
         images.fuse(val, rows=tmp_path / "rows")
     again = images.fuse(train, rows=tmp_path / "rows")  # of the same pictures
     assert_same(epoch(again), epoch(fused))
@@ -267,13 +267,13 @@ def test_two_datasets_with_one_file(paths: list[str], tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("others", [3, 4])  # as many pictures, and more
 def test_another_run_has_made_it_anew(others: int, paths: list[str], tmp_path: Path) -> None:
-    """Between the dataset's begin and the worker's, which looks at the header."""
+    """Between the dataset's start and the worker's, which reads the header."""
     dataset = tv.DatasetFolder(paths[:3], TRANSFORM)
     fused = images.fuse(dataset, rows=tmp_path / "rows")
     images.fuse(tv.DatasetFolder(paths[-others:], TRANSFORM), rows=tmp_path / "others")
     (tmp_path / "others").replace(tmp_path / "rows")
     content = (tmp_path / "rows").read_bytes()
-    with pytest.warns(RuntimeWarning, match="belongs to other pictures by now, so its rows are not used") as warned:
+    with pytest.warns(RuntimeWarning, match="now belongs to other pictures, because another dataset") as warned:
         pixels = epoch(fused)
     assert_same(pixels, epoch(dataset))
     assert_same(epoch(fused, 2), epoch(dataset, 2))
@@ -306,7 +306,7 @@ def test_made_anew_between_the_two_opens(
 def test_files_that_are_no_rows(paths: list[str], tmp_path: Path) -> None:
     dataset = tv.DatasetFolder(paths, TRANSFORM)
     (tmp_path / "notes").write_text("what is in here must stay")
-    with pytest.raises(ValueError, match="no file of rows, and is not overwritten"):
+    with pytest.raises(ValueError, match=r"no file of rows\. It is not overwritten"):
         images.fuse(dataset, rows=tmp_path / "notes")
     with pytest.raises(FileNotFoundError):
         images.fuse(dataset, rows=tmp_path / "no folder" / "rows")
@@ -315,13 +315,13 @@ def test_files_that_are_no_rows(paths: list[str], tmp_path: Path) -> None:
 
 
 def test_nothing_but_a_file_is_replaced(tmp_path: Path) -> None:
-    """A FIFO would be waited for, and root would put a file in the place of /dev/null (here: of a copy of it)."""
+    """open() would wait for a FIFO, and root would replace /dev/null by a file (here a copy of it)."""
     os.mkfifo(tmp_path / "special")
     with contextlib.suppress(PermissionError):
         os.mknod(tmp_path / "null", 0o666 | stat.S_IFCHR, os.makedev(1, 3))
         (tmp_path / "null").replace(tmp_path / "special")
     kind = stat.S_IFMT((tmp_path / "special").stat().st_mode)
-    with pytest.raises(ValueError, match="no file of rows, and is not overwritten"):
+    with pytest.raises(ValueError, match=r"no file of rows\. It is not overwritten"):
         Rows(tmp_path / "special", names(3))
     assert stat.S_IFMT((tmp_path / "special").stat().st_mode) == kind
 
@@ -337,7 +337,7 @@ def test_a_link_stays_and_leads_to_the_file(tmp_path: Path) -> None:
 
 
 def test_who_may_read_it(tmp_path: Path) -> None:
-    """Whoever the umask says, as of any file: it lies beside pictures that others read too."""
+    """Whoever the umask allows, as for any file, because the pictures beside it are shared, too."""
     before = os.umask(0o027)
     try:
         Rows(tmp_path / "rows", names(3))
@@ -380,7 +380,7 @@ def test_a_full_disk(paths: list[str], tmp_path: Path, monkeypatch: pytest.Monke
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("shmloader.images.rows.os.write", full)
-    with pytest.warns(UserWarning, match="no more rows are kept") as warned:
+    with pytest.warns(UserWarning, match="It takes no more rows") as warned:
         assert_same(epoch(fused), epoch(dataset))
     assert len(warned) == 1
     (tmp_path / "rows").unlink()  # and gone
@@ -392,7 +392,7 @@ def test_a_full_disk(paths: list[str], tmp_path: Path, monkeypatch: pytest.Monke
 def test_a_file_that_may_only_be_read(
     paths: list[str], tmp_path: Path, kept: Kept, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As beside a dataset on a disk that is mounted so: what it has is used, and what it lacks is not made in vain."""
+    """As on a read-only disk: marks in the file are used, and no others are made."""
     opens = os.open
 
     def read_only(path: Any, flags: int, *more: Any) -> int:
@@ -407,7 +407,7 @@ def test_a_file_that_may_only_be_read(
     monkeypatch.setattr("shmloader.images.rows.os.open", read_only)
     fused = images.fuse(dataset, rows=tmp_path / "rows")
     kept.since()
-    with pytest.warns(UserWarning, match="cannot be written: it may only be read") as warned:
+    with pytest.warns(UserWarning, match="cannot be written \\(it is read-only") as warned:
         assert_same(epoch(fused), epoch(dataset))
     assert len(warned) == 1 and kept.since() == (3, 1)
     assert_same(epoch(fused, 2), epoch(dataset, 2))

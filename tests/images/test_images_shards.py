@@ -35,9 +35,9 @@ def shards(tmp_path: Path) -> str:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / f"{k:02}.{kind}").write_bytes(data)
         members.append([(f"{k:02}.cls", str(k % 3).encode()), (f"{k:02}.{kind}", data)])
-    ordered = sorted(members, key=lambda of: (int(of[0][1]), of[0][0]))
+    ordered = sorted(members, key=lambda pair: (int(pair[0][1]), pair[0][0]))
     for k in range(2):
-        write(tmp_path / f"{k}.tar", [member for of in ordered[6 * k : 6 * k + 6] for member in of])
+        write(tmp_path / f"{k}.tar", [member for pair in ordered[6 * k : 6 * k + 6] for member in pair])
     return str(tmp_path / "{0..1}.tar")
 
 
@@ -77,9 +77,9 @@ def test_transforms_of_torchvision(shards: str, tmp_path: Path) -> None:
 
 def test_labels_and_names(shards: str) -> None:
     dataset = shmloader.Shards(shards)
-    alone = images.fuse(dataset, images.evaluation(16), label=None)
-    assert alone[0].shape == (3, 16, 16)
-    assert torch.equal(batches(alone, 1)[0], batches(alone, 0)[0])
+    unlabelled = images.fuse(dataset, images.evaluation(16), label=None)
+    assert unlabelled[0].shape == (3, 16, 16)
+    assert torch.equal(batches(unlabelled, 1)[0], batches(unlabelled, 0)[0])
     named = images.fuse(dataset, images.evaluation(16), image="png;jpg", label="cls")
     assert named[3][1] == images.fuse(dataset, images.evaluation(16))[3][1]
     with pytest.raises(KeyError, match="has no tiff"):

@@ -1,4 +1,4 @@
-"""Reading a file's bits and making nothing of them: what the bench compares decoders with."""
+"""Reading a file's bits without decoding them, which the benchmark compares decoders with."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""images.views: several views of one picture, decoded once, the same as each view made alone."""
+"""images.views: several views of one picture, decoded once, equal to each view made alone."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def paths(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 
 
 def mirrored(image: Any) -> Any:
-    """One of a user's own, which draws from another generator."""
+    """A transform of a user's own, which draws from another generator."""
     return ImageOps.mirror(image) if random.random() < 0.5 else image
 
 
@@ -59,10 +59,10 @@ VIEWS = {
 }
 
 
-def outcome(of: Any) -> Any:
+def outcome(dataset: Any) -> Any:
     torch.manual_seed(3)
     random.seed(3)
-    samples = [of[at] for at in (*range(len(of)), *range(len(of)))]
+    samples = [dataset[at] for at in (*range(len(dataset)), *range(len(dataset)))]
     return samples, torch.get_rng_state().tolist(), random.getstate()
 
 
@@ -92,7 +92,7 @@ def test_each_view_is_explained_once(paths: list[str]) -> None:
 
 
 def test_one_picture_is_one_reading(paths: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its bytes are read once, and a view that comes later is made of what was decoded for the first."""
+    """The file is read once, and later views are made of the pixels that were decoded for the first."""
     reads: list[Any] = []
 
     class Decoder(jpeg.Decoder):
@@ -101,7 +101,7 @@ def test_one_picture_is_one_reading(paths: list[str], monkeypatch: pytest.Monkey
             return super().read(path)
 
         def decode(self, *values: Any, **named: Any) -> bool:
-            reads.append(named["kept"])
+            reads.append(named["keep"])
             return super().decode(*values, **named)
 
     monkeypatch.setitem(images.decode.__globals__, "Decoder", Decoder)
@@ -113,30 +113,30 @@ def test_one_picture_is_one_reading(paths: list[str], monkeypatch: pytest.Monkey
 @pytest.mark.parametrize("path", jpeg.paths())
 @pytest.mark.parametrize("sampling", list(SAMPLINGS))
 def test_parts_of_what_is_kept(path: str, sampling: str) -> None:
-    """Any parts, at any size, after one another, and other files between: as each of them decoded alone."""
-    draw, decoder, alone = random.Random(sampling), jpeg.Decoder(path), jpeg.Decoder(path)
+    """Any parts, of any size, one after another, with other files in between: as if each were decoded alone."""
+    draw, decoder, other = random.Random(sampling), jpeg.Decoder(path), jpeg.Decoder(path)
     for _ in range(8):
         width, height = draw.randint(1, 150), draw.randint(1, 150)
         data = write(Noise(draw.randrange(999), width, height, SAMPLINGS[sampling]))
-        assert decoder.open(data) is not None and alone.open(data) is not None
+        assert decoder.open(data) is not None and other.open(data) is not None
         for _ in range(6):
             wide, high = draw.randint(1, width), draw.randint(1, height)
             crop = draw.randint(0, width - wide), draw.randint(0, height - high), wide, high
             outs = np.zeros((2, 3, draw.choice((high, draw.randint(1, 70))), draw.randint(1, 70)), np.uint8)
             rows = outs[:, :, :, ::-1] if draw.random() < 0.5 else outs
             exact, filter = draw.random() < 0.7, draw.randrange(6)
-            kept = draw.random() < 0.8
-            assert decoder.decode(crop, rows[0], exact, DOWN_FIRST, filter=filter, kept=kept)
-            assert alone.decode(crop, rows[1], exact, DOWN_FIRST, filter=filter)
+            keep = draw.random() < 0.8
+            assert decoder.decode(crop, rows[0], exact, DOWN_FIRST, filter=filter, keep=keep)
+            assert other.decode(crop, rows[1], exact, DOWN_FIRST, filter=filter)
             assert np.array_equal(outs[0], outs[1]), (width, height, crop, outs.shape, exact, filter)
-            if not kept:
+            if not keep:
                 assert decoder.decode(crop, rows[0], exact, DOWN_FIRST, marking=True, filter=filter)
-                assert alone.decode(crop, rows[1], exact, DOWN_FIRST, marking=True, filter=filter)
-                assert decoder.marks == alone.marks
+                assert other.decode(crop, rows[1], exact, DOWN_FIRST, marking=True, filter=filter)
+                assert decoder.marks == other.marks
 
 
 def test_a_damaged_file_is_pillows_for_each_view(tmp_path: Path) -> None:
-    """All of the file is read for the first view, so what is wrong with its end is found before a number is drawn."""
+    """The whole file is read for the first view, so damage at its end is found before a number is drawn."""
     file = io.BytesIO()
     Image.fromarray(np.random.default_rng(1).integers(0, 256, (90, 90, 3), dtype=np.uint8)).save(file, "JPEG")
     (tmp_path / "1.jpg").write_bytes(file.getvalue()[:-900])
@@ -153,9 +153,9 @@ def test_a_damaged_file_is_pillows_for_each_view(tmp_path: Path) -> None:
 def test_loaded(workers: int, paths: list[str]) -> None:
     dataset = tv.DatasetFolder(paths * 3, images.views(LARGE, LARGE, SMALL))
     batches: list[Any] = []
-    for of in (dataset, images.fuse(dataset)):
+    for data in (dataset, images.fuse(dataset)):
         torch.manual_seed(4)
-        loader = shmloader.DataLoader(of, batch_size=4, shuffle=True, num_workers=workers)
+        loader = shmloader.DataLoader(data, batch_size=4, shuffle=True, num_workers=workers)
         batches.append([[*(part.clone() for part in views), labels.clone()] for views, labels in loader])
     for one, other in zip(*batches, strict=True):
         assert all(torch.equal(its_part, part) for its_part, part in zip(one, other, strict=True))

@@ -1,4 +1,4 @@
-"""A window of what a crop is resized to: the pixels that are there when all of it is made, whatever is left out."""
+"""A window of a resized crop has the same pixels as the whole, whatever is left out."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_a_window_is_a_part_of_the_whole(path: str, sampling: str) -> None:
 
 
 def test_only_what_the_window_needs_is_read() -> None:
-    """Of the rest the file may have anything: blocks that are read past do not become pixels."""
+    """The rest of the file may contain anything, because blocks that are read past do not become pixels."""
     decoder = jpeg.Decoder()
     data = write(Noise(3, 640, 640, SAMPLINGS["4:4:4"]))
     out = np.zeros((3, 10, 10), np.uint8)

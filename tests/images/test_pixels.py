@@ -1,4 +1,4 @@
-"""Operations on the row give Pillow's bytes: each on random pictures with random parameters, on every path."""
+"""Operations on pixels give Pillow's bytes: each on random pictures with random parameters, on every path."""
 
 from __future__ import annotations
 
@@ -80,14 +80,14 @@ def pad(draw: random.Random, image: Image.Image) -> Any:
     left, top, right, bottom = border
     fill = fill_of(draw, image)
 
-    def there() -> Image.Image:
+    def pillow() -> Image.Image:
         if mode == "constant":
             return ImageOps.expand(image, border, 0 if fill is None else fill)
         pixels = np.asarray(image)
         sides = ((top, bottom), (left, right), (0, 0))[: pixels.ndim]
         return Image.fromarray(np.pad(pixels, sides, mode=mode))  # type: ignore[call-overload]
 
-    return there, lambda p: p.pad(*border, mode, fill)
+    return pillow, lambda p: p.pad(*border, mode, fill)
 
 
 def hue(draw: random.Random, image: Image.Image) -> Any:
@@ -112,8 +112,8 @@ def blended(draw: random.Random, image: Image.Image) -> Any:
     return lambda: Image.blend(image, other, alpha), here
 
 
-def no_parameters(there: Callable[[Image.Image], Image.Image], method: str) -> Case:
-    return lambda draw, image: (lambda: there(image), lambda p: getattr(p, method)())
+def no_parameters(pillow: Callable[[Image.Image], Image.Image], method: str) -> Case:
+    return lambda draw, image: (lambda: pillow(image), lambda p: getattr(p, method)())
 
 
 CASES: dict[str, Case] = {
@@ -141,8 +141,8 @@ CASES: dict[str, Case] = {
 def compare(name: str, seed: int, pictures: dict[str, pixels.Picture]) -> None:
     draw = random.Random(f"{name} {seed}")
     image = any_picture(draw)
-    there, here = CASES[name](draw, image)
-    expected = there()
+    pillow, here = CASES[name](draw, image)
+    expected = pillow()
     for path, picture in pictures.items():
         picture.load_image(image)
         here(picture)
@@ -168,15 +168,15 @@ def test_it_gives_pillows_bytes_of_many_pictures(name: str) -> None:
 
 @pytest.mark.parametrize("seed", range(30))
 def test_operations_in_a_row_give_what_pillow_gives(seed: int) -> None:
-    """Look-ups that wait, flips, grayscale and all others in any order."""
+    """Pending look-ups, flips, grayscale and all other operations, in any order."""
     draw = random.Random(seed)
     image = any_picture(draw, (draw.randint(1, 90), draw.randint(1, 90)))
     pictures = [pixels.Picture(path) for path in PATHS]
     for picture in pictures:
         picture.load_image(image)
     for _ in range(draw.randint(1, 12)):
-        there, here = CASES[draw.choice(list(CASES))](draw, image)
-        image = there()
+        pillow, here = CASES[draw.choice(list(CASES))](draw, image)
+        image = pillow()
         for picture in pictures:
             here(picture)
     for picture in pictures:

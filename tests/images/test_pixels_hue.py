@@ -1,4 +1,4 @@
-"""Hue is calculated with fewer divisions than Pillow's: every colour shows that the bytes are the same."""
+"""Our hue needs fewer divisions than Pillow's: all colours show that the bytes are the same."""
 
 from __future__ import annotations
 

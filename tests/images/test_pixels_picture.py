@@ -1,4 +1,4 @@
-"""A Picture keeps its memory, says no to what it cannot do, and is a buffer that a decoder writes to."""
+"""A Picture keeps its memory, refuses what it cannot do, and is a buffer that a decoder writes to."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def test_memory_stays_after_the_largest_picture() -> None:
 
 
 def test_a_window_of_weights_is_added_up_row_by_row() -> None:
-    """With one rounding a weight, as a fused multiply-add has it; there may be a path that has none."""
+    """With one rounding for each weight, as a fused multiply-add has it; some paths have none."""
     random = np.random.default_rng(5)
     did = []
     sizes = [(7, 9, 3, 5), (33, 40, 9, 9), (1, 20, 1, 3), (4, 4, 7, 7), (50, 70, 1, 1), (12, 3, 23, 5), (4, 4, 9, 1)]
@@ -156,8 +156,8 @@ def test_a_window_of_weights_is_added_up_row_by_row() -> None:
         sums = np.zeros((height, width, 3), np.float32)
         for y in range(down):
             for x in range(across):
-                there = array[rows[y : y + height]][:, columns[x : x + width]].astype(np.float64)
-                sums = (there * np.float64(weights[y, x]) + sums).astype(np.float32)  # exact, and rounded once
+                part = array[rows[y : y + height]][:, columns[x : x + width]].astype(np.float64)
+                sums = (part * np.float64(weights[y, x]) + sums).astype(np.float32)  # exact, and rounded once
         picture = pixels.Picture()
         picture.load(array)
         did.append(picture.convolve_window(weights))

@@ -1,4 +1,4 @@
-"""Look-ups: all bytes by many parameters, put together in any number; and the row that they end in."""
+"""Look-ups: all bytes with many parameters, any number of them combined, and the row that they end in."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def normalize_table(channels: int) -> torch.Tensor:
 
 
 def normalized(image: Image.Image) -> torch.Tensor:
-    """What torchvision's ToTensor and Normalize calculate."""
+    """The numbers that torchvision's ToTensor and Normalize calculate."""
     pixels = torch.from_numpy(np.array(image)).reshape(image.size[1], image.size[0], -1).permute(2, 0, 1).contiguous()
     mean, std = (torch.tensor(values[: len(pixels)])[:, None, None] for values in (MEAN, STD))
     return pixels.to(torch.float32).div(255).sub_(mean).div_(std)

@@ -40,7 +40,7 @@ default_loader.__module__ = FOLDER
 
 
 class DatasetFolder(torch.utils.data.Dataset[Any]):
-    """A list of paths, whose targets are their places in it."""
+    """A list of paths; a path's target is its index."""
 
     def __init__(self, paths: Sequence[str], transform: Any = None, target_transform: Any = None) -> None:
         self.samples = [(str(path), at) for at, path in enumerate(paths)]
@@ -63,7 +63,7 @@ DatasetFolder.__getitem__.__module__ = FOLDER
 
 
 class Stock:
-    """A transform: its options are its attributes."""
+    """A transform, whose options are its attributes."""
 
     DEFAULTS: dict[str, Any] = {}  # noqa: RUF012
 
@@ -208,12 +208,12 @@ class Normalize(Stock):
     DEFAULTS = {"mean": (), "std": (), "inplace": False}  # noqa: RUF012
 
     def __call__(self, image: torch.Tensor) -> torch.Tensor:
-        mean, std = (torch.as_tensor(of).to(image.dtype).view(-1, 1, 1) for of in (self.mean, self.std))  # type: ignore[attr-defined]
+        mean, std = (torch.as_tensor(values).to(image.dtype).view(-1, 1, 1) for values in (self.mean, self.std))  # type: ignore[attr-defined]
         return (image - mean) / std
 
 
 class Darker(Stock):
-    """One of a user's own; it draws."""
+    """A transform of a user's own, which draws."""
 
     def __call__(self, image: Any) -> Any:
         brighter = float(torch.rand(1)) / 2
@@ -228,7 +228,7 @@ ToDtype.__module__ = "torchvision.transforms.v2._misc"
 
 
 def of_v2(transform: Stock) -> Any:
-    """The same of version 2."""
+    """The same transforms of version 2."""
     kind = type(transform)
     made = type(kind.__name__, (kind,), {"__module__": V2})()
     made.__dict__.update(vars(transform))

@@ -121,14 +121,14 @@ import os
 from examples.ring_in_100_lines import Ring
 before = sorted(os.listdir("/proc/self/fd"))
 for dies_at in range(-1, 12):
-    ring, kept = Ring(12, dies_at), []
+    ring, held = Ring(12, dies_at), []
     try:
         for number, batch in enumerate(ring):
             assert batch.min() == batch.max() == number, (dies_at, number)
-            kept = [*kept, batch] if {keeps} else []
+            held = [*held, batch] if {keeps} else []
     finally:
         ring.close()
-    assert number == 11 and [batch[-1] for batch in kept] == list(range(12)) * {keeps}, (dies_at, number)
+    assert number == 11 and [batch[-1] for batch in held] == list(range(12)) * {keeps}, (dies_at, number)
 assert sorted(os.listdir("/proc/self/fd")) == before
 print("all came")
 """,

@@ -26,8 +26,8 @@ SAME = {
         import os
         class Kept:
             def __del__(self, write=os.write): write(1, b"gone")
-        kept = Kept()
-        kept.itself = kept
+        cycle = Kept()
+        cycle.itself = cycle
         """,
     "a thread that goes on": """
         import threading, time

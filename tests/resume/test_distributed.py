@@ -238,7 +238,7 @@ def test_training_goes_on_after_a_rank_is_killed(torchrun: Callable[..., Run], i
     ), out + err
     assert [file.name for file in (run.folder / "saved").iterdir()] == ["checkpoint.pt"]
     before, killed, again, last = (shares(run, f"order-{at}-{{rank}}") for at in ("0-1", "0-2", "1-1", "1-2"))
-    assert killed == again, "the second epoch begins anew in the same order"
+    assert killed == again, "the second epoch begins again in the same order"
     for mine, other in (before, again, last):
         assert sorted(mine + other) == list(range(IMAGES))
     assert before[0] != again[0] != last[0] != before[0]
@@ -388,8 +388,8 @@ class Slow(torch.utils.data.Dataset):
         return k
 signal.signal(signal.SIGTERM, lambda *_: heard.append(1))
 dist.init_process_group("gloo")
-of = {"torch": torch.utils.data, "shmloader": shmloader}[kind]
-loader = of.DataLoader(Slow(), 2, sampler=of.DistributedSampler(Slow()), num_workers=2)
+package = {"torch": torch.utils.data, "shmloader": shmloader}[kind]
+loader = package.DataLoader(Slow(), 2, sampler=package.DistributedSampler(Slow()), num_workers=2)
 if path.exists(): loader.load_state_dict(json.loads(path.read_text()))
 for batch in loader:
     got.append(batch.tolist())

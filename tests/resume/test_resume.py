@@ -89,13 +89,13 @@ def pairwise() -> list[Any]:
     chosen = []
     while pairs:
         # a start by spawn takes a second: as few as can be
-        best = max(every, key=lambda case: (sum(pair in pairs for pair in of(case)), case[4] == "fork"))
+        best = max(every, key=lambda case: (sum(pair in pairs for pair in pairs_of(case)), case[4] == "fork"))
         chosen.append(best)
-        pairs -= set(of(best))
+        pairs -= set(pairs_of(best))
     return chosen
 
 
-def of(case: tuple[Any, ...]) -> list[Any]:
+def pairs_of(case: tuple[Any, ...]) -> list[Any]:
     return [(a, b, case[a], case[b]) for a, b in itertools.combinations(range(len(case)), 2)]
 
 
@@ -187,10 +187,10 @@ class Guessed:
     """A sampler that nothing is known of."""
 
     def __init__(self) -> None:
-        self.begun = 0
+        self.started = 0
 
     def __iter__(self) -> Iterator[int]:
-        self.begun += 1
+        self.started += 1
         return iter(torch.randperm(LENGTH).tolist())
 
 

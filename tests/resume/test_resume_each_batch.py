@@ -170,14 +170,14 @@ SHORT = {(1, 2, True), (2, 2, True), (2, 1, True), (3, 4, False)}
     ],
 )
 @without_warnings
-@pytest.mark.parametrize("kept", [False, pytest.param(True, marks=pytest.mark.long)])
-def test_each_state_says_where_each_stream_is(workers: int, prefetch: int, in_order: bool, kept: bool) -> None:
+@pytest.mark.parametrize("keeps", [False, pytest.param(True, marks=pytest.mark.long)])
+def test_each_state_says_where_each_stream_is(workers: int, prefetch: int, in_order: bool, keeps: bool) -> None:
     """With more batches than there are cells, some of which are kept, so that slots are short."""
     had, all_kept = [0] * workers, []
     with loader(Numbers(90), workers, prefetch_factor=prefetch, in_order=in_order) as made:
         for batch in made:
             had[int(batch[0]) % workers] += len(batch)
-            if kept:
+            if keeps:
                 all_kept.append(batch)
             (streams,) = made.state_dict()["streams"]
             for stream, count in zip(streams, had, strict=True):
@@ -285,13 +285,13 @@ def test_out_of_order_each_sample_comes_once(dataset: Any) -> None:
 # ------------------------------------------------------------------------------------------- from epoch to epoch
 
 
-def each_place(dataset: Any, workers: int, epochs: int, told: bool, options: dict[str, Any]) -> Any:
+def each_place(dataset: Any, workers: int, epochs: int, sets_epoch: bool, options: dict[str, Any]) -> Any:
     """All batches of a run, epoch by epoch, and a state of each place, with what follows from there."""
     ran: list[list[list[int]]] = []
     states = []
     with loader(dataset(), workers, **options) as made:
         for epoch in range(epochs):
-            if told:
+            if sets_epoch:
                 made.set_epoch(epoch)
             ran.append([])
             states.append((epoch, 0, "between", saved(made)))
@@ -319,17 +319,17 @@ class HersUntold(Hers):
     ],
 )
 def test_a_stream_that_counts_its_epochs_goes_on(dataset: Any, workers: int, options: dict[str, Any]) -> None:
-    told, epochs = dataset is Hers, 3
+    sets_epoch, epochs = dataset is Hers, 3
     length = 14
-    ran, states = each_place(lambda: dataset(length), workers, epochs, told, options)
-    assert (ran[0] != ran[1]) == (told or (dataset is not HersUntold and (not workers or bool(options))))
+    ran, states = each_place(lambda: dataset(length), workers, epochs, sets_epoch, options)
+    assert (ran[0] != ran[1]) == (sets_epoch or (dataset is not HersUntold and (not workers or bool(options))))
     chosen = [each for each in states if each[0] < 2 and each[1] in (0, 1, 2, len(ran[0]) - 1, len(ran[0]))]
     for epoch, behind, what, state in chosen:
         with loader(dataset(length), workers, **options) as other:
             other.load_state_dict(state)
             got = []
             for number in range(state["epoch"], epochs):
-                if told:
+                if sets_epoch:
                     other.set_epoch(number)
                 got.append([batch.tolist() for batch in other])
         expected = [ran[epoch][behind:], *ran[epoch + 1 :]]
@@ -431,8 +431,8 @@ class Raises(IterableDataset[int]):
 
 
 class _Raising:
-    def __init__(self, of: Raises) -> None:
-        self.of, self.next, self.raised = of, 0, dict.fromkeys(of.at, 0)
+    def __init__(self, source: Raises) -> None:
+        self.of, self.next, self.raised = source, 0, dict.fromkeys(source.at, 0)
 
     def __iter__(self) -> Iterator[int]:
         return self

@@ -114,19 +114,19 @@ def test_no_sample_is_stale(kind: Any, by: str, options: dict[str, Any]) -> None
 @pytest.mark.parametrize(
     "wrap",
     [
-        lambda told: Subset(Subset(told, range(24)), range(24)),
-        lambda told: ConcatDataset([told, Subset(told, range(8))]),
-        lambda told: StackDataset(told),
-        lambda told: StackDataset(told=told),
+        lambda counted: Subset(Subset(counted, range(24)), range(24)),
+        lambda counted: ConcatDataset([counted, Subset(counted, range(8))]),
+        lambda counted: StackDataset(counted),
+        lambda counted: StackDataset(counted=counted),
     ],
     ids=["Subset", "ConcatDataset", "StackDataset", "StackDataset by name"],
 )
 def test_a_dataset_in_one_of_torchs_is_told(wrap: Any, by: str) -> None:
-    told = Told()
-    with shmloader.DataLoader(wrap(told), 4, num_workers=1, persistent_workers=True) as loader:
+    counted = Told()
+    with shmloader.DataLoader(wrap(counted), 4, num_workers=1, persistent_workers=True) as loader:
         assert made_for_in(iterate(loader)) == {-1}
         for epoch in (3, 4):
-            (loader if by == "loader" else told).set_epoch(epoch)
+            (loader if by == "loader" else counted).set_epoch(epoch)
             assert made_for_in(iterate(loader)) == {epoch}
 
 

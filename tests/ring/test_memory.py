@@ -181,16 +181,16 @@ class Big(torch.utils.data.Dataset):
 with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")
     loader = shmloader.DataLoader(Big(), batch_size=None, num_workers=2, ring_memory="MEMORY")
-    kept = []
+    held_batches = []
     least = 1.0
     try:
         for epoch in range(2):
             for k, batch in enumerate(loader):
                 assert batch.numel() == BYTES and bool((batch == k).all()), k
-                if k == 3: kept.append(batch)
+                if k == 3: held_batches.append(batch)
                 mount = os.statvfs("/dev/shm")
                 least = min(least, mount.f_bavail / mount.f_blocks)
-        assert bool((kept[0] == 3).all())
+        assert bool((held_batches[0] == 3).all())
         print("trained, least free", least)
         batch = None
         gc.collect()
@@ -200,7 +200,7 @@ with warnings.catch_warnings(record=True) as caught:
         print(type(error).__name__, "|", error)
 for warning in caught:
     if "suggested max" not in str(warning.message): print("warning:", warning.message)
-loader = batch = kept = caught = None
+loader = batch = held_batches = caught = None
 gc.collect()
 print("left", os.listdir("/dev/shm"), os.statvfs("/dev/shm").f_bfree - os.statvfs("/dev/shm").f_blocks)
 """

@@ -67,21 +67,21 @@ def test_an_error_that_sticks_is_raised_and_ends_it(options: dict[str, Any], at:
     out = script(
         f"""
     made = shmloader.DataLoader(Numbered(), batch_size=None, **{ {"num_workers": 2, **options}!r})
-    batches, kept = iter(made), []
+    batches, held = iter(made), []
     try:
         for batch in batches:
-            kept += [batch, batch.to("cuda", non_blocking=True)]
+            held += [batch, batch.to("cuda", non_blocking=True)]
             torch.cuda.current_stream().query()
     except RuntimeError as error:
-        kept.append(error)
+        held.append(error)
         print("raised", "cudaErrorAssert" in str(error))
     while True:
         try:
-            kept.append(next(batches))
+            held.append(next(batches))
         except StopIteration:
             break
         except RuntimeError as error:
-            kept.append(error)
+            held.append(error)
             if "pin_memory" in {list(options)}:
                 break
     print("threads", [t.name for t in threading.enumerate() if t.name == "shmloader_ahead"])
@@ -145,11 +145,11 @@ def test_two_devices() -> None:
                 copies.append((k, batch.to(stream.device, non_blocking=True)))
         with torch.cuda.device(k // 4 % 2):
             del batch
-    there = list(enumerate(loader(device="cuda:1")))
+    others = list(enumerate(loader(device="cuda:1")))
     torch.cuda.synchronize(0), torch.cuda.synchronize(1)
-    copies += there
+    copies += others
     print(len(copies), sum(not bool((copy.cpu() == k).all()) for k, copy in copies))
-    print({str(copy.device) for _, copy in there})
+    print({str(copy.device) for _, copy in others})
     """,
         devices=2,
         late_ms="1-10",
@@ -205,10 +205,10 @@ def test_no_call_is_made_with_the_gil_held(options: dict[str, Any]) -> None:
     out = script(
         f"""
     from software_cuda.loops import current, external, side
-    kept = []
+    held = []
     for k, batch in enumerate(loader(**{options!r})):
         with (current, side, external)[k // 30 % 3]():  # the short look, and the long one
-            kept.append(batch.to("cuda", non_blocking=True))
+            held.append(batch.to("cuda", non_blocking=True))
             del batch
     torch.cuda.synchronize()
     calls = runtime.blocking_calls()
@@ -228,7 +228,7 @@ ENDS = {
     "at its end": "",
     "with copies under way": "sys.exit()",
     "by an exception": "sys.excepthook = lambda *error: None; print('by an exception'); assert False",
-    "with a loader kept": "import builtins; builtins.kept = (batches, batch)",
+    "with a loader kept": "import builtins; builtins.held = (batches, batch)",
 }
 
 
@@ -240,7 +240,7 @@ def test_a_process_may_end_in_the_middle(end: str, options: dict[str, Any]) -> N
     batches = iter(loader(**{options!r}))
     for _ in range(30):
         batch = next(batches)
-        there = batch.to("cuda", non_blocking=True)
+        copy = batch.to("cuda", non_blocking=True)
     {ENDS[end]}
     """
     script(text, status=1 if "exception" in end else 0, late_ms="5-50")

@@ -106,13 +106,13 @@ def test_a_batch_that_is_older_than_the_last_look_is_copied_where_it_was() -> No
     batches = iter(loader())
     for _ in range(20):
         batch = next(batches)
-    kept, number = next(batches), 20
+    batch_two, number = next(batches), 20
     runtime.late(300, 300)
     with side():
-        found = copied(kept)
+        found = copied(batch_two)
     for _ in range(10):  # of these none is copied
         batch = next(batches)
-    del batch, kept
+    del batch, batch_two
     for _ in batches:
         pass
     runtime.late(0, 0)
@@ -167,23 +167,23 @@ def test_a_capture_that_begins_while_events_are_recorded(is_over: bool, long_loo
 @pytest.mark.filterwarnings("ignore:The CUDA Graph is empty")
 def test_a_capture_that_begins_while_events_are_asked_is_not_broken(long_looks: list[bool]) -> None:
     """In another thread, in the mode that forgives least: ours says that it has nothing to do with it."""
-    begun, over = threading.Event(), threading.Event()
+    started, over = threading.Event(), threading.Event()
 
     def capture() -> None:
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, capture_error_mode="global"):
-            begun.set()
+            started.set()
             over.wait()
 
     def begin() -> None:
         thread.start()
-        begun.wait()
+        started.wait()
 
     batches, thread = iter(loader()), threading.Thread(target=capture)
     for _ in range(50):
         batch = next(batches)
     runtime.before("cuEventQuery", begin)
-    while not begun.is_set():
+    while not started.is_set():
         batch = next(batches)
     over.set()
     thread.join()

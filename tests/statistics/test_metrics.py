@@ -163,7 +163,7 @@ def test_what_goes_wrong_is_a_warning(prometheus: Any, monkeypatch: pytest.Monke
         ),
         "9124": (UnicodeError("label empty or too long"), "9124 cannot be listened on .*label empty"),  # address "a..b"
         "9125": (RuntimeError("can't start new thread"), "9125 cannot be listened on .*new thread"),
-        "nine": (None, "SHMLOADER_METRICS_PORT='nine' is no port: name one from 1 to 65535"),
+        "nine": (None, "SHMLOADER_METRICS_PORT='nine' is no port. Name one from 1 to 65535"),
         "70000": (None, "is no port"),
     }
     for port, (error, says) in cases.items():
@@ -189,7 +189,7 @@ def test_the_client_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metrics, "_tried_in", None)
     monkeypatch.setenv("SHMLOADER_METRICS_PORT", "9123")
     without(monkeypatch, "prometheus_client")
-    with pytest.warns(RuntimeWarning, match="9123 needs prometheus_client, which is not installed: pip install"):
+    with pytest.warns(RuntimeWarning, match="9123 needs prometheus_client, which is not installed. Run pip install"):
         loaded()
 
 

@@ -148,8 +148,8 @@ NAMES = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_each_cause_has_its_name_and_its_change(case: str) -> None:
-    of, change = CASES[case]
-    verdict = verdict_of(of)
+    evidence, change = CASES[case]
+    verdict = verdict_of(evidence)
     assert verdict.cause is not None and verdict.cause.name == NAMES.get(case, case)
     assert change in verdict.cause.change
     # the one is over too soon, and the other may be the machine's fault
@@ -223,8 +223,8 @@ REFUSED: dict[str, tuple[Evidence, str, str]] = {
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_no_change_is_advised_that_cannot_be_made(case: str) -> None:
-    of, change, never = REFUSED[case]
-    cause = verdict_of(of).cause
+    evidence, change, never = REFUSED[case]
+    cause = verdict_of(evidence).cause
     assert cause is not None and change in cause.change and never not in cause.change.replace(change, "")
 
 

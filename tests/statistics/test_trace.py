@@ -253,11 +253,11 @@ def test_with_a_thread_that_is_ahead(gpu: Any, tmp_path: pathlib.Path) -> None:
         list(loader)
     check(path)
     lanes = {one["args"]["name"]: one["tid"] for one in events(path, name="thread_name")}
-    ahead = lanes["prefetch thread"]
+    thread = lanes["prefetch thread"]
     assert {one["tid"] for one in events(path, ph="X", name="next()")} == {lanes["trainer"]}
-    assert {one["tid"] for one in events(path, ph="f")} == {ahead}
+    assert {one["tid"] for one in events(path, ph="f")} == {thread}
     sent = events(path, ph="X", name="to device")
-    assert {one["tid"] for one in sent} == {ahead} and 25 <= len(sent) <= 30, "the first may be sent before it begins"
+    assert {one["tid"] for one in sent} == {thread} and 25 <= len(sent) <= 30, "the first may be sent before it begins"
 
 
 def test_one_at_a_time(tmp_path: pathlib.Path) -> None:

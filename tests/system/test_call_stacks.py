@@ -54,7 +54,7 @@ def tells(paper: Paper, then: Callable[[], None]) -> None:
 
 
 @contextlib.contextmanager
-def told(then: Callable[[], None]) -> Iterator[tuple[Paper, int]]:
+def asked(then: Callable[[], None]) -> Iterator[tuple[Paper, int]]:
     """A process that does this and writes its stacks where it is asked: onto which paper, and its pid."""
     paper = Paper()
     process = multiprocessing.get_context("fork").Process(target=tells, args=(paper, then))
@@ -73,7 +73,7 @@ def told(then: Callable[[], None]) -> Iterator[tuple[Paper, int]]:
 
 def test_one_that_runs_python_is_asked_time_and_again() -> None:
     """With faulthandler's handler it died of one time in 20 to 200, on Python 3.11 to 3.13."""
-    with told(runs_python) as (paper, pid):
+    with asked(runs_python) as (paper, pid):
         for _ in range(800):
             os.kill(pid, TELL)
             time.sleep(0.001)
@@ -86,7 +86,7 @@ def test_one_that_runs_python_is_asked_time_and_again() -> None:
 
 
 def test_one_that_never_leaves_a_call_of_c() -> None:
-    with told(stays_in_c) as (paper, pid):
+    with asked(stays_in_c) as (paper, pid):
         assert " in stays_in_c" in paper.stack_of(pid)
         os.kill(pid, signal.SIGSTOP)
         for _ in range(2):

@@ -26,15 +26,15 @@ def nothing(_: int) -> None:
 
 def forked(work: Callable[[], Any]) -> int:
     """A child that does it, and lives until it is killed."""
-    ready, told = os.pipe()
+    ready, answer = os.pipe()
     child = os.fork()
     if child == 0:
         try:
-            os.write(told, str(work()).encode())
+            os.write(answer, str(work()).encode())
             signal.pause()
         finally:
             os._exit(1)
-    os.close(told)
+    os.close(answer)
     forked.answer = os.read(ready, 100).decode()  # type: ignore[attr-defined]
     os.close(ready)
     return child
@@ -59,14 +59,14 @@ def test_another_process_finds_it_and_keeps_it(name: str) -> None:
 
 def test_those_that_look_at_once_find_one(name: str) -> None:
     """Also those that look while it is being made."""
-    begun, begin = os.pipe()
+    started, begin = os.pipe()
     children, answers = [], []
     for _ in range(4):
         answer, tell = os.pipe()
         child = os.fork()
         if child == 0:
             try:
-                os.read(begun, 1)
+                os.read(started, 1)
                 fd = open_common(name, lambda fd: (os.write(fd, b"a"), time.sleep(0.05)))
                 os.write(tell, f"{os.fstat(fd).st_ino} {os.fstat(fd).st_size}".encode())
                 signal.pause()
@@ -79,7 +79,7 @@ def test_those_that_look_at_once_find_one(name: str) -> None:
     found = {os.read(answer, 100) for answer in answers}
     for child in children:
         end(child)
-    for fd in (begun, begin, *answers):
+    for fd in (started, begin, *answers):
         os.close(fd)
     assert len(found) == 1
 

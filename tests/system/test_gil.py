@@ -15,7 +15,7 @@ from shmloader.system import gil
 FREE_THREADED = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
 
 
-def said(monkeypatch: pytest.MonkeyPatch, was_enabled: bool, is_enabled: bool) -> list[str]:
+def warnings_of(monkeypatch: pytest.MonkeyPatch, was_enabled: bool, is_enabled: bool) -> list[str]:
     monkeypatch.setattr(sys, "_is_gil_enabled", lambda: is_enabled, raising=False)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -24,10 +24,10 @@ def said(monkeypatch: pytest.MonkeyPatch, was_enabled: bool, is_enabled: bool) -
 
 
 def test_what_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert said(monkeypatch, True, True) == []
-    (enabled,) = said(monkeypatch, False, True)
+    assert warnings_of(monkeypatch, True, True) == []
+    (enabled,) = warnings_of(monkeypatch, False, True)
     assert enabled.startswith("RuntimeWarning: shmloader has enabled the GIL, because its core relies on it. A slot ")
-    (forbidden,) = said(monkeypatch, False, False)
+    (forbidden,) = warnings_of(monkeypatch, False, False)
     assert forbidden.startswith("RuntimeWarning: shmloader runs without the GIL, on which its core relies. ")
     assert "PYTHON_GIL=0" in forbidden
 

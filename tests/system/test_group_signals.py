@@ -205,7 +205,7 @@ def raise_in_itself(number: int) -> int:
 def test_what_a_worker_sends_itself(number: int) -> None:
     """Is done as in torch: SIGINT raises KeyboardInterrupt, the others end it."""
 
-    def told(kind: Any) -> Any:
+    def outcome(kind: Any) -> Any:
         iterator = iter(kind(Items([lambda: raise_in_itself(number)]), batch_size=None, num_workers=1))
         try:
             return next(iterator)
@@ -216,7 +216,7 @@ def test_what_a_worker_sends_itself(number: int) -> None:
 
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        compare(told)
+        compare(outcome)
     finally:
         signal.signal(signal.SIGINT, before)
 
@@ -266,7 +266,7 @@ def test_what_a_worker_starts_can_be_ended() -> None:
 
 
 def test_otherwise_they_die_as_in_torch() -> None:
-    def told(kind: Any) -> Any:
+    def outcome(kind: Any) -> Any:
         options = {"workers_outlive_signals": False} if kind is shmloader.DataLoader else {}
         iterator = iter(kind(Slow(), num_workers=1, collate_fn=list, **options))  # tensors that nobody takes stay
         next(iterator)
@@ -276,7 +276,7 @@ def test_otherwise_they_die_as_in_torch() -> None:
         iterator._shutdown_workers()
         return iterator._workers[0].exitcode
 
-    assert compare(told) == -signal.SIGTERM
+    assert compare(outcome) == -signal.SIGTERM
 
 
 @pytest.mark.parametrize("value", [None, 1, "no"])

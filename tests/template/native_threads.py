@@ -3,7 +3,7 @@
 import ctypes
 import json.tool
 
-begun = ctypes.c_ulong()
+thread = ctypes.c_ulong()
 _libc = ctypes.CDLL(None)
-_libc.pthread_create(ctypes.byref(begun), None, _libc.pause, None)
+_libc.pthread_create(ctypes.byref(thread), None, _libc.pause, None)
 assert json.tool

@@ -196,12 +196,12 @@ def test_a_loader_is_closed_while_an_iterator_goes_on_that_has_outlived_its_own(
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("kept", ["the dataset", "the loader"])
-def test_a_template_ends_with_its_loaders_and_the_dataset(kept: str) -> None:
+@pytest.mark.parametrize("survivor", ["the dataset", "the loader"])
+def test_a_template_ends_with_its_loaders_and_the_dataset(survivor: str) -> None:
     dataset = Where()
     loader = made(dataset)
     template = psutil.Process(Epoch(loader).template)
-    if kept == "the dataset":
+    if survivor == "the dataset":
         del loader
     else:
         del dataset

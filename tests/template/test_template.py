@@ -161,7 +161,7 @@ def test_the_template_is_killed_between_epochs() -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("changed", [False, True])
 def test_the_template_was_killed_a_moment_ago(changed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The kernel does not say so yet; that shows when the template is asked."""
+    """The kernel does not show it yet; a request to the template does."""
     with shmloader.DataLoader(Where(), batch_size=2, num_workers=2, **SPAWNED) as loader:
         before = Epoch(loader).template
         os.kill(before, signal.SIGKILL)
@@ -373,13 +373,13 @@ def test_tensors_are_shared_and_a_write_into_one_is_no_change() -> None:
 class Freed(Where):
     """Says in a worker that it is freed."""
 
-    def __init__(self, said: pathlib.Path) -> None:
+    def __init__(self, path: pathlib.Path) -> None:
         super().__init__()
-        self.said = said
+        self.path = path
 
     def __del__(self) -> None:
         if self.unpickled not in (0, os.getpid()):
-            self.said.touch()
+            self.path.touch()
 
 
 @pytest.mark.long
@@ -417,7 +417,7 @@ def test_linux_sends_no_more_descriptors_for_this_user(monkeypatch: pytest.Monke
 
     loader = shmloader.DataLoader(Tensors(3), batch_size=2, num_workers=1, **SPAWNED)
     monkeypatch.setattr(messages, "send_request", send)
-    with pytest.warns(RuntimeWarning, match="and the dataset's tensors need 3 "):
+    with pytest.warns(RuntimeWarning, match="its dataset has 3 descriptors for tensors"):
         assert Epoch(loader).indices == list(range(16))
     loader.close()
 

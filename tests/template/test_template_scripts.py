@@ -160,7 +160,7 @@ if __name__ == "__main__":
 
 
 def test_ctrl_c_ends_the_wait_for_a_template_that_was_stopped() -> None:
-    """When it goes on, it forks no worker that nobody waits for: that would find no ring, and say so."""
+    """When it continues, it forks no worker without a trainer, which would find no ring and report that."""
     ran = run_script(
         SETTING
         + """
@@ -187,7 +187,7 @@ def test_the_modules_that_start_threads_are_named() -> None:
     ran = run_script(
         SETTING
         + """
-from template.native_threads import begun
+from template.native_threads import thread
 
 if __name__ == "__main__":
     print(len(list(loader())))
@@ -209,7 +209,7 @@ class Hangs(Slow):
 if __name__ == "__main__":
     dataset = Hangs()
     options = {"batch_size": 2, "num_workers": 2, "multiprocessing_context": "spawn", "template": True}
-    begun = iter(shmloader.DataLoader(dataset, **options))  # otherwise the start of the template has 3 seconds, too
+    iterator = iter(shmloader.DataLoader(dataset, **options))  # otherwise the start of the template has 3 seconds, too
     made = shmloader.DataLoader(dataset, timeout=3, **options)
     try:
         list(made)

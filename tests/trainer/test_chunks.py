@@ -129,8 +129,8 @@ def test_each_chunk_has_its_worker() -> None:
 def test_growing_rows_and_batches_that_are_kept() -> None:
     rows = [torch.full((2 + 3000 * (k // 8),), k, dtype=torch.int32) for k in range(64)]
     with shmloader.DataLoader(Items(rows), 8, num_workers=3, chunk_size=2, spare_slots=1) as loader:
-        kept = list(loader)
-    for k, batch in enumerate(kept):
+        batches = list(loader)
+    for k, batch in enumerate(batches):
         assert_same(batch, torch.stack(rows[8 * k : 8 * k + 8]))
 
 
@@ -155,12 +155,12 @@ def test_one_that_gives_rows(chunk_size: int) -> None:
 
 
 @shmloader.row_wise
-def remembering(samples: list[Any], kept: list[Any] = []) -> Any:  # noqa: B006
+def remembering(samples: list[Any], made: list[Any] = []) -> Any:  # noqa: B006
     """Keeps what it gave, and sees whether somebody changed it."""
-    for batch, copy in kept:
+    for batch, copy in made:
         assert torch.equal(batch["image"], copy)
-    kept.append((default_collate(samples), torch.stack([sample["image"] for sample in samples]).clone()))
-    return kept[-1][0]
+    made.append((default_collate(samples), torch.stack([sample["image"] for sample in samples]).clone()))
+    return made[-1][0]
 
 
 @pytest.mark.parametrize("spare_slots", [0, 2])

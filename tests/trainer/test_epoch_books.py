@@ -89,9 +89,9 @@ def test_a_closed_iterator_keeps_its_epoch_where_it_is(options: dict[str, Any], 
         batches.close()
         for _ in range(2):
             assert next(batches, None) is None
-            told = made.state_dict()
-            assert (told["epoch"], told["begun"], given(told)) == (0, True, given(before))
-        made.load_state_dict(told)
+            state = made.state_dict()
+            assert (state["epoch"], state["begun"], given(state)) == (0, True, given(before))
+        made.load_state_dict(state)
         rest = iterate(made)
         assert made.state_dict()["epoch"] == 1 and not made.state_dict()["batches"]
     if expected is not None and "dataset" not in options:
@@ -118,8 +118,8 @@ def test_closed_while_the_last_batches_are_under_way(options: dict[str, Any], le
             assert next(batches, None) is None
         batches.close()
         assert next(batches, None) is None
-        told = made.state_dict()
-        assert (told["epoch"], told["batches"]) == ((0, BATCHES - left) if left else (1, 0))
+        state = made.state_dict()
+        assert (state["epoch"], state["batches"]) == ((0, BATCHES - left) if left else (1, 0))
 
 
 def test_closed_within_the_loop() -> None:
@@ -265,17 +265,17 @@ BATCHED: list[dict[str, Any]] = [
 
 def until_the_end(made: Any) -> tuple[list[Any], list[tuple[int, int]]]:
     """What each next() of an epoch gives, and how far the epoch is behind each."""
-    batches, got, told = iter(made), [], []
+    batches, got, states = iter(made), [], []
     while len(got) < 200:
         try:
             batch = next(batches)
             got.append(batch.tolist() if isinstance(batch, torch.Tensor) else batch)
         except StopIteration:
-            return got, told
+            return got, states
         except Exception as error:
             got.append(raised(error))
         state = made.state_dict()
-        told.append((state["batches"], state["samples"]))
+        states.append((state["batches"], state["samples"]))
     raise AssertionError("no end")
 
 
@@ -284,13 +284,13 @@ def test_an_index_that_cannot_be_opened_is_counted_in_its_place(options: dict[st
     order: list[Any] = [[3 * k, 3 * k + 1, 3 * k + 2] for k in range(50)]
     order[40] = [120, Sealed(121)]
     with loader(dataset=range(200), batch_sampler=order, **options) as made:
-        got, told = until_the_end(made)
+        got, states = until_the_end(made)
         assert made.state_dict()["epoch"] == 1
     errors = [k for k, batch in enumerate(got) if isinstance(batch, Raised)]
     assert errors == [40], "once, in its place"
     assert [batch for batch in got if not isinstance(batch, Raised)] == [*order[:40], *order[41:]]
-    assert told[39:42] == [(40, 120), (41, 122), (42, 125)] or "device" in options
-    assert told[-1] == (50, 149)
+    assert states[39:42] == [(40, 120), (41, 122), (42, 125)] or "device" in options
+    assert states[-1] == (50, 149)
 
 
 @pytest.mark.parametrize("options", BATCHED, ids=label)
@@ -376,10 +376,10 @@ def test_a_batch_that_was_interrupted_in_the_making_is_made_by_the_next_call(
                 break
             except KeyboardInterrupt:
                 interrupted += 1
-                told = made.state_dict()
-                assert (told["batches"], told["samples"]) == (before["batches"], before["samples"])
+                state = made.state_dict()
+                assert (state["batches"], state["samples"]) == (before["batches"], before["samples"])
                 if resumed:
-                    made.load_state_dict(told)
+                    made.load_state_dict(state)
                     batches = iter(made)
                 continue
             except ArithmeticError:

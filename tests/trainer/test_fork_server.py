@@ -26,8 +26,8 @@ LOADED = """
     [
         ("pass", True),
         ("multiprocessing.set_forkserver_preload(['json'])", False),
-        ("multiprocessing.set_forkserver_preload([])", False),
-        ("forkserver.ensure_running()", False),
+        pytest.param("multiprocessing.set_forkserver_preload([])", False, marks=pytest.mark.long),
+        pytest.param("forkserver.ensure_running()", False, marks=pytest.mark.long),
     ],
     ids=["nothing", "a module of the user's", "nothing at all", "a server that runs"],
 )

@@ -47,23 +47,23 @@ def settled(pids: list[int]) -> list[dict[int, Used]]:
     while True:
         time.sleep(0.1)
         now = [used(pid) for pid in pids]
-        if now == before and all(thread.state in SLEEPING for of in now for thread in of.values()):
+        if now == before and all(thread.state in SLEEPING for threads in now for thread in threads.values()):
             return now
         assert time.monotonic() < end, f"they do not come to rest: {now}"
         before = now
 
 
-def others(of: dict[int, Used]) -> dict[int, Used]:
+def others(threads: dict[int, Used]) -> dict[int, Used]:
     """Without the thread that runs this."""
-    return {thread: value for thread, value in of.items() if thread != threading.get_native_id()}
+    return {thread: value for thread, value in threads.items() if thread != threading.get_native_id()}
 
 
-def nanoseconds(of: dict[int, Used]) -> int:
-    return sum(thread.nanoseconds for thread in of.values())
+def nanoseconds(threads: dict[int, Used]) -> int:
+    return sum(thread.nanoseconds for thread in threads.values())
 
 
-def sleeps(of: dict[int, Used]) -> int:
-    return sum(thread.sleeps for thread in of.values())
+def sleeps(threads: dict[int, Used]) -> int:
+    return sum(thread.sleeps for thread in threads.values())
 
 
 @pytest.mark.parametrize("persistent", [False, True])

@@ -45,8 +45,8 @@ def test_random_moments(moment: str, start: str, count: int, span: float) -> Non
         f"""
         import sys, interrupts
         if __name__ == "__main__":
-            said = "--moment {moment} --start {start} --count {count} --span {span}"
-            sys.exit(interrupts.main(said.split()))
+            arguments = "--moment {moment} --start {start} --count {count} --span {span}"
+            sys.exit(interrupts.main(arguments.split()))
         """,
         seconds=100,
         flags=["-W", "ignore"],
@@ -76,24 +76,24 @@ def begin() -> Any:
 
 
 def begin_to_end() -> None:
-    begun = begin()
-    next(begun)
-    begun.close()
+    iterator = begin()
+    next(iterator)
+    iterator.close()
 
 
 def drop() -> None:
-    del begun[:]
+    del iterators[:]
 
 
 def exhaust() -> None:
-    assert len(list(begun[0])) == 4
+    assert len(list(iterators[0])) == 4
 
 
-begun: list[Any] = []
+iterators: list[Any] = []
 
 MOMENTS: dict[str, tuple[Callable[[], Any], bool]] = {
-    "start": (lambda: begun.append(begin()), False),
-    "close": (lambda: begun[0].close(), True),
+    "start": (lambda: iterators.append(begin()), False),
+    "close": (lambda: iterators[0].close(), True),
     "drop": (drop, True),
     "exhaust": (exhaust, True),
 }
@@ -108,7 +108,7 @@ def test_ctrl_c_at_any_line(moment: str, ctrl_c: None) -> None:
     what, after_start = MOMENTS[moment]
     begin_to_end()
     if after_start:
-        begun.append(begin())
+        iterators.append(begin())
     with AtLine(0, press) as counted:
         what()
     drop()
@@ -117,7 +117,7 @@ def test_ctrl_c_at_any_line(moment: str, ctrl_c: None) -> None:
     first = range(3 if moment == "drop" else 1, 20)
     for line in (*first, *sorted(random.Random(7).sample(range(20, counted.lines), 40))):
         if after_start:
-            begun.append(begin())
+            iterators.append(begin())
         heard = False
         try:
             with AtLine(line, press) as reached:
@@ -148,23 +148,23 @@ def test_a_second_close_finishes_what_the_first_left(monkeypatch: pytest.MonkeyP
     files = tuple(str(module.__file__) for module in (crew, iterator))
     for module in (crew, iterator):  # whose end a trace function can skip, and nothing else: it would hold for ever
         monkeypatch.setattr(module, "held", contextlib.nullcontext)
-    begun = begin()
+    iterator = begin()
     with AtLine(0, break_off, files) as counted:
-        begun.close()
+        iterator.close()
     assert counted.lines > 50
     before = present()
     monkeypatch.setattr(crew, "PATIENCE", 0.5)  # for workers that nobody could tell
     for line in sorted(random.Random(7).sample(range(1, counted.lines + 1), 60)):
-        begun = begin()
-        next(begun)
-        watching = begun._crew._watch.thread
+        iterator = begin()
+        next(iterator)
+        watching = iterator._crew._watch.thread
         with contextlib.suppress(Broken), AtLine(line, break_off, files):
-            begun.close()
-        begun.close()
-        assert not any(worker.is_alive() for worker in begun._workers), line
+            iterator.close()
+        iterator.close()
+        assert not any(worker.is_alive() for worker in iterator._workers), line
         assert not watching.is_alive(), line
-        assert begun._ended and list(begun) == [], line
-    del begun
+        assert iterator._ended and list(iterator) == [], line
+    del iterator
     assert not left_since(before)
     begin_to_end()
 
@@ -183,10 +183,10 @@ class Hanging(Augmented):
 def test_ctrl_c_does_not_wait_for_workers_that_hang(moment: str, ctrl_c: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """But where it would not be heard: an iterator that is dropped gives them their time."""
     monkeypatch.setattr(crew, "PATIENCE", 2.0 if moment == "drop" else 50.0)
-    begun.append(iter(shmloader.DataLoader(Hanging(4), num_workers=2)))
-    next(begun[0])
-    workers = list(begun[0]._workers)
-    while not all(begun[0]._ring.sequences.holds(index) for index in range(2)):
+    iterators.append(iter(shmloader.DataLoader(Hanging(4), num_workers=2)))
+    next(iterators[0])
+    workers = list(iterators[0]._workers)
+    while not all(iterators[0]._ring.sequences.holds(index) for index in range(2)):
         time.sleep(0.01)
     timer = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT))
     timer.start()
@@ -291,8 +291,8 @@ def test_what_fails_before_there_are_workers_leaves_nothing(monkeypatch: pytest.
 
 
 def test_what_fails_in_the_end_keeps_nothing_from_ending(monkeypatch: pytest.MonkeyPatch) -> None:
-    begun = begin()
-    workers, threads = list(begun._workers), begun._crew._watch.thread
+    iterator = begin()
+    workers, threads = list(iterator._workers), iterator._crew._watch.thread
 
     def fail(self: watch.Watch) -> None:
         raise OSError("no luck")
@@ -300,11 +300,11 @@ def test_what_fails_in_the_end_keeps_nothing_from_ending(monkeypatch: pytest.Mon
     with monkeypatch.context() as patch:
         patch.setattr(watch.Watch, "stop", fail)
         with pytest.raises(OSError, match="no luck"):
-            begun.close()
+            iterator.close()
     assert not any(worker.is_alive() for worker in workers)
     assert not children() & {worker.pid for worker in workers}
     assert threads.is_alive()
-    begun.close()
+    iterator.close()
     assert not threads.is_alive()
     gc.collect()
     begin_to_end()  # torch knows nothing of the former workers
@@ -329,11 +329,11 @@ class Undead:
 
 def test_no_memory_is_taken_from_a_worker_that_lives(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(crew, "PATIENCE", 1.0)
-    begun = begin()
-    batch = next(begun)
-    ring = begun._ring
-    begun._workers.append(Undead())
-    begun.close()
+    iterator = begin()
+    batch = next(iterator)
+    ring = iterator._ring
+    iterator._workers.append(Undead())
+    iterator.close()
     assert ring.stopped and ring.committed(0) > 0, "what it looks at is still there"
     assert batch["i"].tolist() == [0]
-    assert list(begun) == []
+    assert list(iterator) == []

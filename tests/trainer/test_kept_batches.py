@@ -49,7 +49,7 @@ def test_a_kept_batch_keeps_no_dataset(options: dict[str, Any], left: str) -> No
     sampler = None if is_stream else SequentialSampler(dataset)
     loader = shmloader.DataLoader(dataset, sampler=sampler, **given)
     iterator = iter(loader)
-    kept = next(iterator)
+    batch = next(iterator)
     if left == "at its end":
         assert len(list(iterator)) == (15 if given["batch_size"] is None or is_stream else 7)
     elif left == "closed":
@@ -58,4 +58,4 @@ def test_a_kept_batch_keeps_no_dataset(options: dict[str, Any], left: str) -> No
     dataset = loader = iterator = sampler = None  # type: ignore[assignment]
     gc.collect()
     assert [user() for user in users] == [None] * len(users)
-    assert kept.unique().tolist() in ([0, 1], [0], [0, 2], [2, 3])
+    assert batch.unique().tolist() in ([0, 1], [0], [0, 2], [2, 3])

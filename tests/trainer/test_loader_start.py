@@ -59,22 +59,22 @@ def test_what_comes_is_what_iter_would_have_begun(options: dict[str, Any], persi
     if "prefetch_epochs" in options and not persistent:
         pytest.skip("needs persistent workers")
     given = []
-    for early in (False, True):
+    for begins_early in (False, True):
         seed_all()
         with loader(persistent_workers=persistent, **options) as made:
             epochs = []
             for _ in range(1 if "multiprocessing_context" in options else 3):
-                if early:
+                if begins_early:
                     before = len(children())
                     made.start()
                     assert len(children()) - before == (2 if not persistent or not epochs else 0)
                     workers = children()
                     made.start()
                     assert children() == workers, "the second time it does nothing"
-                    begun = iter(made)
+                    iterator = iter(made)
                     assert children() == workers, "taken"
-                    epochs.append([begun, list(begun)][1])
-                    del begun
+                    epochs.append([iterator, list(iterator)][1])
+                    del iterator
                 else:
                     epochs.append(iterate(made))
             given.append((epochs, rng_states()))
@@ -120,12 +120,12 @@ def test_the_state_between_is_of_what_the_user_has_got(epochs: int, persistent: 
 def test_another_epoch_is_told(sampler: Any, persistent: bool) -> None:
     """It begins again, and draws nothing twice."""
     given = []
-    for early in (False, True):
+    for begins_early in (False, True):
         seed_all()
         options = {"sampler": shared()} if sampler else {}
         with loader(persistent_workers=persistent, sample_seeds=True, **options) as made:
             made.set_epoch(1)
-            if early:
+            if begins_early:
                 made.start()
             made.set_epoch(3)
             given.append([iterate(made), iterate(made), made.state_dict()["epoch"], rng_states()])
@@ -150,31 +150,31 @@ def test_the_same_epoch_is_told(persistent: bool) -> None:
 @pytest.mark.parametrize("seeds", [True, False])
 def test_a_state_is_loaded(first: str, persistent: bool, seeds: bool) -> None:
     seed_all()
-    with loader(sample_seeds=seeds) as of:
-        batches = iter(of)
+    with loader(sample_seeds=seeds) as made:
+        batches = iter(made)
         next(batches)
-        state = of.state_dict()
+        state = made.state_dict()
     given = []
-    for early in (False, True):
+    for begins_early in (False, True):
         seed_all(8)
         with loader(persistent_workers=persistent, sample_seeds=seeds) as made:
-            if early and first == "start":
+            if begins_early and first == "start":
                 made.start()
             made.load_state_dict(state)
-            if early and first == "load":
+            if begins_early and first == "load":
                 made.start()
                 workers = children()
             assert made.state_dict() == state
-            begun = iter(made)
-            if early and first == "load":
+            iterator = iter(made)
+            if begins_early and first == "load":
                 assert children() == workers, "taken"
-            given.append(list(begun))
+            given.append(list(iterator))
             assert len(given[-1]) == BATCHES - 1
-            del begun
+            del iterator
     assert_same(given[1], given[0])
 
 
-def told(made: Any, who: str) -> None:
+def tell(made: Any, who: str) -> None:
     if who == "loader":
         made.set_epoch(4)
         return
@@ -194,7 +194,7 @@ def test_a_state_that_is_dropped(sampler: Any, who: str) -> None:
         made.load_state_dict(state)
         made.start()
         with pytest.warns(RuntimeWarning, match="is dropped"):
-            told(made, who)
+            tell(made, who)
         assert len(iterate(made)) == len(whole)
 
 
@@ -249,7 +249,7 @@ def test_in_the_midst_of_an_epoch(persistent: bool) -> None:
     with loader(persistent_workers=persistent) as made:
         batches = iter(made)
         next(batches)
-        with pytest.raises(RuntimeError, match="an iterator is in the midst of epoch 0"):
+        with pytest.raises(RuntimeError, match="an iterator is in the middle of epoch 0"):
             made.start()
         assert made.state_dict()["batches"] == 1
         assert len(list(batches)) == BATCHES - 1
@@ -404,7 +404,9 @@ def test_a_class_that_calls_torchs_method_by_name_and_is_told_another_epoch() ->
     with ByName(ToldStream(), num_workers=1, persistent_workers=True, batch_size=None) as made:
         made.start()
         made.set_epoch(2)
-        with pytest.raises(RuntimeError, match=r"start\(\) began another epoch than the one that is asked for now"):
+        with pytest.raises(
+            RuntimeError, match=r"start\(\) began another epoch than the one that iter\(\) is asked for"
+        ):
             iter(made)
         assert list(made) == [200, 201, 202, 203]
         assert list(made) == [200, 201, 202, 203]

@@ -23,19 +23,19 @@ class Many(torch.utils.data.Dataset):
 
     def __init__(self, count: int = MANY) -> None:
         self.tensors = [torch.full((2,), index) for index in range(count)]
-        self.here, self.there = multiprocessing.get_context("forkserver").Pipe(duplex=False)
+        self.here, self.writer = multiprocessing.get_context("forkserver").Pipe(duplex=False)
 
     def __len__(self) -> int:
         return len(self.tensors)
 
     def __getitem__(self, index: int) -> Any:
         if index == 1:
-            self.there.send("from a worker")
+            self.writer.send("from a worker")
         return self.tensors[index]
 
     def close(self) -> None:
         self.here.close()
-        self.there.close()
+        self.writer.close()
 
 
 def first(batches: Any) -> list[int]:
@@ -70,18 +70,18 @@ def test_a_worker_that_takes_anothers_place_opens_them_too() -> None:
 def test_a_descriptor_is_opened_as_it_was(tmp_path: pathlib.Path) -> None:
     file = tmp_path / "read"
     file.write_text("what a worker reads")
-    here, there = os.pipe()
+    here, away = os.pipe()
     reads, shared = os.open(file, os.O_RDONLY), os.memfd_create("test")
-    named, given = by_path([here, reads, there, shared])
+    named, given = by_path([here, reads, away, shared])
     places = Places(os.getpid(), 1, named, [-1, *given])
-    assert given == [here, there] and [places[k] for k in (0, 1, 3)] == [-1, here, there]
+    assert given == [here, away] and [places[k] for k in (0, 1, 3)] == [-1, here, away]
     again, writes = places[2], places[4]
     assert os.read(again, 100) == b"what a worker reads"
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.write(again, b"it was not open to be written")
     os.write(writes, b"shared")
     assert os.pread(shared, 100, 0) == b"shared"
-    for fd in (here, reads, there, shared, again, writes):
+    for fd in (here, reads, away, shared, again, writes):
         os.close(fd)
 
 

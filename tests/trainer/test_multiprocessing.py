@@ -40,8 +40,8 @@ def test_the_descriptors_of_a_process_that_is_spawned(start: str) -> None:
 
 
 def test_what_users_registered() -> None:
-    there = getattr(reduction.ForkingPickler, "_extra_reducers", None)
-    assert _multiprocessing.EXTRA_REDUCERS is there, f"Python {sys.version}: ForkingPickler._extra_reducers is {there}"
+    found = getattr(reduction.ForkingPickler, "_extra_reducers", None)
+    assert _multiprocessing.EXTRA_REDUCERS is found, f"Python {sys.version}: ForkingPickler._extra_reducers is {found}"
 
 
 @pytest.mark.long

@@ -12,7 +12,7 @@ import pytest
 import torch
 from at_line import AtLine
 from conftest import Augmented, assert_same, iterate, label, rng_states, seed_all
-from test_one_step import Numbers, interrupts, of
+from test_one_step import Numbers, interrupts, numbers_in
 from torch.utils.data import BatchSampler, DistributedSampler, RandomSampler, Sampler
 
 import shmloader
@@ -91,13 +91,13 @@ def test_the_same_epochs_come(options: dict[str, Any], tells: bool) -> None:
         if "batch_sampler" in options:
             made_of.update(batch_sampler=BatchSampler(shared(), 3, False), sample_seeds=not tells)
         with loader(prefetch, **made_of) as made:
-            epochs, ahead = [], []
+            epochs, were_prefetched = [], []
             for epoch in range(3):
                 if tells:
                     made.set_epoch(epoch)
                 epochs.append(iterate(made))
-                ahead.append(is_ahead(made))
-            assert ahead == [prefetch] * 3
+                were_prefetched.append(is_ahead(made))
+            assert were_prefetched == [prefetch] * 3
         given.append(epochs)
     assert_same(given[1], given[0])
 
@@ -105,9 +105,9 @@ def test_the_same_epochs_come(options: dict[str, Any], tells: bool) -> None:
 def test_it_is_taken_over_and_not_made_anew() -> None:
     with loader() as made:
         iterate(made)
-        ahead = made._iterator._conductor.next
-        assert ahead is not None and made._iterator._ring.under_way == 4
-        assert iter(made).epoch is ahead
+        next_epoch = made._iterator._conductor.next
+        assert next_epoch is not None and made._iterator._ring.under_way == 4
+        assert iter(made).epoch is next_epoch
         assert made.state_dict()["epoch"] == 1
 
 
@@ -116,9 +116,9 @@ def test_to_begin_it_twice_draws_nothing() -> None:
     with loader() as made:
         iterate(made)
         before = rng_states()
-        begun = made._iterator._conductor.next
+        next_epoch = made._iterator._conductor.next
         made._iterator._conductor.begin_next()
-        assert made._iterator._conductor.next is begun
+        assert made._iterator._conductor.next is next_epoch
         assert_same(rng_states(), before)
 
 
@@ -139,20 +139,20 @@ def test_off_by_default_nothing_is_drawn_early() -> None:
 
 @pytest.mark.parametrize("sampler", [None, "shared"])
 def test_another_epoch_is_told_than_was_assumed(sampler: Any) -> None:
-    told = [0, 1, 5, 6, 6, 7]
+    numbers = [0, 1, 5, 6, 6, 7]
     given = []
     for prefetch in (False, True):
         seed_all()
         options: dict[str, Any] = {"sampler": shared()} if sampler else {}
         with loader(prefetch, sample_seeds=True, **options) as made:
             epochs = []
-            for epoch in told:
+            for epoch in numbers:
                 made.set_epoch(epoch)
                 epochs.append(iterate(made))
                 assert is_ahead(made) == prefetch
         given.append(epochs)
     assert_same(given[1], given[0])
-    assert [set(epoch[0]["epoch"].tolist()) for epoch in given[1]] == [{epoch} for epoch in told]
+    assert [set(epoch[0]["epoch"].tolist()) for epoch in given[1]] == [{epoch} for epoch in numbers]
 
 
 def test_a_sampler_that_is_told_nothing_is_waited_for_once() -> None:
@@ -233,8 +233,8 @@ def test_what_was_assumed_is_told_to_nobody(workers: int) -> None:
         state, drawn = first.state_dict(), torch.get_rng_state()
     del iterator
     assert state["next"][0]["sampler_epoch"] == 1
-    alone = {} if workers else {"prefetch": False, "num_workers": 0, "persistent_workers": False}
-    with loader(sampler=DistributedSampler(range(LENGTH), 1, 0), **alone) as second:
+    options = {} if workers else {"prefetch": False, "num_workers": 0, "persistent_workers": False}
+    with loader(sampler=DistributedSampler(range(LENGTH), 1, 0), **options) as second:
         second.load_state_dict(state)
         torch.set_rng_state(drawn)
         got += iterate(second)
@@ -356,7 +356,7 @@ def test_no_interrupt_loses_or_repeats_a_batch(options: dict[str, Any]) -> None:
         return loader(prefetch, dataset=Numbers(), **options)
 
     with made(False) as plain:
-        expected = [[of(batch) for batch in plain] for _ in range(3)]
+        expected = [[numbers_in(batch) for batch in plain] for _ in range(3)]
     for seed in range(2):
         with made(True) as overlapping:
             got: list[Any] = []
@@ -366,7 +366,7 @@ def test_no_interrupt_loses_or_repeats_a_batch(options: dict[str, Any]) -> None:
                 with interrupts(seed) as raising:
                     while True:
                         try:
-                            got[-1].append(of(raising.next(batches)))
+                            got[-1].append(numbers_in(raising.next(batches)))
                         except KeyboardInterrupt:
                             continue
                         except StopIteration:
@@ -431,7 +431,7 @@ def test_ctrl_c_at_any_line_of_iter() -> None:
                 made.set_epoch(epoch)
                 expected.append(
                     [
-                        of(batch)
+                        numbers_in(batch)
                         for batch in loader(
                             False, dataset=Numbers(), sampler=made.sampler, num_workers=0, persistent_workers=False
                         )
@@ -446,7 +446,7 @@ def test_ctrl_c_at_any_line_of_iter() -> None:
                 if batches is None:
                     batches = iter(made)
                 assert made.state_dict()["sampler_epoch"] == epoch
-                assert [of(batch) for batch in batches] == expected[-1]
+                assert [numbers_in(batch) for batch in batches] == expected[-1]
                 if line.lines < at:
                     break
             else:

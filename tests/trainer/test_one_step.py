@@ -35,7 +35,7 @@ class Numbers(torch.utils.data.Dataset):
         return torch.full((3,), float(index)), f"sample {index}", {"index": index}
 
 
-def of(batch: Any) -> list[int]:
+def numbers_in(batch: Any) -> list[int]:
     values, names, more = batch
     assert values[:, 0].tolist() == more["index"].tolist() == [int(name.split()[1]) for name in names]
     return more["index"].tolist()
@@ -96,7 +96,7 @@ def interrupts(seed: int) -> Iterator[Interrupts]:
 
 def epoch(loader: Any) -> list[list[int]]:
     torch.manual_seed(3)
-    return [of(batch) for batch in loader]
+    return [numbers_in(batch) for batch in loader]
 
 
 def interrupted_epoch(loader: Any, seed: int) -> tuple[list[list[int]], int]:
@@ -106,7 +106,7 @@ def interrupted_epoch(loader: Any, seed: int) -> tuple[list[list[int]], int]:
     with interrupts(seed) as raising:
         while True:
             try:
-                got.append(of(raising.next(iterator)))
+                got.append(numbers_in(raising.next(iterator)))
             except KeyboardInterrupt:
                 continue
             except StopIteration:
@@ -180,8 +180,8 @@ def test_an_interrupt_in_the_sampler(monkeypatch: pytest.MonkeyPatch, options: d
     iterator = iter(loader())
     with pytest.raises(KeyboardInterrupt) if at >= 16 else nullcontext():
         while (batch := next(iterator, None)) is not None:
-            got.append(of(batch))
-    got += [of(batch) for batch in iterator]
+            got.append(numbers_in(batch))
+    got += [numbers_in(batch) for batch in iterator]
     assert got == expected
     assert torch.equal(torch.get_rng_state(), state)
 
@@ -210,7 +210,7 @@ def test_interrupts_in_the_sampler_and_while_it_draws_again(monkeypatch: pytest.
             while len(got) < len(expected):
                 try:
                     with AtLine(at, press, (source.__file__,)) if raised == 1 else nullcontext() as reached:
-                        got.append(of(next(iterator)))
+                        got.append(numbers_in(next(iterator)))
                 except KeyboardInterrupt:
                     raised += 1
                 if reached is not None and reached.lines:
@@ -238,10 +238,10 @@ def test_an_interrupted_sampler_that_may_not_repeat_itself_says_so() -> None:
     got = []
     with pytest.raises(KeyboardInterrupt):
         while True:
-            got.append(of(next(iterator)))
+            got.append(numbers_in(next(iterator)))
     with pytest.raises(RuntimeError, match=r"interrupted after 20 batches, which ended it.*Mine may not.*Iterate over"):
         while True:
-            got.append(of(next(iterator)))
+            got.append(numbers_in(next(iterator)))
     assert Mine.drawn == 21
     assert got == [[k] for k in range(len(got))]
 
@@ -265,7 +265,7 @@ def test_an_interrupted_iterator_that_is_no_generator_goes_on() -> None:
     got = []
     while True:
         try:
-            got.append(of(next(iterator)))
+            got.append(numbers_in(next(iterator)))
         except KeyboardInterrupt:
             continue
         except StopIteration:
@@ -288,7 +288,7 @@ def test_threads_share_an_iterator(threads: int, options: dict[str, Any]) -> Non
 
         def run(mine: list[list[int]], iterator: Any = iterator, errors: Any = errors) -> None:
             try:
-                mine.extend(of(batch) for batch in iterator)
+                mine.extend(numbers_in(batch) for batch in iterator)
             except BaseException as error:
                 errors.append(error)
 
@@ -334,14 +334,14 @@ def test_next_within_next_is_an_error() -> None:
                 yield [k]
 
     iterator = iter(shmloader.DataLoader(Numbers(), batch_sampler=Within(), num_workers=1))
-    assert [of(batch) for batch in iterator] == [[k] for k in range(10)]
+    assert [numbers_in(batch) for batch in iterator] == [[k] for k in range(10)]
     assert errors == ["raised"]
 
 
 # ------------------------------------------------------------------------------------------------- torch's own methods
 
 HARMLESS = {
-    "__getstate__": "an iterator cannot be pickled, and torch says so",
+    "__getstate__": "raises torch's error, because an iterator cannot be pickled",
     "__iter__": "returns itself",
     "__len__": "is the sampler's",
     "__del__": "calls _shutdown_workers, which is ours",

@@ -118,7 +118,7 @@ for k, batch in enumerate(shmloader.DataLoader(Numbers(20), num_workers=2)):
 
 
 ENDS = {
-    "mid-epoch": ("it = iter(loader); next(it); kept = next(it)", 0),
+    "mid-epoch": ("it = iter(loader); next(it); held = next(it)", 0),
     "exception": ("for batch in loader: raise ValueError('in training')", 1),
     "generator": ("def g():\n    for batch in loader: yield batch\nx = g(); next(x); del x; print('dropped')", 0),
     "generator at exit": ("def g():\n    for batch in loader: yield batch\nx = g(); next(x)", 0),
@@ -211,11 +211,11 @@ class Slow(Numbers):
         return super().__getitem__(k)
 def run():
     while True:
-        for _ in loader: begun.set()
+        for _ in loader: started.set()
 loader = shmloader.DataLoader(Slow(), num_workers=2, on_worker_death="MODE", persistent_workers=True)
-begun = threading.Event()
+started = threading.Event()
 threading.Thread(target=run, daemon=True).start()
-begun.wait()
+started.wait()
 """
 
 
@@ -230,7 +230,7 @@ def test_a_daemon_thread_that_waits_for_a_batch_goes_with_the_interpreter(mode: 
 @pytest.mark.long
 def test_an_iterator_that_outlives_the_modules_that_it_is_made_of() -> None:
     """What was imported last is taken apart first."""
-    ran = run_script(DATASET + "os.kept = iter(shmloader.DataLoader(Numbers(), num_workers=2))\nnext(os.kept)\n")
+    ran = run_script(DATASET + "os.held = iter(shmloader.DataLoader(Numbers(), num_workers=2))\nnext(os.held)\n")
     assert ran.status == 0 and not ran.err, ran.err
 
 
@@ -474,8 +474,8 @@ def test_closing_while_another_thread_waits() -> None:
             return super().__getitem__(index)
 
     loader = shmloader.DataLoader(Slow(), num_workers=1)
-    kept: list[Any] = []
-    thread = threading.Thread(target=lambda: kept.extend(iter(loader)))
+    batches: list[Any] = []
+    thread = threading.Thread(target=lambda: batches.extend(iter(loader)))
     thread.start()
     time.sleep(0.4)
     loader.close()
@@ -562,7 +562,7 @@ def test_a_forked_child_has_iterators_of_its_own() -> None:
     if not child:
         status = 1
         try:
-            with pytest.raises(RuntimeError, match="iterate over the DataLoader anew in here"):
+            with pytest.raises(RuntimeError, match="Iterate over the DataLoader again in this process"):
                 next(iterator)
             assert [b["i"].item() for b in loader] == [b["i"].item() for b in loader] == list(range(22))
             loader.close()
@@ -635,7 +635,7 @@ def test_spawned_workers_leave_nothing_to_be_tracked() -> None:
         + """
 if __name__ == "__main__":
     loader = shmloader.DataLoader(Numbers(), num_workers=1, multiprocessing_context="spawn")
-    it = iter(loader); kept = next(it); next(it)
+    it = iter(loader); held = next(it); next(it)
 """
     )
     assert ran.status == 0 and not ran.err, ran.err

@@ -93,14 +93,14 @@ class Equipped(Counted):
         self.nothing = torch.empty(0)
         self.lock = made.Lock()
         self.queue = made.Queue()
-        self.here, self.there = made.Pipe(duplex=False)
+        self.here, self.writer = made.Pipe(duplex=False)
         self.names = [f"{k}.jpeg" for k in range(50_000)]  # more than a pipe holds
 
     def __getitem__(self, index: int) -> Any:
         with self.lock:
             self.shared[get_worker_info().id] += 1
             self.shared[2] += 1
-            self.there.send(index)
+            self.writer.send(index)
         self.queue.put(index)
         return int(self.other[index]), self.names[index], gc.isenabled()
 
@@ -121,7 +121,7 @@ def test_what_is_inherited_is_inherited_by_all(tmp_path: pathlib.Path, start: st
         dataset.shared += 10
         list(loader)
         assert dataset.shared.tolist() == [22, 22, 34], "the trainer's memory is the workers'"
-    for end in (dataset.here, dataset.there, dataset.queue):
+    for end in (dataset.here, dataset.writer, dataset.queue):
         end.close()
     dataset.queue.join_thread()
 
@@ -129,8 +129,8 @@ def test_what_is_inherited_is_inherited_by_all(tmp_path: pathlib.Path, start: st
 class Outlived(Dataset):
     """It has its worker's multiprocessing say at the end whether the dataset is still there."""
 
-    def __init__(self, said: pathlib.Path) -> None:
-        self.said = said
+    def __init__(self, path: pathlib.Path) -> None:
+        self.path = path
         self.asked = False
 
     def __len__(self) -> int:
@@ -139,13 +139,13 @@ class Outlived(Dataset):
     def __getitem__(self, index: int) -> int:
         if not self.asked:
             self.asked = True
-            util.Finalize(None, say_whether_there, (weakref.ref(self), self.said), exitpriority=10)
+            util.Finalize(None, say_whether_there, (weakref.ref(self), self.path), exitpriority=10)
         return index
 
 
-def say_whether_there(dataset: Any, said: pathlib.Path) -> None:
+def say_whether_there(dataset: Any, path: pathlib.Path) -> None:
     torch.utils.data._utils.worker._worker_info = None  # torch < 2.14 leaves the dataset there
-    said.write_text("there" if dataset() else "gone")
+    path.write_text("there" if dataset() else "gone")
 
 
 @pytest.mark.parametrize(
@@ -199,18 +199,18 @@ def test_a_worker_that_takes_anothers_place_is_given_the_same(tmp_path: pathlib.
 
 @pytest.mark.parametrize("start", SPAWNING)
 def test_what_cannot_be_pickled(tmp_path: pathlib.Path, start: str) -> None:
-    said = []
+    messages = []
     for kind in BOTH:
         dataset = Items([torch.ones(2), threading.Lock()])  # a descriptor has been registered when it fails
         with warnings.catch_warnings(record=True) as caught, pytest.raises(TypeError) as raised:
             warnings.simplefilter("always")
             iter(kind(dataset, num_workers=2, multiprocessing_context=start))
-        said.append(str(raised.value))
+        messages.append(str(raised.value))
         raised.value.__traceback__ = None  # it holds the half-made iterator
-        told = [str(w.message)[:16] for w in caught if w.category is UserWarning]
-        assert told == (["Got pickle error"] if WARNS_OF_PICKLING or kind is BOTH[1] else [])
+        texts = [str(w.message)[:16] for w in caught if w.category is UserWarning]
+        assert texts == (["Got pickle error"] if WARNS_OF_PICKLING or kind is BOTH[1] else [])
         assert open_parcels() == 0
-    assert said[0] == said[1]
+    assert messages[0] == messages[1]
 
 
 @pytest.mark.long
@@ -255,13 +255,13 @@ def begin(value: Any, kind: Any = popen_spawn_posix.Popen, fds: tuple[int, ...] 
 
 @pytest.mark.parametrize("kind", [popen_spawn_posix.Popen, popen_forkserver.Popen])
 def test_all_are_given_the_same_descriptors_at_the_same_places(tmp_path: pathlib.Path, kind: Any) -> None:
-    here, there = os.pipe()
-    with open(here), open(there, "w"):
-        value = Parcel({"dataset": Counted(tmp_path), "fd": Handed(there), "other": Handed(here)})
+    here, away = os.pipe()
+    with open(here), open(away, "w"):
+        value = Parcel({"dataset": Counted(tmp_path), "fd": Handed(away), "other": Handed(here)})
         first = begin(value, kind)
-        assert first[:3] == [0, there, here] and len(first) == 4
+        assert first[:3] == [0, away, here] and len(first) == 4
         assert begin(value, kind) == first and pickled(tmp_path) == 1
-        assert begin(value, kind, (0, 1))[:4] == [0, 1, there, here] and pickled(tmp_path) == 2, "at other places"
+        assert begin(value, kind, (0, 1))[:4] == [0, 1, away, here] and pickled(tmp_path) == 2, "at other places"
         value.close()
         value.close()
 
@@ -389,8 +389,8 @@ def test_a_worker_that_cannot_be_started(error: Exception, ended: int | None, mo
     with pytest.raises(RuntimeError, match="DataLoader worker 0 ended while it was being started") as caught:
         iter(loader)
     first, second = str(caught.value).splitlines()
-    said = {None: "has not ended", -9: "is killed by signal: Killed", 1: "has ended with exit code 1"}[ended]
-    assert len(first) < 100 and said in second and "runs out of memory" in second
+    ending = {None: "has not ended", -9: "is killed by signal: Killed", 1: "has ended with exit code 1"}[ended]
+    assert len(first) < 100 and ending in second and "runs out of memory" in second
     assert caught.value.__cause__ is error
 
 

@@ -26,14 +26,14 @@ def epochs(count: int = 2, length: int = 23, dataset: Any = None, **options: Any
 
 
 @pytest.fixture(scope="module")
-def alone() -> list[Any]:
+def without_workers() -> list[Any]:
     return epochs(num_workers=1)
 
 
 @pytest.mark.parametrize("chunk_size", [None, 1, 3])
 @pytest.mark.parametrize("workers", [2, 3, 8])
-def test_any_number_of_workers(alone: list[Any], workers: int, chunk_size: int | None) -> None:
-    assert_same(epochs(num_workers=workers, chunk_size=chunk_size), alone)
+def test_any_number_of_workers(without_workers: list[Any], workers: int, chunk_size: int | None) -> None:
+    assert_same(epochs(num_workers=workers, chunk_size=chunk_size), without_workers)
 
 
 @pytest.mark.parametrize(
@@ -45,8 +45,8 @@ def test_any_number_of_workers(alone: list[Any], workers: int, chunk_size: int |
         pytest.param("forkserver", None, marks=pytest.mark.long),
     ],
 )
-def test_any_start_method(alone: list[Any], start: str, chunk_size: int | None) -> None:
-    assert_same(epochs(num_workers=2, chunk_size=chunk_size, multiprocessing_context=start), alone)
+def test_any_start_method(without_workers: list[Any], start: str, chunk_size: int | None) -> None:
+    assert_same(epochs(num_workers=2, chunk_size=chunk_size, multiprocessing_context=start), without_workers)
 
 
 @pytest.mark.parametrize("options", [{"batch_size": 1}, {"chunk_size": 1}, {"prefetch_factor": 7}], ids=label)
@@ -107,17 +107,17 @@ class Together(Augmented):
         return [self[index] for index in indices]
 
 
-def test_a_dataset_that_makes_batches_gives_the_same(alone: list[Any]) -> None:
-    assert_same(epochs(dataset=Together(23), num_workers=2, chunk_size=2), alone)
+def test_a_dataset_that_makes_batches_gives_the_same(without_workers: list[Any]) -> None:
+    assert_same(epochs(dataset=Together(23), num_workers=2, chunk_size=2), without_workers)
 
 
-def test_a_subset_of_a_subset_gives_the_same(alone: list[Any]) -> None:
+def test_a_subset_of_a_subset_gives_the_same(without_workers: list[Any]) -> None:
     """Each gets the indices of the one around it, all of them before the first sample."""
     dataset = Subset(Subset(Augmented(23), range(23)), range(23))
     for options in ({"num_workers": 2}, {"num_workers": 2, "chunk_size": 2}, {"num_workers": 0, "sample_seeds": True}):
-        assert_same(epochs(dataset=dataset, **options), alone)
+        assert_same(epochs(dataset=dataset, **options), without_workers)
     skipping = {"on_bad_sample": "skip", "max_bad_samples": 0.5}
-    assert_same(epochs(dataset=dataset, num_workers=2, **skipping), alone)
+    assert_same(epochs(dataset=dataset, num_workers=2, **skipping), without_workers)
 
 
 class WaitsFor(Augmented):
@@ -146,10 +146,10 @@ class Tells(Augmented):
 
     def __init__(self, length: int) -> None:
         super().__init__(length)
-        self.begun = torch.multiprocessing.get_context("fork").Event()
+        self.started = torch.multiprocessing.get_context("fork").Event()
 
     def __getitem__(self, index: int) -> dict[str, Any]:
-        self.begun.set()
+        self.started.set()
         return super().__getitem__(index)
 
 
@@ -162,7 +162,7 @@ def test_the_first_worker_begins_before_the_last_is_started(
     start_one = Crew._start_one
 
     def start_late(crew: Crew, index: int, first: int) -> Any:
-        assert index == 0 or dataset.begun.wait(20)
+        assert index == 0 or dataset.started.wait(20)
         return start_one(crew, index, first)
 
     monkeypatch.setattr(Crew, "_start_one", start_late)
@@ -187,10 +187,10 @@ class Deadly(Augmented):
 @pytest.mark.parametrize("start", ["fork", pytest.param("spawn", marks=pytest.mark.long)])
 @pytest.mark.parametrize("chunk_size", [None, 2])
 def test_killed_workers_change_nothing(
-    tmp_path: pathlib.Path, alone: list[Any], chunk_size: int | None, start: str
+    tmp_path: pathlib.Path, without_workers: list[Any], chunk_size: int | None, start: str
 ) -> None:
     options = {"num_workers": 2, "chunk_size": chunk_size, "multiprocessing_context": start}
-    assert_same(epochs(dataset=Deadly(tmp_path, [3, 11, 22]), on_worker_death="respawn", **options), alone)
+    assert_same(epochs(dataset=Deadly(tmp_path, [3, 11, 22]), on_worker_death="respawn", **options), without_workers)
     assert len(list(tmp_path.iterdir())) == 3
 
 
@@ -277,11 +277,11 @@ def test_what_cannot_be_stolen(dataset: Any, options: dict[str, Any], says: str)
         shmloader.DataLoader(dataset, num_workers=2, **options)
 
 
-def test_without_workers_samples_are_seeded_too(alone: list[Any]) -> None:
-    assert_same(epochs(num_workers=0), alone)
+def test_without_workers_samples_are_seeded_too(without_workers: list[Any]) -> None:
+    assert_same(epochs(num_workers=0), without_workers)
     assert_same(epochs(num_workers=0, batch_size=None), epochs(num_workers=2, batch_size=None))
     skipping = {"on_bad_sample": "skip", "max_bad_samples": 0.5}
-    assert_same(epochs(num_workers=0, **skipping), alone)
+    assert_same(epochs(num_workers=0, **skipping), without_workers)
 
 
 def test_a_run_goes_on_to_the_bit_without_workers() -> None:

@@ -84,10 +84,10 @@ class Noting(DistributedSampler[Any]):
 
     def __init__(self) -> None:
         super().__init__(Drawing(), 1, 0)
-        self.told: list[int] = []
+        self.epochs: list[int] = []
 
     def set_epoch(self, epoch: int) -> None:
-        self.told.append(epoch)
+        self.epochs.append(epoch)
         super().set_epoch(epoch)
 
 
@@ -99,7 +99,7 @@ def test_a_set_epoch_of_ones_own_is_called_when_the_user_calls_it() -> None:
     for epoch in range(3):
         sampler.set_epoch(epoch)
         iterate(loader)
-    assert sampler.told == [0, 1, 2]
+    assert sampler.epochs == [0, 1, 2]
 
 
 class Growing(Dataset[int]):
@@ -145,8 +145,8 @@ def test_numbers_of_other_libraries() -> None:
         loader.load_state_dict(loader.state_dict())
 
 
-@pytest.mark.parametrize("early", [False, True])
-def test_workers_that_persist_go_back_to_before_their_first_epoch(early: bool) -> None:
+@pytest.mark.parametrize("prefetch", [False, True])
+def test_workers_that_persist_go_back_to_before_their_first_epoch(prefetch: bool) -> None:
     loader = shmloader.DataLoader(Drawing(), 4, shuffle=True, num_workers=1, persistent_workers=True, sample_seeds=True)
     state = loader.state_dict()
     epochs = []
@@ -154,18 +154,18 @@ def test_workers_that_persist_go_back_to_before_their_first_epoch(early: bool) -
         seed_all()
         loader.load_state_dict(state)
         epochs.append([batch.tolist() for pair in loader for batch in pair])
-        if early:
+        if prefetch:
             loader.start()
     assert epochs[0] == epochs[1]
 
 
-@pytest.mark.parametrize("early", [False, True])
-def test_an_epochs_end_and_then_another_number(early: bool) -> None:
+@pytest.mark.parametrize("prefetch", [False, True])
+def test_an_epochs_end_and_then_another_number(prefetch: bool) -> None:
     """What was drawn early for the next epoch is not drawn once more."""
 
     def made() -> Any:
         return shmloader.DataLoader(
-            range(32), 4, shuffle=True, num_workers=1, persistent_workers=True, prefetch_epochs=early
+            range(32), 4, shuffle=True, num_workers=1, persistent_workers=True, prefetch_epochs=prefetch
         )
 
     seed_all()

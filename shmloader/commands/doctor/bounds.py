@@ -134,5 +134,5 @@ def _tasks_of_this_user() -> int:
     return count
 
 
-def _limit(soft: int, said: Callable[[int], str] = str) -> str:
-    return "unlimited" if soft == resource.RLIM_INFINITY else said(soft)
+def _limit(soft: int, shown: Callable[[int], str] = str) -> str:
+    return "unlimited" if soft == resource.RLIM_INFINITY else shown(soft)

@@ -30,8 +30,8 @@ def add_to(commands: Any) -> None:
     """Add this command to a parser."""
     parser = commands.add_parser(
         "doctor",
-        help="what this machine and environment mean for a loader, and what to change",
-        description="Looks at this machine, container and environment, for the loader that you want.\n"
+        help="check this machine and environment for a loader",
+        description="Checks this machine, container and environment for your loader, and suggests changes.\n"
         "It takes some seconds and changes nothing. Run it where you train: in the container, under the same limits.",
         epilog=EXIT,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -41,7 +41,7 @@ def add_to(commands: Any) -> None:
         type=bytes_of,
         default=USUAL_BATCH,
         metavar="SIZE",
-        help="of a batch, such as 38535168 or 36.75M (default: that, 256 pictures of 3x224x224 bytes)",
+        help="size of a batch, such as 38535168 or 36.75M (default: 36.75M, 256 pictures of 3x224x224 bytes)",
     )
     parser.add_argument(
         "--workers", type=positive, metavar="N", help="num_workers (default: as many as a rank has cores)"

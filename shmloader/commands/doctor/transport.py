@@ -65,8 +65,8 @@ def _through_a_ring(size: int, seconds: float) -> float:
             batches = iter(loader)
             for _ in range(2 * SLOTS):  # until every slot has its pages
                 next(batches)
-            begun, count = time.monotonic(), 0
-            while (passed := time.monotonic() - begun) < seconds:
+            began, count = time.monotonic(), 0
+            while (passed := time.monotonic() - began) < seconds:
                 next(batches)
                 count += 1
     return count / passed
@@ -75,8 +75,8 @@ def _through_a_ring(size: int, seconds: float) -> float:
 def _copied(size: int, seconds: float) -> float:
     """Bytes a second of a plain copy by one core, into memory that has its pages."""
     source, target = numpy.ones(size, numpy.uint8), numpy.zeros(size, numpy.uint8)
-    begun, count = time.monotonic(), 0
-    while (passed := time.monotonic() - begun) < seconds:
+    began, count = time.monotonic(), 0
+    while (passed := time.monotonic() - began) < seconds:
         numpy.copyto(target, source)
         count += 1
     return count * size / passed

@@ -24,7 +24,7 @@ def add_to(commands: Any) -> None:
     """Add this command to a parser's."""
     parser = commands.add_parser(
         "index",
-        help="make the index of shards, which shmloader.Shards reads by",
+        help="make the index of shards for shmloader.Shards",
         description="Lists the samples of tar archives, or the row groups of Parquet and Arrow files.\n"
         "shmloader.Shards with the same shards, in the same order, finds the index.",
         epilog=EXIT,
@@ -41,7 +41,7 @@ def add_to(commands: Any) -> None:
 
 def run(given: argparse.Namespace) -> int:
     """Make and print; returns the exit status."""
-    begun = time.perf_counter()
+    began = time.perf_counter()
     try:
         shards = Shards(given.urls, index=given.file)
         if given.rebuild:
@@ -50,7 +50,7 @@ def run(given: argparse.Namespace) -> int:
     except (OSError, ValueError, RuntimeError, ImportError) as error:
         print(f"shmloader index: {error}", file=sys.stderr)
         return 1
-    found["seconds"] = round(time.perf_counter() - begun, 3)
+    found["seconds"] = round(time.perf_counter() - began, 3)
     if given.json:
         print(json.dumps(found, indent=1))
         return 0

@@ -32,20 +32,22 @@ def add_to(commands: Any) -> None:
     """Add this command to a parser."""
     parser = commands.add_parser(
         "top",
-        help="the loaders of running processes, live, from outside",
-        description="Shows each loader of a running process, or of all processes of this user: batches a second, the\n"
-        "share of the time that the trainer waits, and what each worker does now. It reads, and costs them nothing.",
+        help="show the loaders of running processes, live",
+        description="Shows each loader of a running process, or of all your processes: batches a second, the share of\n"
+        "time that the trainer waits, and what each worker is doing. It only reads, so it costs the loaders nothing.",
         epilog=EXIT,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("pid", type=positive, nargs="?", metavar="PID", help="of the trainer (default: all there are)")
-    parser.add_argument("--interval", type=seconds_of, default=0.5, metavar="S", help="between looks (default: 0.5)")
-    parser.add_argument("--once", action="store_true", help="print one look as plain text, and end")
-    parser.add_argument("--json", action="store_true", help="the same as JSON")
+    parser.add_argument("pid", type=positive, nargs="?", metavar="PID", help="process of the trainer (default: all)")
+    parser.add_argument(
+        "--interval", type=seconds_of, default=0.5, metavar="S", help="seconds between updates (default: 0.5)"
+    )
+    parser.add_argument("--once", action="store_true", help="print the state once as plain text, and exit")
+    parser.add_argument("--json", action="store_true", help="print the state once as JSON, and exit")
     parser.add_argument(
         "--stack",
         action="store_true",
-        help="with the Python stack of the worker that the trainer waits for, which is interrupted for some us",
+        help="also show the Python stack of the worker that the trainer waits for (interrupts it for microseconds)",
     )
     parser.set_defaults(run=run)
 
@@ -128,7 +130,7 @@ class Top:
     @property
     def stacks(self) -> dict[int, str]:
         """The answers of the workers that were asked, by their pids."""
-        return {pid: told for pid, (_, told) in self._stacks.items()}
+        return {pid: answer for pid, (_, answer) in self._stacks.items()}
 
 
 def _print_once(top: Top, interval: float, as_json: bool) -> int:

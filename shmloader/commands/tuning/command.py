@@ -29,27 +29,27 @@ def add_to(commands: Any) -> None:
     """Add this command to a parser's."""
     parser = commands.add_parser(
         "tune",
-        help="how many workers, and which options, a dataset needs on this machine",
+        help="find the number of workers and the options for a dataset on this machine",
         description="Measures num_workers, prefetch_factor, schedule and chunk_size on your dataset.\n"
-        "Prints a table, a pick and the line to paste.",
+        "Prints a table, the best setting, and the line to paste.",
         epilog=EXIT,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
-        "make", metavar="MODULE:FUNCTION", help="called without arguments; returns a dataset, or a DataLoader"
+        "make", metavar="MODULE:FUNCTION", help="function without arguments that returns a dataset or a DataLoader"
     )
     step = parser.add_mutually_exclusive_group()
-    step.add_argument("--step-s", type=seconds_of, metavar="S", help="seconds that a step takes a batch (default: 0)")
-    step.add_argument("--consumer", metavar="MODULE:FUNCTION", help="called with each batch, instead")
+    step.add_argument("--step-s", type=seconds_of, metavar="S", help="seconds of a training step (default: 0)")
+    step.add_argument("--consumer", metavar="MODULE:FUNCTION", help="function that is called with each batch instead")
     parser.add_argument("--batch-size", type=positive, metavar="N", help="(default: the loader's, or 1)")
     parser.add_argument(
-        "--seconds", type=some_seconds_of, default=60.0, metavar="S", help="for all of it (default: 60)"
+        "--seconds", type=some_seconds_of, default=60.0, metavar="S", help="time for all measurements (default: 60)"
     )
     parser.add_argument(
         "--memory-bytes",
         type=bytes_of,
         metavar="SIZE",
-        help="for all ranks, such as 8G (default: 80 %% of what is free)",
+        help="memory for all ranks, such as 8G (default: 80 %% of what is free)",
     )
     parser.add_argument(
         "--ranks", type=positive, metavar="N", help="loaders on this machine (default: LOCAL_WORLD_SIZE, or 1)"

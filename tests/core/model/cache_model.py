@@ -78,8 +78,8 @@ class Cache:
             return False
         for slot, word in enumerate(s[: self._slots]):
             if word & CLAIM and not word & ENTRY:
-                said = [label for label, _ in self._look(s, 0, 3, slot, 0)]
-                if said != ["finds a dead one's claim"]:
+                labels = [label for label, _ in self._look(s, 0, 3, slot, 0)]
+                if labels != ["finds a dead one's claim"]:
                     raise Violated(FREE)
         return True
 
@@ -135,8 +135,8 @@ class Cache:
             if s[self._bytes + 2 * extent + 1] not in (0, mine & 63) or self._is_published(s, extent):
                 raise Violated(ONE_WRITER)
             n[self._bytes + 2 * extent : self._bytes + 2 * extent + 2] = 2 * (want + 1) + (not is_half), mine & 63
-            early = is_half and self._mutant == "publish when half is written"
-            self._set(n, who, PC=PUBLISH if early or not is_half else WRITE_REST)
+            too_soon = is_half and self._mutant == "publish when half is written"
+            self._set(n, who, PC=PUBLISH if too_soon or not is_half else WRITE_REST)
             yield "writes", n
             if s[self._left + 2]:
                 n = bytearray(s)

@@ -6,17 +6,18 @@ One batch, two threads, and the streams: the default one, two of torch's, and on
 rules are those of NOTE [ Streams ] (streams.py) and NOTE [ Pinning ]; a state is a string of bytes, and all that can be
 reached are visited.
 
-    thread    leaves (notes when), chooses (another stream is current, and noted), marks (an event on one of others'
-              that it left), copies, hands over, drops.  To leave and to choose are two steps here, which in current.pyx
-              they are not: the order between them is sound also where somebody looks in between
-    thread 0  lends, looks (records events on the streams that a copy may be on), gives the slot back when they have
+    thread    leaves a stream (and notes when), chooses another (which becomes current, and is noted), marks (records an
+              event on a foreign stream that it left), copies, hands over, drops.  Leaving and choosing are two steps
+              here, though one in current.pyx: their order is sound even if another thread looks in between
+    thread 0  lends; looks (records events on the streams that may have a copy); gives the slot back when these have
               passed, and it is filled again; closes, which waits for the device, and unmaps
-    stream    does the copy that is on it; an event passes only behind the copy
-    may happen, need not ("!")   the last of others' streams is destroyed, once torch has nothing to do with it
+    stream    does its copy; an event passes only after the copy
+    may happen, need not ("!")   the last foreign stream is destroyed, once torch no longer uses it
 
-Checked: the PROPERTIES.  With `hidden` the threads may also be put on a stream out of sight, as C++ can: a slot may be
-filled under a copy on that one, which is what is said to remain, but on no other, and nothing is ever unmapped.  From
-a stream of others' nobody is put out of sight here: that stream could be asked when it is gone, which remains as well.
+Checked: the PROPERTIES.  With `hidden` the threads may also be put on an unseen stream, as C++ can do.  Then a slot may
+be filled under a copy on that stream, as NOTE [ Streams ] admits, but on no other, and nothing is ever unmapped.  No
+thread is moved from a foreign stream to an unseen one here: then the foreign stream could be queried after its end.
+That gap remains, too.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 /* The ring's verbs under ThreadSanitizer: threads for processes, the walk of worker.pyx, one plain word a payload.
  *
  * One plain word, because TSan remembers four accesses to eight bytes and misses races on longer payloads.
- * Worker 0 dies in the middle of a fill, time and again.  Its successors run from the start and are told by a relaxed
- * store whose turn it is, for pthread_create() would order what ring_revoke has to.
+ * Worker 0 dies in the middle of a fill, time and again.  Its successors run from the start, and a relaxed store gives
+ * each its turn, because pthread_create() would itself order what ring_revoke has to order.
  * With -DSTEAL every sequence is for whoever comes first, and with -DWEAKEN one verb has lost its order (weaken.h).
  * Exit status 0 and no report: every access to a payload and to a task is ordered by atomics.h. */
 #define _GNU_SOURCE

@@ -37,10 +37,10 @@ class Stream(IterableDataset):
     """It says that it is shorter than it is."""
 
     def __init__(self, length: int = 8, text: int = 3) -> None:
-        self.length, self.said = length, text
+        self.length, self.text = length, text
 
     def __len__(self) -> int:
-        return self.said
+        return self.text
 
     def __iter__(self) -> Any:
         return iter(range(self.length))

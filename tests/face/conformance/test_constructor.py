@@ -395,14 +395,14 @@ class Informed(Items):
 
     def __getitem__(self, index: int) -> Any:
         info = get_worker_info()
-        return None if info is None else (info.id, info.dataset.__dict__.get("told"), torch.initial_seed())
+        return None if info is None else (info.id, info.dataset.__dict__.get("given"), torch.initial_seed())
 
 
 def tell(worker_id: int) -> None:
     """After seeding and after WorkerInfo is set."""
     info = get_worker_info()
     assert info is not None
-    info.dataset.told = (worker_id, info.id, info.seed, torch.initial_seed())  # type: ignore[attr-defined]
+    info.dataset.given = (worker_id, info.id, info.seed, torch.initial_seed())  # type: ignore[attr-defined]
 
 
 def fail(worker_id: int) -> None:
@@ -537,14 +537,14 @@ class FirstSlow(Augmented):
 
     def __init__(self, length: int) -> None:
         super().__init__(length)
-        self.begun = torch.multiprocessing.get_context("fork").Event()
+        self.started = torch.multiprocessing.get_context("fork").Event()
 
     def __getitem__(self, index: int) -> Any:
         info = get_worker_info()
         if info and index > 0:
-            self.begun.set()
+            self.started.set()
         if index == 0:
-            assert not info or info.num_workers < 2 or self.begun.wait(100)
+            assert not info or info.num_workers < 2 or self.started.wait(100)
             time.sleep(0.3)
         return index, info.id if info else None
 

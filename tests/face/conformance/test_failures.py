@@ -436,7 +436,7 @@ def test_feature_exit_with_live_iterators(kind: str) -> None:
 def test_feature_start_failure(what: str, context: str) -> None:
     """A warning about pickling, and the error."""
 
-    def begun(kind: Any) -> Any:
+    def outcome(kind: Any) -> Any:
         dataset = Augmented()
         options: dict[str, Any] = {"num_workers": 2, "multiprocessing_context": context}
         if what == "dataset":
@@ -448,7 +448,7 @@ def test_feature_start_failure(what: str, context: str) -> None:
         except Exception as error:
             return type(error), str(error).split(" at 0x")[0]
 
-    compare(begun)
+    compare(outcome)
 
 
 def test_feature_shutdown_is_nothing_while_the_interpreter_exits(monkeypatch: pytest.MonkeyPatch) -> None:

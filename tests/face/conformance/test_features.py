@@ -34,10 +34,10 @@ from conftest import (
     descriptors,
     differs,
     iterate,
+    outcome_of,
     rng_states,
     seed_all,
     started,
-    told,
 )
 from torch.utils.data import (
     BatchSampler,
@@ -232,7 +232,10 @@ def test_feature_default_convert(workers: int) -> None:
     items = [values[0] for rows in (DISPATCH, ARRAYS) for values in rows.values() if "deque" not in repr(values)]
     convertible = []
     for item in items:
-        if told(lambda kind, i=item: next(iter(kind([i], batch_size=None))), BOTH[0])[0].__class__.__name__ != "Raised":
+        if (
+            outcome_of(lambda kind, i=item: next(iter(kind([i], batch_size=None))), BOTH[0])[0].__class__.__name__
+            != "Raised"
+        ):
             convertible.append(item)
     assert len(convertible) > 30
     batches_of(convertible, workers, batch_size=None)
@@ -351,13 +354,13 @@ class StopsOnce:
     """A collate function that ends the stream at its third batch; what it has made of that it keeps, if it is to."""
 
     def __init__(self, keeps: bool) -> None:
-        self.keeps, self.calls, self.kept = keeps, 0, None
+        self.keeps, self.calls, self.last = keeps, 0, None
 
     def __call__(self, samples: list[Any]) -> Any:
         self.calls += 1
         batch = torch.utils.data.default_collate([torch.tensor(sample) for sample in samples])  # in the slot
         if self.calls == 3:
-            self.kept = batch if self.keeps else None
+            self.last = batch if self.keeps else None
             raise StopIteration
         return batch
 

@@ -41,18 +41,18 @@ WINDOWS = [9, (5, 3), (1, 7), 1, 17]
 
 
 @pytest.mark.parametrize("channels", [3, 1])
-@pytest.mark.parametrize("of", [v1, v2], ids=["v1", "v2"])
-def test_the_same_bytes(of: Any, channels: int) -> None:
+@pytest.mark.parametrize("transforms", [v1, v2], ids=["v1", "v2"])
+def test_the_same_bytes(transforms: Any, channels: int) -> None:
     random = np.random.default_rng(3)
     for size in SIZES:
         for window in WINDOWS:
-            transform = of.GaussianBlur(window)
+            transform = transforms.GaussianBlur(window)
             for sigma in (0.1, 0.5, 1.7, 30.0):
                 array = random.integers(0, 256, (*size, channels), np.uint8)
                 picture = picture_of(array)
-                torch_blur.blur(picture, transform, 1 if of is v1 else 2, sigma)
+                torch_blur.blur(picture, transform, 1 if transforms is v1 else 2, sigma)
                 tensor = torch.from_numpy(array).permute(2, 0, 1)
-                theirs = of.functional.gaussian_blur(tensor, transform.kernel_size, [sigma, sigma]).numpy()
+                theirs = transforms.functional.gaussian_blur(tensor, transform.kernel_size, [sigma, sigma]).numpy()
                 np.testing.assert_array_equal(pixels_of(picture), theirs, f"{size}, {window}, {sigma}")
 
 

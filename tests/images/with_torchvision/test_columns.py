@@ -88,10 +88,10 @@ def test_loaded(dataset: Any) -> None:
     fused = images.fuse(dataset, TRANSFORMS["training"])
     assert "TrivialAugmentWide" in fused.explain() and "called" not in fused.explain()
     batches: list[Any] = []
-    for kind, of in ((torch.utils.data.DataLoader, Plain(dataset)), (shmloader.DataLoader, fused)):
+    for kind, data in ((torch.utils.data.DataLoader, Plain(dataset)), (shmloader.DataLoader, fused)):
         torch.manual_seed(1)
         random.seed(1)
-        loader = kind(of, batch_size=4, shuffle=True, num_workers=2)
+        loader = kind(data, batch_size=4, shuffle=True, num_workers=2)
         batches.append([[part.clone() for part in batch] for batch in loader])
     for one, other in zip(*batches, strict=True):
         assert torch.equal(one[0], other[0]) and torch.equal(one[1], other[1])
@@ -114,7 +114,7 @@ class Plain(torch.utils.data.Dataset[Any]):
 def test_columns_that_are_not_there(dataset: Any) -> None:
     with pytest.raises(ValueError, match=r"'label' is no column of pictures\. The columns of pictures are: image\."):
         images.fuse(dataset, np.array, image="label")
-    with pytest.raises(ValueError, match=r"There is no column 'class'\. The columns are: image, label, text\."):
+    with pytest.raises(ValueError, match=r"there is no column 'class'\. The columns are: image, label, text\."):
         images.fuse(dataset, np.array, label="class")
 
 

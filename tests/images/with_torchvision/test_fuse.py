@@ -40,8 +40,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def training(of: Any, *rest: Any) -> Any:
-    return of.Compose([of.RandomResizedCrop(32), of.RandomHorizontalFlip(), *rest])
+def training(transforms: Any, *rest: Any) -> Any:
+    return transforms.Compose([transforms.RandomResizedCrop(32), transforms.RandomHorizontalFlip(), *rest])
 
 
 with warnings.catch_warnings():
@@ -82,10 +82,10 @@ with warnings.catch_warnings():
 def assert_same_samples(dataset: Any, fused: Any) -> None:
     for seed in range(2):
         outcomes = []
-        for of in (dataset, fused):
+        for either in (dataset, fused):
             torch.manual_seed(seed)
             random.seed(seed)
-            outcomes.append([*(said(of, k) for k in range(len(of))), torch.get_rng_state()])
+            outcomes.append([*(outcome_of(either, k) for k in range(len(either))), torch.get_rng_state()])
         for one, other in zip(*outcomes, strict=True):
             if isinstance(one, tuple):
                 assert one[1] == other[1] and type(one[0]) is type(other[0]) and one[0].dtype is other[0].dtype
@@ -93,7 +93,7 @@ def assert_same_samples(dataset: Any, fused: Any) -> None:
             assert torch.equal(one, other) if isinstance(one, torch.Tensor) else one == other
 
 
-def said(dataset: Any, index: int) -> Any:
+def outcome_of(dataset: Any, index: int) -> Any:
     try:
         return dataset[index]
     except ValueError as error:  # smaller than a random crop
@@ -132,25 +132,27 @@ def test_numbers_on_the_device(folder: Path) -> None:
         dataset = torchvision.datasets.ImageFolder(str(folder), TRANSFORMS[name])
         fused = images.fuse(dataset, scale_on_device=True)
         batches = []
-        for of in (dataset, fused):
+        for either in (dataset, fused):
             torch.manual_seed(1)
-            batches.append(torch.stack([of[k][0] for k in range(5)]))
+            batches.append(torch.stack([either[k][0] for k in range(5)]))
         assert batches[1].dtype is torch.uint8 and fused.on_device is not None
         assert torch.equal(fused.on_device(batches[1]), batches[0])
 
 
-@pytest.mark.parametrize("of", [v1, v2])
-def test_ten_thousand_boxes_and_flips(of: Any) -> None:
+@pytest.mark.parametrize("transforms", [v1, v2])
+def test_ten_thousand_boxes_and_flips(transforms: Any) -> None:
     """Without pictures: what is drawn, and what it comes to, and the generator's state in the end."""
     draw = random.Random(3)
     sizes = [(draw.randint(1, 1000), draw.randint(1, 1000)) for _ in range(10_000)]
-    crop = of.RandomResizedCrop(224)
-    recipe = recognise(of.Compose([crop, of.RandomHorizontalFlip(0.3), of.ToTensor()]), exact=True)
+    crop = transforms.RandomResizedCrop(224)
+    recipe = recognise(
+        transforms.Compose([crop, transforms.RandomHorizontalFlip(0.3), transforms.ToTensor()]), exact=True
+    )
     torch.manual_seed(1)
     expected = []
     for width, height in sizes:
         image = torch.empty(3, height, width, device="meta")
-        if of is v1:
+        if transforms is v1:
             top, left, high, wide = crop.get_params(image, crop.scale, crop.ratio)
         else:
             drawn = crop.make_params([image])
@@ -199,8 +201,10 @@ def test_ten_thousand_samples(
     version: str, method: str | None, workers: int, tiny: Path, expected: dict[Any, Any]
 ) -> None:
     """8 x 8 pixels of noise, and labels: another box or flip, or another order, would not give the same."""
-    of = {"v1": v1, "v2": v2}[version]
-    transform = of.Compose([of.RandomResizedCrop(8), of.RandomHorizontalFlip(), of.PILToTensor()])
+    transforms = {"v1": v1, "v2": v2}[version]
+    transform = transforms.Compose(
+        [transforms.RandomResizedCrop(8), transforms.RandomHorizontalFlip(), transforms.PILToTensor()]
+    )
     options: dict[str, Any] = {"batch_size": 100, "shuffle": True, "num_workers": workers}
 
     def epoch(kind: Any, dataset: Any, **more: Any) -> list[torch.Tensor]:
@@ -235,18 +239,21 @@ def test_the_same_folder(folder: Path, tmp_path: Path) -> None:
             assert outcomes[0] == outcomes[1]
 
 
-@pytest.mark.parametrize("of", [v1, v2])
-def test_the_recipes(of: Any, folder: Path) -> None:
+@pytest.mark.parametrize("transforms", [v1, v2])
+def test_the_recipes(transforms: Any, folder: Path) -> None:
     """images.training() and images.evaluation() are what they say of torchvision's."""
     numbers = [v1.ToTensor(), v1.Normalize(MEAN, STD)]
     for recipe, transform in (
-        (images.training(32), training(of, of.PILToTensor())),
-        (images.training(32, mean=MEAN, std=STD), training(of, *numbers)),
+        (images.training(32), training(transforms, transforms.PILToTensor())),
+        (images.training(32, mean=MEAN, std=STD), training(transforms, *numbers)),
         (
             images.training(32, augment="trivial"),
             training(v1, v1.TrivialAugmentWide(interpolation=v1.InterpolationMode.BILINEAR), v1.PILToTensor()),
         ),
-        (images.evaluation(32, resize=40), of.Compose([of.Resize(40), of.CenterCrop(32), of.PILToTensor()])),
+        (
+            images.evaluation(32, resize=40),
+            transforms.Compose([transforms.Resize(40), transforms.CenterCrop(32), transforms.PILToTensor()]),
+        ),
     ):
         dataset = torchvision.datasets.ImageFolder(str(folder), transform)
         assert_same_samples(dataset, images.ImageFolder(folder, recipe))
@@ -260,9 +267,9 @@ def test_quality_where_it_need_not_be_exact(tmp_path: Path) -> None:
     transform = v1.Compose([v1.RandomResizedCrop(224), v1.PILToTensor()])
     dataset = torchvision.datasets.ImageFolder(str(tmp_path), transform)
     batches = []
-    for of in (dataset, images.fuse(dataset, exact=False)):
+    for either in (dataset, images.fuse(dataset, exact=False)):
         torch.manual_seed(5)
-        batches.append(torch.stack([of[k][0].double() for k in range(len(of))]))
+        batches.append(torch.stack([either[k][0].double() for k in range(len(either))]))
     difference = batches[0] - batches[1]
     squares = difference.square().flatten(1).mean(1)
     pooled, worst = (10 * torch.log10(255**2 / torch.stack([squares.mean(), squares.max()]))).tolist()

@@ -52,40 +52,40 @@ def made(dataset: Any, index: int, seed: int) -> tuple[Any, Any]:
 
 
 CASES: dict[str, Any] = {
-    "cut twice, the second time larger": lambda of: [of.CenterCrop(20), of.CenterCrop(50)],
-    "cut, flipped, cut larger": lambda of: [of.CenterCrop((30, 20)), of.RandomHorizontalFlip(1.0), of.CenterCrop(60)],
-    "cut, and padded with black": lambda of: [of.RandomCrop(1), of.Pad((7, 3, 0, 4))],
-    "padded twice": lambda of: [of.Pad(3), of.Pad((5, 0))],
-    "only what was padded is seen": lambda of: [of.Pad(200), of.RandomCrop(5)],
-    "padded by less than nothing": lambda of: [of.Pad(-3)],
-    "padded by an edge of nothing": lambda of: [of.Pad((-2, 3, -40, 5), padding_mode="edge")],
-    "a colour of two numbers": lambda of: [of.RandomInvert(), of.RandomRotation(30, fill=(1, 2))],
-    "a colour beyond bytes": lambda of: [of.RandomAffine(30, fill=(300, -5, 7))],
-    "a colour by name": lambda of: [of.RandAugment(fill="red" if of is v1 else 7)],
-    "mirrored by more than the picture": lambda of: [of.RandomCrop((9, 50), 4, True, 0, "reflect")],
-    "mirrored with the edge": lambda of: [of.RandomCrop((9, 50), 4, True, 0, "symmetric")],
-    "turned by three quarters": lambda of: [of.RandomAffine((270, 270), shear=10, interpolation=MODE.BILINEAR)],
-    "turned by three quarters, smooth": lambda of: [
-        of.RandomAffine((270, 270), None, None, (3, 4), MODE.BICUBIC, 7, (5, 10))
+    "cut twice, the second time larger": lambda v: [v.CenterCrop(20), v.CenterCrop(50)],
+    "cut, flipped, cut larger": lambda v: [v.CenterCrop((30, 20)), v.RandomHorizontalFlip(1.0), v.CenterCrop(60)],
+    "cut, and padded with black": lambda v: [v.RandomCrop(1), v.Pad((7, 3, 0, 4))],
+    "padded twice": lambda v: [v.Pad(3), v.Pad((5, 0))],
+    "only what was padded is seen": lambda v: [v.Pad(200), v.RandomCrop(5)],
+    "padded by less than nothing": lambda v: [v.Pad(-3)],
+    "padded by an edge of nothing": lambda v: [v.Pad((-2, 3, -40, 5), padding_mode="edge")],
+    "a colour of two numbers": lambda v: [v.RandomInvert(), v.RandomRotation(30, fill=(1, 2))],
+    "a colour beyond bytes": lambda v: [v.RandomAffine(30, fill=(300, -5, 7))],
+    "a colour by name": lambda v: [v.RandAugment(fill="red" if v is v1 else 7)],
+    "mirrored by more than the picture": lambda v: [v.RandomCrop((9, 50), 4, True, 0, "reflect")],
+    "mirrored with the edge": lambda v: [v.RandomCrop((9, 50), 4, True, 0, "symmetric")],
+    "turned by three quarters": lambda v: [v.RandomAffine((270, 270), shear=10, interpolation=MODE.BILINEAR)],
+    "turned by three quarters, smooth": lambda v: [
+        v.RandomAffine((270, 270), None, None, (3, 4), MODE.BICUBIC, 7, (5, 10))
     ],
-    "an edge with a colour by kind": lambda of: [of.RandomCrop(9, 4, True, {Image.Image: 3}, "edge")],
-    "resized to nothing": lambda of: [of.Resize(2, max_size=3), of.PILToTensor()],
-    "too small": lambda of: [of.ColorJitter(0.5), of.RandomCrop(60)],
-    "one's own error": lambda of: [of.RandomHorizontalFlip(), own, of.ColorJitter(0.5)],
-    "erased by two numbers": lambda of: [of.ColorJitter(0.5), of.PILToTensor(), of.RandomErasing(1.0, value=(1, 2))],
-    "a deviation too small for the dtype": lambda of: [
-        of.RandomCrop(1),
-        of.PILToTensor(),
-        of.ConvertImageDtype(torch.float16),
-        of.Normalize((0.5,) * 3, (0.5, 0.5, 1e-8)),
+    "an edge with a colour by kind": lambda v: [v.RandomCrop(9, 4, True, {Image.Image: 3}, "edge")],
+    "resized to nothing": lambda v: [v.Resize(2, max_size=3), v.PILToTensor()],
+    "too small": lambda v: [v.ColorJitter(0.5), v.RandomCrop(60)],
+    "one's own error": lambda v: [v.RandomHorizontalFlip(), own, v.ColorJitter(0.5)],
+    "erased by two numbers": lambda v: [v.ColorJitter(0.5), v.PILToTensor(), v.RandomErasing(1.0, value=(1, 2))],
+    "a deviation too small for the dtype": lambda v: [
+        v.RandomCrop(1),
+        v.PILToTensor(),
+        v.ConvertImageDtype(torch.float16),
+        v.Normalize((0.5,) * 3, (0.5, 0.5, 1e-8)),
     ],
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("of", [v1, v2], ids=["v1", "v2"])
+@pytest.mark.parametrize("transforms", [v1, v2], ids=["v1", "v2"])
 @pytest.mark.parametrize("case", CASES)
-def test_same_samples_and_errors(folder: Path, case: str, of: Any) -> None:
-    plain = torchvision.datasets.ImageFolder(folder, v1.Compose(CASES[case](of)))
+def test_same_samples_and_errors(folder: Path, case: str, transforms: Any) -> None:
+    plain = torchvision.datasets.ImageFolder(folder, v1.Compose(CASES[case](transforms)))
     fused = images.fuse(plain)
     for index in range(len(plain)):
         for seed in range(3):
@@ -115,13 +115,13 @@ def test_a_kept_exception_keeps_no_sample_from_being_made(folder: Path) -> None:
     fused = images.fuse(plain)
     broken = [path.endswith("half.jpg") for path, _ in plain.samples].index(True)
     good = [path.endswith("90x70.jpg") for path, _ in plain.samples].index(True)
-    kept = []
+    errors = []
     for _ in range(3):
         fused[good]
         try:
             fused[broken]
         except OSError as error:
-            kept.append(error)
-    assert len(kept) == 3
+            errors.append(error)
+    assert len(errors) == 3
     assert fused[good][0].shape == (3, 70, 90)
     assert all(not buffer.views for buffer in canvas._idle)

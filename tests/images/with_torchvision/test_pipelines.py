@@ -44,129 +44,183 @@ def mirrored(image: Any) -> Any:
     return ImageOps.mirror(image) if random.random() < 0.5 else image
 
 
-def pipelines(of: Any) -> dict[str, tuple[Any, tuple[int, ...]]]:
+def pipelines(transforms: Any) -> dict[str, tuple[Any, tuple[int, ...]]]:
     """Transforms by what they try, and the places of those that are called as they are."""
 
     def crop(by: Any = MODE.BILINEAR) -> list[Any]:
-        return [of.RandomResizedCrop(64, interpolation=by), of.RandomHorizontalFlip()]
+        return [transforms.RandomResizedCrop(64, interpolation=by), transforms.RandomHorizontalFlip()]
 
     numbers: list[Any] = [v1.ToTensor(), v1.Normalize(MEAN, STD)]
-    if of is v2:
+    if transforms is v2:
         numbers = [v2.ToImage(), v2.ToDtype(torch.float32, scale=True), v2.Normalize(MEAN, STD)]
     policies = v1.AutoAugmentPolicy
     whole: dict[str, list[Any]] = {
         "bicubic": [*crop(MODE.BICUBIC), *numbers],
         "reference": [
             *crop(),
-            of.TrivialAugmentWide(interpolation=MODE.BILINEAR),
-            of.PILToTensor(),
-            of.ConvertImageDtype(torch.float32),
-            of.Normalize(MEAN, STD),
-            of.RandomErasing(0.5),
+            transforms.TrivialAugmentWide(interpolation=MODE.BILINEAR),
+            transforms.PILToTensor(),
+            transforms.ConvertImageDtype(torch.float32),
+            transforms.Normalize(MEAN, STD),
+            transforms.RandomErasing(0.5),
         ],
-        "erased by noise": [*crop(), *numbers, of.RandomErasing(0.7, value="random")],
-        "erased by a colour": [*crop(), of.PILToTensor(), of.RandomErasing(0.7, scale=(0.3, 0.9), value=(1, 2, 3))],
-        "TrivialAugment, nearest": [*crop(), of.TrivialAugmentWide(fill=(3, 4, 5)), *numbers],
-        "RandAugment": [*crop(), of.RandAugment(interpolation=MODE.BILINEAR), *numbers],
-        "RandAugment, bicubic": [*crop(), of.RandAugment(4, 15, interpolation=MODE.BICUBIC, fill=[7]), *numbers],
-        "AutoAugment": [*crop(), of.AutoAugment(), *numbers],
-        "AutoAugment, CIFAR": [*crop(), of.AutoAugment(policies.CIFAR10, MODE.BILINEAR), *numbers],
-        "AutoAugment, SVHN": [*crop(), of.AutoAugment(policies.SVHN), *numbers],
-        "jitter": [*crop(), of.ColorJitter(0.4, 0.4, 0.4, 0.1), *numbers],
-        "jitter, in part": [*crop(), of.ColorJitter(0.4, 0, (0.2, 0.9)), *numbers],
+        "erased by noise": [*crop(), *numbers, transforms.RandomErasing(0.7, value="random")],
+        "erased by a colour": [
+            *crop(),
+            transforms.PILToTensor(),
+            transforms.RandomErasing(0.7, scale=(0.3, 0.9), value=(1, 2, 3)),
+        ],
+        "TrivialAugment, nearest": [*crop(), transforms.TrivialAugmentWide(fill=(3, 4, 5)), *numbers],
+        "RandAugment": [*crop(), transforms.RandAugment(interpolation=MODE.BILINEAR), *numbers],
+        "RandAugment, bicubic": [
+            *crop(),
+            transforms.RandAugment(4, 15, interpolation=MODE.BICUBIC, fill=[7]),
+            *numbers,
+        ],
+        "AutoAugment": [*crop(), transforms.AutoAugment(), *numbers],
+        "AutoAugment, CIFAR": [*crop(), transforms.AutoAugment(policies.CIFAR10, MODE.BILINEAR), *numbers],
+        "AutoAugment, SVHN": [*crop(), transforms.AutoAugment(policies.SVHN), *numbers],
+        "jitter": [*crop(), transforms.ColorJitter(0.4, 0.4, 0.4, 0.1), *numbers],
+        "jitter, in part": [*crop(), transforms.ColorJitter(0.4, 0, (0.2, 0.9)), *numbers],
         "SimCLR": [
             *crop(),
-            of.RandomApply([of.ColorJitter(0.8, 0.8, 0.8, 0.2)], p=0.8),
-            of.RandomGrayscale(0.2),
-            of.RandomApply([of.GaussianBlur(9, (0.1, 2.0))], p=0.5),
+            transforms.RandomApply([transforms.ColorJitter(0.8, 0.8, 0.8, 0.2)], p=0.8),
+            transforms.RandomGrayscale(0.2),
+            transforms.RandomApply([transforms.GaussianBlur(9, (0.1, 2.0))], p=0.5),
             *numbers,
         ],
         "by chance": [
             *crop(),
-            of.RandomInvert(0.3),
-            of.RandomPosterize(3, 0.3),
-            of.RandomSolarize(128, 0.3),
-            of.RandomAdjustSharpness(1.7, 0.4),
-            of.RandomAutocontrast(0.4),
-            of.RandomEqualize(0.4),
-            of.RandomVerticalFlip(0.5),
+            transforms.RandomInvert(0.3),
+            transforms.RandomPosterize(3, 0.3),
+            transforms.RandomSolarize(128, 0.3),
+            transforms.RandomAdjustSharpness(1.7, 0.4),
+            transforms.RandomAutocontrast(0.4),
+            transforms.RandomEqualize(0.4),
+            transforms.RandomVerticalFlip(0.5),
             *numbers,
         ],
         "moved": [
             *crop(),
-            of.RandomAffine(20, (0.1, 0.2), (0.8, 1.2), (-5, 5, -3, 3), interpolation=MODE.BILINEAR, fill=7),
-            of.RandomRotation((-30, 40), interpolation=MODE.BICUBIC, fill=(1, 2, 3)),
-            of.RandomPerspective(0.4, 0.7),
+            transforms.RandomAffine(20, (0.1, 0.2), (0.8, 1.2), (-5, 5, -3, 3), interpolation=MODE.BILINEAR, fill=7),
+            transforms.RandomRotation((-30, 40), interpolation=MODE.BICUBIC, fill=(1, 2, 3)),
+            transforms.RandomPerspective(0.4, 0.7),
             *numbers,
         ],
-        "turned and grown": [of.Resize((60, 80)), of.RandomRotation(45, expand=True), of.Resize((50, 50)), *numbers],
+        "turned and grown": [
+            transforms.Resize((60, 80)),
+            transforms.RandomRotation(45, expand=True),
+            transforms.Resize((50, 50)),
+            *numbers,
+        ],
         "padded": [
-            of.Resize((60, 80)),
-            of.Pad((3, 5), fill=(9, 8, 7)),
-            of.Pad(4, padding_mode="reflect"),
-            of.Pad([1, 2, 3, 4], padding_mode="edge"),
-            of.RandomCrop(64, padding=[1, 2, 3, 4], padding_mode="symmetric"),
-            of.RandomCrop(70, pad_if_needed=True),
+            transforms.Resize((60, 80)),
+            transforms.Pad((3, 5), fill=(9, 8, 7)),
+            transforms.Pad(4, padding_mode="reflect"),
+            transforms.Pad([1, 2, 3, 4], padding_mode="edge"),
+            transforms.RandomCrop(64, padding=[1, 2, 3, 4], padding_mode="symmetric"),
+            transforms.RandomCrop(70, pad_if_needed=True),
             *numbers,
         ],
-        "padded by black": [of.Pad(8), of.RandomCrop(310, padding=5, pad_if_needed=True), of.Resize(64), *numbers],
+        "padded by black": [
+            transforms.Pad(8),
+            transforms.RandomCrop(310, padding=5, pad_if_needed=True),
+            transforms.Resize(64),
+            *numbers,
+        ],
         "chosen": [
             *crop(),
-            of.RandomChoice([of.RandomInvert(1.0), of.RandomHorizontalFlip(1.0), of.ColorJitter(0.5)]),
-            of.RandomChoice([of.RandomGrayscale(1.0), of.RandomEqualize(1.0)], p=[0.2, 0.8]),
-            of.RandomOrder([of.RandomSolarize(100, 0.5), of.RandomAutocontrast(0.5), of.ColorJitter(0.5)]),
+            transforms.RandomChoice(
+                [transforms.RandomInvert(1.0), transforms.RandomHorizontalFlip(1.0), transforms.ColorJitter(0.5)]
+            ),
+            transforms.RandomChoice([transforms.RandomGrayscale(1.0), transforms.RandomEqualize(1.0)], p=[0.2, 0.8]),
+            transforms.RandomOrder(
+                [transforms.RandomSolarize(100, 0.5), transforms.RandomAutocontrast(0.5), transforms.ColorJitter(0.5)]
+            ),
             *numbers,
         ],
-        "a picture": [*crop(), of.ColorJitter(0.3)],
-        "grey": [*crop(), of.Grayscale(3), *numbers],
-        "resized twice": [of.Resize(128), of.RandomResizedCrop(64, interpolation=MODE.BICUBIC), *numbers],
-        "flipped first": [of.RandomHorizontalFlip(), of.RandomResizedCrop(64, interpolation=MODE.LANCZOS), *numbers],
-        "jittered first": [of.ColorJitter(0.3), of.RandomResizedCrop(64), of.RandomCrop(50), *numbers],
-        "CLIP": [of.Resize(64, interpolation=MODE.BICUBIC), of.CenterCrop(64), *numbers],
-        "bfloat16": [*crop(), of.ColorJitter(0.3), of.PILToTensor(), of.ConvertImageDtype(torch.bfloat16)],
+        "a picture": [*crop(), transforms.ColorJitter(0.3)],
+        "grey": [*crop(), transforms.Grayscale(3), *numbers],
+        "resized twice": [
+            transforms.Resize(128),
+            transforms.RandomResizedCrop(64, interpolation=MODE.BICUBIC),
+            *numbers,
+        ],
+        "flipped first": [
+            transforms.RandomHorizontalFlip(),
+            transforms.RandomResizedCrop(64, interpolation=MODE.LANCZOS),
+            *numbers,
+        ],
+        "jittered first": [
+            transforms.ColorJitter(0.3),
+            transforms.RandomResizedCrop(64),
+            transforms.RandomCrop(50),
+            *numbers,
+        ],
+        "CLIP": [transforms.Resize(64, interpolation=MODE.BICUBIC), transforms.CenterCrop(64), *numbers],
+        "bfloat16": [
+            *crop(),
+            transforms.ColorJitter(0.3),
+            transforms.PILToTensor(),
+            transforms.ConvertImageDtype(torch.bfloat16),
+        ],
     }
-    if of is v2:
+    if transforms is v2:
         whole["distorted"] = [*crop(), v2.RandomPhotometricDistort(p=0.7), *numbers]
         fills: dict[Any, Any] = {torchvision.tv_tensors.Image: 3, "others": (9, 8, 7)}
         whole["filled by kind"] = [*crop(), v2.RandomAffine(20, fill=fills), v2.RandomRotation(20, fill=5), *numbers]
     in_part: dict[str, tuple[list[Any], tuple[int, ...]]] = {
-        "one's own": ([*crop(), of.ColorJitter(0.3), mirrored, of.RandomEqualize(), *numbers], (3,)),
-        "one's own first": ([mirrored, *crop(), of.ColorJitter(0.3), *numbers], (0,)),
-        "one's own inside": ([*crop(), of.RandomApply([mirrored, of.ColorJitter(0.3)]), *numbers], (2,)),
-        "no picture any more": ([*crop(), of.ColorJitter(0.3), np.array, torch.from_numpy], (3, 4)),
-        "one channel": ([*crop(), of.Grayscale(), of.PILToTensor()], ()),
+        "one's own": ([*crop(), transforms.ColorJitter(0.3), mirrored, transforms.RandomEqualize(), *numbers], (3,)),
+        "one's own first": ([mirrored, *crop(), transforms.ColorJitter(0.3), *numbers], (0,)),
+        "one's own inside": (
+            [*crop(), transforms.RandomApply([mirrored, transforms.ColorJitter(0.3)]), *numbers],
+            (2,),
+        ),
+        "no picture any more": ([*crop(), transforms.ColorJitter(0.3), np.array, torch.from_numpy], (3, 4)),
+        "one channel": ([*crop(), transforms.Grayscale(), transforms.PILToTensor()], ()),
         "one channel, changed": (
             [
-                of.Grayscale(1),
+                transforms.Grayscale(1),
                 *crop(MODE.BICUBIC),
-                of.RandAugment(3, fill=9),
-                of.ColorJitter(0.4, 0.4, 0.4, 0.1),
-                of.RandomGrayscale(0.5),
-                of.RandomEqualize(),
-                of.RandomAffine(20, shear=5, interpolation=MODE.BILINEAR, fill=7),
-                of.Pad(3, padding_mode="reflect"),
-                of.RandomAdjustSharpness(1.5),
-                of.GaussianBlur(5),
+                transforms.RandAugment(3, fill=9),
+                transforms.ColorJitter(0.4, 0.4, 0.4, 0.1),
+                transforms.RandomGrayscale(0.5),
+                transforms.RandomEqualize(),
+                transforms.RandomAffine(20, shear=5, interpolation=MODE.BILINEAR, fill=7),
+                transforms.Pad(3, padding_mode="reflect"),
+                transforms.RandomAdjustSharpness(1.5),
+                transforms.GaussianBlur(5),
                 *numbers[:-1],
-                of.Normalize([0.5], [0.25]),
-                of.RandomErasing(0.7, value="random"),
+                transforms.Normalize([0.5], [0.25]),
+                transforms.RandomErasing(0.7, value="random"),
             ],
             (),
         ),
-        "three channels again": ([*crop(), of.Grayscale(1), of.TrivialAugmentWide(), of.Grayscale(3), *numbers], ()),
-        "one channel by chance": ([*crop(), of.RandomApply([of.Grayscale(1)]), of.PILToTensor()], (2,)),
-        "AugMix": ([*crop(), of.AugMix(), *numbers], (2,)),
-        "after erasing": ([*crop(), *numbers, of.RandomErasing(0.7), of.RandomHorizontalFlip()], (len(numbers) + 3,)),
+        "three channels again": (
+            [*crop(), transforms.Grayscale(1), transforms.TrivialAugmentWide(), transforms.Grayscale(3), *numbers],
+            (),
+        ),
+        "one channel by chance": (
+            [*crop(), transforms.RandomApply([transforms.Grayscale(1)]), transforms.PILToTensor()],
+            (2,),
+        ),
+        "AugMix": ([*crop(), transforms.AugMix(), *numbers], (2,)),
+        "after erasing": (
+            [*crop(), *numbers, transforms.RandomErasing(0.7), transforms.RandomHorizontalFlip()],
+            (len(numbers) + 3,),
+        ),
     }
-    made = {name: (of.Compose(parts), ()) for name, parts in whole.items()}
-    return {**made, **{name: (of.Compose(parts), called) for name, (parts, called) in in_part.items()}}
+    made = {name: (transforms.Compose(parts), ()) for name, parts in whole.items()}
+    return {**made, **{name: (transforms.Compose(parts), called) for name, (parts, called) in in_part.items()}}
 
 
-CASES = {(name, kind): case for kind, of in (("v1", v1), ("v2", v2)) for name, case in pipelines(of).items()}
+CASES = {
+    (name, kind): case for kind, transforms in (("v1", v1), ("v2", v2)) for name, case in pipelines(transforms).items()
+}
 
 
 def states() -> list[Any]:
-    return [torch.get_rng_state().tolist(), random.getstate(), [str(of) for of in np.random.get_state()]]
+    return [torch.get_rng_state().tolist(), random.getstate(), [str(part) for part in np.random.get_state()]]
 
 
 def seed(value: int) -> None:
@@ -179,10 +233,10 @@ def assert_same_samples(dataset: Any, fused: Any, samples: int = SAMPLES) -> Non
     """One seed a sample: the same sample or error, and after it each generator where it was left."""
     for k in range(samples):
         outcomes: list[Any] = []
-        for of in (dataset, fused):
+        for either in (dataset, fused):
             seed(k)
             try:
-                outcomes.append((of[k % len(of)][0], states()))
+                outcomes.append((either[k % len(either)][0], states()))
             except ValueError as error:
                 outcomes.append((str(error), None))
         (one, its_states), (other, other_states) = outcomes
@@ -208,15 +262,22 @@ def test_the_same_samples(case: tuple[str, str], folder: Path) -> None:
     assert_same_samples(dataset, fused)
 
 
-@pytest.mark.parametrize("of", [v1, v2])
-def test_a_broken_file_draws_nothing(of: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("transforms", [v1, v2])
+def test_a_broken_file_draws_nothing(transforms: Any, tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     Image.new("RGB", (300, 300)).save(tmp_path / "a" / "1.jpg")
     data = (tmp_path / "a" / "1.jpg").read_bytes()
     (tmp_path / "a" / "1.jpg").write_bytes(data[: len(data) // 2])
     for transform in (
-        of.Compose([of.RandomResizedCrop(32), of.TrivialAugmentWide(), of.PILToTensor()]),
-        of.Compose([of.RandomChoice([of.RandomHorizontalFlip(), of.ColorJitter(0.3)]), of.PILToTensor()]),
+        transforms.Compose(
+            [transforms.RandomResizedCrop(32), transforms.TrivialAugmentWide(), transforms.PILToTensor()]
+        ),
+        transforms.Compose(
+            [
+                transforms.RandomChoice([transforms.RandomHorizontalFlip(), transforms.ColorJitter(0.3)]),
+                transforms.PILToTensor(),
+            ]
+        ),
     ):
         fused = images.fuse(torchvision.datasets.ImageFolder(str(tmp_path), transform))
         for k in range(5):
@@ -229,8 +290,8 @@ def test_a_broken_file_draws_nothing(of: Any, tmp_path: Path) -> None:
 
 def test_blurred_nearly(folder: Path) -> None:
     """With exact=False a blur is a separable one: within 1 of 255 of torch's on the same pixels."""
-    for of in (v1, v2):
-        transform = of.Compose([of.GaussianBlur(9, (0.1, 2.0)), of.PILToTensor()])
+    for transforms in (v1, v2):
+        transform = transforms.Compose([transforms.GaussianBlur(9, (0.1, 2.0)), transforms.PILToTensor()])
         dataset = torchvision.datasets.ImageFolder(str(folder), transform)
         fused = images.fuse(dataset, exact=False)
         for k in range(18):

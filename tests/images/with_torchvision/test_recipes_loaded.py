@@ -83,10 +83,10 @@ def photographs(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     return files(folder)
 
 
-def datasets(of: Any, photographs: list[str]) -> tuple[Any, Any]:
+def datasets(transforms: Any, photographs: list[str]) -> tuple[Any, Any]:
     """All recipes one behind the other, plain and fused."""
-    names = [name for name in RECIPES if not RECIPES[name].why_not() and (of is v1 or "timm" not in name)]
-    plain = [Photographs(photographs, RECIPES[name].open(of)) for name in names]
+    names = [name for name in RECIPES if not RECIPES[name].why_not() and (transforms is v1 or "timm" not in name)]
+    plain = [Photographs(photographs, RECIPES[name].open(transforms)) for name in names]
     fused = [images.fuse(one) for one in plain]
     for one in fused:
         assert "called" not in one.explain() and "three samples" not in one.explain()

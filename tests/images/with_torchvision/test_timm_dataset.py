@@ -28,11 +28,11 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def outcome(of: Any) -> Any:
+def outcome(dataset: Any) -> Any:
     torch.manual_seed(1)
     random.seed(1)
     np.random.seed(1)
-    samples = [of[k] for k in range(len(of))]
+    samples = [dataset[k] for k in range(len(dataset))]
     return samples, torch.get_rng_state().tolist(), random.getstate(), np.random.get_state()[1].tolist()
 
 
