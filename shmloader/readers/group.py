@@ -77,13 +77,19 @@ class Seat:
             if listener is not None:
                 listener.close()
             raise
-        self._attachment = Attachment(
-            connect_to(found[ranks[0]]["name"]),
-            {"rank": me},
-            options.spare_slots,
-            may_spin(loader.num_workers + 1),
-            account_of(loader).meter,
-        )
+        try:
+            self._attachment = Attachment(
+                connect_to(found[ranks[0]]["name"]),
+                {"rank": me},
+                options.spare_slots,
+                may_spin(loader.num_workers + 1),
+                account_of(loader).meter,
+            )
+        except ConnectionError:
+            raise RuntimeError(
+                f"rank {ranks[0]}, which conducts, has closed its loader or ended before rank {me} could read from it. "
+                "Its own error is there."
+            ) from None
 
     @property
     def reads_only(self) -> bool:

@@ -175,20 +175,28 @@ def main(rank):
     assert second[1][2].strip() == "no more"
 
 
-def test_what_fails_before_the_first_epoch_reaches_every_rank() -> None:
+@pytest.mark.parametrize("keeps", [True, False], ids=["rank 0 keeps its loader", "rank 0 drops its loader"])
+def test_what_fails_before_the_first_epoch_reaches_every_rank(keeps: bool) -> None:
     text = """
+kept = []
+
 def main(rank):
+    loader = loader_of()
+    if KEEPS:
+        kept.append(loader)
     if rank == 0:
         from shmloader.trainer import iterator
         def full(*_, **__):
             raise OSError(28, "no room at all")
         iterator.Segment = full
     try:
-        next(iter(loader_of()))
+        next(iter(loader))
     except Exception as error:
-        return type(error).__name__, "no room at all" in str(error)
+        return type(error).__name__, str(error)
 """
-    assert in_ranks(text) == [("OSError", True), ("RuntimeError", True)]
+    (first, why), (second, its_why) = in_ranks(f"KEEPS = {keeps}\n{text}")
+    assert first == "OSError" and "no room at all" in why
+    assert second == "RuntimeError" and ("no room at all" in its_why or (not keeps and "rank 0" in its_why)), its_why
 
 
 KILLED = """
