@@ -159,7 +159,8 @@ static inline uint64_t ring_seq(uint64_t w)   { return w >> 24; }
 static inline uint32_t ring_owner(uint64_t w) { return (uint32_t)(w >> 8) & 0xffff; }
 static inline uint32_t ring_state(uint64_t w) { return (uint32_t)w & 0xff; }
 
-/* acquire, pairs with ring_publish (trainer: the payload is whole) and with ring_open (worker: the task is whole). */
+/* acquire, pairs with ring_publish (trainer: the payload is whole) and with ring_open (worker: the task is whole, also
+ * where it is read before ring_claim, by the worker that OPEN names). */
 static inline uint64_t ring_load(const ring_entry *e)
 { return atomic_load_explicit((_Atomic uint64_t *)&e->word, memory_order_acquire); }
 

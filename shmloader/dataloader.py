@@ -26,6 +26,7 @@ if off_the_ring.why_not_here() is None:  # otherwise there are no extensions, or
     from shmloader.statistics.account import begun, close_trace
     from shmloader.trainer.replacements import pool_of
     from shmloader.trainer.templates import end_template
+    from shmloader.worker.side_by_side import close_loop
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -113,6 +114,20 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
             samples that the epoch has asked for until then, and at least 10 (default None: 0.001).  One more is a
             RuntimeError with the first tracebacks.  Needs `on_bad_sample="skip"`.
 
+        look_ahead: How many batches' indices a worker reads before it makes them: the one that it makes now, and those
+            that follow it, up to `prefetch_factor` (default None: 2 for a dataset with `__prefetch__`).  The dataset's
+            `__prefetch__(indices)` is called with each batch's indices once, and starts to read them.  0 never calls
+            it.  With "steal", and without workers, only the indices of the batch that is made now are known.  Needs a
+            map-style dataset.  With 1 or more, the samples of a dataset with `async def __getitem__` are awaited: those
+            of these batches are under way at the same time, on one event loop in each worker; also without workers.
+            See docs/look-ahead.md.
+
+        worker_threads: In how many threads a worker makes the samples of its batches at the same time (default None: in
+            its main thread, one by one).  For samples that wait for a network or a disk, or for C code that releases
+            the GIL.  The dataset must say `thread_safe = True`.  Its random draws must come from
+            `shmloader.sample_generator()`, with `sample_seeds=True`.  Threads go on with the batches that `look_ahead`
+            names.  Without workers this does nothing.  See docs/look-ahead.md.
+
         detail: Whether workers sample their own Python stacks while they make one batch of 16 (default False), so that
             `report()` names the function and the line that take the most time.  SHMLOADER_DETAIL=1 sets it for all
             loaders.
@@ -168,6 +183,8 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
     prefetch_epochs = False
     on_bad_sample = "raise"
     max_bad_samples: int | float | None = None
+    look_ahead: int | None = None
+    worker_threads: int | None = None
     detail = False
     crew: Any = None
     template = False
@@ -208,6 +225,8 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
         prefetch_epochs: bool = False,
         on_bad_sample: str = "raise",
         max_bad_samples: int | float | None = None,
+        look_ahead: int | None = None,
+        worker_threads: int | None = None,
         detail: bool = False,
         crew: Any = None,
         template: bool = False,
@@ -229,6 +248,8 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
             prefetch_epochs=prefetch_epochs,
             on_bad_sample=on_bad_sample,
             max_bad_samples=max_bad_samples,
+            look_ahead=look_ahead,
+            worker_threads=worker_threads,
             detail=detail,
             crew=crew,
             template=template,
@@ -449,6 +470,7 @@ class DataLoader(torch.utils.data.DataLoader, Measured, Generic[T_co]):  # type:
         self._end_workers()
         if off_the_ring.why_not_here() is None:
             close_trace(self)
+            close_loop(self)
             end_template(self)
             leave(self)
 

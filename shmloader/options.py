@@ -158,6 +158,17 @@ class Options:
     )
     on_bad_sample: str = field(default="raise", metadata=_rule(_one_of("raise", "skip"), only_on_the_ring=True))
     max_bad_samples: int | float | None = field(default=None, metadata=_rule(_none_or(_count_or_share)))
+    look_ahead: int | None = field(
+        default=None,
+        metadata=_rule(
+            _none_or(_integer(0, "a non-negative integer of batches, or None", "0 looks at none; None is the default")),
+            only_on_the_ring=True,
+        ),
+    )
+    worker_threads: int | None = field(
+        default=None,
+        metadata=_rule(_none_or(_integer(1, "a positive integer of threads, or None")), only_on_the_ring=True),
+    )
     detail: bool = field(
         default=False, metadata=_rule(_true_or_false("True has workers look at their stacks"), only_on_the_ring=True)
     )

@@ -5,16 +5,20 @@ options.py checks whether a value is one that an option may have.
 
 from __future__ import annotations
 
+import inspect
 import multiprocessing
 from typing import Any
 
 import torch
-from torch.utils.data import IterableDataset
+from torch.utils.data import IterableDataset, TensorDataset
 
 from shmloader import _torch
 from shmloader.device import accelerator
 from shmloader.options import Options
 from shmloader.row_wise import is_row_wise
+from shmloader.wrapped_datasets import innermost
+
+_THREAD_SAFE = (range, list, tuple, dict, TensorDataset)
 
 
 def check_requirements(loader: Any, options: Options) -> None:
@@ -34,6 +38,14 @@ def check_requirements(loader: Any, options: Options) -> None:
         _check_rows(loader)
     if options.readers is not None:
         _check_readers(loader, options)
+    if options.look_ahead and loader.num_workers and options.look_ahead > loader.prefetch_factor:
+        raise ValueError(
+            f"look_ahead={options.look_ahead} is more than prefetch_factor={loader.prefetch_factor}. A worker knows "
+            "the indices of prefetch_factor batches at most, the one that it makes included. "
+            f"Give prefetch_factor={options.look_ahead} too, or a smaller look_ahead."
+        )
+    if options.worker_threads is not None:
+        _check_threads(loader, options)
     if options.crew is not None:
         _check_crew(loader, options)
     if options.template and loader.num_workers:
@@ -62,11 +74,18 @@ def _check_context(crew: Any, context: Any) -> None:
         context = (
             multiprocessing.get_context(context) if context in multiprocessing.get_all_start_methods() else context
         )
-    if context is not None and context is not crew.multiprocessing_context:
+    if context is not None and not _starts_alike(context, crew.multiprocessing_context):
         raise ValueError(
             f"multiprocessing_context={context!r} is not the crew's, whose workers are started once for all its "
             "loaders: give it to shmloader.Crew()"
         )
+
+
+def _starts_alike(context: Any, other: Any) -> bool:
+    """Whether two contexts are one, or copies of one: a loader that is copied or unpickled has a copy."""
+    if context is other:
+        return True
+    return type(context) is type(other) and context.get_start_method() == other.get_start_method()
 
 
 def _check_crew(loader: Any, options: Options) -> None:
@@ -138,6 +157,7 @@ def _in_order_of_samples(options: Options) -> list[str]:
         "chunk_size": options.chunk_size is not None,
         "sample_seeds=True": options.sample_seeds,
         "prefetch_epochs=True": options.prefetch_epochs,
+        f"worker_threads={options.worker_threads}": options.worker_threads is not None,
     }
     return [name for name, given in asked.items() if given]
 
@@ -148,6 +168,11 @@ def _check_stream(loader: Any, options: Options) -> None:
         raise ValueError(
             f"{name} needs a map-style dataset, but got {kind}. The samples of a stream have no numbers, and each "
             "worker reads a part that no other worker can continue. Leave the option out."
+        )
+    if options.look_ahead:
+        raise ValueError(
+            f"look_ahead={options.look_ahead} needs a map-style dataset, but got {kind}. A stream has no indices that "
+            "could be read before its samples. Leave the option out, and have the stream itself read early."
         )
     if options.skips_bad_samples:
         raise ValueError(
@@ -162,6 +187,23 @@ def _check_out_of_order(options: Options) -> None:
             f"{name} delivers batches in order, but got in_order=False. Leave one of the two out. If workers steal "
             "work, a slow batch holds up none of them."
         )
+
+
+def _check_threads(loader: Any, options: Options) -> None:
+    asked = f"worker_threads={options.worker_threads}"
+    for dataset in innermost(loader.dataset):
+        kind = type(dataset).__name__
+        if type(dataset) not in _THREAD_SAFE and getattr(dataset, "thread_safe", False) is not True:
+            raise ValueError(
+                f"{asked} needs a dataset that may be called from several threads, but {kind} does not say so. "
+                "Set thread_safe = True in the class or on the dataset, if its __getitem__ changes nothing that is "
+                "shared. Otherwise leave the option out."
+            )
+        if inspect.iscoroutinefunction(getattr(type(dataset), "__getitem__", None)):
+            raise ValueError(
+                f"{asked} is for datasets that wait, but __getitem__ of {kind} is async. Give look_ahead instead: "
+                "its samples run side by side without threads."
+            )
 
 
 def _check_rows(loader: Any) -> None:

@@ -27,6 +27,15 @@ def with_parts(dataset: Any) -> Iterator[Any]:
         yield from with_parts(part)
 
 
+def innermost(dataset: Any) -> Iterator[Any]:
+    """The datasets inside all wrappers of torch's; this one, if it is none of them."""
+    parts = _parts(dataset)
+    for part in parts:
+        yield from innermost(part)
+    if not parts:
+        yield dataset
+
+
 def is_got_one_by_one(dataset: Any) -> bool:
     """Whether a dataset's `__getitems__` only gets one sample after the other.
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from bench.core import jpegs
 
-__all__ = ["classes", "pack", "pack_small"]
+__all__ = ["classes", "pack", "pack_sized", "pack_small"]
 
 
 def classes(source: Path, into: Path, count: int) -> None:
@@ -44,6 +44,11 @@ def pack_small(path: Path, members: int, size: int) -> None:
             yield f"train/{k:08}.cls", b"1"
 
     _write(path, each())
+
+
+def pack_sized(path: Path, pictures: int, size: int) -> None:
+    """An archive of so many pictures of `size` bytes each, which are no pictures: nobody decodes them."""
+    _write(path, ((f"train/{k:08}.jpg", k.to_bytes(4, "little") * (size // 4)) for k in range(pictures)))
 
 
 def _write(path: Path, members: Iterable[tuple[str, bytes]]) -> None:

@@ -5,7 +5,6 @@ These run in a process of their own, see core/child.py.
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import random
 import tarfile
@@ -23,6 +22,7 @@ import torch
 from bench.core.loaders import LOADERS, OURS, Job
 from bench.storage.archives import pack_small
 from bench.storage.server import serving
+from bench.storage.timing import cpu_seconds
 from shmloader import Shards, images
 
 __all__ = ["FILES", "SHARDS", "WEBDATASET", "far", "index", "load", "samples"]
@@ -120,22 +120,12 @@ def load(folder: str, way: str, seconds: float, workers: int, batch_size: int) -
     batches = _batches(folder, way, workers, batch_size)
     for _ in range(WARM_UP * workers):
         next(batches)
-    begin, cpu, count = time.perf_counter(), _cpu_seconds(), 0
+    begin, cpu, count = time.perf_counter(), cpu_seconds(), 0
     while (spent := time.perf_counter() - begin) < seconds or count < LEAST:
         next(batches)
         count += 1
     images_made = count * batch_size
-    return {"images_per_second": images_made / spent, "cpu": 1e6 * (_cpu_seconds() - cpu) / images_made}
-
-
-def _cpu_seconds() -> float:
-    """Processor time of this process and its workers."""
-    pids = [os.getpid(), *(process.pid for process in multiprocessing.active_children())]
-    ticks = 0
-    for pid in pids:
-        words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        ticks += int(words[11]) + int(words[12])
-    return ticks / os.sysconf("SC_CLK_TCK")
+    return {"images_per_second": images_made / spent, "cpu": 1e6 * (cpu_seconds() - cpu) / images_made}
 
 
 def _batches(folder: str, way: str, workers: int, batch_size: int) -> Iterator[Any]:

@@ -19,17 +19,19 @@ from bench.core.question import Question, Turn, add_choice, add_workers, count, 
 from bench.core.results import failures, in_one_line, print_lines
 from bench.core.spread import shown, spread
 from bench.storage.archives import classes, pack
+from bench.storage.far_load import LOOKING_AHEAD, PLAIN, TORCH
 from bench.storage.measure import FILES, SHARDS, WEBDATASET
 
 __all__ = ["Storage", "summary"]
 
-SAMPLES, LOAD, INDEX, FAR = "samples", "load", "index", "far"
+SAMPLES, LOAD, INDEX, FAR, FAR_LOAD = "samples", "load", "index", "far", "far_load"
 LOAD_CPU = "load_cpu"
 LABELS = {
     FILES: "files in folders, images.ImageFolder",
     SHARDS: "tar shards, images.fuse(Shards)",
     WEBDATASET: "WebDataset, PIL and torchvision (or a stand-in)",
 }
+FAR_LABELS = {TORCH: "torch's", PLAIN: "ours, look_ahead=0"}
 
 
 class Storage(Question):
@@ -46,8 +48,9 @@ class Storage(Question):
         add_choice(
             parser,
             "--parts",
-            (SAMPLES, LOAD, INDEX, FAR),
-            "CPU a sample in one process; images a second with workers; the index; reads from a slow server",
+            (SAMPLES, LOAD, INDEX, FAR, FAR_LOAD),
+            "CPU a sample in one process; images a second with workers; the index; reads from a slow server, by one "
+            "process and by loaders",
         )
         parser.add_argument("--seconds", type=seconds, default=3.0, help="length of one measurement")
         parser.add_argument("--data", type=Path, help="folder of JPEG files; the bench makes some where none is given")
@@ -76,7 +79,7 @@ class Storage(Question):
         """Make the pictures and the archives."""
         with tempfile.TemporaryDirectory() as folder:
             self._folder = folder
-            if set(self.given.parts) != {INDEX}:
+            if set(self.given.parts) - {INDEX, FAR_LOAD}:
                 source = self.given.data or Path(folder) / "made"
                 if self.given.data is None:
                     source.mkdir()
@@ -114,6 +117,17 @@ class Storage(Question):
                 of = {"part": FAR, "depth": str(depth)}
                 arguments = {**where, **server, "depth": depth}
                 turns.append(Turn(of, "bench.storage.measure:far", arguments, 2 * given.seconds, slow, failure=why))
+        if FAR_LOAD in given.parts:
+            server = {"seconds": given.seconds, "latency": given.latency, "megabytes": given.megabytes}
+            why = missing(("aiohttp",))
+            cases = [(TORCH, 1), (PLAIN, 1), *((LOOKING_AHEAD, depth) for depth in given.depths if depth)]
+            for way, depth in cases[at % len(cases) :] + cases[: at % len(cases)]:
+                batch_size = max(1, depth // (4 * given.workers))  # four batches of each worker are under way
+                loader = {"way": way, "depth": depth, "batch_size": batch_size, "workers": given.workers}
+                of = {"part": FAR_LOAD, "way": way, "depth": str(depth)}
+                arguments = {**loader, **server}
+                far = "bench.storage.far_load:far_load"
+                turns.append(Turn(of, far, arguments, 3 * given.seconds, slow, failure=why))
         return turns
 
     def summary(self, measurements: list[dict[str, Any]]) -> dict[str, Any]:
@@ -121,7 +135,8 @@ class Storage(Question):
 
     def failed(self, result: dict[str, Any]) -> bool:
         """Whether something failed that could be measured."""
-        return any("failure" in of for of in result["measurements"] if of["part"] != FAR or not missing(("aiohttp",)))
+        far = () if not missing(("aiohttp",)) else (FAR, FAR_LOAD)
+        return any("failure" in of for of in result["measurements"] if of["part"] not in far)
 
     def show(self, out: Console, result: dict[str, Any]) -> None:
         found = result["summary"]
@@ -135,7 +150,7 @@ class Storage(Question):
                     ratios = [shown(of[name], all_of_it=True) for name in ("to_files", "to_webdataset")]
                     table.add_row(LABELS[way], shown(of["figure"], all_of_it=True), *ratios)
                 out.print(table)
-        for part in (INDEX, FAR):
+        for part in (INDEX, FAR, FAR_LOAD):
             if part in found:
                 table = Table(title=f"{part}; medians \\[min..max]", title_justify="left")
                 table.add_column("")
@@ -154,7 +169,8 @@ def summary(measurements: list[dict[str, Any]]) -> dict[str, Any]:
 
     Returns:
         samples, load, load_cpu: of each way its figure, and how many times as quick it is as files and WebDataset in
-        the same round; index, far: of each figure median, least and most, see measure.py.
+        the same round; far_load: see _beside_torch(); index, far: of each figure median, least and most, see
+        measure.py.
     """
     good = [of for of in measurements if "failure" not in of]
     result: dict[str, Any] = {}
@@ -180,7 +196,25 @@ def summary(measurements: list[dict[str, Any]]) -> dict[str, Any]:
                 }
                 for row, several in rows.items()
             }
+    if any(of["part"] == FAR_LOAD for of in good):
+        result[FAR_LOAD] = _beside_torch([of for of in good if of["part"] == FAR_LOAD])
     return result
+
+
+def _beside_torch(measurements: list[dict[str, Any]]) -> dict[str, Any]:
+    """Of each loader that reads from afar its figures, and how many times as quick it is as torch's in that round."""
+    rows: dict[str, list[dict[str, float]]] = {}
+    torchs = {of["round"]: of["samples"] for of in measurements if of["way"] == TORCH}
+    for of in measurements:
+        row = f"ours, {of['depth']} under way" if of["way"] == LOOKING_AHEAD else FAR_LABELS[of["way"]]
+        rows.setdefault(row, []).append(of)
+    return {
+        row: {
+            **{name: spread(of[name] for of in several) for name in ("samples", "of_limit", "cpu")},
+            "to_torch": spread(of["samples"] / torchs[of["round"]] for of in several if of["round"] in torchs),
+        }
+        for row, several in sorted(rows.items())
+    }
 
 
 def _compared(rounds: list[dict[str, float]], is_time: bool) -> dict[str, Any]:

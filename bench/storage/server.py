@@ -1,6 +1,9 @@
 """A web server on the loopback that is as slow as an object store: each request waits, and all share a bandwidth.
 
 It stops with the process that started it.
+
+A file FAULTS in the folder makes requests go wrong.  A line of it is the byte at which a request begins, and what
+happens to it: FAIL (500), HANG (no answer) or CUT (half of the bytes, and the connection ends).
 """
 
 from __future__ import annotations
@@ -16,7 +19,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-__all__ = ["serving"]
+__all__ = ["CUT", "FAIL", "FAULTS", "HANG", "serving"]
+
+FAULTS = "faults"
+FAIL, HANG, CUT = "fail", "hang", "cut"
 
 _PIECE = 1 << 16  # bytes that are sent at a time
 _RANGE = re.compile(r"bytes=(\d+)-(\d*)")
@@ -41,9 +47,13 @@ async def _answer(reader: Any, writer: Any, folder: Path, latency: float, bandwi
         while request := await reader.readuntil(b"\r\n\r\n"):
             method, target, *_ = request.decode("latin-1").split(" ", 2)
             path = folder / os.path.basename(target)
-            await asyncio.sleep(latency)
+            fault = _fault(folder, request.decode("latin-1"))
+            await asyncio.sleep(latency if fault != HANG else 1e6)
             if not path.is_file():
                 writer.write(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")
+                continue
+            if fault == FAIL:
+                writer.write(b"HTTP/1.1 500 Internal Server Error\r\nContent-Length: 0\r\n\r\n")
                 continue
             status = path.stat()
             found = _RANGE.search(request.decode("latin-1"))
@@ -58,15 +68,26 @@ async def _answer(reader: Any, writer: Any, folder: Path, latency: float, bandwi
             if method == "HEAD":
                 continue
             with open(path, "rb", buffering=0) as file:
+                end = end if fault != CUT else (begin + end) // 2
                 for at in range(begin, end, _PIECE):
                     piece = os.pread(file.fileno(), min(_PIECE, end - at), at)
                     await bandwidth.take(len(piece))
                     writer.write(piece)
                     await writer.drain()
+            if fault == CUT:
+                return
     except (ConnectionError, asyncio.IncompleteReadError):
         pass  # whoever asked has gone
     finally:
         writer.close()
+
+
+def _fault(folder: Path, request: str) -> str:
+    """What is to go wrong with a request; empty: nothing."""
+    found, faults = _RANGE.search(request), folder / FAULTS
+    if found is None or not faults.is_file():
+        return ""
+    return dict(line.split() for line in faults.read_text().splitlines()).get(found[1], "")
 
 
 def _serve(folder: str, latency: float, bytes_per_second: float, port: Any) -> None:

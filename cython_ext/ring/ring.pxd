@@ -24,6 +24,10 @@ A worker walks all sequences in order and passes over those that are not its own
 stops at the first one that is not open yet, and sleeps on its own bell; with a bell each, opening one task wakes one
 worker.  The trainer sleeps on the ready bell.  Both announce, look again, and only then sleep.
 
+A worker may read the tasks of sequences that are OPEN and name it, before it claims them (NOTE [ Look ahead ] in
+look_ahead.py).  They stay as they are, for nobody else may claim them, and the trainer takes back only what a dead
+worker has claimed.  What is open for ANY may be another's at any moment, so that is not read.
+
 Where work is stolen, OPEN names ANY: all walk past it, and whose CAS succeeds has it.  The trainer rings one bell
 after the other until one of them wakes somebody.  One is enough, for who is awake looks at everything before it
 sleeps, and who claims is not taken for a sleeper any more (ring_rise).

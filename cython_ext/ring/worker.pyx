@@ -228,6 +228,44 @@ cdef class WorkerSide(Ring):
         """The sequence that is claimed."""
         return self.cursor
 
+    def upcoming(self, uint64_t after, int most):
+        """Read tasks that are open for this worker behind the one that is claimed, without claiming them.
+
+        Nobody else may claim them, and the trainer takes none back, so they stay as they are: NOTE [ Look ahead ].
+
+        Args:
+            after: a sequence; only later ones are read.
+            most: how many at most, the lowest first.
+
+        Returns:
+            For each its sequence, its task as claim() gives it, its seed, and the row of its chunk.  Those of another
+            epoch are left out, because the dataset may not have heard of that epoch yet.
+        """
+        cdef uint64_t word, sequence, size = 0
+        cdef uint32_t kind = 0, epoch
+        cdef list found = [], before = None
+        cdef ring_entry *entry
+        cdef int k
+        self.check_claimed()
+        epoch = ring_once_32(&self.entry[self.cursor % self.entries].ask.epoch)
+        while found != before:      # one pass may miss an earlier one: see lowest()
+            before, found = found, []
+            for k in range(self.entries):
+                word = ring_load(&self.entry[k])
+                sequence = ring_seq(word)
+                if (ring_state(word) == RING_OPEN and ring_owner(word) == <uint32_t>self.me and sequence > self.cursor
+                        and sequence > after and sequence % self.entries == <uint64_t>k
+                        and ring_once_32(&self.entry[k].ask.epoch) == epoch):
+                    found.append(sequence)
+        found.sort()
+        before = []
+        for sequence in found[:most]:
+            entry = &self.entry[sequence % self.entries]
+            self.measure(sequence, &kind, &size)
+            before.append((sequence, self.read_task(sequence, kind, size), ring_once(&entry.ask.seed),
+                           ring_once_32(&entry.ask.row)))
+        return before
+
     # -------------------------------------------------------------------------------------------- filling
 
     cdef bint is_forked(self) noexcept nogil:

@@ -154,7 +154,9 @@ class Shards(Dataset[Any]):
             indices: Of the samples, in the order in which they will be asked for.
             columns: See values(); None: as __getitem__ reads them.
         """
-        self._source().prefetch(list(map(self._checked, indices)), self._wanted if columns is None else columns)
+        count = len(self._source())
+        known = [at + count if at < 0 else at for at in map(operator.index, indices) if -count <= at < count]
+        self._source().prefetch(known, self._wanted if columns is None else columns)
 
     def __getstate__(self) -> dict[str, Any]:
         index = None if self._read_by is None else self._index()

@@ -27,6 +27,9 @@ TELL_FROM_C = signal.SIGRTMAX - 7  # for a worker that does not answer the first
 PATIENCE = 0.5  # seconds: a worker that has written nothing after this time cannot write
 SETTLED = 0.02  # seconds: if nothing more came for this time, the answer is complete
 
+# What gives further stacks of this process, as text: those of coroutines, which no thread has while they wait.
+FURTHER: list[Callable[[], str]] = []
+
 
 class Paper:
     """Nameless memory into which the workers of a ring write their stacks, one at a time."""
@@ -42,6 +45,8 @@ class Paper:
 
     def _write_all(self, number: int, frame: Any) -> None:
         faulthandler.dump_traceback(file=self._fd, all_threads=True)
+        for stacks in FURTHER:
+            os.write(self._fd, stacks().encode())
 
     def stack_of(self, pid: int) -> str:
         """In the trainer: the Python stacks of a worker, or why there are none."""

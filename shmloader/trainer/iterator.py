@@ -96,6 +96,7 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
         self.loader = weakref.ref(loader)
         self._prefetch_factor: int = loader.prefetch_factor  # type: ignore[assignment]
         self._in_order = loader.in_order
+        self._options = options
         if self._num_workers <= 0:
             raise AssertionError("num_workers must be greater than 0 for MultiProcessingDataLoaderIter")
         if self._prefetch_factor <= 0:
@@ -196,6 +197,7 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
 
     def _hire(self, loader: Any) -> None:
         """Start the workers, and the thread that page-locks."""
+        options = self._options
         assert self._crew is not None
         self._crew.start(
             self._num_workers,
@@ -213,6 +215,8 @@ class RingIterator(_torch._MultiProcessingDataLoaderIter):  # type: ignore[misc]
                 "stride": self._schedule.stride,
                 "dataset_epoch": dataset_epoch(self._dataset),
                 "left": self._left,
+                "look_ahead": options.look_ahead,
+                "worker_threads": options.worker_threads,
                 "pool": None if self._tally is None else given_pool(loader),
             },
         )

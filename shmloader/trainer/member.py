@@ -216,6 +216,9 @@ class Member(Crew):
         """Have all workers part from the ring.  When it returns, none fills a payload, unless it does not answer."""
         with held():
             with self._changing:
+                for index, worker in enumerate(self.workers):
+                    if not self._stopped and self._shared.has_died(index, worker):
+                        self._shared.held_by(worker, index)  # others may ask when this ring is gone
                 first, self._stopped = not self._stopped, True
                 self.active = False
             try:

@@ -30,7 +30,7 @@ keep twice the processes and twice the memory, or start workers for each pass.  
        A loader that persists, and that was there when workers were forked, has handed them its dataset by that.
     7. A worker that dies is dead for each ring, and each looks after it by its own `on_worker_death`.  Whoever comes
        first starts another process; each ring that respawns revokes what it had given the dead one, and has the new one
-       join.  Only the ring whose batch the dead one held counts the death as that batch's fault.
+       join.  Only the ring whose batch the dead one held, or that it was joining, counts the death as its own fault.
     8. A ring that is at rest folds (Slots.fold) as soon as another one of the crew is iterated: its free payloads
        give their pages back.  Its next epoch has pages committed as its first one had.  So training and validation, one
        after the other, take the memory of one.  A ring that was left in mid-epoch keeps what is ready.
@@ -65,7 +65,7 @@ from shmloader.template.context import Share, TemplateContext
 from shmloader.template.of_dataset import DatasetTemplates
 from shmloader.trainer.crew import Crew
 from shmloader.trainer.watch import runs
-from shmloader.worker.crew_loop import LEAVE, SHARED, work_in_crew
+from shmloader.worker.crew_loop import JOIN, LEAVE, SHARED, work_in_crew
 
 MOST_WORKERS = 0xFFFF
 
@@ -80,6 +80,7 @@ class _Signals:
         self.board = board
         self.members: dict[int, weakref.ref[Any]] = {}
         self.channels: list[Channel | None] = [None] * board.workers
+        self.joins: list[dict[int, int]] = [{} for _ in range(board.workers)]  # by message, which ring
         self.stopped = False
 
     def living(self) -> list[Any]:
@@ -99,7 +100,17 @@ class _Signals:
             return 0
         with contextlib.suppress(OSError):  # it has died; the kernel tells the watching thread
             handed_over.send(channel.socket, kind, number, first, handed)
-        return self.board.notify(index)
+        message: int = self.board.notify(index)
+        if kind == JOIN:
+            joins = self.joins[index]
+            self.joins[index] = {at: ring for at, ring in joins.items() if not self.board.has_heard(index, at)}
+            self.joins[index][message] = number
+        return message
+
+    def joining(self, index: int) -> int | None:
+        """The ring that a worker was about to join, or had begun to: the message is the next that it is to hear."""
+        heard = self.board.has_heard
+        return next((r for at, r in self.joins[index].items() if heard(index, at - 1) and not heard(index, at)), None)
 
     def stop(self) -> None:
         """Have all workers leave."""
@@ -220,9 +231,15 @@ class SharedWorkers(Crew):
         board, channels = self.board, self.signals.channels
         ours, theirs = handed_over.pair()
         try:
-            board.renew(index)
-            if (before := channels[index]) is not None:
+            if index < len(self.workers):
+                self.held_by(self.workers[index], index)  # the board knows it until it is renewed
+            # The collector may end an iterator in here, which sends a message.  It goes to neither process: the new one
+            # would be told of a message that is not in its socket, and wait for it for ever.
+            before, channels[index] = channels[index], None
+            if before is not None:
                 before.close()
+            board.renew(index)
+            self.signals.joins[index] = {}
             channels[index], self._theirs = ours, theirs
             worker = self._start_one(index, 0)
         except BaseException:
@@ -253,10 +270,13 @@ class SharedWorkers(Crew):
         return self.workers[index] is not worker or index in self._ended
 
     def held_by(self, worker: BaseProcess, index: int) -> int | None:
-        """The ring whose batch a dead worker held; None: it held none.  To be asked before any ring revokes."""
+        """The ring whose batch a dead worker held, or which it was joining; None: it did neither.
+
+        To be asked before any ring revokes, and before another process takes its place.
+        """
         if worker not in self._held_by:
             holders = [member.number for member in self.signals.living() if member.holds(index, worker)]
-            self._held_by[worker] = holders[0] if holders else None
+            self._held_by[worker] = holders[0] if holders else self.signals.joining(index)
         return self._held_by[worker]
 
     # ----------------------------------------------------------------------------------------------- who is at work

@@ -26,7 +26,9 @@ from shmloader.trainer.replacements import pool_of
 from shmloader.trainer.seeds import begin_iterator, left_of_streams, sample_seed, seed_of
 from shmloader.worker import random_states
 from shmloader.worker.fetch import Left, fetch_from, pass_over, restore, state_of_stream, state_when_fresh
+from shmloader.worker.look_ahead import indices_of, prefetch_of
 from shmloader.worker.replace_bad_samples import Skips
+from shmloader.worker.side_by_side import AtHand, SideBySide, is_asynchronous, loop_of
 
 
 def without_workers(loader: Any, options: Options, make: Callable[[], Any]) -> Any:
@@ -65,10 +67,14 @@ def without_workers(loader: Any, options: Options, make: Callable[[], Any]) -> A
         return iterator
     iterator._sampler_iter = _Indices(loader, iterator._sampler_iter, epoch, start)
     fetcher = iterator._dataset_fetcher
+    if options.look_ahead and is_asynchronous(loader.dataset):
+        fetcher = _SideBySide(loader, fetcher, epoch, options)
     if (tally := tally_of(loader, options)) is not None:
         fetcher = _Skipping(loader, fetcher, epoch, tally)
     if options.seeds_samples:
         fetcher = _Seeding(loader, fetcher, epoch)
+    if options.look_ahead != 0 and (prefetch := prefetch_of(loader.dataset)) is not None:
+        fetcher = _Prefetching(loader, fetcher, prefetch)
     iterator._dataset_fetcher = _Counting(loader, fetcher, epoch)
     place.begin(epoch)
     return iterator
@@ -90,6 +96,7 @@ class _Indices:
         self._indices = indices
         self._epoch = epoch
         self._start = start
+        self._failed = False
         if start is not None and start.batches:
             self._begin()
 
@@ -107,8 +114,22 @@ class _Indices:
 
     def __next__(self) -> Any:
         if self._epoch.source is None:
-            self._begin()
+            self._try_to_begin()
         return self._epoch.index()
+
+    def _try_to_begin(self) -> None:
+        """Begin, and once again if that fails, because a signal's handler may have raised.
+
+        The second time it is the sampler that fails, and it has ended, as in torch.  Otherwise a loop that passes over
+        errors would be given the sampler's error for ever.
+        """
+        try:
+            self._begin()
+        except Exception:
+            if self._failed:
+                raise StopIteration from None
+            self._failed = True
+            raise
 
 
 def _samples_of(index: Any, batched: bool) -> int:
@@ -153,6 +174,51 @@ class _Counting(_InPlace):
             raise
         self._epoch.hand_out(samples)
         return batch
+
+
+class _Prefetching(_InPlace):
+    """Makes batches as the fetcher does, and gives the dataset's `__prefetch__` their indices first."""
+
+    def __init__(self, loader: Any, fetcher: Any, prefetch: Callable[[list[Any]], Any]) -> None:
+        self._fetcher = fetcher
+        self._prefetch = prefetch
+        self._batched = loader.batch_sampler is not None
+
+    def fetch(self, index: Any) -> Any:
+        """The batch of what the sampler gave."""
+        self._prefetch(indices_of(index, self._batched))
+        return self._fetcher.fetch(index)
+
+
+class _SideBySide(_InPlace):
+    """Makes batches as torch's fetcher does, but all samples of one at the same time: NOTE [ Side by side ]."""
+
+    row = sequence = 0  # of the batch at hand: the rest of it is over
+
+    def __init__(self, loader: Any, fetcher: Any, epoch: Epoch, options: Options) -> None:
+        self._fetcher = fetcher
+        self._runner = loop_of(loader)
+        self._batched = loader.batch_sampler is not None
+        self._stride = ranks_of(loader)[1]
+        self._seeds = self._stride if options.seeds_samples else None
+        self._epoch = epoch
+        self.skips(None)
+
+    def skips(self, skips: Skips | None) -> None:
+        """Have these replace bad samples."""
+        fetcher = self._fetcher
+        side = AtHand(SideBySide(fetcher.dataset, self._runner, self._seeds, skips), self._batched, self)
+        of = fetcher.dataset, fetcher.auto_collation, fetcher.collate_fn, fetcher.drop_last
+        self._make = fetch_from(*of, None, at_hand=side)
+
+    @property
+    def seed(self) -> int:
+        """Of the batch at hand."""
+        return random_states.further(self._epoch.sample_seed, self._epoch.samples * self._stride)
+
+    def fetch(self, index: Any) -> Any:
+        """The batch of what the sampler gave."""
+        return self._make(index)
 
 
 class _Streaming(_InPlace):
@@ -235,9 +301,12 @@ class _Skipping(_InPlace):
         self._fetcher = fetcher
         self._skips = Skips(loader.dataset, pool_of(loader))
         self._skips.begin(epoch.seed)
-        self._make = fetch_from(
-            fetcher.dataset, fetcher.auto_collation, fetcher.collate_fn, fetcher.drop_last, None, self._skips
-        )
+        self._make: Callable[[Any], Any] = fetcher.fetch
+        if isinstance(fetcher, _SideBySide):
+            fetcher.skips(self._skips)
+        else:
+            of = fetcher.dataset, fetcher.auto_collation, fetcher.collate_fn, fetcher.drop_last
+            self._make = fetch_from(*of, None, self._skips)
         self._tally, self._delivered = tally, epoch.reading.delivered
         self._batched = loader.batch_sampler is not None
 
@@ -260,7 +329,7 @@ class _Seeding(_InPlace):
     def __init__(self, loader: Any, fetcher: Any, epoch: Epoch) -> None:
         self._fetcher = fetcher
         self._make = fetcher.fetch
-        if not isinstance(fetcher, _Skipping):  # torch's own would have a Subset of a Subset set all seeds first
+        if not isinstance(fetcher, (_Skipping, _SideBySide)):  # torch's would set all seeds of a Subset's Subset first
             arguments = fetcher.dataset, fetcher.auto_collation, fetcher.collate_fn, fetcher.drop_last
             self._make = fetch_from(*arguments, None)
         self._epoch = epoch

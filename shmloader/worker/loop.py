@@ -31,7 +31,10 @@ from shmloader.worker import random_states
 from shmloader.worker.collate import collate_into
 from shmloader.worker.exceptions import caught, error_as_state, write_instead
 from shmloader.worker.fetch import Fetch, Left, Stream, fetch_from, state_at_first, state_when_fresh
+from shmloader.worker.look_ahead import LookAhead, prefetching
 from shmloader.worker.replace_bad_samples import Skips
+from shmloader.worker.runners import Runner
+from shmloader.worker.side_by_side import AtHand, SideBySide, runner_for
 from shmloader.wrapped_datasets import hearers
 
 Seed = Callable[[Any, int, int, int], Any]  # a function of random_states.py that seeds a task
@@ -89,6 +92,8 @@ class Worker:
         seeds_samples: whether each sample is seeded (random_states.py).
         left: the place from which each worker's stream continues in the first epoch; None: its beginning.
         dataset_epoch: the last one that the trainer's dataset got by set_epoch(); None: none.
+        look_ahead: how many batches' indices the dataset's __prefetch__ gets early (look_ahead.py); None: the default.
+        worker_threads: in how many threads samples are made (side_by_side.py); None: in none.
         pool: the indices of samples that may replace bad ones (replace_bad_samples.py); None: none are replaced.
         persists: whether it may make another epoch after the first one.
         stride: with seeds_samples, how far apart in the epoch's order the samples of a batch are.
@@ -111,6 +116,8 @@ class Worker:
         stride: int,
         dataset_epoch: int | None,
         left: list[Left] | None,
+        look_ahead: int | None,
+        worker_threads: int | None,
         pool: Any = None,
     ) -> None:
         self._segment = segment
@@ -128,6 +135,11 @@ class Worker:
         self._skips = None if pool is None else Skips(dataset, pool)
         self._fetching = dataset, auto_collation, collate_fn, drop_last, self._writer, self._skips
         self._fetch: Fetch | None = None
+        self._look_ahead = look_ahead
+        self._threads = worker_threads
+        self._ahead: list[LookAhead] = []
+        self._runner: Runner | None = None
+        self._side: SideBySide | None = None
         self._is_over = False  # whether the stream has ended in this epoch
         self._epoch: int | None = None  # None before the first, which may have any number
         self._keeps_before = persists and not seeds_samples
@@ -135,6 +147,7 @@ class Worker:
         self._default = collate_into(self._writer)
         self._be_torchs_worker(dataset, base_seed, num_workers)
         self._error: Any = None  # why it could not begin: raised in place of the first batch
+        self._lost: Any = None  # why it has no dataset: raised in place of each batch
         self._left: Left | None = None
         self._fresh: Any = None  # a stream's state before it was restored, for its next epoch
         self._state_at_end: bytes | None = None  # the stream's
@@ -152,7 +165,7 @@ class Worker:
 
     @classmethod
     def that_cannot_begin(cls, segment: Segment, ring: WorkerSide, error: Any) -> Worker:
-        """A worker that has no dataset, because that could not be unpickled; its first batch is the error."""
+        """A worker that has no dataset, because that could not be unpickled; each of its batches is the error."""
         worker = cls(
             segment,
             ring,
@@ -168,8 +181,11 @@ class Worker:
             stride=1,
             dataset_epoch=None,
             left=None,
+            look_ahead=0,
+            worker_threads=None,
         )
-        worker._fetch, worker._error = None, error
+        worker._lost = worker._error = error
+        worker._fetch = None
         return worker
 
     def run(self) -> None:
@@ -181,6 +197,8 @@ class Worker:
 
     def end(self) -> None:
         """Make nothing more."""
+        if self._runner is not None:
+            self._runner.close()
         if self._looks is not None:  # the interpreter's end resets handlers, and then the timer's signal would kill
             self._looks.end()
 
@@ -250,9 +268,11 @@ class Worker:
             init_fn: the loader's `worker_init_fn`.
             left: the place from which a stream continues; None: its beginning.
         """
-        self._is_over, self._error = False, None
+        self._is_over, self._error = False, self._lost
         self._left, self._state_at_end = left, None
         dataset = self._fetching[0]
+        if self._lost is not None:
+            return
         try:
             if self._fresh is not None:
                 dataset.load_state_dict(self._fresh)
@@ -265,9 +285,28 @@ class Worker:
                 self._dataset_epoch = dataset_epoch
                 for hearer in hearers(dataset):
                     hearer.set_epoch(dataset_epoch)
-            self._fetch = fetch_from(*self._fetching, left, self._ring.fetched, self._default)
+            at_hand = self._look_for(dataset)
+            self._fetch = fetch_from(*self._fetching, left, self._ring.fetched, self._default, at_hand)
         except Exception:
-            self._fetch, self._error = None, caught(self._where)
+            self._ahead, self._fetch, self._error = [], None, caught(self._where)
+
+    def _look_for(self, dataset: Any) -> AtHand | None:
+        """Have the dataset get indices early, and make its samples side by side, if it can and shall.
+
+        Returns:
+            What gives the samples of a task that are made side by side; None: they are made one by one.
+        """
+        batched = self._fetching[1]
+        prefetch = prefetching(dataset, self._ring, self._look_ahead, batched)
+        self._ahead = [] if prefetch is None else [prefetch]
+        if self._runner is None:
+            self._runner = runner_for(dataset, self._look_ahead, self._threads)
+        if self._runner is None:
+            return None
+        if self._side is None:
+            self._side = SideBySide(dataset, self._runner, self._stride if self._seed else None, self._skips)
+        self._ahead.append(LookAhead(self._ring, self._side.begin, self._look_ahead, batched))
+        return AtHand(self._side, batched, self._ring)
 
     def _fill(self, task: Any) -> int:
         """Fetch a batch and write it into the payload; returns the outcome to publish."""
@@ -275,11 +314,13 @@ class Worker:
             return SKIPPED
         if self._error is not None:
             # A stream that cannot be resumed raises for each task.  Otherwise the error comes once, as in torch.
-            batch, self._error = self._error, self._error if self._left is not None else None
+            batch, self._error = self._error, self._error if self._left is not None else self._lost
         else:
             try:
                 if self._fetch is not None:
                     fetcher = self._fetch
+                for ahead in self._ahead:
+                    ahead.look(task)
                 batch = fetcher(task)  # for a worker that could not begin, it raises in torch's words
             except Exception as error:
                 if self._ring.forked:  # this is a forked child of the worker: it ends by its error, as any process

@@ -71,9 +71,14 @@ class Skips:
         self._count, self._first = 0, []
         return pickled
 
-    def sample(self, index: Any) -> Any:
-        """A sample of the dataset, or its replacement."""
-        return self._or_another(self._get, index)
+    def sample(self, index: Any, get: Callable[[Any], Any] | None = None) -> Any:
+        """A sample of the dataset, or its replacement.
+
+        Args:
+            index: Of the sample.
+            get: Gives a sample; None: the dataset's __getitem__.
+        """
+        return self._or_another(get or self._get, index)
 
     def _get(self, index: Any) -> Any:
         return self._dataset[index]

@@ -22,6 +22,7 @@ from model.promises import (
     OWN,
     PROPERTIES,
     READ,
+    TASKS,
     TERMINATION,
     VOUCHED,
     WHOLE,
@@ -42,6 +43,7 @@ REMEMBERED: dict[str, Any] = ALONE | {"kills": 3, "remember": True}
 STOLEN: dict[str, Any] = {"sequences": 3, "steal": True}
 STOLEN_KILLED: dict[str, Any] = {"sequences": 2, "kills": 1, "steal": True}
 STOLEN_ONE: dict[str, Any] = {"entries": 1, "sequences": 1, "kills": 1, "steal": True}
+AHEAD: dict[str, Any] = ALONE | {"looks_ahead": True}
 CHUNKS: dict[str, Any] = {"chunks": (2, 2)}
 RAGGED: dict[str, Any] = {"chunks": (1, 2, 1)}
 CHUNKS_KEPT: dict[str, Any] = {"chunks": (2, 1), "keeps": 2, "kills": 1}
@@ -60,6 +62,9 @@ SOUND: dict[str, dict[str, Any]] = {
     "a worker killed that keeps batches": KEEPING,
     "a worker killed three times, which remembers": REMEMBERED,
     "a worker killed, any order, which remembers": REMEMBERED | {"kills": 2, "in_order": False},
+    "a worker looks ahead, and is killed": AHEAD | {"kills": 1, "quits": True},
+    "a worker looks ahead, any order": AHEAD | {"in_order": False},
+    "stolen, workers look ahead": STOLEN | {"looks_ahead": True},
     "stolen, ended at any time": STOLEN | {"quits": True},
     "stolen, a worker killed": STOLEN_KILLED,
     "stolen, a worker killed, which is an error": STOLEN_KILLED | {"respawn": False},
@@ -93,6 +98,7 @@ CAUGHT: dict[str, tuple[dict[str, Any], str]] = {
     "walk passes what is not open yet": (PLAIN, NO_DEADLOCK),
     "walk stops at what is not its own": (PLAIN, NO_DEADLOCK),
     "claim ignores the owner": (PLAIN, OWN),
+    "look ahead reads what is open to all": (STOLEN | {"looks_ahead": True}, TASKS),
     "claim by store": (STOLEN, ONE_WRITER),
     "claim does not say who": (STOLEN, NO_DEADLOCK),
     # publish names the worker and not the process, so its CAS is no help once the successor has claimed the same

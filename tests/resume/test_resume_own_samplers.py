@@ -193,3 +193,26 @@ def test_a_sampler_that_gives_more_than_its_length_says() -> None:
     state = first.state_dict()
     assert order([list(batches)]) == [expected[4:]]
     assert order(resumed(made(), state)) == [expected[4:]]
+
+
+class Raises(Sampler[int]):
+    def __iter__(self) -> Iterator[int]:
+        raise ValueError("no order")
+
+    def __len__(self) -> int:
+        return 4
+
+
+def test_a_sampler_that_raises_has_ended_as_in_torch() -> None:
+    """A loop that passes over errors must come to an end, also where the epoch was resumed."""
+    loader = shmloader.DataLoader(Augmented(4), sampler=Raises(), num_workers=0)
+    kept = iter(loader)
+    state = loader.state_dict()
+    del kept
+    resumed = shmloader.DataLoader(Augmented(4), sampler=Raises(), num_workers=0)
+    resumed.load_state_dict(state)
+    for iterator in iter(loader), iter(resumed):
+        with pytest.raises(ValueError, match="no order"):
+            next(iterator)
+        with pytest.raises(StopIteration):
+            next(iterator)

@@ -13,13 +13,14 @@ OWN = "a sequence is filled by the worker it was opened for"
 DUTY = "who is dismissed does what is open for it before it leaves"
 DRAWN = "a batch draws on from the last one that its worker published, whoever was that worker"
 VOUCHED = "what is remembered is whole where a word vouches for it"
+TASKS = "a task is read while it is open for its reader, and for nobody else"
 ENTRY = "an entry has one sequence at a time"
 FREE_PAYLOAD = "open() finds a free payload"
 NO_IDLER = "nobody sleeps over what is open to all while those awake are busy"
 NO_DEADLOCK = "who sleeps is woken"
 TERMINATION = "the end can be reached from everywhere"
 PROPERTIES = (
-    ONCE, IN_ORDER, WHOLE, READ, ONE_WRITER, KEPT_ALONE, BOOKS, OWN, DUTY, DRAWN, VOUCHED, ENTRY, FREE_PAYLOAD,
+    ONCE, IN_ORDER, WHOLE, READ, ONE_WRITER, KEPT_ALONE, BOOKS, OWN, DUTY, DRAWN, VOUCHED, TASKS, ENTRY, FREE_PAYLOAD,
     NO_IDLER, NO_DEADLOCK, TERMINATION,
 )  # fmt: skip
 
@@ -35,6 +36,7 @@ MUTANTS = (
     "walk passes what is not open yet",
     "walk stops at what is not its own",
     "claim ignores the owner",
+    "look ahead reads what is open to all",
     "claim by store",
     "claim does not say who",
     "recover by timeout",

@@ -9,6 +9,7 @@ so the trace to the first bad one is the shortest.
     worker   look      the walk, or lowest(); what it finds it claims, and writes half of its row of the payload
              claim     the CAS, where another may come first
              publish   writes the other half, and CAS          ring, clear, wake   the three steps of ring_ring
+             peek, read  upcoming(): the word of another sequence of its own, then the task behind it
              forget, begin, write, vouch   remember(), before publish, where workers remember
              announce, again (the same look, and whether it is over), sleep (FUTEX_WAIT), rise (clears its sleeper bit)
     trainer  open, ring, wake, look, announce, again, sleep, take, copy, dismiss, stop, toll, join, done
@@ -66,6 +67,7 @@ from model.promises import (
     ONE_WRITER,
     OWN,
     READ,
+    TASKS,
     VOUCHED,
     WHOLE,
     Violated,
@@ -100,6 +102,7 @@ INCARNATION, KEEPS = _bytes(WORKERS), _bytes(WORKERS)
 # generators, plus 1 (0: it has not begun); the sequence it published last, plus 1; the half that it writes
 VOUCHER, REMEMBERED = _bytes(2 * WORKERS), _bytes(2 * WORKERS)
 STATES, PUBLISHED, HALVES = (_bytes(WORKERS) for _ in range(3))
+PEEKED = _bytes(WORKERS + 1)  # the sequence whose task a worker is about to read without having claimed it, plus 1
 # the trainer, and its books: what it uses each payload for, and what is really read through it
 TRAINER, NEXT_OPEN, NEXT_TAKE, OPENED, TAKEN, SEEN = (_bytes() for _ in range(6))
 COPYING, KEEPERS, RUNG_FIRST, RINGING, VICTIM = (_bytes() for _ in range(5))
@@ -121,8 +124,8 @@ ANY = NOBODY = 255
 
 (
     START, LOOK, CLAIM, LEAVE, FORGET, BEGIN, WRITE, VOUCH, PUBLISH, LATE, RING, CLEAR, WAKE, ANNOUNCE, AGAIN, SLEEP,
-    RISE, ASLEEP, LEFT, DEAD,
-) = range(20)  # fmt: skip
+    RISE, PEEK, TASK, ASLEEP, LEFT, DEAD,
+) = range(22)  # fmt: skip
 (
     T_OPEN, T_TASK, T_RING, T_WAKE, T_LOOK, T_TAKE, T_ANNOUNCE, T_AGAIN, T_SLEEP, T_ASLEEP, T_COPY, T_DISMISS,
     T_HEED, T_QUIET, T_WHO, T_REVOKE, T_COUNT, T_ROUSE, T_ROUSED, T_RESPAWN, T_STOP, T_TOLL, T_JOIN, T_DONE,
@@ -137,6 +140,7 @@ def _names(who: str, steps: str) -> list[str]:
 
 # of the steps, for traces
 WORKER_STEPS = "start look claim leave forget begin write vouch publish late ring clear wake announce again sleep rise"
+WORKER_STEPS += " peek read"  # upcoming()
 W_NAMES = [_names(f"w{w}", WORKER_STEPS) for w in range(WORKERS + 1)]
 T_NAMES = _names("trainer", "open task ring wake look take announce again sleep asleep copy dismiss heed quiet who "
                             "revoke count rouse roused respawn stop toll join")  # fmt: skip
@@ -155,6 +159,7 @@ class Ring:
         steal: whether whoever comes first takes a sequence, instead.
         chunks: of how many sequences each batch is, in order; None: of one.  Then `sequences` is their sum.
         respawn: what follows a death: another takes the dead one's place, or the run ends.
+        looks_ahead: whether workers read tasks that are open for them before they claim them.
         remember: whether workers leave the states of their generators to those that take their places.
         kills, keeps: how many workers may be killed, how many batches kept.
         dismiss: (sequence, worker): dismiss the worker when that sequence was taken.
@@ -171,6 +176,7 @@ class Ring:
     steal: bool = False
     chunks: tuple[int, ...] | None = None
     respawn: bool = True
+    looks_ahead: bool = False
     remember: bool = False
     kills: int = 0
     keeps: int = 0
@@ -332,7 +338,30 @@ class Ring:
         if self.remember:
             self.draw(s, w)
             return PUBLISH if self.mutant == "remember behind publish" else FORGET
+        if self.looks_ahead:
+            return PEEK
         return RING if self.mutant == "publish rings before the word" else PUBLISH
+
+    def peek(self, s: bytearray, me: int, w: int) -> int:
+        """One step of upcoming(): a word that says OPEN, or the task behind it; returns where it goes on."""
+        if s[PC + me] == PEEK:
+            anybody = self.mutant == "look ahead reads what is open to all"
+            mine = [
+                s[SEQ + e]
+                for e in range(self.entries)
+                if s[STATE + e] == OPEN and (s[OWNER + e] == self.name(s, w) or (anybody and s[OWNER + e] == ANY))
+            ]
+            if not mine:
+                return PUBLISH
+            s[PEEKED + me] = 1 + min(mine)
+            return TASK
+        seq = s[PEEKED + me] - 1
+        e = seq % self.entries
+        # what is written behind the task overwrites it, once somebody has claimed the sequence
+        if s[SEQ + e] != seq or s[STATE + e] != OPEN or s[USE + s[NUMBER + e]] != FLIGHT:
+            raise Violated(TASKS)
+        s[PEEKED + me] = 0
+        return PUBLISH
 
     def draw(self, s: bytearray, w: int) -> None:
         """The batch that was just claimed takes numbers from the generators."""
@@ -411,6 +440,8 @@ class Ring:
                 to = RISE if mutant == "who rises clears its bit behind the claim" else to
         elif pc == LEAVE:
             to = LEFT if s[DISMISSED + w] else ANNOUNCE
+        elif pc in (PEEK, TASK):
+            to = self.peek(s, me, w)
         elif pc in (FORGET, BEGIN, WRITE, VOUCH):
             to = self.leave_states(s, w)
         elif pc in (PUBLISH, LATE):
@@ -868,7 +899,7 @@ class Ring:
                         n[at + GHOST] = n[at + w]
                     n[GHOSTS] = w
                 n[PC + w] = DEAD
-                for at in (CURRENT, KEEPS, CURSOR, LEAVING, MISSED, K, FOUND, LOWER, STATES, HALVES):
+                for at in (CURRENT, KEEPS, CURSOR, LEAVING, MISSED, K, FOUND, LOWER, STATES, HALVES, PEEKED):
                     n[at + w] = 0
                 n[BELL + w] &= SLEEPER
                 yield f"! w{w} is killed", n

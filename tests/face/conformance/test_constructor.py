@@ -48,7 +48,8 @@ import shmloader
 
 OURS = ("spare_slots", "ring_memory", "max_ring_bytes", "on_worker_death", "workers_outlive_signals")
 OURS += ("schedule", "chunk_size", "device", "device_prefetch", "on_device", "strict_pinning", "sample_seeds")
-OURS += ("prefetch_epochs", "on_bad_sample", "max_bad_samples", "detail", "crew", "template", "readers")
+OURS += ("prefetch_epochs", "on_bad_sample", "max_bad_samples", "look_ahead", "worker_threads", "detail", "crew")
+OURS += ("template", "readers")
 pytestmark = pytest.mark.usefixtures("impatient_torch")
 WORKERS = pytest.mark.parametrize("workers", [0, 1])
 

@@ -1,0 +1,154 @@
+"""Indices that a worker reads before it makes their batches, and the dataset's `__prefetch__` that gets them.
+
+NOTE [ Look ahead ]
+
+A worker knows more indices than those of the batch that it makes.  The trainer has opened later batches for it already,
+and their tasks lie in the ring.  With `look_ahead=k` it reads the tasks of k batches, the one at hand included, and
+calls `dataset.__prefetch__(indices)` once with the indices of each.  The dataset starts to read them, and returns.
+
+    1. Only tasks that are open for this worker alone are read (WorkerSide.upcoming).  Where work is stolen, a batch may
+       be anybody's until it is claimed, so a worker knows the one that it makes, and no other.
+    2. Tasks of the next epoch are left out: the dataset hears of that epoch (set_epoch, worker_init_fn) when its first
+       batch is made, and may give other samples then.
+    3. Batches are the same without it.  Nothing is claimed, drawn or seeded early.  A worker that replaces a
+       dead one calls __prefetch__ for what is open again, in a process that has read nothing yet.
+    4. Data that is not used goes with the worker when an iterator ends.  Workers that persist make all batches that
+       were open, also after a break, so they use what they have read.
+    5. An exception of __prefetch__ comes in place of the batch whose indices it got, and not of the batch at hand.
+    6. __prefetch__ is looked up in the class, as Python's own special methods are.  A class that overrides __getitem__
+       inherits it, because most add a transform.  One whose indices mean something else overrides both.  A wrapper
+       that passes all attributes on (__getattr__) has none, because its indices may be others.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from torch.utils.data import ConcatDataset, IterableDataset, StackDataset, Subset
+
+from shmloader.core.worker import WorkerSide
+from shmloader.ring.tasks import read_task
+
+__all__ = ["LookAhead", "indices_of", "is_torchs", "prefetch_of", "prefetching"]
+
+Prefetch = Callable[[list[Any]], Any]
+Give = Callable[[int, list[Any], int, int], Any]
+
+DEFAULT = 2  # batches; measured by `python -m bench storage --parts far_load`
+
+
+def prefetch_of(dataset: Any) -> Prefetch | None:
+    """A dataset's `__prefetch__`, also inside torch's wrappers; None if it has none, or must not be called."""
+    if is_torchs(dataset, Subset):
+        inner = prefetch_of(dataset.dataset)
+        return None if inner is None else lambda indices: inner([dataset.indices[index] for index in indices])
+    if is_torchs(dataset, ConcatDataset):
+        return _of_several(dataset)
+    if is_torchs(dataset, StackDataset):
+        parts = dataset.datasets.values() if isinstance(dataset.datasets, dict) else dataset.datasets
+        known = [prefetch for prefetch in map(prefetch_of, parts) if prefetch is not None]
+        return (lambda indices: [prefetch(list(indices)) for prefetch in known]) if known else None
+    if not hasattr(type(dataset), "__prefetch__"):
+        return None
+    prefetch: Prefetch | None = dataset.__prefetch__
+    return prefetch
+
+
+def is_torchs(dataset: Any, kind: Any) -> bool:
+    """Whether a dataset gives the samples that this wrapper of torch's gives: it, or a class that adds to it."""
+    return isinstance(dataset, kind) and type(dataset).__getitem__ is kind.__getitem__
+
+
+def _of_several(dataset: ConcatDataset[Any]) -> Prefetch | None:
+    """The same for datasets one after another: each gets the indices that are its own, as it counts them."""
+    of_each = [prefetch_of(part) for part in dataset.datasets]
+    if not any(of_each):
+        return None
+    ends = dataset.cumulative_sizes
+
+    def prefetch(indices: Iterable[Any]) -> None:
+        own: dict[int, list[Any]] = {}
+        for index in indices:
+            index = index + ends[-1] if index < 0 else index
+            if 0 <= index < ends[-1]:  # otherwise __getitem__ raises
+                which = bisect.bisect_right(ends, index)
+                own.setdefault(which, []).append(index - ends[which - 1] if which else index)
+        for which, of_it in own.items():
+            begin = of_each[which]
+            if begin is not None:
+                begin(of_it)
+
+    return prefetch
+
+
+class LookAhead:
+    """Gives the indices of the batch at hand, and of those that follow it, to whom they help.
+
+    Args:
+        ring: This worker's side of it.
+        give: Called once for each batch, with its sequence, its indices, its seed and the row of its first sample.
+        batches: How many batches, the one at hand included; None: the default.
+        auto_collation: Whether a task is the indices of a batch.  If not, it is the index of one sample.
+    """
+
+    def __init__(self, ring: WorkerSide, give: Give, batches: int | None, auto_collation: bool) -> None:
+        self._ring = ring
+        self._to = give
+        self._batches = DEFAULT if batches is None else max(1, batches)
+        self._auto_collation = auto_collation
+        self._given: deque[int] = deque()  # sequences whose indices were given, the one at hand included
+        self._raised: dict[int, Exception] = {}  # by the sequence whose indices were given
+
+    def look(self, task: Any) -> None:
+        """Give what was not given yet.
+
+        Args:
+            task: Of the batch at hand.
+
+        Raises:
+            Exception: What was raised when it was given the indices of this batch.
+        """
+        now, given = self._ring.sequence, self._given
+        while given and given[0] < now:
+            given.popleft()
+        if not given or given[0] > now:  # where work is stolen, a dead worker's batch comes behind later ones
+            given.clear()
+            self._give(now, task, self._ring.seed, self._ring.row)
+        if wanted := self._batches - len(given):
+            for sequence, written, seed, row in self._ring.upcoming(given[-1], wanted):
+                self._give(sequence, read_task(written), seed, row)
+        error = self._raised.pop(now, None)
+        if error is not None:
+            raise error
+
+    def _give(self, sequence: int, task: Any, seed: int, row: int) -> None:
+        self._given.append(sequence)
+        try:
+            self._to(sequence, indices_of(task, self._auto_collation), seed, row)
+        except Exception as error:
+            self._raised[sequence] = error
+
+
+def prefetching(dataset: Any, ring: WorkerSide, batches: int | None, auto_collation: bool) -> LookAhead | None:
+    """What calls a dataset's __prefetch__; None if it has none, or if it must not be called.
+
+    Args:
+        dataset: The worker's.
+        ring, auto_collation: See LookAhead.
+        batches: The loader's `look_ahead`.
+    """
+    if batches == 0 or isinstance(dataset, IterableDataset) or (prefetch := prefetch_of(dataset)) is None:
+        return None
+    return LookAhead(ring, lambda sequence, indices, seed, row: prefetch(indices), batches, auto_collation)
+
+
+def indices_of(task: Any, auto_collation: bool) -> list[Any]:
+    """A plain list of a task's indices; reading a list whose samples are seeded would seed them."""
+    if not auto_collation:
+        return [task]
+    if isinstance(task, list):
+        return task[:]
+    return list(task) if hasattr(task, "__len__") else []

@@ -1,0 +1,180 @@
+"""What runs samples at the same time: coroutines on an event loop, or threads."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import os
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, Protocol
+
+import torch
+
+from shmloader.system import call_stacks
+from shmloader.worker.sample_generators import AT_HAND, Draws
+
+__all__ = ["Coroutines", "Runner", "Threads"]
+
+Get = Callable[[Any], Any]
+
+PATIENCE = 1.0  # seconds that coroutines have to end after they were cancelled
+
+
+class Runner(Protocol):
+    """Runs calls of a dataset side by side."""
+
+    def start(self, get: Get, index: Any, draws: Draws) -> Any:
+        """Begin to make a sample; returns what result() and cancel() take."""
+
+    def result(self, begun: Any) -> Any:
+        """Wait for a sample."""
+
+    def cancel(self, begun: Any) -> None:
+        """The sample is not needed."""
+
+    def close(self) -> None:
+        """End all that is under way."""
+
+
+class Threads:
+    """Runs samples in threads of this process.
+
+    Args:
+        count: How many.
+    """
+
+    def __init__(self, count: int) -> None:
+        # one thread of torch's each, as in a worker's main thread
+        self._pool = ThreadPoolExecutor(count, "shmloader sample", torch.set_num_threads, (1,))
+
+    def start(self, get: Get, index: Any, draws: Draws) -> Future[Any]:
+        return self._pool.submit(_called, get, index, draws)
+
+    def result(self, begun: Future[Any]) -> Any:
+        return begun.result()
+
+    def cancel(self, begun: Future[Any]) -> None:
+        begun.cancel()
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _called(get: Get, index: Any, draws: Draws) -> Any:
+    before = AT_HAND.set(draws)
+    try:
+        return get(index)
+    finally:
+        AT_HAND.reset(before)
+
+
+class Coroutines:
+    """Runs samples on an event loop of its own, which runs while somebody waits for one of them.
+
+    Args:
+        dataset: Its `aclose()`, if it has one, is awaited at the end.
+    """
+
+    def __init__(self, dataset: Any) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._end = getattr(dataset, "aclose", None)
+        self._under_way: set[asyncio.Task[Any]] = set()
+        self._owner = os.getpid()
+        call_stacks.FURTHER.append(self._stacks)
+
+    def start(self, get: Get, index: Any, draws: Draws) -> asyncio.Task[Any]:
+        task = self._loop.create_task(_awaited(get, index, draws), name=f"sample {index!r:.50}")
+        self._under_way.add(task)
+        task.add_done_callback(self._under_way.discard)
+        return task
+
+    def result(self, begun: asyncio.Task[Any]) -> Any:
+        if not begun.done():
+            self._run(begun)
+        if begun.cancelled():  # asyncio's exception for it is no Exception, and would end a worker
+            raise RuntimeError(
+                f"{begun.get_name()} was cancelled. Its own code did that, or a library that it called: shmloader "
+                "cancels no sample that it waits for. Look for cancel() and for scopes that time out."
+            )
+        return begun.result()
+
+    def cancel(self, begun: asyncio.Task[Any]) -> None:
+        if not begun.cancel() and not begun.cancelled():
+            begun.exception()  # otherwise asyncio logs that nobody has asked for it
+        else:
+            begun.add_done_callback(_forget)
+
+    def close(self) -> None:
+        """End all that is under way.  A coroutine that goes on for PATIENCE seconds after it was cancelled is left."""
+        if self._loop.is_closed() or self._owner != os.getpid():
+            return
+        with contextlib.suppress(ValueError):
+            call_stacks.FURTHER.remove(self._stacks)
+        for task in [*self._under_way]:
+            self.cancel(task)
+        try:
+            with contextlib.suppress(Exception):
+                self._run(self._loop.create_task(self._ended([*self._under_way])))
+        finally:
+            self._loop.close()
+
+    async def _ended(self, tasks: list[asyncio.Task[Any]]) -> None:
+        if tasks:
+            await asyncio.wait(tasks, timeout=PATIENCE)
+        if inspect.iscoroutinefunction(self._end):
+            with contextlib.suppress(Exception):
+                await asyncio.wait_for(self._end(), PATIENCE)
+        await self._loop.shutdown_asyncgens()
+
+    def _run(self, task: asyncio.Task[Any]) -> None:
+        """Run the loop until a task is done; in another thread if this one runs another loop, as in a notebook."""
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            self._run_here(task)
+            return
+        thread = threading.Thread(target=self._run_here, args=(task,), name="shmloader samples")
+        thread.start()
+        try:
+            thread.join()
+        except BaseException:  # Ctrl-C: the loop must not go on when the caller does
+            self._loop.call_soon_threadsafe(task.cancel)
+            thread.join()
+            raise
+
+    def _run_here(self, task: asyncio.Task[Any]) -> None:
+        try:
+            self._loop.run_until_complete(task)
+        except (Exception, asyncio.CancelledError):
+            if not task.done():
+                raise  # otherwise it is the task's, and result() raises it
+
+    def _stacks(self) -> str:
+        """Where each sample under way waits, as faulthandler writes it."""
+        parts = []
+        for task in [*self._under_way]:
+            parts.append(f"{task.get_name()} waits (most recent call first):")
+            frames: list[str] = []
+            awaited: Any = task.get_coro()
+            while awaited is not None:
+                frame = getattr(awaited, "cr_frame", None) or getattr(awaited, "gi_frame", None)
+                if frame is not None and frame.f_code.co_filename != __file__:
+                    code = frame.f_code
+                    frames.append(f'  File "{code.co_filename}", line {frame.f_lineno} in {code.co_name}')
+                awaited = getattr(awaited, "cr_await", None) or getattr(awaited, "gi_yieldfrom", None)
+            parts += reversed(frames)
+        return "".join(f"{line}\n" for line in parts)
+
+
+async def _awaited(get: Get, index: Any, draws: Draws) -> Any:
+    AT_HAND.set(draws)  # in this task's own context
+    sample = get(index)
+    return await sample if inspect.isawaitable(sample) else sample
+
+
+def _forget(task: asyncio.Task[Any]) -> None:
+    if not task.cancelled():
+        task.exception()

@@ -1,0 +1,224 @@
+"""Samples of a batch, and of those that follow it, that are made at the same time.
+
+NOTE [ Side by side ]
+
+A dataset with `async def __getitem__` (and look_ahead=k), or one that is `thread_safe` (and worker_threads=n), has
+several samples under way: those of the batch at hand, and of the next ones whose tasks the worker has read (NOTE
+[ Look ahead ]).  Coroutines run on one event loop in the worker's main thread.  Threads are n.
+
+    1. Rows keep their order, and the first exception in this order is the batch's.  The batch's other samples are
+       dropped.  A sample that was begun early and raised counts when its batch is made, and not before.
+    2. A worker waits for a batch only if nothing is open for it, and then nothing is under way either.  So the event
+       loop stands still only while a batch is collated and handed over.
+    3. `random`, `numpy.random` and torch's generator are one a process.  If samples drew from them here, each draw
+       would depend on which sample is quicker.  So the first sample of a worker is made alone, and compared: if it
+       has drawn, this batch and all further ones raise.  NumPy's and torch's states are also compared for each batch.
+       Python's are not, because libraries draw from it: for the delay of a retry, or to be fair to who waits.
+    4. Draws belong to the sample (sample_generators.py): they come from its seed, in whatever thread it is made.
+    5. Without workers, no index is known but those of the batch at hand.  Its coroutines run side by side, on an event
+       loop that lives as long as the loader, because connections belong to their loop.  If the caller's thread runs a
+       loop already, as in a notebook, ours runs in a thread that ends before next() returns.  Threads are for workers.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import random
+import weakref
+from typing import Any
+
+import numpy
+import torch
+from torch.utils.data import ConcatDataset, Subset
+
+from shmloader.worker.look_ahead import indices_of, is_torchs
+from shmloader.worker.random_states import mix
+from shmloader.worker.replace_bad_samples import Skips
+from shmloader.worker.runners import Coroutines, Runner, Threads
+from shmloader.worker.sample_generators import UNSEEDED, Draws
+
+__all__ = ["AtHand", "SideBySide", "close_loop", "is_asynchronous", "loop_of", "runner_for"]
+
+
+def is_asynchronous(dataset: Any) -> bool:
+    """Whether a dataset, or one inside torch's Subset and ConcatDataset, has `async def __getitem__`."""
+    if is_torchs(dataset, Subset):
+        return is_asynchronous(dataset.dataset)
+    if is_torchs(dataset, ConcatDataset):
+        return any(map(is_asynchronous, dataset.datasets))
+    return inspect.iscoroutinefunction(getattr(type(dataset), "__getitem__", None))
+
+
+def runner_for(dataset: Any, look_ahead: int | None, threads: int | None) -> Runner | None:
+    """What makes a dataset's samples side by side in a worker; None: they are made one by one."""
+    if threads is not None:
+        return Threads(threads)
+    return Coroutines(dataset) if look_ahead and is_asynchronous(dataset) else None
+
+
+class SideBySide:
+    """Makes samples of a map-style dataset side by side.
+
+    Args:
+        dataset: The dataset.
+        runner: Runs its calls.
+        stride: How far apart in the epoch's order the samples of a batch are; None: samples are not seeded.
+        skips: Replaces bad samples; None: they raise.
+    """
+
+    def __init__(self, dataset: Any, runner: Runner, stride: int | None, skips: Skips | None) -> None:
+        self._dataset = dataset
+        self._runner = runner
+        self._stride = stride
+        self._skips = skips
+        self._begun: dict[int, list[Any]] = {}  # by sequence
+        self._is_known = False  # whether a sample has shown that it draws nothing
+        self._waiting: list[tuple[int, list[Any], int, int]] = []  # what begin() got before that
+        self._drew: list[str] = []
+
+    def begin(self, sequence: int, indices: list[Any], seed: int, row: int) -> None:
+        """Begin the samples of a batch that is made next, or soon.
+
+        Args:
+            sequence: Of the batch.
+            indices: Of its samples.
+            seed, row: Of the batch, and the place of its first sample in it.
+        """
+        if self._is_known:
+            self._begun[sequence] = self._start(indices, seed, row)
+        else:
+            self._waiting.append((sequence, indices, seed, row))
+
+    def samples(self, sequence: int, indices: list[Any], seed: int, row: int) -> list[Any]:
+        """The samples of a batch, in their order.  The arguments are begin()'s.
+
+        Raises:
+            Exception: What the first bad sample raised.
+            RuntimeError: A sample has drawn random numbers that are not its own.
+        """
+        for earlier in [each for each in self._begun if each < sequence]:
+            _drop(self._runner, self._begun.pop(earlier))
+        begun, made = self._begun.pop(sequence, []), []
+        self._waiting = [each for each in self._waiting if each[0] > sequence]
+        before = _States()
+        try:
+            if not self._is_known and indices:
+                begun = self._start(indices[:1], seed, row)
+                made.append(self._made(indices[0], *begun[0]))
+                self._check(before.changed(with_pythons=True))
+                self._is_known = True
+            if len(begun) < len(indices):
+                begun += self._start(indices[len(begun) :], seed, row + len(begun))
+            for each in self._waiting if self._is_known else ():
+                self.begin(*each)
+            self._waiting = [] if self._is_known else self._waiting
+            for at in range(len(made), len(indices)):
+                made.append(self._made(indices[at], *begun[at]))
+        except BaseException:
+            _drop(self._runner, begun[len(made) :])
+            raise
+        self._check(before.changed())
+        return made
+
+    def _start(self, indices: list[Any], seed: int, row: int) -> list[tuple[Any, Draws]]:
+        begun: list[tuple[Any, Draws]] = []
+        try:
+            for at, index in enumerate(indices, row):
+                draws = UNSEEDED if self._stride is None else Draws(mix(seed, at * self._stride))
+                begun.append((self._runner.start(self._get, index, draws), draws))
+        except BaseException:
+            _drop(self._runner, begun)
+            raise
+        return begun
+
+    def _get(self, index: Any) -> Any:
+        return self._dataset[index]
+
+    def _made(self, index: Any, begun: Any, draws: Draws) -> Any:
+        if self._skips is None:
+            return self._runner.result(begun)
+        first = iter([begun])  # replacements come after it, one by one
+
+        def get(another: Any) -> Any:
+            under_way = next(first, None)
+            if under_way is None:
+                under_way = self._runner.start(self._get, another, draws)
+            return self._runner.result(under_way)
+
+        return self._skips.sample(index, get)
+
+    def _check(self, drew: list[str]) -> None:
+        self._drew = self._drew or drew
+        if self._drew:
+            raise RuntimeError(
+                f"a sample of {type(self._dataset).__name__} drew from {' and '.join(self._drew)} while samples are "
+                "made side by side. That generator is one a process, so which sample gets which number would depend on "
+                "their speed. Draw from shmloader.sample_generator() and give sample_seeds=True, or leave out "
+                "worker_threads and async."
+            )
+
+
+def _drop(runner: Runner, begun: list[tuple[Any, Draws]]) -> None:
+    for each, _ in begun:
+        runner.cancel(each)
+
+
+class AtHand:
+    """What makes the samples of the batch at hand from its task, for fetch_from().
+
+    Args:
+        side: Makes them.
+        auto_collation: Whether a task is the indices of a batch.
+        where: The sequence, the seed and the row of the batch at hand.
+    """
+
+    def __init__(self, side: SideBySide, auto_collation: bool, where: Any) -> None:
+        self._side = side
+        self._auto_collation = auto_collation
+        self._where = where
+
+    def __call__(self, task: Any) -> list[Any]:
+        indices = indices_of(task, self._auto_collation)
+        if not indices and self._auto_collation:
+            indices = list(task)  # one that cannot be read raises here
+        return self._side.samples(self._where.sequence, indices, self._where.seed, self._where.row)
+
+
+class _States:
+    """The states of the three generators of this process, as they are now."""
+
+    def __init__(self) -> None:
+        self._random = random.getstate()
+        self._numpy: Any = numpy.random.get_state()
+        self._torch = torch.get_rng_state()
+
+    def changed(self, with_pythons: bool = False) -> list[str]:
+        """Those that have drawn since."""
+        found = ["random"] if with_pythons and random.getstate() != self._random else []
+        now: Any = numpy.random.get_state()
+        if now[2:] != self._numpy[2:] or not numpy.array_equal(now[1], self._numpy[1]):
+            found.append("numpy.random")
+        return found + ["torch's generator"] * (not torch.equal(torch.get_rng_state(), self._torch))
+
+
+# ------------------------------------------------------------------------------------------------------ without workers
+
+_loops: weakref.WeakKeyDictionary[Any, tuple[int, Coroutines]] = weakref.WeakKeyDictionary()
+
+
+def loop_of(loader: Any) -> Coroutines:
+    """The event loop of a loader without workers."""
+    owner, found = _loops.get(loader, (0, None))
+    if found is None or owner != os.getpid():
+        found = Coroutines(loader.dataset)
+        _loops[loader] = os.getpid(), found
+        weakref.finalize(loader, found.close)
+    return found
+
+
+def close_loop(loader: Any) -> None:
+    """End the event loop of a loader without workers, if it has one."""
+    _, found = _loops.pop(loader, (0, None))
+    if found is not None:
+        found.close()
