@@ -26,6 +26,7 @@ from shmloader.storage.shards import Shards
 
 __all__ = ["Fused", "Unfused", "fuse"]
 
+_DEFAULTS = {"exact": True, "scale_on_device": False, "rows": None, "cache": None, "image": "image", "label": "label"}
 _NEEDED = ("samples", "loader", "transform")
 _FOLDER = "torchvision.datasets.folder"
 _LOADERS = ("default_loader", "pil_loader")
@@ -181,15 +182,17 @@ def fuse(
     """
     options: dict[str, Any] = {"exact": exact, "scale_on_device": scale_on_device, "rows": rows, "cache": cache}
     options |= {"image": image, "label": label}
-    parts = fused_parts(dataset, lambda part: fuse(part, transform, **options))
+    given = [name for name, value in options.items() if value != _DEFAULTS[name]]
+    parts = fused_parts(dataset, lambda part: fuse(part, transform, **options), given)
     if parts is not None:
         return parts
-    if cache is not None and type(dataset).__module__ in _WITHOUT_PATHS:
-        raise TypeError(
-            f"{type(dataset).__module__.partition('.')[0]}'s {type(dataset).__name__} gives pictures as bytes, but "
-            "cache= needs the path of each picture. Leave cache out. Or write the pictures to files, and use "
-            "images.ImageFolder."
-        )
+    for name, file in (("cache", cache), ("rows", rows)):
+        if file is not None and type(dataset).__module__ in _WITHOUT_PATHS:
+            raise TypeError(
+                f"{type(dataset).__module__.partition('.')[0]}'s {type(dataset).__name__} gives pictures as bytes, but "
+                f"{name}= needs the path of each picture. Leave {name} out. Or write the pictures to files, and use "
+                "images.ImageFolder."
+            )
     if type(dataset).__module__ == "datasets.arrow_dataset":
         return columns(dataset, transform, image, label, exact, scale_on_device)
     if isinstance(dataset, Shards):

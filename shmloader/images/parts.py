@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch.utils.data import ConcatDataset, Subset
@@ -77,22 +77,31 @@ class FusedConcat(ConcatDataset[Any]):
         return _into(self.datasets[which], index - (self.cumulative_sizes[which - 1] if which else 0), row)
 
 
-def fused_parts(dataset: Any, fuse: Callable[[Any], Any]) -> FusedSubset | FusedConcat | None:
+def fused_parts(dataset: Any, fuse: Callable[[Any], Any], given: Sequence[str]) -> FusedSubset | FusedConcat | None:
     """The same arrangement of fused datasets; None if the dataset is no Subset or ConcatDataset.
 
     Args:
         dataset: the dataset.
         fuse: fuses a dataset inside it.
+        given: the options that fuse() was given.
+
+    Raises:
+        TypeError: there are such options, and a dataset inside is fused already, without them.
     """
     if type(dataset) is Subset:
-        return FusedSubset(_fused(dataset.dataset, fuse), dataset.indices)
+        return FusedSubset(_fused(dataset, dataset.dataset, fuse, given), dataset.indices)
     if type(dataset) is ConcatDataset:
-        return FusedConcat([_fused(part, fuse) for part in dataset.datasets])
+        return FusedConcat([_fused(dataset, part, fuse, given) for part in dataset.datasets])
     return None
 
 
-def _fused(dataset: Any, fuse: Callable[[Any], Any]) -> Any:
+def _fused(whole: Any, dataset: Any, fuse: Callable[[Any], Any], given: Sequence[str]) -> Any:
     is_already = type(dataset).__module__.startswith("shmloader.images.") and hasattr(dataset, "explain")
+    if is_already and given:
+        raise TypeError(
+            f"fuse() got {' and '.join(given)} for a {type(whole).__name__}, but the {type(dataset).__name__} inside "
+            "is fused already, and keeps its own options. Give them to the fuse() that made it."
+        )
     return dataset if is_already else fuse(dataset)
 
 

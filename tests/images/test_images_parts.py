@@ -121,3 +121,12 @@ def test_work_for_the_device(paths: list[str]) -> None:
     other = folder(paths, tv.ToTensor(), tv.Normalize((0.1, 0.1, 0.1), (1.0, 1.0, 1.0)))
     with pytest.raises(ValueError, match="leave different work to the device"):
         images.fuse(ConcatDataset([folder(paths), other]), scale_on_device=True)
+
+
+@pytest.mark.parametrize("whole", [lambda fused: Subset(fused, [2, 0]), lambda fused: ConcatDataset([fused, fused])])
+def test_options_for_what_is_fused_already_are_refused(paths: list[str], whole: Callable[[Any], Any]) -> None:
+    fused = images.fuse(folder(paths))
+    assert len(images.fuse(whole(fused)))
+    for options in ({"cache": "1 MB"}, {"exact": False}, {"rows": "rows"}):
+        with pytest.raises(TypeError, match=rf"got {next(iter(options))} for a .* inside is fused already"):
+            images.fuse(whole(fused), **options)
