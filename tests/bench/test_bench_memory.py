@@ -26,7 +26,7 @@ def test_memory_is_what_a_dataset_of_nothing_does_not_take() -> None:
 
 @pytest.mark.long
 def test_it_measures_lists_and_frozen(tmp_path: Path) -> None:
-    asked = ["memory", "--rounds", "1", "--megabytes", "2", "--workers", "2", "--start-methods", "fork"]
+    asked = ["memory", "--rounds", "1", "--megabytes", "16", "--workers", "2", "--start-methods", "fork"]
     assert run(parser().parse_args([*asked, "--into", str(tmp_path)])) == 0
     result = json.loads((tmp_path / "memory.json").read_text())["summary"]["fork"]
     assert result["lists"]["memory"]["median"] > result["frozen"]["memory"]["median"] > 0

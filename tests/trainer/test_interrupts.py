@@ -148,23 +148,23 @@ def test_a_second_close_finishes_what_the_first_left(monkeypatch: pytest.MonkeyP
     files = tuple(str(module.__file__) for module in (crew, iterator))
     for module in (crew, iterator):  # whose end a trace function can skip, and nothing else: it would hold for ever
         monkeypatch.setattr(module, "held", contextlib.nullcontext)
-    iterator = begin()
+    running = begin()
     with AtLine(0, break_off, files) as counted:
-        iterator.close()
+        running.close()
     assert counted.lines > 50
     before = present()
     monkeypatch.setattr(crew, "PATIENCE", 0.5)  # for workers that nobody could tell
     for line in sorted(random.Random(7).sample(range(1, counted.lines + 1), 60)):
-        iterator = begin()
-        next(iterator)
-        watching = iterator._crew._watch.thread
+        running = begin()
+        next(running)
+        watching = running._crew._watch.thread
         with contextlib.suppress(Broken), AtLine(line, break_off, files):
-            iterator.close()
-        iterator.close()
-        assert not any(worker.is_alive() for worker in iterator._workers), line
+            running.close()
+        running.close()
+        assert not any(worker.is_alive() for worker in running._workers), line
         assert not watching.is_alive(), line
-        assert iterator._ended and list(iterator) == [], line
-    del iterator
+        assert running._ended and list(running) == [], line
+    del running
     assert not left_since(before)
     begin_to_end()
 
