@@ -20,7 +20,8 @@ CORE = {
     "figures": ("figures", "log", "onlooker"),
     "ring": (
         *("ring", "sequences", "turns", "free_slots", "free_cells", "lease", "progress", "indices", "epoch_counts"),
-        *("task_writer", "window", "trainer", "next_batch", "lane", "fill", "handover", "worker", "board"),
+        *("task_writer", "window", "trainer", "next_batch", "lane", "fill", "handover", "upcoming", "mapped_pages"),
+        *("worker", "board"),
     ),
     "batch": ("tensors", "gather", "columns", "batch_tree", "batch_writer", "batch_reader", "collate_plain"),
     "device": ("current", "cuda_driver", "reclaim"),

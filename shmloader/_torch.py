@@ -3,8 +3,8 @@
 NOTE [ Private names ]
 
 torch may drop or change any of these names in any release; 2.14 did.  So each name is looked up here, together with the
-arguments with which it is called, and a missing name breaks nothing.  A name that is missing, or that takes other
-arguments, is noted in LACKS with the consequence:
+arguments with which it is called (_private_names.py), and a missing name breaks nothing.  A name that is missing, or
+that takes other arguments, is noted in LACKS with the consequence:
 
     the ring needs the name         no loader rides the ring; `why_not()` has the reason, and dataloader.py warns, or
                                     refuses options that only the ring can honour
@@ -32,12 +32,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import importlib
-import inspect
 import sys
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy
@@ -45,85 +42,22 @@ import torch
 import torch.autograd.profiler
 import torch.utils.data
 
-
-@dataclass(frozen=True)
-class Lack:
-    """A private name that this torch lacks, or whose arguments differ."""
-
-    name: str
-    why: str
-    means: str  # what is lost; if empty, the ring is
-
-    def __str__(self) -> str:
-        lost = self.means or "the ring cannot work without it"
-        return f"torch {torch.__version__}: {self.name} {self.why}; {lost}"
-
-
-LACKS: list[Lack] = []
-NAMES: list[str] = []  # all names that were looked up
-CALLED: list[str] = []  # those whose arguments were checked
-
-
-def _find(name: str, *called_with: str, called: bool = True, means: str = "", instead: Any = None) -> Any:
-    """Look up a private name.
-
-    Args:
-        name: Module and name, with dots.
-        called_with: The arguments with which it is called, one word for each.
-        called: Whether it is called at all.
-        means: What is lost without it; if empty, the ring is.
-        instead: The replacement to return.
-    """
-    NAMES.append(name)
-    CALLED.extend([name] if called else [])
-    path, _, last = name.rpartition(".")
-    try:
-        found = getattr(_owner(path), last)
-    except (ImportError, AttributeError):
-        LACKS.append(Lack(name, "is not there", means))
-        return instead
-    if called and (other := _takes_other(found, called_with)):
-        LACKS.append(Lack(name, other, means))
-        return instead
-    return found
-
-
-def _owner(path: str) -> Any:
-    """The module, or the class in a module, of this dotted name."""
-    try:
-        return importlib.import_module(path)
-    except ImportError:
-        module, _, last = path.rpartition(".")
-        return getattr(_owner(module), last)
-
-
-def _takes_other(function: Any, called_with: tuple[str, ...]) -> str:
-    """Why a function does not accept these arguments; empty if it does, or if its signature is not known."""
-    try:
-        signature = inspect.signature(function)
-    except (ValueError, TypeError):
-        return ""
-    try:
-        signature.bind(*called_with)
-    except TypeError as error:
-        return f"takes other arguments than ({', '.join(called_with)}): {error}"
-    return ""
-
+from shmloader._private_names import LACKS, find
 
 # ------------------------------------------------------------------------------------------- what the ring stands on
 
-_BaseDataLoaderIter: Any = _find("torch.utils.data.dataloader._BaseDataLoaderIter", "loader", instead=object)
-_MultiProcessingDataLoaderIter: Any = _find(
+_BaseDataLoaderIter: Any = find("torch.utils.data.dataloader._BaseDataLoaderIter", "loader", instead=object)
+_MultiProcessingDataLoaderIter: Any = find(
     "torch.utils.data.dataloader._MultiProcessingDataLoaderIter", "loader", instead=object
 )
-_SingleProcessDataLoaderIter: Any = _find(
+_SingleProcessDataLoaderIter: Any = find(
     "torch.utils.data.dataloader._SingleProcessDataLoaderIter", "loader", instead=object
 )
-ExceptionWrapper: Any = _find("torch._utils.ExceptionWrapper", "exc_info", "where")
-WorkerInfo: Any = _find(
+ExceptionWrapper: Any = find("torch._utils.ExceptionWrapper", "exc_info", "where")
+WorkerInfo: Any = find(
     "torch.utils.data._utils.worker.WorkerInfo", "id", "num_workers", "seed", "dataset", called=False
 )
-_worker: Any = _find("torch.utils.data._utils.worker", called=False)
+_worker: Any = find("torch.utils.data._utils.worker", called=False)
 
 
 def why_not() -> str | None:
@@ -210,7 +144,7 @@ def restore_worker_info(info: Any) -> None:
     _worker._worker_info = info
 
 
-_set_worker_signal_handlers: Any = _find(
+_set_worker_signal_handlers: Any = find(
     "torch.utils.data._utils.signal_handling._set_worker_signal_handlers",
     means="a worker that crashes says nothing of a bus error",
 )
@@ -222,7 +156,7 @@ def set_worker_signal_handlers() -> None:
         _set_worker_signal_handlers()
 
 
-_set_thread_name: Any = _find("torch.multiprocessing._set_thread_name", "name", means="workers keep Python's name")
+_set_thread_name: Any = find("torch.multiprocessing._set_thread_name", "name", means="workers keep Python's name")
 
 
 def set_thread_name(name: str) -> None:
@@ -246,19 +180,19 @@ def is_pipe(dataset: Any) -> bool:
 
 # -------------------------------------------------------------------------------------------------------- collating
 
-default_collate_fn_map: dict[Any, Any] = _find(
+default_collate_fn_map: dict[Any, Any] = find(
     "torch.utils.data._utils.collate.default_collate_fn_map",
     called=False,
     means="default_collate's tensors are copied into the slot, and not made there",
     instead={},
 )
-collate_tensor_fn: Any = _find(
+collate_tensor_fn: Any = find(
     "torch.utils.data._utils.collate.collate_tensor_fn",
     "batch",
     means="default_collate's tensors are copied into the slot, and not made there",
 )
 
-collate: Any = _find(
+collate: Any = find(
     "torch.utils.data._utils.collate.collate",
     "batch",
     means="in chunks, default_collate updates each chunk's containers by itself, so that a Counter counts otherwise",
@@ -268,7 +202,7 @@ _BY_TORCH = "numbers and arrays are collated by torch, and copied into the slot 
 
 
 def _find_entry(name: str) -> Any:
-    return _find(f"torch.utils.data._utils.collate.{name}", "batch", means=_BY_TORCH)
+    return find(f"torch.utils.data._utils.collate.{name}", "batch", means=_BY_TORCH)
 
 
 collate_numpy_array_fn: Any = _find_entry("collate_numpy_array_fn")
@@ -277,7 +211,7 @@ collate_float_fn: Any = _find_entry("collate_float_fn")
 collate_int_fn: Any = _find_entry("collate_int_fn")
 collate_str_fn: Any = _find_entry("collate_str_fn")
 # the number of active torch function modes (a default device is one); None: not known
-count_modes: Callable[[], int] | None = _find("torch._C._len_torch_function_stack", means=_BY_TORCH)
+count_modes: Callable[[], int] | None = find("torch._C._len_torch_function_stack", means=_BY_TORCH)
 
 
 def collate_entries() -> list[tuple[Any, Any]]:
@@ -296,18 +230,18 @@ def collate_entries() -> list[tuple[Any, Any]]:
 # ---------------------------------------------------------------------------------------------------------- tensors
 
 _AS_PICKLED = "tensors of classes of their own are pickled as torch pickles them, with more copies"
-rebuild_from_type: Any = _find(
+rebuild_from_type: Any = find(
     "torch._tensor._rebuild_from_type_v2", "function", "type", "args", "state", means=_AS_PICKLED
 )
-object_state: Any = _find("torch._utils._get_obj_state", "obj", means=_AS_PICKLED)
-rebuild_parameter: Any = _find(
+object_state: Any = find("torch._utils._get_obj_state", "obj", means=_AS_PICKLED)
+rebuild_parameter: Any = find(
     "torch._utils._rebuild_parameter",
     "data",
     "requires_grad",
     "backward_hooks",
     means="parameters are pickled as torch pickles them, with more copies",
 )
-without_torch_function: Any = _find(
+without_torch_function: Any = find(
     "torch._C.DisableTorchFunctionSubclass",
     called=False,
     means="tensors of classes of their own see how they are carried",
@@ -325,7 +259,7 @@ class _AlwaysOn:
     record_function = torch.autograd.profiler.record_function
 
 
-_find(
+find(
     "torch.autograd.profiler._is_profiler_enabled",
     called=False,
     means="each batch is announced to the profiler, which costs some microseconds",
@@ -396,7 +330,7 @@ def is_capturing(stream: Any) -> bool:
         return bool(torch.cuda.is_current_stream_capturing())
 
 
-_pin_memory: Any = _find(
+_pin_memory: Any = find(
     "torch.utils.data._utils.pin_memory.pin_memory", "batch", means="only tensors are page-locked, and no object's own"
 )
 
@@ -409,10 +343,10 @@ def pin_memory(batch: Any) -> Any:
 # --------------------------------------------------------------------------------------------- processes and the end
 
 _DEATHS = "a dead worker is noticed by shmloader's own watch alone, and not by torch's SIGCHLD handler"
-_set_worker_pids: Any = _find("torch._C._set_worker_pids", "key", "pids", means=_DEATHS)
-_remove_worker_pids: Any = _find("torch._C._remove_worker_pids", "key", means=_DEATHS)
-_error_if_any_worker_fails: Any = _find("torch._C._error_if_any_worker_fails", means=_DEATHS)
-_set_handler: Any = _find("torch.utils.data._utils.signal_handling._set_SIGCHLD_handler", means=_DEATHS)
+_set_worker_pids: Any = find("torch._C._set_worker_pids", "key", "pids", means=_DEATHS)
+_remove_worker_pids: Any = find("torch._C._remove_worker_pids", "key", means=_DEATHS)
+_error_if_any_worker_fails: Any = find("torch._C._error_if_any_worker_fails", means=_DEATHS)
+_set_handler: Any = find("torch.utils.data._utils.signal_handling._set_SIGCHLD_handler", means=_DEATHS)
 _watches = None not in (_set_worker_pids, _remove_worker_pids, _error_if_any_worker_fails, _set_handler)
 
 
@@ -436,7 +370,7 @@ def raise_if_any_worker_failed() -> None:
         _error_if_any_worker_fails()
 
 
-_find("torch.utils.data._utils.python_exit_status", called=False, means="the interpreter is asked whether it ends")
+find("torch.utils.data._utils.python_exit_status", called=False, means="the interpreter is asked whether it ends")
 _utils: Any = getattr(torch.utils.data, "_utils", None)
 
 
@@ -447,7 +381,7 @@ def is_exiting() -> bool:
     return getattr(_utils, "python_exit_status", sys.is_finalizing()) is not False
 
 
-_default_store: Any = _find(
+_default_store: Any = find(
     "torch.distributed.distributed_c10d._get_default_store",
     means="each rank of a machine has a frozen dataset for itself",
     instead=lambda: None,

@@ -28,7 +28,9 @@ from shmloader.core.batch_tree cimport plain_rows, walk
 from shmloader.core.columns cimport array_dtype, array_shape, arrays_at, column, number_dtype, numbers_into
 from shmloader.core.gather cimport copy_bytes, copy_rows, rows_lie_at, stack_rows
 from shmloader.core.ring cimport overwritten
-from shmloader.core.tensors cimport elements, is_dense, look_at, other_order, tensor_over, unequal
+from shmloader.core.tensors cimport (
+    are_stacked_alike, check_memory, elements, is_dense, look_at, of_its_class, other_order, tensor_over, unequal,
+)
 from shmloader.core.worker cimport WorkerSide
 
 import torch
@@ -37,7 +39,6 @@ cdef extern from "Python.h":
     const Py_ssize_t PY_SSIZE_T_MAX
 
 cdef object Tensor = torch.Tensor, torch_stack = torch.stack, empty = torch.empty, empty_like = torch.empty_like
-cdef object stock_torch_function = torch.Tensor.__torch_function__.__func__
 
 cdef enum:
     MANY = 65536        # bytes; fewer have too few pages for a saving
@@ -425,34 +426,8 @@ cdef class Writer:
         return known
 
 
-cdef int check_memory(object leaf, elements *of) except -1:
-    if of.address == 0 and of.bytes:
-        raise RuntimeError(f"a tensor of {of.bytes} bytes, of shape {list(leaf.shape)}, has no memory. Its storage was "
-                           f"resized to 0, or torch allocated none. Return a clone() made while it had memory.")
-    return 0
-
-
 cdef list list_of(object rows):
     return rows if type(rows) is list else list(rows)
-
-
-cdef object of_its_class(object first, object room):
-    """The tensor over the memory of `room` into which rows like `first` are stacked, made as torch's collate_tensor_fn
-    makes it, so that its class can take part."""
-    return first.new(room.untyped_storage()).resize_(*room.shape)
-
-
-cdef bint are_stacked_alike(object batch, object rows) except -1:
-    """Whether torch.stack only copies the elements of tensors of these classes."""
-    if rows is batch:
-        return True
-    cdef object kind = type(batch[0])
-    if getattr(kind.__torch_function__, "__func__", None) is not stock_torch_function:
-        return False
-    for tensor in batch:
-        if type(tensor) is not kind:
-            return False
-    return True
 
 
 cdef bint is_outermost(tuple strides, tuple shape):

@@ -15,3 +15,6 @@ cdef bint is_dense(object tensor) except -1             # whether it is only its
 cdef tuple look_at(object leaf, elements *of)           # the place and layout of its elements; returns the shape
 cdef tuple other_order(object leaf)                     # the strides, if they fill their memory in another order
 cdef object unequal(object shape, Py_ssize_t at, object other, Py_ssize_t other_at)
+cdef object of_its_class(object first, object room)     # the tensor of first's class over room's memory
+cdef bint are_stacked_alike(object batch, object rows) except -1    # whether torch.stack only copies them
+cdef int check_memory(object leaf, elements *of) except -1

@@ -33,6 +33,7 @@ import numpy
 import torch
 
 cdef object Tensor = torch.Tensor, Array = numpy.ndarray
+cdef object stock_torch_function = Tensor.__torch_function__.__func__
 cdef object strided = torch.strided, empty = torch.empty, from_dlpack = torch.from_dlpack, uint8 = torch.uint8
 cdef const dlpack_api *dlpack = dlpack_of(Tensor)
 
@@ -163,3 +164,35 @@ cdef object unequal(object shape, Py_ssize_t at, object other, Py_ssize_t other_
     """torch.stack's own error text, with positions in the whole batch."""
     return RuntimeError(f"stack expects each tensor to be equal size, but got {list(shape)} at entry {at} and "
                         f"{list(other)} at entry {other_at}")
+
+
+cdef object of_its_class(object first, object room):
+    """The tensor over the memory of `room` into which rows like `first` are stacked, made as torch's collate_tensor_fn
+    makes it, so that its class can take part."""
+    return first.new(room.untyped_storage()).resize_(*room.shape)
+
+
+cdef bint are_stacked_alike(object batch, object rows) except -1:
+    """Whether torch.stack only copies the elements of tensors of these classes.
+
+    Args:
+        batch: tensors, perhaps of classes of their own.
+        rows: the elements of each, as plain tensors; `batch` itself: they are plain.
+    """
+    if rows is batch:
+        return True
+    cdef object kind = type(batch[0])
+    if getattr(kind.__torch_function__, "__func__", None) is not stock_torch_function:
+        return False
+    for tensor in batch:
+        if type(tensor) is not kind:
+            return False
+    return True
+
+
+cdef int check_memory(object leaf, elements *of) except -1:
+    """Refuse a leaf that has a shape, and no memory."""
+    if of.address == 0 and of.bytes:
+        raise RuntimeError(f"a tensor of {of.bytes} bytes, of shape {list(leaf.shape)}, has no memory. Its storage was "
+                           f"resized to 0, or torch allocated none. Return a clone() made while it had memory.")
+    return 0

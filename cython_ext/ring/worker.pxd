@@ -16,11 +16,12 @@ NOTE [ Forked children ]
     torch's workers collate into shared memory, and their children do the same.
 """
 
-from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 from shmloader.core.fill cimport Fill
 from shmloader.core.handover cimport Handover
 from shmloader.core.lane cimport Lane
+from shmloader.core.mapped_pages cimport MappedPages
 from shmloader.core.ring cimport Ring
 
 
@@ -35,7 +36,6 @@ cdef class WorkerSide(Ring):
     cdef uint64_t cursor                # the lowest sequence not yet passed
     cdef uint32_t who                   # whom the sequence that find_open() found is open for: this worker, or ANY
     cdef uint32_t revocations           # as counted when this worker looked last
-    cdef uint32_t folds                 # as counted then
     cdef public uint64_t turn           # when it has claimed here last, where it serves several rings
     cdef bint in_order                  # whether it walks, or looks through all entries
     cdef uint64_t task_bytes            # of the task that is claimed, in the entry's area
@@ -44,8 +44,8 @@ cdef class WorkerSide(Ring):
     cdef uint64_t described             # where what describe() wrote ends, in the entry's area
     cdef uint64_t *cell_room            # bytes that are known here to have pages in each cell
     cdef uint64_t *room                 # bytes that are known here to have pages in each entry's area
-    cdef uint8_t *mapped                # for each AROUND of the ring, whether map_written() has been there
     cdef Fill fill
+    cdef MappedPages mapped
     cdef Lane lane
     cdef Handover handover
 
@@ -63,7 +63,6 @@ cdef class WorkerSide(Ring):
     cdef object begin(self)                                             # the task of what was claimed
     cdef bint wants(self) noexcept nogil                                # of who serves several rings
     cdef int64_t ahead(self) noexcept nogil
-    cdef int map_anew(self) except -1
     cdef bint over(self) noexcept nogil
     cdef bint is_forked(self) noexcept nogil                            # this process, from the worker
     cdef int check_not_forked(self) except -1

@@ -7,7 +7,7 @@ from cpython.exc cimport PyErr_CheckSignals
 from cpython.long cimport PyLong_AsLongLong
 from cpython.object cimport PyObject
 from libc.errno cimport EINTR
-from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy
 
@@ -20,14 +20,10 @@ from atomics cimport (
 from shmloader.core.fill cimport Fill
 from shmloader.core.handover cimport Handover
 from shmloader.core.lane cimport Lane
+from shmloader.core.mapped_pages cimport MappedPages
 from shmloader.core.ring cimport LISTED_FIRST, NO_CELL, NO_ROOM, PICKLED, Ring, check_index, lowest, overwritten
+from shmloader.core.upcoming cimport upcoming
 from ring.spin cimport spin_budget, spin_learn, spin_once
-
-cdef extern from *:
-    """
-    static inline void ring_peek(const volatile char *at) { (void)*at; }
-    """
-    void ring_peek(const char *at) nogil
 
 cdef extern from "process/forks.h" nogil:
     unsigned forks_so_far
@@ -38,7 +34,6 @@ if forks_watch():
 
 cdef enum:
     ALIGN = 128
-    AROUND = 65536              # bytes, aligned, that the kernel maps with one read, by default (fault_around_bytes)
 
 
 @cython.final
@@ -61,9 +56,9 @@ cdef class WorkerSide(Ring):
         self.in_order, self.lane = ring_once_32(&self.header.in_order) != 0, Lane(self, me)
         self.handover = Handover(self, me)
         self.room = <uint64_t *>calloc(self.entries, sizeof(uint64_t))
-        self.mapped = <uint8_t *>calloc(self.mapping.size // AROUND + 2, 1)     # a page of it for each 256 MiB used
+        self.mapped = MappedPages(<uint64_t>self.mapping.base, self.mapping.size)
         self.cell_room = <uint64_t *>calloc(self.cells + 1, sizeof(uint64_t))
-        if self.room == NULL or self.mapped == NULL or self.cell_room == NULL:
+        if self.room == NULL or self.cell_room == NULL:
             raise MemoryError()
         cdef int k
         cdef uint64_t area_commit = segment.geometry.area_commit
@@ -72,7 +67,6 @@ cdef class WorkerSide(Ring):
 
     def __dealloc__(self):
         free(self.room)
-        free(self.mapped)
         free(self.cell_room)
 
     # ---------------------------------------------------------------------------------------------- tasks
@@ -161,18 +155,8 @@ cdef class WorkerSide(Ring):
         self.begins_batch = self.row == <uint32_t>LISTED_FIRST if self.listed else self.row == 0
         self.to_leave, self.state_size = ring_once_32(&entry.ask.cell), 0
         self.follow(self.current)
-        if ring_once_32(&self.header.folds) != self.folds:
-            self.map_anew()
+        self.mapped.follow(ring_once_32(&self.header.folds))
         return self.read_task(self.cursor, kind, size)
-
-    cdef int map_anew(self) except -1:
-        """Payloads have given their pages back since this worker looked last: map_written() begins once more."""
-        cdef uint8_t *mapped = <uint8_t *>calloc(self.mapping.size // AROUND + 2, 1)
-        if mapped == NULL:
-            raise MemoryError()
-        free(self.mapped)
-        self.mapped, self.folds = mapped, ring_once_32(&self.header.folds)
-        return 0
 
     # ------------------------------------------------------------------------------------------ beside other rings
 
@@ -230,43 +214,10 @@ cdef class WorkerSide(Ring):
         return self.cursor
 
     def upcoming(self, uint64_t after, int most):
-        """Read tasks that are open for this worker behind the one that is claimed, without claiming them.
-
-        Nobody else may claim them, and the trainer takes none back, so they stay as they are: NOTE [ Look ahead ].
-
-        Args:
-            after: a sequence; only later ones are read.
-            most: how many at most, the lowest first.
-
-        Returns:
-            For each its sequence, its task as claim() gives it, its seed, and the row of its chunk; None: the task
-            lists its rows.  Those of another epoch are left out, because the dataset may not have heard of that epoch yet.
-        """
-        cdef uint64_t word, sequence, size = 0
-        cdef uint32_t kind = 0, epoch, row
-        cdef list found = [], before = None
-        cdef ring_entry *entry
-        cdef int k
+        """Read at most `most` tasks that are open for this worker behind the one that is claimed and behind `after`,
+        without claiming them: upcoming.pyx."""
         self.check_claimed()
-        epoch = ring_once_32(&self.entry[self.cursor % self.entries].ask.epoch)
-        while found != before:      # one pass may miss an earlier one: see lowest()
-            before, found = found, []
-            for k in range(self.entries):
-                word = ring_load(&self.entry[k])
-                sequence = ring_seq(word)
-                if (ring_state(word) == RING_OPEN and ring_owner(word) == <uint32_t>self.me and sequence > self.cursor
-                        and sequence > after and sequence % self.entries == <uint64_t>k
-                        and ring_once_32(&self.entry[k].ask.epoch) == epoch):
-                    found.append(sequence)
-        found.sort()
-        before = []
-        for sequence in found[:most]:
-            entry = &self.entry[sequence % self.entries]
-            self.measure(sequence, &kind, &size)
-            row = ring_once_32(&entry.ask.row)
-            before.append((sequence, self.read_task(sequence, kind, size), ring_once(&entry.ask.seed),
-                           None if ring_once_32(&entry.ask.rows) and row >= <uint32_t>LISTED_FIRST else row))
-        return before
+        return upcoming(self, self.me, self.cursor, after, most)
 
     # -------------------------------------------------------------------------------------------- filling
 
@@ -314,21 +265,9 @@ cdef class WorkerSide(Ring):
         return at
 
     cpdef int map_written(self, Py_ssize_t at, Py_ssize_t bytes) except -1:
-        """Before these bytes of the current payload are written: have the kernel map those of their pages that exist.
-
-        A payload goes from worker to worker, and each has to map its pages for itself.  A write maps one, in 1 us; a
-        read maps all AROUND it that were ever written, by whomever.  Those that were not cost the same either way.
-        """
-        cdef uint64_t first = <uint64_t>self.mapping.base // AROUND, address, end
+        """Before these bytes of the current payload are written: have the kernel map their pages."""
         self.check_inside(at, bytes)
-        address = <uint64_t>self.slot(self.current) + at
-        end = address + bytes
-        with nogil:
-            while address < end:
-                if not self.mapped[address // AROUND - first]:
-                    self.mapped[address // AROUND - first] = True
-                    ring_peek(<char *>address)
-                address = (address // AROUND + 1) * AROUND
+        self.mapped.before_write(<uint64_t>self.slot(self.current) + at, bytes)
         return 0
 
     def fetched(self) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from shmloader.core.trainer import TrainerSide
 from shmloader.options import Options
@@ -62,7 +62,7 @@ class Conductor(ConductorSide):
         self._streams = loader.num_workers if iterator._streams else 0
         self._overlaps = options.prefetch_epochs and loader.persistent_workers
         self._ring = ring
-        self._schedule = schedule
+        self.open = schedule.open
         self._tally = tally
         self.base_seed: int = iterator._base_seed
         self._served = served
@@ -178,9 +178,3 @@ class Conductor(ConductorSide):
             if self._tally is not None:
                 self._tally.begin()
             self._place.turn(epoch)
-
-    # --------------------------------------------------------------------------------------------------- a batch
-
-    def open(self, epoch: Epoch, index: Any) -> bool:
-        """Open the next batch of this epoch, or its next window; false while there is no room for it."""
-        return self._schedule.open(epoch, index)

@@ -8,6 +8,7 @@ more then: NOTE [ One step ].
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
@@ -17,11 +18,13 @@ if TYPE_CHECKING:
 class ConductorSide(Protocol):
     """Opens batches: Conductor in conductor.py."""
 
-    def open(self, epoch: Epoch, index: Any) -> bool:
-        """Open the next batch of this epoch, for which its source gave `index`; false while there is no room for it.
+    open: Callable[[Epoch, Any], bool]
+    """Opens the next batch of an epoch, for which its source gave this index; false while there is no room for it.
 
-        If the ring opens windows, `index` is a list: what the source gave for each batch of the next window.
-        """
+    If the ring opens windows, the index is a list: what the source gave for each batch of the next window.  It is an
+    attribute, so that Conductor can give its schedule's own: a method that passes the call on would be one more call
+    of Python for each batch.
+    """
 
     def begin_next(self) -> None:
         """Begin the epoch after the ring's current one, unless it cannot be begun yet."""

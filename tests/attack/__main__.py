@@ -79,6 +79,7 @@ def _show(group: Group, folder: str | None) -> None:
     print(f"\n==== {group.seed}: {group.finding.cause}\n{text}")
     print("\n".join(f"# {line}" for line in group.finding.detail.splitlines()), flush=True)
     if folder:
+        os.makedirs(folder, exist_ok=True)
         with open(f"{folder}/{group.seed.replace(' ', '-')}.py", "w") as file:
             file.write(text)
 

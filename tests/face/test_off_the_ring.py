@@ -267,8 +267,8 @@ CHANGED_TORCH = """
     def names():
         pipe = os.pipe()
         if not os.fork():
-            from shmloader import _torch
-            os.write(pipe[1], repr((_torch.NAMES, _torch.CALLED)).encode())
+            from shmloader import _private_names, _torch
+            os.write(pipe[1], repr((_private_names.NAMES, _private_names.CALLED)).encode())
             os._exit(0)
         os.wait()
         return eval(os.read(pipe[0], 1 << 16))
@@ -330,7 +330,7 @@ ELSEWHERE = """
     for name in ("eventfd", "pidfd_open", "memfd_create", "posix_fallocate", "sched_getaffinity"):
         if hasattr(os, name):
             delattr(os, name)
-    ALONE = ("shmloader._torch", "shmloader._multiprocessing")  # not built
+    ALONE = ("shmloader._torch", "shmloader._private_names", "shmloader._multiprocessing")  # not built
     class Nothing:
         def find_spec(self, name, path=None, target=None):
             if name.startswith("shmloader._") and name not in ALONE or name == "posix_ipc":

@@ -1,0 +1,61 @@
+# cython: language_level=3, boundscheck=False, wraparound=False
+"""The pages of a ring that a worker has mapped.
+
+A payload goes from worker to worker, and each has to map its pages for itself.  A write maps one, in 1 us; a read maps
+all AROUND it that were ever written, by whomever.  Those that were not cost the same either way.
+"""
+
+cimport cython
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport calloc, free
+
+cdef extern from *:
+    """
+    static inline void ring_peek(const volatile char *at) { (void)*at; }
+    """
+    void ring_peek(const char *at) nogil
+
+cdef enum:
+    AROUND = 65536      # bytes, aligned, that the kernel maps with one read, by default (fault_around_bytes)
+
+
+@cython.final
+cdef class MappedPages:
+    """Maps pages before they are written, once each.
+
+    Args:
+        base: the address of the ring's mapping.
+        size: its bytes.
+    """
+
+    def __cinit__(self, uint64_t base, uint64_t size):
+        self.first, self.most = base // AROUND, size // AROUND + 2
+        self.mapped = <uint8_t *>calloc(self.most, 1)
+        if self.mapped == NULL:
+            raise MemoryError()
+
+    def __dealloc__(self):
+        free(self.mapped)
+
+    cdef int follow(self, uint32_t folds) except -1:
+        """Begin once more if payloads have given their pages back since then, which the ring counts in `folds`."""
+        cdef uint8_t *mapped
+        if folds == self.folds:
+            return 0
+        mapped = <uint8_t *>calloc(self.most, 1)    # not memset(): it would touch a page for each 256 MiB of the ring
+        if mapped == NULL:
+            raise MemoryError()
+        free(self.mapped)
+        self.mapped, self.folds = mapped, folds
+        return 0
+
+    cdef int before_write(self, uint64_t address, uint64_t bytes) except -1:
+        """Have the kernel map those pages of these bytes that exist."""
+        cdef uint64_t end = address + bytes
+        with nogil:
+            while address < end:
+                if not self.mapped[address // AROUND - self.first]:
+                    self.mapped[address // AROUND - self.first] = True
+                    ring_peek(<char *>address)
+                address = (address // AROUND + 1) * AROUND
+        return 0

@@ -1,0 +1,6 @@
+# cython: language_level=3
+from libc.stdint cimport uint64_t
+
+from shmloader.core.ring cimport Ring
+
+cdef list upcoming(Ring ring, int worker, uint64_t claimed, uint64_t after, int most)

@@ -1,0 +1,53 @@
+# cython: language_level=3, boundscheck=False, wraparound=False
+"""The tasks that a worker will claim: NOTE [ Look ahead ]."""
+
+from libc.stdint cimport uint32_t, uint64_t
+
+from atomics cimport RING_OPEN, ring_entry, ring_load, ring_once, ring_once_32, ring_owner, ring_seq, ring_state
+from shmloader.core.ring cimport LISTED_FIRST, Ring
+
+
+cdef list upcoming(Ring ring, int worker, uint64_t claimed, uint64_t after, int most):
+    """Read tasks that are open for a worker, without claiming them.
+
+    Nobody else may claim them, and the trainer takes none back, so they stay as they are.
+
+    Args:
+        ring: the worker's side.
+        worker: its index.
+        claimed: the sequence that it has claimed.
+        after: a sequence; only later ones are read.
+        most: how many at most, the lowest first.
+
+    Returns:
+        For each its sequence, its task as claim() gives it, its seed, and the row of its chunk; None: the task lists its
+        rows.  Those of another epoch are left out, because the dataset may not have heard of that epoch yet.
+    """
+    cdef uint32_t kind = 0, row, epoch = ring_once_32(&ring.entry[claimed % ring.entries].ask.epoch)
+    cdef uint64_t sequence, size = 0
+    cdef list found = [], before = None, tasks = []
+    cdef ring_entry *entry
+    while found != before:      # one pass may miss an earlier one: see lowest()
+        before, found = found, open_for(ring, worker, max(claimed, after), epoch)
+    for sequence in found[:most]:
+        entry = &ring.entry[sequence % ring.entries]
+        ring.measure(sequence, &kind, &size)
+        row = ring_once_32(&entry.ask.row)
+        tasks.append((sequence, ring.read_task(sequence, kind, size), ring_once(&entry.ask.seed),
+                      None if ring_once_32(&entry.ask.rows) and row >= <uint32_t>LISTED_FIRST else row))
+    return tasks
+
+
+cdef list open_for(Ring ring, int worker, uint64_t after, uint32_t epoch):
+    """The sequences behind `after` that are open for a worker in this epoch, as one pass over the entries finds them."""
+    cdef uint64_t word, sequence
+    cdef list found = []
+    cdef int k
+    for k in range(ring.entries):
+        word = ring_load(&ring.entry[k])
+        sequence = ring_seq(word)
+        if (ring_state(word) == RING_OPEN and ring_owner(word) == <uint32_t>worker and sequence > after
+                and sequence % ring.entries == <uint64_t>k and ring_once_32(&ring.entry[k].ask.epoch) == epoch):
+            found.append(sequence)
+    found.sort()
+    return found
