@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import re
 from dataclasses import dataclass
 from typing import Any
@@ -146,10 +147,11 @@ def _compared(program: Program, ours: Outcome, theirs: Outcome) -> Finding | Non
             mine, its = _errors_last(mine), _errors_last(its)
     if program.resumes("workers"):  # without workers a sample's error has its own class, and no line about a worker
         mine, its = ([_bare(event) for event in each] for each in (mine, its))
+    unordered = program.get("in_order") is False
     if program.may_lack_memory:
-        mine = _forgiven(mine, its)
-    if program.get("in_order") is False:
-        mine, its = _sorted(mine), _sorted(its)
+        mine = forgiven_in_any_order(mine, its) if unordered else _forgiven(mine, its)
+    if unordered:
+        mine, its = sorted_by_epoch(mine), sorted_by_epoch(its)
     if found := _first_difference(mine, its):
         return found
     if _draws_alike(program):
@@ -239,16 +241,33 @@ def _forgiven(mine: list[Any], its: list[Any]) -> list[Any]:
     return found
 
 
-def _sorted(events: list[Any]) -> list[Any]:
+def forgiven_in_any_order(mine: list[Any], its: list[Any]) -> list[Any]:
+    """The same for batches that come in no order: a refused one is any that is missing from its epoch."""
+    found: list[Any] = []
+    for ours, theirs in itertools.zip_longest(_epochs(mine), _epochs(its), fillvalue=[]):
+        missing = [event for event in theirs if event[0] == "batch" and event not in ours]
+        refused = [event for event in ours if event[0] == "raised" and event[2] == "MemoryError"]
+        kept = [event for event in ours if event not in refused]
+        found += [*missing[: len(refused)], *kept]
+    return found
+
+
+def sorted_by_epoch(events: list[Any]) -> list[Any]:
     """The batches of each epoch in one order."""
     found: list[Any] = []
-    epoch: list[Any] = []
+    for epoch in _epochs(events):
+        found += sorted(epoch, key=lambda event: (event[0] == "end", repr(event)))
+    return found
+
+
+def _epochs(events: list[Any]) -> list[list[Any]]:
+    """The events of each epoch, with its end; the last one may have none."""
+    found: list[list[Any]] = [[]]
     for event in events:
-        epoch.append(event)
+        found[-1].append(event)
         if event[0] == "end":
-            found += [*sorted(epoch[:-1], key=repr), event]
-            epoch = []
-    return [*found, *sorted(epoch, key=repr)]
+            found.append([])
+    return found
 
 
 def _draws_alike(program: Program) -> bool:

@@ -19,7 +19,7 @@ import shmloader
 from tests.attack import rules
 from tests.attack.draw import draw
 from tests.attack.findings import Findings
-from tests.attack.judge import Finding, check, judged
+from tests.attack.judge import Finding, check, forgiven_in_any_order, judged, sorted_by_epoch
 from tests.attack.print_program import script, short
 from tests.attack.program import Data, Do, Order, Program
 from tests.attack.run import run
@@ -125,6 +125,17 @@ def test_a_small_shm_is_the_programs_alone() -> None:
     program = replace(EPOCH, data=Data(form="large", length=24), batch_size=4, shm="512k")
     assert judged(program.with_options(num_workers=2, ring_memory="posix", prefetch_factor=4)) is None
     assert os.statvfs("/dev/shm").f_blocks * os.statvfs("/dev/shm").f_frsize > 512 * 1024
+
+
+def test_a_batch_that_is_refused_out_of_order_may_be_any() -> None:
+    theirs = [("batch", 0), ("batch", 3), ("batch", 6), ("end",), ("batch", 0), ("batch", 3), ("end",)]
+    refused = ("raised", "next()", "MemoryError", "")
+    ours = [("batch", 6), refused, ("batch", 0), ("end",), ("batch", 3), ("batch", 0), ("end",)]
+    assert sorted_by_epoch(forgiven_in_any_order(ours, theirs)) == sorted_by_epoch(theirs)
+    twice = [("batch", 6), refused, ("batch", 6), ("end",), *ours[4:]]
+    assert sorted_by_epoch(forgiven_in_any_order(twice, theirs)) != sorted_by_epoch(theirs)
+    lost = [("batch", 6), ("batch", 0), ("end",), *ours[4:]]
+    assert sorted_by_epoch(forgiven_in_any_order(lost, theirs)) != sorted_by_epoch(theirs)
 
 
 def test_a_twin_without_workers_gives_the_same() -> None:
