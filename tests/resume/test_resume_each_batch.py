@@ -569,4 +569,4 @@ def test_what_cannot_be_told_between_epochs_is_a_warning() -> None:
         with pytest.warns(RuntimeWarning, match=says):
             state = made.state_dict()
         assert (state["epoch"], state["streams"]) == (1, None)
-        iterables._said.clear()
+        iterables._warned.clear()
