@@ -333,7 +333,7 @@ def test_states_that_are_longer_than_their_place(size: int) -> None:
         ring.trainer.take().release()
         ring.claim()
         poke(ring.segment, ring.segment.geometry.memory_at + 8, 8, size)
-        with pytest.raises(RuntimeError, match=f"overwritten: the size of what a worker remembers is {size}"):
+        with pytest.raises(RuntimeError, match=f"overwritten: the size of a worker's random states is {size}"):
             ring.worker.recall()
 
 
