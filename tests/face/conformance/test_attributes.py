@@ -251,7 +251,7 @@ def test_attribute_fresh_iterators_live_at_once(dataset: Any, workers: int) -> N
     compare(interleaved)
 
 
-def test_attribute_persistent_iterator_begun_anew_half_way() -> None:
+def test_attribute_persistent_iterator_restarted_half_way() -> None:
     def restarted(kind: Any) -> Any:
         seed_all()
         loader = kind(Augmented(6), num_workers=2, persistent_workers=True, shuffle=True)
