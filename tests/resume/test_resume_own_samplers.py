@@ -180,7 +180,7 @@ class Longer(Own):
         return 4
 
 
-def test_a_sampler_that_gives_more_than_its_length_says() -> None:
+def test_a_sampler_that_gives_more_than_its_length() -> None:
     def made() -> Any:
         return shmloader.DataLoader(Augmented(10), None, sampler=Longer(10))
 

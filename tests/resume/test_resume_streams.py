@@ -217,7 +217,7 @@ def test_a_thread_that_is_ahead_is_not_the_user() -> None:
         assert [first(batch) for batch in other] == expected[1:]
 
 
-def test_one_that_does_not_say_where_it_is_is_said_once() -> None:
+def test_a_stream_without_a_state_is_warned_of_once() -> None:
     iterables._warned.clear()
     with loader(Plain(), 2) as one:
         batches = iter(one)

@@ -99,7 +99,7 @@ def test_an_error_that_sticks_is_raised_and_ends_it(options: dict[str, Any], at:
 @pytest.mark.parametrize("error", [712, 801, 2])
 @pytest.mark.parametrize("after", [0, 1, 3])
 def test_registration_refused_at_any_call(error: int, after: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pinning, "_said", True)
+    monkeypatch.setattr(pinning, "_warned", True)
     runtime.late(*LATE)
     runtime.refuse(error, after)
     try:

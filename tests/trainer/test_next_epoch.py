@@ -28,7 +28,7 @@ pytestmark = [
 ]
 
 
-class Told(Augmented):
+class EpochDataset(Augmented):
     """Samples that show the epoch of their dataset."""
 
     epoch = -1
@@ -41,7 +41,7 @@ class Told(Augmented):
 
 
 def loader(prefetch: bool = True, **options: Any) -> shmloader.DataLoader[Any]:
-    dataset = options.pop("dataset", None) or Told(LENGTH)
+    dataset = options.pop("dataset", None) or EpochDataset(LENGTH)
     options = {"batch_size": BATCH, "shuffle": True, "num_workers": 2, "persistent_workers": True, **options}
     if "sampler" in options or "batch_sampler" in options:
         options["shuffle"] = None
@@ -102,7 +102,7 @@ def test_the_same_epochs_come(options: dict[str, Any], tells: bool) -> None:
     assert_same(given[1], given[0])
 
 
-def test_it_is_taken_over_and_not_made_anew() -> None:
+def test_it_is_taken_over_and_not_made_again() -> None:
     with loader() as made:
         iterate(made)
         next_epoch = made._iterator._conductor.next
@@ -130,7 +130,7 @@ def test_off_by_default_nothing_is_drawn_early() -> None:
             iterate(made)
             states.append(rng_states())
     seed_all()
-    theirs = torch.utils.data.DataLoader(Told(LENGTH), BATCH, shuffle=True, num_workers=2)
+    theirs = torch.utils.data.DataLoader(EpochDataset(LENGTH), BATCH, shuffle=True, num_workers=2)
     iterate(theirs)
     assert_same(states[0], rng_states())
     torch.empty((), dtype=torch.int64).random_()
@@ -138,7 +138,7 @@ def test_off_by_default_nothing_is_drawn_early() -> None:
 
 
 @pytest.mark.parametrize("sampler", [None, "shared"])
-def test_another_epoch_is_told_than_was_assumed(sampler: Any) -> None:
+def test_set_epoch_contradicts_the_prediction(sampler: Any) -> None:
     numbers = [0, 1, 5, 6, 6, 7]
     given = []
     for prefetch in (False, True):
@@ -155,7 +155,7 @@ def test_another_epoch_is_told_than_was_assumed(sampler: Any) -> None:
     assert [set(epoch[0]["epoch"].tolist()) for epoch in given[1]] == [{epoch} for epoch in numbers]
 
 
-def test_a_sampler_that_is_told_nothing_is_waited_for_once() -> None:
+def test_the_prediction_for_a_sampler_that_never_changes_its_epoch_is_wrong_once() -> None:
     sampler = shared()
     with loader(sampler=sampler) as made:
         first = iterate(made)
@@ -221,7 +221,7 @@ def test_at_the_end_the_state_is_of_the_next_epoch() -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_what_was_assumed_is_told_to_nobody(workers: int) -> None:
+def test_a_predicted_epoch_does_not_reach_the_sampler(workers: int) -> None:
     """A run is resumed in mid-epoch, and again at that epoch's end.  Nobody calls set_epoch()."""
     seed_all()
     with loader(False, sampler=DistributedSampler(range(LENGTH), 1, 0)) as calm:
@@ -285,7 +285,7 @@ class Teachable(RandomSampler):
         self.epoch = epoch
 
 
-def test_a_sampler_of_ones_own_that_is_told_epochs_is_not_asked_early() -> None:
+def test_an_unknown_sampler_with_set_epoch_is_not_drawn_from_early() -> None:
     with loader(sampler=Teachable(range(LENGTH))) as made:
         for epoch in range(2):
             made.set_epoch(epoch)

@@ -360,13 +360,13 @@ def test_a_resumed_epoch(way: str, workers: int) -> None:
     with loader(kind(), num_workers=workers, **options) as ours:
         seed_all()
         batches = iter(ours)
-        begun = [next(batches) for _ in range(2)]
+        before = [next(batches) for _ in range(2)]
         state = ours.state_dict()
     with loader(kind(), num_workers=2, **options) as other:
         other.load_state_dict(state)
         rest = iterate(other)
     seed_all()
-    assert_same(begun + rest, iterate(loader(Plain(), num_workers=0)))
+    assert_same(before + rest, iterate(loader(Plain(), num_workers=0)))
 
 
 @WAYS
