@@ -224,9 +224,7 @@ def _beside_torch(measurements: list[dict[str, Any]]) -> dict[str, Any]:
         row: {
             **{name: spread(measured[name] for measured in several) for name in ("samples", "of_limit", "cpu")},
             "to_torch": spread(
-                measured["samples"] / torchs[measured["round"]]
-                for measured in several
-                if measured["round"] in torchs
+                measured["samples"] / torchs[measured["round"]] for measured in several if measured["round"] in torchs
             ),
         }
         for row, several in sorted(rows.items())

@@ -260,7 +260,7 @@ class Crew:
     def _replace_one(self, index: int) -> None:
         """Have another process be this worker.  NOTE [ Slot ring ] says why that loses nothing."""
         worker = self.workers[index]
-        worker.join()  # once it is reaped it writes nothing any more
+        worker.join()  # once it is reaped, it can write nothing more
         ended = self._hung.pop(index, None) or end_of(worker)
         if not self._reissue:
             raise RuntimeError(

@@ -1,7 +1,7 @@
-"""Who makes which batch: the schedules, of which each iterator has one.
+"""The schedules, which decide which worker makes which batch.  Each iterator has one.
 
-A schedule says how large the ring must be, and opens each batch for the worker that is to make it.  It may be
-interrupted between any two of its lines and then be asked again for the same batch (NOTE [ One step ] in
+A schedule decides how large the ring must be, and opens each batch for the worker that will make it.  It may be
+interrupted between any two of its lines and then be called again for the same batch (NOTE [ One step ] in
 next_batch.pyx).  So it keeps nothing of an epoch: the epoch counts what was opened, and for which worker last.
 """
 
@@ -143,7 +143,7 @@ class _Further(_Attached):
 
 
 class Steal(_Further):
-    """Whoever is free makes the next batch.  Each batch has a seed, derived from the epoch's and its place in it."""
+    """Any free worker makes the next batch.  Each batch has a seed, derived from the epoch's and its place in it."""
 
     def __init__(self, loader: Any, options: Options) -> None:
         batches = loader.num_workers * loader.prefetch_factor

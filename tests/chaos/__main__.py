@@ -24,7 +24,7 @@ from torch.utils.data import DataLoader
 import shmloader
 from tests.chaos import outside
 from tests.chaos.inside import Case, Inside
-from tests.chaos.outside import Outside, Outcome
+from tests.chaos.outside import Outcome, Outside
 from tests.chaos.scenarios import ALL, Expected, Scenario
 from tests.scripts import own_shm
 

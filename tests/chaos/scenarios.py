@@ -26,7 +26,7 @@ import torch.utils.data
 
 import shmloader
 from tests.chaos.inside import ENDS, ERRORS, Case, Inside, digest, has_template, seed_all
-from tests.chaos.outside import NOISE, Outside, Outcome
+from tests.chaos.outside import NOISE, Outcome, Outside
 from tests.scripts import own_shm
 
 Expected = list[list[int]]  # digests, by epoch
@@ -52,7 +52,7 @@ class Scenario:
         """A case; the fields that a scenario adds are its own."""
         stream = random.random() < 0.1
         case: Case = {
-            "order": random.randrange(4),  # seeds order and samples; few, so that what is expected is known by then
+            "order": random.randrange(4),  # seeds order and samples; few, so the expected batches are known already
             "batches": random.choice([8, 24]),
             "floats": random.choice([1, 100, 10_000]),
             "pause": random.choice([0, 0.0002, 0.001]),
@@ -1104,7 +1104,7 @@ class Errors(Scenario):
 
 
 class Epochs(Errors):
-    """Epochs that are left at any place, begun again, and whole ones, while batches of former ones are kept."""
+    """Epochs that are left at any place, restarted ones, and whole ones, while batches of former ones are kept."""
 
     name = "epochs"
     shared_work = True

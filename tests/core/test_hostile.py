@@ -452,7 +452,7 @@ def test_a_word_that_was_overwritten_ends_the_wait_for_one_before_it(monkeypatch
 
 
 @pytest.mark.long
-def test_a_spawned_worker_of_another_version_says_so() -> None:
+def test_a_spawned_worker_of_another_version_reports_it() -> None:
     ran = run_script(
         """
         import shmloader

@@ -269,7 +269,7 @@ def test_the_patch_warns_of_loaders_that_it_does_not_reach() -> None:
 @pytest.mark.parametrize("call", ["self._iterator._shutdown_workers()", "self._iterator.close()", "self.close()"])
 @pytest.mark.parametrize("device", [None, pytest.param("cpu", marks=pytest.mark.long)])
 def test_a_del_that_ends_the_workers_is_silent_at_exit(call: str, device: str | None) -> None:
-    """As that of Streaming's loader; by then the names of our modules are None."""
+    """As that of Streaming's loader, which runs when the names of our modules are already None."""
     ran = run_script(
         f"""
         import builtins

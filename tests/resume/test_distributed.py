@@ -37,7 +37,7 @@ IMAGES = 48  # to train on
 
 
 class Run:
-    """A script under torchrun: two ranks, if not said otherwise, and a port of its own."""
+    """A script under torchrun: two ranks by default, and a port of its own."""
 
     def __init__(self, folder: Path, text: str, *arguments: str, restarts: int = 0, ranks: int = RANKS) -> None:
         self.folder = folder

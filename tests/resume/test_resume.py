@@ -569,7 +569,7 @@ def test_an_unknown_sampler_is_warned_of_once() -> None:
 
 @pytest.mark.off_the_ring
 def test_off_the_ring_with_workers_the_error_has_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(off_the_ring, "_warned", set())  # an earlier test may have had this reason told
+    monkeypatch.setattr(off_the_ring, "_warned", set())  # an earlier test may have warned of this reason
     from torch.utils.data.datapipes.iter import IterableWrapper
 
     made: Any = shmloader.DataLoader(IterableWrapper(range(4)), num_workers=1)

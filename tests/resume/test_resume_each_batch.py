@@ -397,7 +397,7 @@ def test_an_epoch_that_began_early_starts_where_its_streams_are() -> None:
 
 
 def test_an_epoch_that_began_early_and_was_given_up_loses_nothing() -> None:
-    """Its workers have read on in their streams by then."""
+    """Its workers have already read further in their streams."""
     with loader(Hers(), 2, persistent_workers=True) as one:
         list(one)
         one.start()

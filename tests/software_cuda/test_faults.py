@@ -62,7 +62,8 @@ def script(text: str, status: int = 0, **environment: Any) -> Any:
 def test_an_error_that_sticks_is_raised_and_ends_it(options: dict[str, Any], at: int) -> None:
     """The consumer gets torch's error, and the thread that is ahead ends.
 
-    All tensors are kept, and the process ends at once: torch itself ends a process where one is freed by then.
+    All tensors are kept, and the process ends at once: torch itself aborts a process that frees a tensor after such an
+    error.
     """
     out = script(
         f"""

@@ -196,7 +196,7 @@ REFUSED: dict[str, tuple[Evidence, str, str]] = {
         "before their first batch",
         "start()",
     ),
-    "workers for an epoch that is begun early": (
+    "workers for an epoch that begins early": (
         evidence(0.02, 0.005, settings={"num_workers": 0, "prefetch_epochs": True}),
         "num_workers=4, persistent_workers=True",
         "steal",

@@ -23,7 +23,7 @@ MS = 1e6  # nanoseconds
 
 
 class Timed(Dataset[torch.Tensor]):
-    """Samples that say when they were begun and ended, by the clock that all processes share."""
+    """Samples that hold the times of their beginning and end, by the clock that all processes share."""
 
     def __init__(self, length: int, seconds: float) -> None:
         self.length, self.seconds = length, seconds

@@ -295,7 +295,7 @@ def test_shards_that_change_vanish_or_are_cut(far: str, tmp_path: Path) -> None:
         len(shmloader.Shards([f"{far[:-5]}{k}.tar" for k in (0, 0, 2)]))
 
 
-def test_an_index_that_is_made_anew(far: str, tmp_path: Path) -> None:
+def test_an_index_that_is_made_again(far: str, tmp_path: Path) -> None:
     assert len(shmloader.Shards(far)) == 40
     write(tmp_path / "0.tar", [("0.jpg", bytes(9000))])
     shmloader.Shards(far).make_index()

@@ -1,4 +1,4 @@
-"""start(): an epoch that is begun before it is asked for, and is the one that iter() would have begun."""
+"""start(): an epoch begins before iter(), and has the batches that iter() would have given."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""prefetch_epochs: the next epoch is begun while this one's last batches are under way, and is the same."""
+"""prefetch_epochs: the next epoch begins while this one's last batches are under way, and its batches are the same."""
 
 from __future__ import annotations
 
@@ -202,7 +202,7 @@ def test_the_state_is_of_what_the_user_has_got(left: int, workers: int, sampler:
     with loader(**options) as again:
         again.load_state_dict(state)
         assert again.state_dict() == state
-        # without workers each epoch draws a seed of its own, but what was begun early has one
+        # without workers each epoch draws a seed of its own, but an epoch that began early has one
         given = [iterate(again) for _ in range(3 if workers else 1 + (state["next"] is not None))]
     assert_same(given, expected[: len(given)])
 
@@ -349,7 +349,7 @@ def test_without_workers_it_does_nothing() -> None:
 
 @pytest.mark.parametrize("options", [{}, {"schedule": "steal"}], ids=label)
 def test_no_interrupt_loses_or_repeats_a_batch(options: dict[str, Any]) -> None:
-    """In neither of the epochs, though the sampler's next epoch is begun in next() as well."""
+    """In neither of the epochs, although next() also begins the sampler's next epoch."""
 
     def made(prefetch: bool) -> Any:
         torch.manual_seed(3)
@@ -417,7 +417,7 @@ def test_ctrl_c_while_the_next_epoch_is_drawn(schedule: str) -> None:
 
 
 def test_ctrl_c_at_any_line_of_iter() -> None:
-    """The epoch that was begun early comes, or the one after it if this one was begun by then."""
+    """The epoch that began early comes, or the one after it if the user had begun that one."""
 
     def press() -> None:
         signal.raise_signal(signal.SIGINT)
@@ -459,7 +459,7 @@ def test_ctrl_c_at_any_line_of_iter() -> None:
 @pytest.mark.parametrize("ended_by", ["close", "close the iterator", "drop"])
 @pytest.mark.parametrize("begun_by", ["prefetch_epochs", "start"])
 def test_a_sampler_with_a_state_loses_no_sample_when_workers_end(ended_by: str, begun_by: str) -> None:
-    """An epoch that was begun early, and that nobody asked for, comes whole when it is asked for."""
+    """An epoch that began early, and was not asked for at once, comes whole when it is asked for."""
 
     class Keeper(Sampler[int]):
         def __init__(self) -> None:

@@ -259,7 +259,7 @@ def test_a_worker_that_cannot_answer(tmp_path: pathlib.Path) -> None:
 
 
 class Starting(Augmented):
-    """Takes its time to be unpickled: its worker has begun nothing, and can say nothing."""
+    """Takes seconds to unpickle, so its worker has begun nothing and cannot report anything."""
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         time.sleep(3)
@@ -342,7 +342,7 @@ def a_crew(ring: Progress, respawn: bool = True) -> Crew:
 @pytest.mark.parametrize("respawn", [False, True])
 @pytest.mark.parametrize("comes", ["the batch", "a death"])
 def test_what_comes_while_a_timeout_is_looked_into(comes: str, respawn: bool) -> None:
-    """To ask for a stack takes half a second: what has come by then is no timeout, and nobody is killed for it."""
+    """Asking for a stack takes half a second.  If the batch comes meanwhile, that is no timeout and no kill."""
     crew = a_crew(Progress([[5]], comes), respawn)
     crew.raise_or_kill([5])
     assert not crew.workers[0].killed  # type: ignore[attr-defined]

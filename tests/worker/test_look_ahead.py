@@ -102,7 +102,7 @@ def test_each_index_once_before_its_sample(options: dict[str, Any], tmp_path: Pa
         if iterator is not None and options.get("prefetch_epochs"):
             ours.close()
     calls = dataset.calls
-    if options.get("prefetch_epochs"):  # a third epoch was begun, and dropped
+    if options.get("prefetch_epochs"):  # a third epoch began, and was dropped
         assert {index for _, what, index in calls if what == "get"} == set(range(24))
     else:
         check_calls(calls)

@@ -481,7 +481,7 @@ def test_it_is_torchs_without_look_ahead() -> None:
 # ------------------------------------------------------------------------------------------------------------- refused
 
 
-def test_a_dataset_that_does_not_say_that_it_is_thread_safe() -> None:
+def test_a_dataset_that_is_not_marked_as_thread_safe() -> None:
     class Unsafe(Plain):
         thread_safe = False
 

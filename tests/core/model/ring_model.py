@@ -552,7 +552,7 @@ class Ring:
                 s[TRAINER] = T_HEED if s[ALARMED] else T_ANNOUNCE
                 if mutant == "entries of a batch are freed one by one" and self.go_on(s) == T_OPEN:
                     s[TRAINER] = T_OPEN
-        elif pc == T_TAKE:  # take() asks ready() again, and out of order may be told of a lower one
+        elif pc == T_TAKE:  # take() calls ready() again, which may find a lower one out of order
             if self.is_ready(s, keep=True):
                 s[TRAINER] = self.take(s)
         elif pc == T_ANNOUNCE:

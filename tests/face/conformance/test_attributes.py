@@ -396,7 +396,7 @@ def test_attribute_next_runs_under_record_function(dataset: Any, workers: int) -
 
 @pytest.mark.parametrize("workers", [0, 1])
 def test_attribute_profilers_pattern_knows_an_asynchronous_loader(workers: int) -> None:
-    patterns = pytest.importorskip("torch.profiler._pattern_matcher", reason="torch 2.14 looks for none any more")
+    patterns = pytest.importorskip("torch.profiler._pattern_matcher", reason="torch 2.14 no longer looks for any")
 
     def matched(kind: Any) -> Any:
         profile = profiled(kind, workers)
