@@ -58,7 +58,7 @@ def test_a_refusal_is_reported_and_leaves_nothing_behind(
     by(way, cuda, monkeypatch)
     cuda.refuses = 801
     assert "NOT_SUPPORTED" in (why := device.register(ADDRESS_OF_SLOT, 4096)) or "801" in why
-    assert not cuda.locked and not cuda.contexts and not cuda.remembered, "else the next kernel raises it"
+    assert not cuda.locked and not cuda.contexts and not cuda.remembered, "otherwise the next kernel raises it"
 
 
 @WAYS
